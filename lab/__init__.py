@@ -1,0 +1,96 @@
+"""Decode Lab's engine: real target and draft models, decoded step by step, every decision an event.
+
+>>> from lab import load_engine, EngineConfig, SamplingParams
+>>> engine = load_engine()
+>>> run = engine.generate("Once upon a time", EngineConfig(speculative="draft"), SamplingParams(max_tokens=64))
+>>> run.text, run.metrics.mean_acceptance_length
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.config import (
+    ConfigError,
+    EngineConfig,
+    LabError,
+    PoolExhaustedError,
+    PromptError,
+    SamplingParams,
+    UnsupportedModelError,
+)
+from lab.decode.engine import Engine
+from lab.pair.loading import (
+    EMBEDDED_DRAFTS,
+    EMBEDDED_TARGET,
+    WEIGHTS,
+    ModelLoadError,
+    best_device,
+    load_model,
+    load_tokenizer,
+    refuse_mismatch,
+    resolve_dtype,
+)
+from lab.trace.metrics import Metrics, measure
+from lab.trace.recorder import Run, RunFileError
+
+__all__ = [
+    "ConfigError",
+    "Engine",
+    "EngineConfig",
+    "LabError",
+    "Metrics",
+    "ModelLoadError",
+    "PoolExhaustedError",
+    "PromptError",
+    "Run",
+    "RunFileError",
+    "SamplingParams",
+    "UnsupportedModelError",
+    "load_engine",
+    "measure",
+]
+
+
+def load_engine(
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    *,
+    device: str | None = None,
+    dtype: str = "auto",
+) -> Engine:
+    """Load a target model and perhaps a draft, ready to decode.
+
+    Args:
+        target: a folder or a hub id. None: the embedded story model, which needs no network.
+        draft: a folder or a hub id with the target's tokenizer; "matched" (the default)
+            or "mismatched" beside the embedded target. None beside another target: no speculation.
+        device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
+        dtype: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float32 on a CPU.
+
+    Raises:
+        ModelLoadError: a model that cannot be found or read.
+        UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
+        ConfigError: an unknown dtype.
+    """
+    device = device or best_device()
+    torch_dtype = resolve_dtype(dtype, device)
+
+    def load(where: str | Path, name: str):
+        return load_model(where, name=name, device=device, dtype=torch_dtype), load_tokenizer(where, name=name)
+
+    if target is None:
+        target_model, tokenizer = load(WEIGHTS / "target", EMBEDDED_TARGET)
+        choice = str(draft or "matched")
+        if choice in EMBEDDED_DRAFTS:
+            draft, draft_name = WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
+        else:
+            draft_name = choice
+    else:
+        target_model, tokenizer = load(target, str(target))
+        draft_name = str(draft)
+    if draft is None:
+        return Engine(target_model, tokenizer)
+    draft_model, draft_tokenizer = load(draft, draft_name)
+    refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
+    return Engine(target_model, tokenizer, draft_model)

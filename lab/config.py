@@ -1,0 +1,145 @@
+"""What a user chooses: the engine's toggles and the sampling of one request.
+
+Every error that a wrong choice can cause is raised here or carries the
+exception types defined here, with a sentence that says what would be right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+class LabError(Exception):
+    """Something the user can mend. The message says what is wrong and what would be right."""
+
+
+class ConfigError(LabError, ValueError):
+    """A setting, or a combination of settings, that makes no sense."""
+
+
+class PromptError(LabError, ValueError):
+    """A prompt that cannot be decoded: empty, or longer than the model or the pool can hold."""
+
+
+class UnsupportedModelError(LabError):
+    """A model or a pair of models this engine would decode wrongly, named with the reason."""
+
+
+class PoolExhaustedError(LabError):
+    """The block pool has too few free blocks for the next step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """The four toggles and their sizes.
+
+    Attributes:
+        kv_cache: keep the keys and values of past tokens. Off: every step
+            computes the whole sequence again.
+        kv_dtype: what a cache slot holds. "auto" is the model's own dtype,
+            "int8" one byte a number and a float32 scale per token and KV head.
+        paged: hand out cache blocks as they fill. Off: a sequence's whole run
+            of blocks is reserved, side by side, when it starts.
+        block_size: token positions in a block.
+        num_blocks: blocks in the pool. None: from the memory that is free.
+        speculative: "off", or "draft": a second, smaller model proposes tokens
+            that the target verifies in one pass.
+        num_speculative_tokens: gamma, the tokens proposed a round.
+
+    Raises:
+        ConfigError: a value out of range, or INT8 or paged without a cache.
+    """
+
+    kv_cache: bool = True
+    kv_dtype: Literal["auto", "int8"] = "auto"
+    paged: bool = False
+    block_size: int = 16
+    num_blocks: int | None = None
+    speculative: Literal["off", "draft"] = "off"
+    num_speculative_tokens: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("kv_cache", "paged"):
+            _require(isinstance(getattr(self, name), bool), f"{name} is True or False, not {getattr(self, name)!r}.")
+        _choice("kv_dtype", self.kv_dtype, ("auto", "int8"))
+        _choice("speculative", self.speculative, ("off", "draft"))
+        _whole("block_size", self.block_size, 1, 1024)
+        if self.num_blocks is not None:
+            _whole("num_blocks", self.num_blocks, 1, 10_000_000)
+        _whole("num_speculative_tokens", self.num_speculative_tokens, 1, 32)
+        if not self.kv_cache:
+            _require(
+                self.kv_dtype == "auto",
+                "kv_dtype='int8' sets how cached keys and values are stored, and kv_cache is off: nothing is "
+                "stored. Turn the cache on, or leave kv_dtype at 'auto'.",
+            )
+            _require(
+                not self.paged,
+                "paged=True decides where cached keys and values go, and kv_cache is off: there are no blocks "
+                "to hand out. Turn the cache on, or paged off.",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How the next token is chosen, and when to stop.
+
+    Attributes:
+        max_tokens: most tokens to generate.
+        temperature: logits are divided by it; 0 takes the likeliest token (greedy).
+        top_k: keep the k likeliest tokens; 0 keeps all.
+        top_p: keep the likeliest tokens until their probabilities reach p; 1 keeps all.
+        seed: makes the random draws repeatable. None: the engine picks one and records it.
+        stop: the text ends before the first of these strings.
+        ignore_eos: go on past the end-of-text token.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        _whole("max_tokens", self.max_tokens, 1, 1_000_000)
+        _real("temperature", self.temperature, 0.0, 100.0)
+        _whole("top_k", self.top_k, 0, 10_000_000)
+        _real("top_p", self.top_p, 0.0, 1.0)
+        _require(self.top_p > 0, "top_p is above 0 (1 keeps every token).")
+        if self.seed is not None:
+            _whole("seed", self.seed, 0, 2**63 - 1)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        _require(
+            all(isinstance(text, str) and text for text in stop), "stop is a string or several, none of them empty."
+        )
+        object.__setattr__(self, "stop", stop)
+        _require(isinstance(self.ignore_eos, bool), f"ignore_eos is True or False, not {self.ignore_eos!r}.")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    _require(value in allowed, f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}.")
+
+
+def _whole(name: str, value: object, low: int, high: int) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    _require(whole and low <= value <= high, f"{name} is a whole number from {low} to {high}, not {value!r}.")
+
+
+def _real(name: str, value: object, low: float, high: float) -> None:
+    real = isinstance(value, (int, float)) and not isinstance(value, bool)
+    _require(real and low <= value <= high, f"{name} is a number from {low} to {high}, not {value!r}.")

@@ -1,0 +1,74 @@
+"""Judging a draft's proposals: which are kept, and which token comes after them.
+
+Speculative sampling (Leviathan et al., 2211.17192, algorithm 1; Chen et al.,
+2302.01318, algorithm 2). A token x proposed from q is accepted with probability
+min(1, p(x) / q(x)). The first refused one is replaced by a draw from the residual,
+max(p - q, 0) renormalised; if all are accepted, one bonus token is drawn from
+p. The tokens kept are then distributed exactly as if drawn from p one by one.
+
+Pure functions of tensors: no model, no sequence, and no wait for the device.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from lab.decode.sampling import draw
+
+
+class Verdict(NamedTuple):
+    """Tensors, on the device that judged.
+
+    Attributes:
+        accepted: [...] int64, proposals kept, 0 to g.
+        next_token: [...] int64, the token after them, recovered or bonus.
+    """
+
+    accepted: torch.Tensor
+    next_token: torch.Tensor
+
+
+def judge_greedy(logits: torch.Tensor, proposals: torch.Tensor) -> Verdict:
+    """Keep proposals as long as each is the target's likeliest token.
+
+    Args:
+        logits: [..., g + 1, vocabulary], the target's, after the last known token and after each proposal.
+        proposals: [..., g] int64.
+    """
+    likeliest = logits.argmax(-1)
+    accepted = _leading(proposals == likeliest[..., :-1])
+    return Verdict(accepted, likeliest.gather(-1, accepted[..., None])[..., 0])
+
+
+def judge_sampled(
+    p: torch.Tensor, q: torch.Tensor, proposals: torch.Tensor, u: torch.Tensor, u_next: torch.Tensor
+) -> Verdict:
+    """Keep each proposal x with probability min(1, p(x) / q(x)) until one is refused.
+
+    Args:
+        p: [..., g + 1, vocabulary], the target's distributions.
+        q: [..., g, vocabulary], the draft's, which the proposals were drawn from.
+        proposals: [..., g] int64.
+        u: [..., g] float64 in [0, 1), one for each verdict.
+        u_next: [...] float64 in [0, 1), for the token after them.
+    """
+    p_proposed = p[..., :-1, :].gather(-1, proposals[..., None])[..., 0]
+    q_proposed = q.gather(-1, proposals[..., None])[..., 0]
+    accepted = _leading(u * q_proposed < p_proposed)
+
+    # After the last proposal there is nothing to subtract: with q = 0 the residual is p, and the
+    # bonus token needs no case of its own.
+    q = torch.cat([q, torch.zeros_like(p[..., :1, :])], dim=-2)
+    row = accepted[..., None, None]
+    p_row = p.take_along_dim(row, dim=-2)[..., 0, :]
+    residual = (p_row - q.take_along_dim(row, dim=-2)[..., 0, :]).clamp_min(0)
+    # A refusal where p = q everywhere can only come from rounding; the residual is then empty, and p is right.
+    empty = residual.sum(-1, keepdim=True) == 0
+    return Verdict(accepted, draw(torch.where(empty, p_row, residual), u_next))
+
+
+def _leading(kept: torch.Tensor) -> torch.Tensor:
+    """How many are kept before the first that is not. [..., g] bool -> [...] int64."""
+    return kept.long().cumprod(-1).sum(-1)

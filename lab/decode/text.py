@@ -1,0 +1,74 @@
+"""From token ids to text, one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tokenizers.decoders import DecodeStream
+from transformers import PreTrainedTokenizerBase
+
+
+class TextStream:
+    """The text of a growing list of tokens.
+
+    A character whose bytes span tokens comes with the last of them. Text that may
+    be the beginning of a stop string is held back until that is settled.
+
+    Args:
+        context: tokens already there; some tokenizers spell a token by what is before it.
+        stop: the text ends before the first of these strings.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, context: Sequence[int] = (), stop: Sequence[str] = ()
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(ids=list(context), skip_special_tokens=True)
+        self._stop = stop
+        self._undecoded: list[int] = []
+        self._held = ""
+        self.stopped = False
+        """A stop string has come; no more text will."""
+
+    def push(self, token_id: int) -> str:
+        """The text this token adds; often the token's own, sometimes none or more."""
+        if self.stopped:
+            return ""
+        self._undecoded.append(token_id)
+        piece = self._stream.step(self._tokenizer.backend_tokenizer, token_id)
+        if piece is None:
+            return ""
+        self._undecoded.clear()
+        return self._release(self._held + piece)
+
+    def flush(self) -> str:
+        """What was still held back, at the end: half a stop string, half a character."""
+        if self.stopped:
+            return ""
+        tail = self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
+        self._undecoded.clear()
+        text, self._held = self._held + tail, ""
+        return text
+
+    def _release(self, text: str) -> str:
+        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return text[: min(found)]
+        hold = max((_overlap(text, stop) for stop in self._stop), default=0)
+        cut = len(text) - hold
+        self._held = text[cut:]
+        return text[:cut]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` that ``stop`` begins with."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)
+
+
+def token_text(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
+    """A token on its own, for showing; a part of a character is shown as the vocabulary spells it."""
+    text = tokenizer.decode([token_id])
+    return tokenizer.convert_ids_to_tokens(token_id) or "" if not text or "\N{REPLACEMENT CHARACTER}" in text else text

@@ -1,0 +1,107 @@
+"""From a name to a model: the embedded pair, a local folder, or a hub id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from lab.config import ConfigError, LabError, UnsupportedModelError
+from lab.pair.models import LanguageModel, refuse_unsupported
+
+WEIGHTS = Path(__file__).parent / "weights"
+EMBEDDED_TARGET = "stories"
+EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
+"""Name of an embedded draft -> its folder. The matched one was distilled from the
+target; the mismatched one has the same shape and learnt from program code."""
+
+
+class ModelLoadError(LabError):
+    """A model that cannot be found or read."""
+
+
+def best_device() -> str:
+    """ "cuda" when there is one, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def resolve_dtype(dtype: str, device: str) -> torch.dtype:
+    """A torch dtype for its name; "auto" is bfloat16 on a GPU and float32 on a CPU.
+
+    In float32 a verify of several tokens and a decode of one round the same
+    way closely enough that every token can be compared.
+
+    Raises:
+        ConfigError: not the name of a floating-point dtype.
+    """
+    if dtype == "auto":
+        return torch.bfloat16 if device.startswith("cuda") else torch.float32
+    found = getattr(torch, dtype, None)
+    if found not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ConfigError(f"dtype is 'auto', 'float32', 'bfloat16' or 'float16', not {dtype!r}.")
+    return found
+
+
+def load_model(where: str | Path, *, name: str, device: str, dtype: torch.dtype) -> LanguageModel:
+    """Load a model from a folder or a hub id. Never runs code that comes with a model.
+
+    Raises:
+        ModelLoadError: nothing readable there.
+        UnsupportedModelError: the engine would decode it wrongly.
+    """
+    try:
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        refuse_unsupported(config, name)
+        model = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=dtype, trust_remote_code=False)
+    except LabError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelLoadError(
+            f"{name} could not be loaded: give a folder with config.json and safetensors, or a hub id of a "
+            f"causal language model. ({_first_line(error)})"
+        ) from error
+    return LanguageModel(model.to(device), name)
+
+
+def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
+    """The fast tokenizer beside a model.
+
+    Raises:
+        ModelLoadError: there is none.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({_first_line(error)})") from error
+    if not tokenizer.is_fast:
+        raise ModelLoadError(f"{name} has no fast tokenizer (tokenizer.json), which streaming its text needs.")
+    return tokenizer
+
+
+def refuse_mismatch(
+    target: LanguageModel,
+    tokenizer: PreTrainedTokenizerBase,
+    draft: LanguageModel,
+    draft_tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """A draft must mean the same by every token id.
+
+    Raises:
+        UnsupportedModelError: another tokenizer, or logits of another width.
+    """
+    if draft_tokenizer.get_vocab() != tokenizer.get_vocab():
+        raise UnsupportedModelError(
+            f"{draft.name} cannot draft for {target.name}: their tokenizers differ "
+            f"({len(draft_tokenizer)} and {len(tokenizer)} entries), so its proposals would mean other text. "
+            "Choose a draft from the same model family."
+        )
+    if draft.vocabulary != target.vocabulary:
+        raise UnsupportedModelError(
+            f"{draft.name} cannot draft for {target.name}: it gives {draft.vocabulary} probabilities a token "
+            f"and the target {target.vocabulary}. Choose a draft with the same vocabulary."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,129 @@
+"""A language model as the engine sees it: a transformers model with the lab's attention plugged in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from lab.config import UnsupportedModelError
+from lab.kv.attention import NAME, StepPlan
+
+
+class LanguageModel:
+    """A causal language model and the few numbers of its shape that a cache needs.
+
+    Attributes:
+        model: the transformers model itself.
+        layers, kv_heads, head_dim: shape of its keys and values.
+        vocabulary: width of its logits.
+        context_length: most positions it was made for.
+
+    Raises:
+        UnsupportedModelError: see ``refuse_unsupported``.
+    """
+
+    def __init__(self, model: PreTrainedModel, name: str) -> None:
+        refuse_unsupported(model.config, name, type(model))
+        refuse_sinks(model, name)
+        config = model.config.get_text_config(decoder=True)
+        self.name = name
+        self.model = model.eval()
+        self.layers: int = config.num_hidden_layers
+        heads: int = config.num_attention_heads
+        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
+        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.vocabulary: int = config.vocab_size
+        self.context_length: int = config.max_position_embeddings
+        model.set_attn_implementation(NAME)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, keep: torch.Tensor
+    ) -> torch.Tensor:
+        """One packed forward.
+
+        Args:
+            token_ids, positions: [N] int64, the new tokens of all sequences.
+            plan: which rows are whose (see ``lab.kv.attention``).
+            keep: [K] int64, the rows whose logits are wanted.
+
+        Returns:
+            [K, vocabulary] float32 logits.
+        """
+        output = self.model(
+            input_ids=token_ids[None],
+            position_ids=positions[None],
+            use_cache=False,
+            logits_to_keep=keep,
+            plan=plan,
+        )
+        return output.logits[0].float()
+
+    @contextlib.contextmanager
+    def stock_attention(self) -> Iterator[PreTrainedModel]:
+        """The model with transformers' own attention, for calling ``generate`` on it.
+
+        The engine cannot run meanwhile.
+        """
+        self.model.set_attn_implementation("sdpa")
+        try:
+            yield self.model
+        finally:
+            self.model.set_attn_implementation(NAME)
+
+
+def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None) -> None:
+    """Refuse a model that full attention over cached positions would decode wrongly.
+
+    Looks at the configuration alone, so it can be asked before weights are loaded.
+
+    Raises:
+        UnsupportedModelError: names the model and the reason.
+    """
+    text = config.get_text_config(decoder=True)
+    if config.is_encoder_decoder:
+        _refuse(name, "it is an encoder-decoder model; this lab decodes decoder-only models")
+    if text.model_type in ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"):
+        _refuse(name, "it has recurrent layers, whose state cannot be rolled back by moving a length")
+    if model_class is not None and not model_class._supports_attention_backend:
+        _refuse(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
+    kinds = set(getattr(text, "layer_types", None) or ())
+    if "sliding_attention" in kinds or (not kinds and getattr(text, "sliding_window", None) is not None):
+        _refuse(name, f"it has sliding-window attention (window {text.sliding_window}); the lab's is full attention")
+    if getattr(text, "attention_chunk_size", None) is not None:
+        _refuse(name, f"it has chunked attention (chunk {text.attention_chunk_size}); the lab's is full attention")
+    if odd := kinds - {"full_attention"}:
+        _refuse(name, f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened")
+    if getattr(text, "attn_logit_softcapping", None) is not None:
+        _refuse(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
+    if getattr(text, "kv_lora_rank", None) is not None:
+        _refuse(name, "it has latent attention (MLA), whose cache is not keys and values per head")
+    if getattr(text, "num_kv_shared_layers", 0) or getattr(text, "kv_sharing_modes", None):
+        _refuse(name, "some of its layers share the keys and values of others")
+
+
+def refuse_sinks(model: PreTrainedModel, name: str) -> None:
+    """Attention sinks are parameters, not configuration: look for them in the model.
+
+    Raises:
+        UnsupportedModelError: the model has them.
+    """
+    if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
+        _refuse(name, "it has attention sinks, which the lab's attention leaves out")
+
+
+def _refuse(name: str, reason: str) -> None:
+    raise UnsupportedModelError(
+        f"{name} cannot be decoded here: {reason}. "
+        "Llama, Qwen2, Qwen3, SmolLM3, OLMo2, Granite, Phi and GPT-2 models work."
+    )

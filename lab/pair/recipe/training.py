@@ -1,0 +1,159 @@
+"""The training loop that target and drafts share, and the shapes of the three models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lab.pair.recipe.text import VOCABULARY, batches
+
+CONTEXT = 1024
+TOKENS_A_STEP = 8192
+
+Loss = Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor]
+"""(model, tokens [rows, length + 1] int64) -> scalar."""
+
+
+def target_shape() -> LlamaConfig:
+    """12.9M parameters, deep rather than wide: a step costs what its depth costs."""
+    return _llama(hidden=256, ffn=704, layers=16, heads=4, kv_heads=2)
+
+
+def draft_shape() -> LlamaConfig:
+    """1.0M parameters, half of them the embedding."""
+    return _llama(hidden=128, ffn=512, layers=2, heads=2, kv_heads=1)
+
+
+def _llama(*, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int) -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=hidden,
+        intermediate_size=ffn,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=64,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=None,
+    )
+
+
+def next_token_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy in nats a token."""
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def train(
+    config: LlamaConfig,
+    data: np.ndarray,
+    loss: Loss,
+    *,
+    tokens: int,
+    checkpoint: Path,
+    device: str,
+    peak_lr: float = 4e-3,
+    compiled: bool = True,
+    seed: int = 0,
+    save_every_s: float = 300.0,
+) -> LlamaForCausalLM:
+    """Train for ``tokens`` tokens, or go on from ``checkpoint`` if it exists.
+
+    Matrices inside the blocks are updated by Muon (Jordan 2024; scaled as in Liu
+    et al., 2502.16982), everything else by AdamW. The first four fifths run on
+    windows of 256 tokens, the rest on windows of the full context: short windows
+    train faster on a CPU, and position encodings need only be shown the rest.
+
+    Returns the float32 model. Progress goes to standard output.
+    """
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(config).to(device)
+    optimizers = _optimizers(model, peak_lr)
+    step = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, map_location=device, weights_only=True)
+        model.load_state_dict(state["model"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        step = state["step"]
+        print(f"resumed {checkpoint.name} at {step * TOKENS_A_STEP / 1e6:.2f}M tokens", flush=True)
+
+    steps = max(1, tokens // TOKENS_A_STEP)
+    short_steps = int(0.8 * steps)
+    step_loss = torch.compile(loss, dynamic=False) if compiled else loss
+    phases = [(range(step, short_steps), 256, 0), (range(max(step, short_steps), steps), CONTEXT, short_steps)]
+
+    def save(done: int) -> None:
+        state = {
+            "model": model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in optimizers],
+            "step": done,
+        }
+        torch.save(state, checkpoint.with_suffix(".part"))
+        checkpoint.with_suffix(".part").replace(checkpoint)
+
+    began = last_save = time.monotonic()
+    first, recent = step, []
+    for steps_left, length, phase_start in phases:
+        if not steps_left:
+            continue
+        # On a CPU the explicit attention is faster on short windows, the fused one needs
+        # less memory on long ones.
+        model.set_attn_implementation("eager" if length == 256 and device == "cpu" else "sdpa")
+        source = batches(data, TOKENS_A_STEP // length, length, seed=seed, skip=steps_left.start - phase_start)
+        for step in steps_left:
+            _set_lr(optimizers, peak_lr, step / steps)
+            batch = next(source).to(device)
+            with torch.autocast(device.split(":")[0], torch.bfloat16):
+                value = step_loss(model, batch)
+            value.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            recent.append(value.item())
+            if (step + 1) % 20 == 0 or step + 1 == steps:
+                elapsed = time.monotonic() - began
+                rate = (step + 1 - first) * TOKENS_A_STEP / elapsed
+                print(
+                    f"{(step + 1) * TOKENS_A_STEP / 1e6:7.2f}M of {steps * TOKENS_A_STEP / 1e6:.2f}M tokens"
+                    f"  loss {np.mean(recent):.3f}  {rate:,.0f} tokens/s"
+                    f"  {(steps - step - 1) * TOKENS_A_STEP / rate / 60:.0f} min left",
+                    flush=True,
+                )
+                recent.clear()
+            if time.monotonic() - last_save > save_every_s or step + 1 == steps:
+                save(step + 1)
+                last_save = time.monotonic()
+    model.set_attn_implementation("sdpa")
+    return model.eval()
+
+
+def _optimizers(model: LlamaForCausalLM, lr: float) -> list[torch.optim.Optimizer]:
+    inside = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    outside = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    return [
+        torch.optim.Muon(inside, lr=lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(outside, lr=lr, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def _set_lr(optimizers: list[torch.optim.Optimizer], peak: float, progress: float) -> None:
+    """Up over the first fiftieth, flat to 40%, then down in a line to nearly nothing.
+
+    A function of progress alone: a resumed run with a smaller ``tokens`` simply
+    starts to come down earlier.
+    """
+    factor = min(1.0, progress / 0.02 + 0.02, 0.02 + (1 - progress) / 0.6)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = peak * factor

@@ -1,0 +1,265 @@
+"""What the engine did, one event a fact. Everything that is drawn or measured is read from these.
+
+A run is a list of events: ``RunStarted``, then for each step its proposals,
+verdicts, commits and block changes closed by one ``StepTimed``, and ``Finished``.
+Step 0 is the prefill; every later step is one pass of the target.
+
+p is the target's probability of a token and q the draft's, both after
+temperature, top-k and top-p, as in Leviathan et al. (2211.17192). Under greedy
+decoding nothing is drawn: p and q are then the plain softmax probabilities,
+shown for reading only, u is None, and a proposal is accepted when it is the
+target's likeliest token.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+Origin = Literal["plain", "accepted", "recovered", "bonus"]
+"""How a token came to be: by plain decoding (or prefill), as an accepted proposal,
+in place of a refused one, or as the target's own token after a round that was all accepted."""
+
+StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
+StepKind = Literal["prefill", "decode", "verify"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """``t_ms``: milliseconds since the run began."""
+
+    kind: ClassVar[str]
+    t_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Event):
+    """The request as the engine understood it. ``sampling["seed"]`` is always set.
+
+    ``prompt_pieces`` is the prompt cut where its tokens end (a token that ends inside a
+    character has an empty piece). ``block_bytes`` are the bytes of one cache
+    block, scales and, with speculation, the draft's share included; 0 without a cache.
+    """
+
+    kind: ClassVar[str] = "run_started"
+    prompt: str
+    prompt_token_ids: tuple[int, ...]
+    prompt_pieces: tuple[str, ...]
+    config: dict[str, Any]
+    sampling: dict[str, Any]
+    target: str
+    draft: str | None
+    device: str
+    dtype: str
+    num_blocks: int
+    block_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilled(Event):
+    """The prompt's ``tokens`` have been computed."""
+
+    kind: ClassVar[str] = "prefilled"
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed(Event):
+    """The draft proposes a token, ``position`` 0 to gamma - 1 of its round."""
+
+    kind: ClassVar[str] = "proposed"
+    step: int
+    position: int
+    token_id: int
+    text: str
+    q: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged(Event):
+    """The target's verdict on a proposal: accepted when u < p / q (greedy: when likeliest).
+
+    Proposals after the first refused one are never judged: they have no event.
+    """
+
+    kind: ClassVar[str] = "judged"
+    step: int
+    position: int
+    token_id: int
+    p: float
+    q: float
+    u: float | None
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered(Event):
+    """Drawn from the residual max(p - q, 0) in place of the refused proposal at ``position``."""
+
+    kind: ClassVar[str] = "recovered"
+    step: int
+    position: int
+    token_id: int
+    text: str
+    p: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bonus(Event):
+    """All proposals were accepted: one more token, from the target's own distribution."""
+
+    kind: ClassVar[str] = "bonus"
+    step: int
+    position: int
+    token_id: int
+    text: str
+    p: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed(Event):
+    """Tokens that are now part of the output, oldest first, and the text they add.
+
+    ``pieces`` has one string a token; joined they are ``text``. A character whose bytes span
+    tokens is in the piece of the last of them. Text that may yet turn out to
+    be the beginning of a stop string is held back and comes with a later commit.
+    ``probabilities`` are p.
+    """
+
+    kind: ClassVar[str] = "committed"
+    step: int
+    token_ids: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    pieces: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockAllocated(Event):
+    """``block`` of the pool becomes entry ``index`` of the block table of sequence ``owner``."""
+
+    kind: ClassVar[str] = "block_allocated"
+    block: int
+    owner: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFreed(Event):
+    """``block`` goes back to the pool; ``fill`` of its slots still held wanted tokens
+    (0 when it held nothing but rejected ones)."""
+
+    kind: ClassVar[str] = "block_freed"
+    block: int
+    owner: int
+    index: int
+    fill: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimed(Event):
+    """Closes a step. Times in milliseconds; they add up to ``total_ms``.
+
+    ``draft_ms``: the draft's passes (its prefill too). ``verify_ms``: the target's pass.
+    ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else.
+    ``target_tokens``: tokens the target computed. ``kv_tokens``: tokens whose keys and
+    values are kept. Bytes are those of the cache, ``memory_bytes`` those of the
+    device (CUDA: peak allocated in this run; CPU: resident size of the process).
+    """
+
+    kind: ClassVar[str] = "step_timed"
+    step: int
+    step_kind: StepKind
+    target_tokens: int
+    draft_ms: float
+    verify_ms: float
+    sample_ms: float
+    rest_ms: float
+    total_ms: float
+    kv_tokens: int
+    kv_reserved_bytes: int
+    kv_used_bytes: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(Event):
+    """The run is over.
+
+    ``text`` is what had been held back until now (half a stop string, or a character
+    whose last bytes never came) and belongs to the output. ``message`` says what
+    went wrong when ``reason`` is "error", else it is empty.
+    """
+
+    kind: ClassVar[str] = "finished"
+    reason: StopReason
+    text: str
+    message: str
+
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    event_type.kind: event_type
+    for event_type in (
+        RunStarted,
+        Prefilled,
+        Proposed,
+        Judged,
+        Recovered,
+        Bonus,
+        Committed,
+        BlockAllocated,
+        BlockFreed,
+        StepTimed,
+        Finished,
+    )
+}
+
+
+def to_dict(event: Event) -> dict[str, Any]:
+    """A JSON-ready dict: the fields and the event's ``kind``. Shallow: nothing is copied."""
+    return {"kind": event.kind} | {field.name: getattr(event, field.name) for field in fields(event)}
+
+
+def from_dict(record: Any) -> Event:
+    """The event a dict describes.
+
+    Raises:
+        ValueError: not an event, a field is missing, unknown or of the wrong type.
+    """
+    if not isinstance(record, dict) or record.get("kind") not in EVENT_TYPES:
+        raise ValueError(f"not an event: {str(record)[:80]}")
+    cls = EVENT_TYPES[record["kind"]]
+    hints = _field_types(cls)
+    given = {name: value for name, value in record.items() if name != "kind"}
+    if given.keys() != hints.keys():
+        odd = ", ".join(sorted(given.keys() ^ hints.keys()))
+        raise ValueError(f"a {cls.kind} event has missing or unknown fields: {odd[:120]}")
+    for name, value in given.items():
+        given[name] = tuple(value) if isinstance(value, list) else value
+        if not _fits(given[name], hints[name]):
+            raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
+    return cls(**given)
+
+
+def _field_types(cls: type[Event]) -> dict[str, Any]:
+    names = {field.name for field in fields(cls)}
+    return {name: hint for name, hint in get_type_hints(cls).items() if name in names}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in args
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, args[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)

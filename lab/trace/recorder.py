@@ -1,0 +1,130 @@
+"""Recording a run, keeping it, and reading it back with no model loaded."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason, from_dict, to_dict
+from lab.trace.metrics import Metrics, measure
+
+FORMAT = "decode-lab-run"
+VERSION = 1
+MAX_FILE_BYTES = 64 * 2**20
+
+
+class RunFileError(LabError):
+    """A file that is not a recorded run."""
+
+
+class Recorder:
+    """Stamps events with the time since the run began and holds them until they are drained."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._pending: list[Event] = []
+
+    def emit(self, event_type: type[Event], **fields: Any) -> None:
+        self._pending.append(event_type(t_ms=(time.perf_counter() - self._began) * 1000, **fields))
+
+    def drain(self) -> list[Event]:
+        pending, self._pending = self._pending, []
+        return pending
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its events, and what follows from them."""
+
+    events: tuple[Event, ...]
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        object.__setattr__(self, "events", tuple(events))
+        if not self.events or not isinstance(self.events[0], RunStarted):
+            raise RunFileError("a run begins with a run_started event; this list of events does not.")
+
+    @property
+    def started(self) -> RunStarted:
+        return self.events[0]
+
+    @property
+    def finished(self) -> Finished | None:
+        """None for a run whose end was not recorded."""
+        return self.events[-1] if isinstance(self.events[-1], Finished) else None
+
+    @property
+    def reason(self) -> StopReason | None:
+        return self.finished.reason if self.finished else None
+
+    @property
+    def prompt(self) -> str:
+        return self.started.prompt
+
+    @property
+    def prompt_token_ids(self) -> list[int]:
+        return list(self.started.prompt_token_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The generated tokens, an end-of-text token included."""
+        return [token for event in self._commits for token in event.token_ids]
+
+    @property
+    def text(self) -> str:
+        """The generated text, without the prompt."""
+        return "".join(event.text for event in self._commits) + (self.finished.text if self.finished else "")
+
+    @property
+    def config(self) -> EngineConfig:
+        return EngineConfig(**self.started.config)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return SamplingParams(**self.started.sampling)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        return measure(self.events)
+
+    @property
+    def _commits(self) -> list[Committed]:
+        return [event for event in self.events if isinstance(event, Committed)]
+
+    def save(self, path: str | Path) -> None:
+        """Write the run as one JSON file."""
+        document = {"format": FORMAT, "version": VERSION, "events": [to_dict(event) for event in self.events]}
+        Path(path).write_text(json.dumps(document, ensure_ascii=False), "utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Run:
+        """Read a saved run; no model is needed.
+
+        Raises:
+            RunFileError: not a run's file, of another version, damaged or larger than 64 MiB.
+        """
+        path = Path(path)
+        try:
+            size = path.stat().st_size
+            if size > MAX_FILE_BYTES:
+                raise RunFileError(f"{path.name} has {size:,} bytes; a run's file has at most {MAX_FILE_BYTES:,}.")
+            document = json.loads(path.read_text("utf-8"))
+        except OSError as error:
+            raise RunFileError(f"{path.name} cannot be read: {error.strerror}.") from error
+        except (ValueError, RecursionError) as error:
+            raise RunFileError(f"{path.name} is not a run's file: it is not readable as JSON.") from error
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise RunFileError(f"{path.name} is not a run's file: its format is not {FORMAT!r}.")
+        if document.get("version") != VERSION:
+            raise RunFileError(f"{path.name} has version {document.get('version')!r}; this lab reads {VERSION}.")
+        try:
+            run = cls(from_dict(record) for record in document["events"])
+            _ = run.config, run.sampling  # a run must be one the lab could have made
+        except (LabError, ValueError, TypeError, KeyError) as error:
+            raise RunFileError(f"{path.name} is damaged: {error}") from error
+        return run

@@ -1,0 +1,178 @@
+"""Speculative sampling leaves the target's distribution as it is, shown with power enough to see it if not.
+
+Many rounds are judged at once on random distributions over a small vocabulary; the first two
+tokens a round keeps are compared with what the target alone would give, by a G-test.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from lab import SamplingParams
+from lab.decode import acceptance
+from lab.decode.acceptance import Verdict, judge_greedy, judge_sampled
+from lab.decode.sampling import distribution, draw
+
+VOCABULARY = 8
+ROUNDS = 200_000
+SAMPLINGS = {
+    "plain": SamplingParams(temperature=1.0),
+    "hot": SamplingParams(temperature=1.7),
+    "cold": SamplingParams(temperature=0.5),
+    "top_k": SamplingParams(temperature=1.0, top_k=4),
+    "top_p": SamplingParams(temperature=1.0, top_p=0.7),
+    "all": SamplingParams(temperature=0.8, top_k=5, top_p=0.9),
+}
+# A correct rule exceeds this once in a million tests; see test_the_test_has_power for the other side.
+REJECT_BELOW = 1e-6
+
+
+def uniforms(*shape: int, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(*shape, dtype=torch.float64, generator=generator)
+
+
+def g_test(counts: torch.Tensor, expected: torch.Tensor) -> float:
+    """p-value of the likelihood-ratio test that ``counts`` come from ``expected`` (probabilities)."""
+    if counts[expected == 0].any():
+        return 0.0
+    used = expected > 0
+    counts, expected = counts[used].double(), expected[used].double()
+    seen = counts > 0
+    ratio = torch.log(counts[seen] / (expected[seen] * counts.sum()))
+    statistic = 2 * (counts[seen] * ratio).sum()
+    freedom = torch.tensor(float(used.sum() - 1), dtype=torch.float64)
+    return torch.special.gammaincc(freedom / 2, (statistic / 2).clamp_min(0)).item() if freedom > 0 else 1.0
+
+
+def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
+    """p-values for the first token and for the pair of first tokens that rounds of gamma 2 give.
+
+    The models are tables: next-token logits by the previous token (a Markov chain), so that the
+    second token's distribution depends on the first, as it does in a language model.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    target = distribution(torch.randn(VOCABULARY, VOCABULARY, generator=generator), sampling)
+    draft = distribution(torch.randn(VOCABULARY, VOCABULARY, generator=generator), sampling)
+    previous = torch.zeros(ROUNDS, dtype=torch.long)
+    first = draw(draft[previous], uniforms(ROUNDS, generator=generator))
+    second = draw(draft[first], uniforms(ROUNDS, generator=generator))
+    p = torch.stack([target[previous], target[first], target[second]], dim=1)
+    q = torch.stack([draft[previous], draft[first]], dim=1)
+    proposals = torch.stack([first, second], dim=1)
+    u = uniforms(ROUNDS, 2, generator=generator)
+    accepted, after = judge(p, q, proposals, u, uniforms(ROUNDS, generator=generator))
+
+    out_first = torch.where(accepted > 0, first, after)
+    # A round that kept one token only goes on from the target: any next round has the same law.
+    from_target = draw(target[out_first], uniforms(ROUNDS, generator=generator))
+    out_second = torch.where(accepted > 1, second, torch.where(accepted == 1, after, from_target))
+
+    expected_first = target[0]
+    pairs = torch.bincount(out_first * VOCABULARY + out_second, minlength=VOCABULARY**2)
+    expected_pairs = (expected_first[:, None] * target).flatten()
+    return (
+        g_test(torch.bincount(out_first, minlength=VOCABULARY), expected_first),
+        g_test(pairs, expected_pairs),
+    )
+
+
+def redraws_from_p(p, q, proposals, u, u_next) -> Verdict:
+    """The mistake to catch: after a refusal, draw from p itself instead of the residual."""
+    accepted, right = judge_sampled(p, q, proposals, u, u_next)
+    row = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
+    refused = accepted < proposals.shape[1]
+    return Verdict(accepted, torch.where(refused, draw(row, u_next), right))
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_follows_the_target(name):
+    for seed in range(3):
+        for p_value in play(SAMPLINGS[name], judge_sampled, seed):
+            assert p_value > REJECT_BELOW
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_the_test_has_power(name):
+    """The same test fails, on every seed, when the residual is replaced by p."""
+    for seed in range(3):
+        assert min(play(SAMPLINGS[name], redraws_from_p, seed)) < REJECT_BELOW
+
+
+def test_acceptance_rate_is_the_shared_mass():
+    """Expected acceptance of one proposal is the sum of min(p, q): Leviathan et al., corollary 3.6."""
+    generator = torch.Generator().manual_seed(5)
+    p = torch.randn(VOCABULARY, generator=generator).softmax(-1)
+    q = torch.randn(VOCABULARY, generator=generator).softmax(-1)
+    n = 400_000
+    proposals = draw(q.expand(n, -1), uniforms(n, generator=generator))[:, None]
+    accepted, _ = judge_sampled(
+        p.expand(n, 2, -1), q.expand(n, 1, -1), proposals, uniforms(n, 1, generator=generator), torch.zeros(n).double()
+    )
+    shared = torch.minimum(p, q).sum().item()
+    assert accepted.double().mean().item() == pytest.approx(shared, abs=5 * (0.25 / n) ** 0.5)
+
+
+def test_empty_residual_falls_back_to_p():
+    """p = q, and still refused (u rounded to p / q): the residual is empty, the next token comes from p."""
+    p = torch.tensor([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
+    u = torch.tensor([1.0], dtype=torch.float64)
+    for u_next, token in ((0.0, 1), (0.24, 1), (0.26, 2), (1 - 2**-53, 2)):
+        verdict = judge_sampled(p, p[:1], torch.tensor([2]), u, torch.tensor(u_next, dtype=torch.float64))
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (0, token)
+
+
+def test_residual_never_gives_a_token_the_draft_overrates():
+    p = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    q = torch.tensor([[0.7, 0.2, 0.1]])
+    grid = torch.linspace(0, 1 - 1e-9, 1001, dtype=torch.float64)
+    refused = torch.tensor([0.99], dtype=torch.float64)
+    drawn = {judge_sampled(p, q, torch.tensor([0]), refused, u).next_token.item() for u in grid}
+    assert drawn == {1, 2}
+
+
+def test_greedy_keeps_the_agreeing_prefix():
+    logits = torch.eye(5)[[3, 1, 4, 2]]
+    for proposals, accepted, after in (([3, 1, 4], 3, 2), ([3, 1, 0], 2, 4), ([0, 1, 4], 0, 3), ([3, 0, 4], 1, 1)):
+        verdict = judge_greedy(logits, torch.tensor(proposals))
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (accepted, after)
+    assert judge_greedy(logits[:1], torch.empty(0, dtype=torch.long)).next_token.item() == 3
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 3])
+def test_batches_are_judged_as_each_alone(gamma):
+    generator = torch.Generator().manual_seed(gamma)
+    p = torch.randn(6, gamma + 1, VOCABULARY, generator=generator).softmax(-1)
+    q = torch.randn(6, gamma, VOCABULARY, generator=generator).softmax(-1)
+    proposals = torch.randint(VOCABULARY, (6, gamma), generator=generator)
+    u, u_next = uniforms(6, gamma, generator=generator), uniforms(6, generator=generator)
+    together = judge_sampled(p, q, proposals, u, u_next)
+    alone = [judge_sampled(*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
+    assert together.accepted.tolist() == [verdict.accepted.item() for verdict in alone]
+    assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
+
+
+def test_draw_never_gives_weight_zero():
+    weights = torch.tensor([0.0, 1e-30, 0.0, 1.0, 0.0])
+    for u in (0.0, 1e-40, 0.5, 1 - 2**-53):
+        assert draw(weights, torch.tensor(u, dtype=torch.float64)).item() in (1, 3)
+
+
+def test_top_k_and_top_p_keep_the_likeliest():
+    logits = torch.log(torch.tensor([0.1, 0.4, 0.3, 0.2]))
+    kept = [
+        set(distribution(logits, SamplingParams(temperature=1.0, top_k=k, top_p=top_p)).nonzero().flatten().tolist())
+        for k, top_p in itertools.product((0, 2), (1.0, 0.6, 0.01))
+    ]
+    assert kept == [{0, 1, 2, 3}, {1, 2}, {1}, {1, 2}, {1, 2}, {1}]
+    for k, top_p in itertools.product((0, 2), (1.0, 0.6)):
+        assert distribution(logits, SamplingParams(temperature=2.0, top_k=k, top_p=top_p)).sum().item() == (
+            pytest.approx(1)
+        )
+
+
+def test_module_is_pure():
+    """No model, sequence or cache is known to the maths."""
+    assert not {"engine", "sequence", "forward", "blocks"} & set(vars(acceptance))

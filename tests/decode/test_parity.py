@@ -1,0 +1,108 @@
+"""Greedy decoding gives transformers' own tokens, whatever the toggles."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from tests import tiny_models
+
+PROMPT = "There was once a fisherman"
+NEW_TOKENS = 200
+
+COMBINATIONS = [
+    EngineConfig(kv_cache=cache, kv_dtype=kv_dtype, paged=paged, speculative=speculative, num_speculative_tokens=3)
+    for cache, kv_dtype, paged, speculative in itertools.product(
+        (True, False), ("auto", "int8"), (False, True), ("off", "draft")
+    )
+    if cache or (kv_dtype == "auto" and not paged)
+]
+LOSSLESS = [config for config in COMBINATIONS if config.kv_dtype == "auto"]
+
+
+def describe(config: EngineConfig) -> str:
+    parts = [
+        "cache" if config.kv_cache else "no cache",
+        config.kv_dtype if config.kv_dtype != "auto" else "",
+        "paged" if config.paged else "",
+        "spec" if config.speculative == "draft" else "",
+    ]
+    return "+".join(part for part in parts if part)
+
+
+@functools.cache
+def reference(architecture: str) -> list[int]:
+    model = tiny_models.random_model(architecture)
+    ids = tiny_models.tokenizer()(PROMPT, return_tensors="pt")["input_ids"]
+    model.generation_config.eos_token_id = None
+    output = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False)
+    return output[0, ids.shape[1] :].tolist()
+
+
+@functools.cache
+def engine(architecture: str, draft: str):
+    return tiny_models.engine(architecture, draft)
+
+
+# Without speculation the draft plays no part: once is enough.
+CASES = [
+    pytest.param(config, draft, id=f"{describe(config)}-{draft}")
+    for config in LOSSLESS
+    for draft in (tiny_models.DRAFTS if config.speculative == "draft" else ("good",))
+]
+
+
+@pytest.mark.parametrize(("config", "draft"), CASES)
+@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+def test_greedy_equals_generate(architecture, draft, config):
+    run = engine(architecture, draft).generate(PROMPT, config, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True))
+    assert run.reason == "length", run.finished
+    assert run.token_ids == reference(architecture)
+    if config.speculative == "draft" and draft == "identical":
+        assert run.metrics.draft_acceptance_rate == 1.0
+
+
+@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+def test_drafts_differ_as_meant(architecture):
+    """The three drafts of the parity test cover much, little and full agreement."""
+    rates = {
+        draft: engine(architecture, draft)
+        .generate(PROMPT, EngineConfig(speculative="draft"), SamplingParams(max_tokens=100, ignore_eos=True))
+        .metrics.draft_acceptance_rate
+        for draft in tiny_models.DRAFTS
+    }
+    assert rates["identical"] == 1.0
+    assert rates["bad"] < 0.3 < rates["good"]
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+def test_int8_speculation_equals_int8_alone(architecture, paged):
+    """INT8 changes the model's numbers a little, but speculation on top of it changes nothing."""
+    sampling = SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True)
+    lab = engine(architecture, "good")
+    alone = lab.generate(PROMPT, EngineConfig(kv_dtype="int8", paged=paged), sampling)
+    drafted = lab.generate(PROMPT, EngineConfig(kv_dtype="int8", paged=paged, speculative="draft"), sampling)
+    assert alone.token_ids == drafted.token_ids
+
+
+def test_every_combination_ends_and_gives_its_blocks_back():
+    lab = engine("llama", "good")
+    for config in COMBINATIONS:
+        run = lab.generate(PROMPT, config, SamplingParams(max_tokens=40, temperature=0.9, seed=3))
+        assert run.reason in ("length", "eos"), run.finished
+        assert lab.occupancy().live == 0
+
+
+def test_stock_attention_restores_generate():
+    lab = engine("llama", "good")
+    ids = torch.tensor([lab.tokenizer(PROMPT)["input_ids"]])
+    with pytest.raises(RuntimeError, match="stock_attention"):
+        lab.target.model.generate(ids, max_new_tokens=2)
+    with lab.target.stock_attention() as model:
+        output = model.generate(ids, max_new_tokens=20, do_sample=False)
+    assert output[0, ids.shape[1] :].tolist() == reference("llama")[:20]

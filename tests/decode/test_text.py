@@ -1,0 +1,64 @@
+"""Text comes out whole, in order, and ends where it should."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.decode.text import TextStream, token_text
+from tests.tiny_models import tokenizer
+
+
+def stream(text: str, stop=()) -> tuple[list[str], str, bool]:
+    out = TextStream(tokenizer(), stop=stop)
+    pieces = [out.push(token) for token in tokenizer()(text)["input_ids"]]
+    return pieces, out.flush(), out.stopped
+
+
+@settings(deadline=None)
+@given(st.text(max_size=40))
+def test_pieces_are_the_text_and_no_character_is_split(text):
+    pieces, rest, _ = stream(text)
+    assert "".join(pieces) + rest == text
+    assert rest == ""
+    assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces) or "\N{REPLACEMENT CHARACTER}" in text
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 255), max_size=30))
+def test_any_bytes_come_out_as_they_would_at_once(tokens):
+    out = TextStream(tokenizer())
+    text = "".join(out.push(token) for token in tokens) + out.flush()
+    assert text == tokenizer().decode(tokens)
+
+
+def test_a_character_comes_with_its_last_byte():
+    assert stream("é☃")[0] == ["", "é", "", "", "☃"]
+
+
+@settings(deadline=None)
+@given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
+def test_text_ends_before_the_first_stop_string(text, stops):
+    pieces, rest, stopped = stream(text, stops)
+    ends = [at for stop in stops if (at := text.find(stop)) >= 0]
+    assert stopped == bool(ends)
+    if not ends:
+        assert "".join(pieces) + rest == text
+    else:
+        # One byte a token: the first stop string to be complete ends the text.
+        first = min(text.find(stop) + len(stop) for stop in stops if stop in text)
+        expected = min(at for stop in stops if (at := text[:first].find(stop)) >= 0)
+        assert "".join(pieces) + rest == text[:expected]
+
+
+def test_half_a_stop_string_is_held_back_then_released():
+    pieces, rest, stopped = stream("no en!", stop=("end",))
+    assert pieces == ["n", "o", " ", "", "", "en!"]
+    assert (rest, stopped) == ("", False)
+    assert stream("the en", stop=("end",))[1] == "en"
+
+
+def test_token_text_shows_part_of_a_character_by_its_spelling():
+    first_byte = tokenizer()("é")["input_ids"][0]
+    assert token_text(tokenizer(), first_byte) == "Ã"
+    assert token_text(tokenizer(), tokenizer()("a")["input_ids"][0]) == "a"

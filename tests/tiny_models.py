@@ -1,0 +1,96 @@
+"""Tiny random models of real architectures, and a tokenizer for them: enough to test an engine."""
+
+from __future__ import annotations
+
+import copy
+import functools
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from lab.decode.engine import Engine
+from lab.pair.models import LanguageModel
+
+VOCABULARY = 257  # every byte, and the end of the text
+CONTEXT = 320
+
+_LLAMA_LIKE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+    "initializer_range": 0.3,  # peaked enough that the likeliest token is no tie
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama": LlamaConfig(**_LLAMA_LIKE),
+    "qwen2": Qwen2Config(**_LLAMA_LIKE),
+    "qwen3": Qwen3Config(**_LLAMA_LIKE, head_dim=16),
+    "gpt2": GPT2Config(
+        vocab_size=VOCABULARY,
+        n_embd=48,
+        n_layer=3,
+        n_head=4,
+        n_positions=CONTEXT,
+        bos_token_id=None,
+        eos_token_id=256,
+        initializer_range=0.3,
+    ),
+}
+
+
+@functools.cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token a byte: id = its place in the byte alphabet."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(["<|end|>"])
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|end|>")
+
+
+def random_model(architecture: str, *, seed: int = 0, **changes: object) -> PreTrainedModel:
+    config = copy.deepcopy(CONFIGS[architecture])
+    config.update(changes)
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def perturbed(model: PreTrainedModel, noise: float, *, seed: int = 1) -> PreTrainedModel:
+    """A copy that mostly agrees with the model: what a good draft is."""
+    copied = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter += noise * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    return copied
+
+
+DRAFTS = ("good", "bad", "identical")
+
+
+def engine(architecture: str = "llama", draft: str | None = None, *, seed: int = 0) -> Engine:
+    """``draft``: "identical" (the target's weights), "good" (nearly), "bad" (unrelated), or None."""
+    model = random_model(architecture, seed=seed)
+    drafts = {
+        "identical": lambda: copy.deepcopy(model),
+        "good": lambda: perturbed(model, 0.02),
+        "bad": lambda: random_model(architecture, seed=seed + 1),
+    }
+    drafter = LanguageModel(drafts[draft](), draft) if draft else None
+    return Engine(LanguageModel(model, architecture), tokenizer(), drafter)
