@@ -49,4 +49,5 @@ def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     cumulative = weights.double().cumsum(-1)
     total = cumulative[..., -1]
     point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, point[..., None], right=True)[..., 0]
+    token = torch.searchsorted(cumulative, point[..., None], right=True)[..., 0]
+    return token.clamp_max(weights.shape[-1] - 1)  # only weights that are not finite get that far

@@ -24,14 +24,16 @@ class RunFileError(LabError):
 
 
 class Recorder:
-    """Stamps events with the time since the run began and holds them until they are drained."""
+    """Stamps events with the time since the first one and holds them until they are drained."""
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
+        self._began: float | None = None
         self._pending: list[Event] = []
 
     def emit(self, event_type: type[Event], **fields: Any) -> None:
-        self._pending.append(event_type(t_ms=(time.perf_counter() - self._began) * 1000, **fields))
+        now = time.perf_counter()
+        self._began = now if self._began is None else self._began
+        self._pending.append(event_type(t_ms=(now - self._began) * 1000, **fields))
 
     def drain(self) -> list[Event]:
         pending, self._pending = self._pending, []

@@ -1,0 +1,37 @@
+# `make run` and `make test` start from nothing: they make .venv and install what is missing.
+PYTHON ?= python3
+VENV   ?= .venv
+HOST   ?= 127.0.0.1
+PORT   ?= 7860
+BIN    := $(VENV)/bin
+
+.PHONY: run test lint format clean
+
+run: $(VENV)/.installed
+	$(BIN)/python app.py --host $(HOST) --port $(PORT)
+
+test: $(VENV)/.installed-test lint
+	@chromium="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; \
+	CHROMIUM="$$chromium" $(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: requirements.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/.installed-test: requirements-test.txt $(VENV)/.installed
+	$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements-test.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,321 @@
+"""What a run promises: its events agree with each other, it can be stopped, and it fails politely."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+import torch
+
+from lab import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.trace.events import (
+    BlockAllocated,
+    BlockFreed,
+    Bonus,
+    Committed,
+    Finished,
+    Judged,
+    Prefilled,
+    Proposed,
+    Recovered,
+    RunStarted,
+    StepTimed,
+)
+from tests import tiny_models
+from tests.decode.test_parity import COMBINATIONS, describe
+
+PROMPT = "The king had three daughters"
+SPECULATE = EngineConfig(paged=True, block_size=4, speculative="draft", num_speculative_tokens=4)
+SAMPLE = SamplingParams(max_tokens=60, temperature=1.0, seed=11, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+@pytest.fixture(autouse=True)
+def all_blocks_are_given_back(lab):
+    yield
+    state = lab.occupancy()
+    assert state.live == 0
+    assert sum(state) == sum(cache.blocks.num_blocks for cache in lab._caches._by_setting.values())
+
+
+def of(run, event_type):
+    return [event for event in run.events if isinstance(event, event_type)]
+
+
+# -- the events tell one story --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_events_agree_with_each_other(lab, config, temperature):
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=50, temperature=temperature, seed=4, ignore_eos=True))
+    assert isinstance(run.events[0], RunStarted)
+    assert isinstance(run.events[-1], Finished)
+    assert [event.tokens for event in of(run, Prefilled)] == [len(run.prompt_token_ids)]
+    assert [a.t_ms <= b.t_ms for a, b in zip(run.events, run.events[1:], strict=False)].count(False) == 0
+    assert lab.tokenizer.decode(run.token_ids, skip_special_tokens=True) == run.text
+
+    steps = of(run, StepTimed)
+    assert [step.step for step in steps] == list(range(len(steps)))
+    assert steps[0].step_kind == "prefill"
+    for step in steps:
+        events = [event for event in run.events if getattr(event, "step", None) == step.step]
+        proposed = [event for event in events if isinstance(event, Proposed)]
+        judged = [event for event in events if isinstance(event, Judged)]
+        after = [event for event in events if isinstance(event, (Recovered, Bonus))]
+        (commit,) = [event for event in events if isinstance(event, Committed)]
+        assert commit.text == "".join(commit.pieces)
+        assert len(commit.token_ids) == len(commit.origins) == len(commit.pieces) == len(commit.probabilities)
+        assert step.step_kind == ("verify" if proposed else step.step_kind)
+        parts = step.draft_ms + step.verify_ms + step.sample_ms + step.rest_ms
+        assert parts == pytest.approx(step.total_ms)
+        if not proposed:
+            assert not judged
+            assert not after
+            assert commit.origins == ("plain",)
+            continue
+        accepted = [event for event in judged if event.accepted]
+        assert [event.token_id for event in judged] == [event.token_id for event in proposed[: len(judged)]]
+        assert len(judged) == min(len(accepted) + 1, len(proposed))
+        for event in judged:
+            assert (event.u is None) == (temperature == 0)
+            if event.u is not None:
+                assert event.accepted == (event.u * event.q < event.p)
+        (last,) = after
+        assert isinstance(last, Bonus) == (len(accepted) == len(proposed))
+        assert list(commit.token_ids) == [event.token_id for event in accepted] + [last.token_id]
+        assert commit.origins == ("accepted",) * len(accepted) + (last.kind,)
+
+
+@pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
+def test_block_events_follow_the_cache(lab, config):
+    run = lab.generate(PROMPT, config, SAMPLE)
+    size, owned = config.block_size, {}
+    for event in run.events:
+        if isinstance(event, BlockAllocated):
+            assert event.block not in owned
+            assert event.index == len(owned)
+            owned[event.block] = event.owner
+        elif isinstance(event, BlockFreed):
+            assert owned.pop(event.block) == event.owner
+        elif isinstance(event, StepTimed) and config.kv_cache:
+            assert event.kv_reserved_bytes == len(owned) * run.started.block_bytes
+            assert event.kv_used_bytes * size == event.kv_tokens * run.started.block_bytes
+            needed = -(-event.kv_tokens // size)
+            total = -(-(len(run.prompt_token_ids) + SAMPLE.max_tokens) // size)
+            assert len(owned) == (needed if config.paged else total)
+    assert owned == {}
+    if not config.kv_cache:
+        assert run.started.num_blocks == 0
+        assert run.metrics.kv_reserved_bytes == 0
+
+
+def test_rejection_gives_whole_blocks_back(lab):
+    """With small blocks and a bad draft, paged blocks are freed in mid-run with nothing wanted in them."""
+    bad = tiny_models.engine("llama", "bad")
+    config = EngineConfig(paged=True, block_size=2, speculative="draft", num_speculative_tokens=6)
+    run = bad.generate(PROMPT, config, SAMPLE)
+    last_step = run.events.index(of(run, StepTimed)[-1])
+    freed = [event for event in run.events[:last_step] if isinstance(event, BlockFreed)]
+    assert freed
+    assert {event.fill for event in freed} == {0}
+
+
+def test_the_target_makes_one_pass_a_round(lab):
+    run = lab.generate(PROMPT, SPECULATE, SAMPLE)
+    assert run.metrics.mean_acceptance_length > 2
+    passes = Counter(step.step_kind for step in of(run, StepTimed))
+    assert passes["verify"] + passes["decode"] == pytest.approx(
+        run.metrics.target_passes_per_token * (len(run.token_ids) - 1)
+    )
+
+
+# -- repeating and interleaving ------------------------------------------------------------
+
+
+def test_a_seed_repeats_a_run_and_another_does_not(lab):
+    runs = [lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=40, temperature=1.0, seed=s)) for s in (1, 1, 2)]
+    assert runs[0].token_ids == runs[1].token_ids != runs[2].token_ids
+
+
+def test_without_a_seed_one_is_picked_and_recorded(lab):
+    first = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=40, temperature=1.0))
+    again = lab.generate(PROMPT, SPECULATE, first.sampling)
+    assert first.token_ids == again.token_ids
+    assert first.sampling.seed is not None
+
+
+def test_interleaved_runs_do_not_disturb_each_other(lab):
+    """Several sequences share one pool, stepped in turn, sampled with their own seeds."""
+    samplings = [SamplingParams(max_tokens=40, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(4)]
+    alone = [lab.generate(PROMPT, SPECULATE, sampling).token_ids for sampling in samplings]
+    streams = [lab.stream(PROMPT, SPECULATE, sampling) for sampling in samplings]
+    tokens: list[list[int]] = [[] for _ in streams]
+    running = set(range(4))
+    while running:
+        for i in sorted(running):
+            event = next(streams[i], None)
+            if event is None:
+                running.remove(i)
+            elif isinstance(event, Committed):
+                tokens[i] += event.token_ids
+    assert tokens == alone
+
+
+def test_threads_share_an_engine(lab):
+    expected = lab.generate(PROMPT, SPECULATE, SAMPLE).token_ids
+    results: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: results.append(lab.generate(PROMPT, SPECULATE, SAMPLE).token_ids))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 4
+
+
+# -- ending -------------------------------------------------------------------------------
+
+
+def test_cancelling_ends_with_an_event(lab):
+    cancelled, events = threading.Event(), []
+    for event in lab.stream(PROMPT, SPECULATE, SAMPLE, cancelled=cancelled):
+        events.append(event)
+        if sum(isinstance(e, StepTimed) for e in events) == 3:
+            cancelled.set()
+    assert sum(isinstance(e, StepTimed) for e in events) == 3
+    assert isinstance(events[-1], Finished)
+    assert events[-1].reason == "cancelled"
+    assert any(isinstance(e, BlockFreed) for e in events)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_closing_gives_the_blocks_back(lab, steps):
+    stream = lab.stream(PROMPT, SPECULATE, SAMPLE)
+    next(stream)
+    while steps:
+        steps -= isinstance(next(stream), StepTimed)
+    stream.close()
+    assert lab.occupancy().live == 0
+
+
+def test_a_stop_string_ends_the_text_before_it(lab):
+    whole = lab.generate(PROMPT, SPECULATE, SAMPLE)
+    stop = whole.text[10:13]
+    run = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=60, temperature=1.0, seed=11, stop=stop))
+    assert run.reason == "stop"
+    assert run.text == whole.text[: whole.text.index(stop)]
+
+
+def test_end_of_text_ends_the_run_even_among_accepted_proposals():
+    lab = tiny_models.engine("llama", "identical")
+    plain = lab.generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=250))
+    drafted = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=250))
+    assert plain.token_ids == drafted.token_ids
+    assert plain.reason == drafted.reason == "eos"
+    assert plain.token_ids.index(256) == len(plain.token_ids) - 1
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 7])
+def test_exactly_as_many_tokens_as_asked(lab, max_tokens):
+    run = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
+    assert len(run.token_ids) == max_tokens
+    assert run.reason == "length"
+
+
+def test_output_ends_where_the_context_does(lab):
+    run = lab.generate("a" * 300, SPECULATE, SamplingParams(max_tokens=1000, ignore_eos=True))
+    assert len(run.token_ids) == tiny_models.CONTEXT - 300
+    assert run.reason == "length"
+
+
+def test_a_pool_of_exactly_the_needed_size(lab):
+    tokens = len(PROMPT) + 36  # one token a byte
+    blocks = -(-tokens // 4)
+    for paged in (True, False):
+        config = EngineConfig(paged=paged, block_size=4, num_blocks=blocks, speculative="draft")
+        run = lab.generate(PROMPT, config, SamplingParams(max_tokens=36, ignore_eos=True))
+        assert run.reason == "length", run.finished
+
+
+# -- refusing and failing --------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers(lab):
+    with pytest.raises(PromptError, match=r"400 tokens.*320"):
+        lab.stream("a" * 400)
+    config = EngineConfig(block_size=4, num_blocks=7)
+    with pytest.raises(PromptError, match=r"30 tokens .* need 8 cache blocks of 4; the pool has 7"):
+        lab.stream("a" * 20, config, SamplingParams(max_tokens=10))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"), [("", "empty"), ("a\ud800b", "not valid text.*at 1"), (None, "is a string, not NoneType")]
+)
+def test_odd_prompts_are_refused(lab, prompt, message):
+    with pytest.raises(PromptError, match=message):
+        lab.stream(prompt)
+
+
+def test_speculation_needs_a_draft():
+    with pytest.raises(ConfigError, match="needs a draft model"):
+        tiny_models.engine("llama").stream(PROMPT, SPECULATE)
+
+
+@pytest.mark.parametrize("failing", ["target", "draft"])
+def test_a_failure_in_mid_run_ends_it_politely(lab, monkeypatch, failing):
+    model, calls = getattr(lab, failing), Counter()
+    forward = model.forward
+
+    def fails_later(*args):
+        calls["n"] += 1
+        if calls["n"] > 4:
+            raise RuntimeError("the device is gone")
+        return forward(*args)
+
+    monkeypatch.setattr(model, "forward", fails_later)
+    run = lab.generate(PROMPT, SPECULATE, SAMPLE)
+    assert run.reason == "error"
+    assert "the device is gone" in run.finished.message
+    assert run.text
+
+
+def test_non_finite_logits_end_the_run(lab, monkeypatch):
+    forward = lab.target.forward
+    monkeypatch.setattr(lab.target, "forward", lambda *args: forward(*args) * torch.nan)
+    for sampling in (SAMPLE, SamplingParams()):
+        run = lab.generate(PROMPT, EngineConfig(), sampling)
+        assert run.reason == "error"
+        assert "not finite" in run.finished.message
+
+
+def test_a_pool_run_dry_ends_the_run_with_both_numbers(lab):
+    config = EngineConfig(paged=True, block_size=4, num_blocks=16)
+    sampling = SamplingParams(max_tokens=36, ignore_eos=True)  # 16 blocks each, all of the pool
+    first, second = lab.stream(PROMPT, config, sampling), lab.stream(PROMPT, config, sampling)
+    for stream in (first, second):
+        while not isinstance(next(stream), StepTimed):
+            pass
+    finished = list(first)[-1]
+    assert finished.reason == "error"
+    assert "1 cache blocks are needed and 0 of 16 are free" in finished.message
+    assert list(second)[-1].reason == "length"
+
+
+def test_runs_with_the_same_settings_share_a_cache(lab):
+    """Also when its size came from the free memory, which is never the same twice."""
+    config = EngineConfig(block_size=8)
+    lab.generate(PROMPT, config, SAMPLE)
+    first = lab._caches.get(config)
+    lab.generate(PROMPT, config, SAMPLE)
+    assert lab._caches.get(config) is first
+    assert lab.default_num_blocks(config) == first.blocks.num_blocks
+    lab.generate(PROMPT, EngineConfig(block_size=32), SAMPLE)
+    assert lab._caches.get(config) is not first  # idle caches make room

@@ -1,0 +1,65 @@
+"""Find a Chromium for the browser tests, or install one, or say what to install.
+
+Prints the path of the browser as its last line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def find() -> str | None:
+    """A browser named by $CHROMIUM, on the PATH, or downloaded by Playwright earlier."""
+    named = os.environ.get("CHROMIUM")
+    if named and shutil.which(named):
+        return shutil.which(named)
+    on_path = next((path for name in NAMES if (path := shutil.which(name))), None)
+    return on_path or playwright_own()
+
+
+def playwright_own() -> str | None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = playwright.chromium.executable_path
+    return path if path and os.path.exists(path) else None
+
+
+def install() -> None:
+    """Debian's package where that is allowed, else Playwright's own download."""
+    apt = shutil.which("apt-get")
+    sudo = [] if hasattr(os, "geteuid") and os.geteuid() == 0 else [shutil.which("sudo") or "", "-n"]
+    if apt and (not sudo or sudo[0]):
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        run = [*sudo, apt]
+        updated = subprocess.run([*run, "update", "-qq"], env=environment, stdout=sys.stderr)
+        if updated.returncode == 0:
+            subprocess.run([*run, "install", "-y", "-qq", "chromium"], env=environment, stdout=sys.stderr)
+    if not find():
+        subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], stdout=sys.stderr)
+
+
+def main() -> int:
+    path = find()
+    if not path:
+        print("No Chromium found: installing one for the browser tests.", file=sys.stderr)
+        install()
+        path = find()
+    if not path:
+        print(
+            "The browser tests need a Chromium and none could be installed. Install the package 'chromium' "
+            "(or Google Chrome), or set CHROMIUM to the path of one, and run `make test` again.",
+            file=sys.stderr,
+        )
+        return 1
+    print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

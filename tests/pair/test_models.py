@@ -1,0 +1,149 @@
+"""Which models are taken, and which are refused by name and reason."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BartConfig,
+    BloomConfig,
+    DeepseekV3Config,
+    Gemma2Config,
+    GptOssConfig,
+    LlamaConfig,
+    MambaConfig,
+    MistralConfig,
+    Qwen3NextConfig,
+)
+
+from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, UnsupportedModelError, load_engine
+from lab.pair.loading import load_model, refuse_mismatch
+from lab.pair.models import LanguageModel, refuse_unsupported
+from tests import tiny_models
+
+TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8), "sliding-window"),
+        (Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8), "sliding-window"),
+        (Gemma2Config(**TINY, num_key_value_heads=1, layer_types=["full_attention"] * 2), "softcap"),
+        (Qwen3NextConfig(**TINY, num_key_value_heads=1), "linear_attention"),
+        (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent"),
+        (BartConfig(vocab_size=50, d_model=16), "encoder-decoder"),
+        (DeepseekV3Config(num_hidden_layers=2), "latent"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.model_type,
+)
+def test_refused_by_configuration(config, reason):
+    with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here: .*{reason}"):
+        refuse_unsupported(config, "a/model")
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (BloomConfig(vocab_size=50, hidden_size=16, n_layer=1, n_head=2), "cannot be replaced"),
+        (
+            GptOssConfig(
+                **TINY, num_key_value_heads=1, head_dim=8, num_local_experts=2, layer_types=["full_attention"] * 2
+            ),
+            "sinks",
+        ),
+    ],
+    ids=["bloom", "gpt-oss"],
+)
+def test_refused_by_the_model_itself(config, reason):
+    with pytest.raises(UnsupportedModelError, match=reason):
+        LanguageModel(AutoModelForCausalLM.from_config(config), "a/model")
+
+
+def test_a_mistral_without_a_window_is_taken():
+    config = MistralConfig(**TINY, num_key_value_heads=1, sliding_window=None)
+    LanguageModel(AutoModelForCausalLM.from_config(config), "mistral")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A target, a good draft, and one of another vocabulary, saved as people save models."""
+    target = tiny_models.random_model("qwen3")
+    draft = tiny_models.perturbed(target, 0.02)
+    other = tiny_models.random_model("qwen3", vocab_size=300)
+    for name, model in (("target", target), ("draft", draft), ("other", other)):
+        model.save_pretrained(tmp_path / name)
+        tiny_models.tokenizer().save_pretrained(tmp_path / name)
+    return tmp_path
+
+
+def test_folders_load_and_decode(folders):
+    engine = load_engine(folders / "target", folders / "draft", device="cpu")
+    sampling = SamplingParams(max_tokens=30, ignore_eos=True)
+    plain = engine.generate("Once", EngineConfig(), sampling)
+    drafted = engine.generate("Once", EngineConfig(speculative="draft"), sampling)
+    assert plain.token_ids == drafted.token_ids
+    assert engine.target.model.config.model_type == "qwen3"
+    assert engine.draft.model is not engine.target.model
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dtype_is_taken(folders, dtype):
+    engine = load_engine(folders / "target", device="cpu", dtype=dtype)
+    assert engine.dtype == dtype
+    run = engine.generate("Once", EngineConfig(kv_dtype="int8", paged=True), SamplingParams(max_tokens=8))
+    assert run.token_ids
+
+
+def test_another_vocabulary_is_refused(folders):
+    with pytest.raises(UnsupportedModelError, match="300 probabilities a token and the target 257"):
+        load_engine(folders / "target", folders / "other", device="cpu")
+
+
+def test_another_tokenizer_is_refused():
+    tokenizer = tiny_models.tokenizer()
+    changed = copy.deepcopy(tokenizer)
+    changed.add_tokens(["surprise"])
+    model = LanguageModel(tiny_models.random_model("llama"), "model")
+    with pytest.raises(UnsupportedModelError, match=r"tokenizers differ \(258 and 257 entries\)"):
+        refuse_mismatch(model, tokenizer, model, changed)
+
+
+def test_nothing_there_is_said_so(tmp_path):
+    with pytest.raises(ModelLoadError, match="could not be loaded: give a folder"):
+        load_engine(tmp_path / "none", device="cpu")
+    (tmp_path / "config.json").write_text("{not json")
+    with pytest.raises(ModelLoadError, match="could not be loaded"):
+        load_engine(tmp_path, device="cpu")
+
+
+def test_remote_code_is_never_run(tmp_path):
+    """A folder that asks for its own Python code is refused, and the code is not touched."""
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}'
+    )
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ModelLoadError):
+        load_engine(tmp_path, device="cpu")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_unknown_dtype():
+    with pytest.raises(ConfigError, match="dtype is"):
+        load_engine(dtype="int4", device="cpu")
+
+
+def test_a_window_is_refused_before_weights_are_read(tmp_path):
+    MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8).save_pretrained(tmp_path)  # no weights at all
+    with pytest.raises(UnsupportedModelError, match="window 8"):
+        load_model(tmp_path, name="m", device="cpu", dtype=torch.float32)
+
+
+def test_shape_of_keys_and_values():
+    model = LanguageModel(AutoModelForCausalLM.from_config(LlamaConfig(**TINY, num_key_value_heads=1)), "m")
+    assert (model.layers, model.kv_heads, model.head_dim, model.vocabulary) == (2, 1, 8, 50)
+    gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "g")
+    assert (gpt2.layers, gpt2.kv_heads, gpt2.head_dim, gpt2.context_length) == (3, 4, 12, tiny_models.CONTEXT)

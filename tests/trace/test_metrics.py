@@ -1,0 +1,71 @@
+"""Metrics against a run written by hand, so that every number can be checked on paper."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered, StepTimed
+from lab.trace.metrics import measure
+
+
+def commit(t_ms, step, *origins):
+    n = len(origins)
+    return Committed(
+        t_ms=t_ms, step=step, token_ids=(1,) * n, origins=origins, pieces=("a",) * n, probabilities=(0.5,) * n,
+        text="a" * n,
+    )  # fmt: skip
+
+
+def timed(t_ms, step, kind, reserved, used):
+    return StepTimed(
+        t_ms=t_ms, step=step, step_kind=kind, target_tokens=1, draft_ms=0, verify_ms=1, sample_ms=0, rest_ms=0,
+        total_ms=1, kv_tokens=1, kv_reserved_bytes=reserved, kv_used_bytes=used, memory_bytes=1000 + step,
+    )  # fmt: skip
+
+
+def proposal(step, position, accepted):
+    yield Proposed(t_ms=0, step=step, position=position, token_id=1, text="a", q=0.5)
+    if accepted is not None:
+        yield Judged(t_ms=0, step=step, position=position, token_id=1, p=0.4, q=0.5, u=0.1, accepted=accepted)
+
+
+EVENTS = [
+    commit(10, 0, "plain"),
+    timed(10, 0, "prefill", 100, 50),
+    # round 1: both accepted, three tokens in 6 ms
+    *proposal(1, 0, True),
+    *proposal(1, 1, True),
+    Bonus(t_ms=16, step=1, position=2, token_id=1, text="a", p=0.4),
+    commit(16, 1, "accepted", "accepted", "bonus"),
+    timed(16, 1, "verify", 200, 80),
+    # round 2: the first refused, the second never judged, one token in 4 ms
+    *proposal(2, 0, False),
+    *proposal(2, 1, None),
+    Recovered(t_ms=20, step=2, position=0, token_id=1, text="a", p=0.4),
+    commit(20, 2, "recovered"),
+    timed(20, 2, "verify", 200, 90),
+]
+
+
+def test_by_hand():
+    metrics = measure(EVENTS)
+    assert metrics.generated_tokens == 5
+    assert metrics.ttft_ms == 10
+    assert metrics.tokens_per_second == pytest.approx(4 / 0.010)
+    assert metrics.itl_p50_ms == pytest.approx(2.0)  # 2, 2, 2, 4
+    assert metrics.itl_p99_ms == pytest.approx(2 + 2 * 0.97)
+    assert metrics.mean_acceptance_length == 1 + 2 / 2
+    assert metrics.draft_acceptance_rate == 2 / 4
+    assert metrics.acceptance_by_position == (0.5, 0.5)
+    assert metrics.target_passes_per_token == 2 / 4
+    assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes) == (200, 90)
+    assert metrics.peak_memory_bytes == 1002
+    assert metrics.elapsed_ms == 20
+
+
+def test_a_run_that_has_hardly_begun():
+    for events in ([], EVENTS[:1], EVENTS[:2]):
+        metrics = measure(events)
+        assert metrics.tokens_per_second is None
+        assert metrics.mean_acceptance_length is None
+        assert metrics.acceptance_by_position == ()

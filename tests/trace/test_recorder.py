@@ -1,0 +1,94 @@
+"""A saved run says the same when it is loaded; a bad file is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lab import EngineConfig, Run, RunFileError, SamplingParams
+from lab.trace.events import EVENT_TYPES, Finished, from_dict, to_dict
+from tests import tiny_models
+
+
+@pytest.fixture(scope="module")
+def run():
+    lab = tiny_models.engine("llama", "good")
+    config = EngineConfig(paged=True, speculative="draft")
+    return lab.generate("Es war einmal ☃", config, SamplingParams(max_tokens=30, temperature=1.0, stop="zz"))
+
+
+def test_round_trip(run, tmp_path):
+    run.save(tmp_path / "run.json")
+    loaded = Run.load(tmp_path / "run.json")
+    assert loaded.events == run.events
+    assert (loaded.text, loaded.token_ids, loaded.prompt_token_ids) == (run.text, run.token_ids, run.prompt_token_ids)
+    assert loaded.metrics == run.metrics
+    assert (loaded.config, loaded.sampling, loaded.reason) == (run.config, run.sampling, run.reason)
+
+
+def test_every_kind_of_event_has_its_own_name(run):
+    assert len(EVENT_TYPES) == 11
+    assert {event.kind for event in run.events} <= EVENT_TYPES.keys()
+
+
+def test_events_survive_json(run):
+    for event in run.events:
+        assert from_dict(json.loads(json.dumps(to_dict(event)))) == event
+
+
+def damaged(run, change) -> str:
+    document = {"format": "decode-lab-run", "version": 1, "events": [to_dict(event) for event in run.events]}
+    document = json.loads(json.dumps(document))
+    change(document)
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(format="other"), "its format is not"),
+        (lambda d: d.update(version=99), "version 99"),
+        (lambda d: d.update(events=[]), "begins with a run_started"),
+        (lambda d: d.update(events=None), "damaged"),
+        (lambda d: d["events"].pop(0), "begins with a run_started"),
+        (lambda d: d["events"].append({"kind": "launch"}), "not an event"),
+        (lambda d: d["events"].append(["finished"]), "not an event"),
+        (lambda d: d["events"][-1].update(reason="tired"), "reason of a finished event is wrong"),
+        (lambda d: d["events"][-1].update(t_ms="soon"), "t_ms of a finished event is wrong"),
+        (lambda d: d["events"][-1].update(extra=1), "extra"),
+        (lambda d: d["events"][0].update(prompt_token_ids=["x"]), "prompt_token_ids"),
+        (lambda d: d["events"][0]["config"].update(block_size=-3), "block_size"),
+        (lambda d: d["events"][0]["config"].update(surprise=1), "surprise"),
+    ],
+)
+def test_damaged_files_are_refused(run, tmp_path, change, message):
+    path = tmp_path / "run.json"
+    path.write_text(damaged(run, change), "utf-8")
+    with pytest.raises(RunFileError, match=message):
+        Run.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 200_000, b"{}", b"[]", b"null", b"NaN"])
+def test_files_that_are_no_runs(tmp_path, content):
+    path = tmp_path / "run.json"
+    path.write_bytes(content)
+    with pytest.raises(RunFileError, match=r"run\.json"):
+        Run.load(path)
+
+
+def test_missing_and_huge_files(tmp_path, monkeypatch):
+    with pytest.raises(RunFileError, match="cannot be read"):
+        Run.load(tmp_path / "none.json")
+    big = tmp_path / "big.json"
+    big.write_text("[]")
+    monkeypatch.setattr("lab.trace.recorder.MAX_FILE_BYTES", 1)
+    with pytest.raises(RunFileError, match="at most 1"):
+        Run.load(big)
+
+
+def test_an_unfinished_run_can_be_read(run):
+    part = Run(run.events[:-1])
+    assert part.finished is None
+    assert part.reason is None
+    assert not isinstance(part.events[-1], Finished)
