@@ -1,0 +1,179 @@
+"""The ladder: what each toggle does to speed, beside transformers' own generation.
+
+Everything runs greedily on the same weights in one process. Within a repeat all
+rows take turns on a prompt before the next prompt begins, and the order changes
+every time, so that a busy machine slows all of them alike. A figure is the
+median over prompts and repeats of output tokens / wall time of the whole call,
+prefill included, with its quartiles.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+import torch
+
+from lab.config import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
+
+PROMPTS = (
+    "Once upon a time there was a miller who had three sons.",
+    "The old king looked out of the window and said",
+    "In the middle of the forest stood a little house, and in it",
+    '"Where are you going?" asked the fox.',
+    "The princess took the golden ball and",
+    "Long ago, by the side of the sea, a fisherman",
+)
+GAMMAS = (1, 2, 3, 4, 6, 8)
+
+Generate = Callable[[str], int]
+"""Decodes a prompt; returns how many tokens came out."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Output tokens a second: median and quartiles over ``samples`` calls."""
+
+    name: str
+    median: float
+    lower: float
+    upper: float
+    samples: int
+
+
+def ladder_configs(gamma: int) -> dict[str, EngineConfig]:
+    """The rungs: the cache, then one more lever at a time beside it, then all of them."""
+    return {
+        "no cache": EngineConfig(kv_cache=False),
+        "cache": EngineConfig(),
+        "cache + INT8": EngineConfig(kv_dtype="int8"),
+        "cache + paged": EngineConfig(paged=True),
+        f"cache + speculation (gamma {gamma})": EngineConfig(speculative="draft", num_speculative_tokens=gamma),
+        f"all (gamma {gamma})": EngineConfig(
+            kv_dtype="int8", paged=True, speculative="draft", num_speculative_tokens=gamma
+        ),
+    }
+
+
+def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
+    """Find the best gamma, then time every rung and both of transformers' own ways.
+
+    Returns:
+        A JSON-ready dict: ``gammas`` and ``ladder`` rows, the best gamma, and the ratios that matter.
+    """
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+
+    def lab(config: EngineConfig) -> Generate:
+        return lambda prompt: len(engine.generate(prompt, config, sampling).token_ids)
+
+    report("Which gamma is best here?")
+    sweep = {"no speculation": lab(EngineConfig())}
+    for gamma in GAMMAS:
+        sweep[f"gamma {gamma}"] = lab(EngineConfig(speculative="draft", num_speculative_tokens=gamma))
+    gammas = time_rows(engine, sweep, repeats, report)
+    best = max(gammas[1:], key=lambda row: row.median)
+    gamma = int(best.name.split()[1])
+
+    report(f"The ladder, with gamma {gamma}:")
+    rows: dict[str, Generate] = {name: lab(config) for name, config in ladder_configs(gamma).items()}
+    rows["transformers generate"] = _stock(engine, max_tokens)
+    rows["transformers assisted generation"] = _stock(engine, max_tokens, gamma)
+    ladder = time_rows(engine, rows, repeats, report)
+    by_name = {row.name: row.median for row in ladder}
+    spec = by_name[f"cache + speculation (gamma {gamma})"]
+    return {
+        "max_tokens": max_tokens,
+        "prompts": len(PROMPTS),
+        "repeats": repeats,
+        "dtype": engine.dtype,
+        "target": engine.target.name,
+        "draft": engine.draft.name,
+        "unit": "output tokens a second, whole call, median and quartiles",
+        "gammas": [asdict(row) for row in gammas],
+        "best_gamma": gamma,
+        "ladder": [asdict(row) for row in ladder],
+        "ratios": {
+            "speculation at its best gamma / without, in the sweep": best.median / gammas[0].median,
+            "speculation / cache, in the ladder": spec / by_name["cache"],
+            "cache / transformers generate": by_name["cache"] / by_name["transformers generate"],
+            "speculation / transformers assisted": spec / by_name["transformers assisted generation"],
+        },
+    }
+
+
+def time_rows(engine: Engine, rows: dict[str, Generate], repeats: int, report: Callable[[str], None]) -> list[Row]:
+    """Time every row on every prompt ``repeats`` times, interleaved."""
+    rates: dict[str, list[float]] = {name: [] for name in rows}
+    order = list(rows)
+    shuffle = random.Random(0).shuffle
+    for name in order:  # one call each to warm up; not counted
+        _timed(engine, name, rows[name], PROMPTS[0])
+    for repeat in range(repeats):
+        for prompt in PROMPTS:
+            shuffle(order)
+            for name in order:
+                tokens, seconds = _timed(engine, name, rows[name], prompt)
+                rates[name].append(tokens / seconds)
+        report(f"  repeat {repeat + 1} of {repeats} done")
+    result = []
+    for name, values in rates.items():
+        lower, median, upper = statistics.quantiles(values, n=4, method="inclusive")
+        result.append(Row(name, median, lower, upper, len(values)))
+    return result
+
+
+def _timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[int, float]:
+    # Plugging transformers' own attention in and out is not part of its generation.
+    stock = name.startswith("transformers")
+    models = (engine.target, engine.draft) if stock else ()
+    with ExitStack() as stack:
+        for model in models:
+            stack.enter_context(model.stock_attention())
+        began = time.perf_counter()
+        tokens = generate(prompt)
+        if engine.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        return tokens, time.perf_counter() - began
+
+
+def _stock(engine: Engine, max_tokens: int, gamma: int | None = None) -> Generate:
+    """transformers' ``generate`` with its dynamic cache; with ``gamma``: its assisted generation."""
+
+    def generate(prompt: str) -> int:
+        ids = engine.tokenizer(prompt, return_tensors="pt").input_ids.to(engine.device)
+        options: dict[str, object] = {}
+        if gamma is not None:
+            # The same window every round, as in the lab: neither its schedule nor its early stop.
+            settings = engine.draft.model.generation_config
+            settings.num_assistant_tokens = gamma
+            settings.num_assistant_tokens_schedule = "constant"
+            settings.assistant_confidence_threshold = 0.0
+            options["assistant_model"] = engine.draft.model
+        with torch.inference_mode():
+            output = engine.target.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_tokens,
+                min_new_tokens=max_tokens,
+                do_sample=False,
+                pad_token_id=engine.tokenizer.eos_token_id,
+                **options,
+            )
+        return output.shape[1] - ids.shape[1]
+
+    return generate
+
+
+def format_rows(rows: list[dict], reference: str) -> str:
+    """A table of rows with each one's ratio to the row named ``reference``."""
+    base = next(row["median"] for row in rows if row["name"] == reference)
+    lines = [f"{'':36} tokens/s   quartiles      x {reference}"]
+    for row in rows:
+        spread = f"{row['lower']:.0f} to {row['upper']:.0f}"
+        lines.append(f"{row['name']:36} {row['median']:8.1f}   {spread:13}  {row['median'] / base:5.2f}")
+    return "\n".join(lines)

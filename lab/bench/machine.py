@@ -1,0 +1,38 @@
+"""What a measurement was made on: figures mean nothing without it."""
+
+from __future__ import annotations
+
+import platform
+from datetime import date
+from pathlib import Path
+
+import torch
+import transformers
+
+
+def describe_machine(device: str) -> dict[str, str | int]:
+    """Processor, accelerator, versions and threads of this process."""
+    machine: dict[str, str | int] = {
+        "date": date.today().isoformat(),
+        "processor": processor_name(),
+        "torch_threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": device,
+    }
+    if device.startswith("cuda"):
+        machine["accelerator"] = torch.cuda.get_device_name(device)
+        machine["cuda"] = torch.version.cuda or ""
+    return machine
+
+
+def processor_name() -> str:
+    """The model name the system gives, or the bare architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

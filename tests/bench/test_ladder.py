@@ -1,0 +1,54 @@
+"""The bench measures what it says, on models small enough to wait for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lab.bench import ladder
+from lab.bench.ladder import format_rows, ladder_configs, run_ladder, time_rows
+from lab.bench.machine import describe_machine
+from tests import tiny_models
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+def test_every_rung_and_both_peers_are_timed(lab, monkeypatch):
+    monkeypatch.setattr(ladder, "PROMPTS", ("The king", "A fox"))
+    monkeypatch.setattr(ladder, "GAMMAS", (2, 4))
+    lines: list[str] = []
+    result = json.loads(json.dumps(run_ladder(lab, max_tokens=12, repeats=2, report=lines.append)))
+    names = [row["name"] for row in result["ladder"]]
+    assert names == [
+        *ladder_configs(result["best_gamma"]),
+        "transformers generate",
+        "transformers assisted generation",
+    ]
+    assert result["best_gamma"] in (2, 4)
+    for row in result["ladder"] + result["gammas"]:
+        assert row["samples"] == 4
+        assert 0 < row["lower"] <= row["median"] <= row["upper"]
+    medians = {row["name"]: row["median"] for row in result["ladder"]}
+    ratio = result["ratios"]["cache / transformers generate"]
+    assert ratio == pytest.approx(medians["cache"] / medians["transformers generate"])
+    assert "transformers generate" in format_rows(result["ladder"], "cache")
+    assert lines
+
+
+def test_transformers_decodes_the_same_tokens_in_the_bench(lab):
+    """Otherwise the ladder would compare different work."""
+    counts = {name: lambda prompt, f=f: f(prompt) for name, f in (("transformers generate", ladder._stock(lab, 9)),)}
+    (row,) = time_rows(lab, counts, 1, lambda line: None)
+    assert row.samples == len(ladder.PROMPTS)
+    assert ladder._timed(lab, "transformers generate", ladder._stock(lab, 9), "The king")[0] == 9
+    assert ladder._timed(lab, "transformers assisted", ladder._stock(lab, 9, gamma=3), "The king")[0] == 9
+
+
+def test_the_machine_is_named():
+    machine = describe_machine("cpu")
+    assert machine["processor"]
+    assert machine["torch"]
