@@ -51,14 +51,19 @@ def forward(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | N
 
 
 def _span(new: NewTokens, first: int, count: int, device: torch.device) -> Span:
+    stop = new.start + count
+    mask = None
+    if count > 1:
+        position = torch.arange(stop, device=device)
+        mask = position <= position[new.start :, None]
     if new.table is None:
-        return Span(first, count, new.start)
-    stop, size = new.start + count, new.table.pool.block_size
+        return Span(first, count, mask)
+    size = new.table.pool.block_size
     if not new.table.paged:
         # The blocks are neighbours, so the slots are one run: reading them needs no gathering.
         base = new.table.blocks[0] * size
         write = torch.arange(base + new.start, base + stop, device=device)
-        return Span(first, count, new.start, write, slice(base, base + stop))
+        return Span(first, count, mask, write, slice(base, base + stop))
     blocks = torch.tensor(new.table.blocks[: -(-stop // size)], device=device)
     slots = (blocks[:, None] * size + torch.arange(size, device=device)).flatten()[:stop]
-    return Span(first, count, new.start, slots[new.start :], slots)
+    return Span(first, count, mask, slots[new.start :], slots)

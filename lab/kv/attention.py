@@ -27,14 +27,15 @@ class Span:
 
     Attributes:
         first, count: its rows are first .. first + count - 1 of the packed tokens.
-        start: position of its first new token; positions 0 .. start - 1 are in the cache.
+        mask: [count, length] bool, which of its positions each new token may see: those up to its
+            own. None for a single new token, which sees all.
         write: [count] int64, a slot for each new token. None without a cache.
-        read: the slots of positions 0 .. start + count - 1, in order. None without a cache.
+        read: the slots of all its positions so far, the new ones included, in order. None without a cache.
     """
 
     first: int
     count: int
-    start: int
+    mask: torch.Tensor | None
     write: torch.Tensor | None = None
     read: slice | torch.Tensor | None = None
 
@@ -84,32 +85,27 @@ def attention(
             layer = plan.storage.layers[module.layer_idx]
             layer.write(span.write, new_key, new_value)
             new_key, new_value = layer.read(span.read)
-        outputs.append(_attend(query[0, :, rows], new_key, new_value, span.start, scaling))
+        outputs.append(_attend(query[0, :, rows], new_key, new_value, span.mask, scaling))
     return torch.cat(outputs)[None], None
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, start: int, scaling: float | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
 ) -> torch.Tensor:
-    """query [heads, T, d]; key, value [L, kv_heads, d]; the first query stands at ``start``. -> [T, heads, d].
+    """query [heads, T, d]; key, value [L, kv_heads, d]; mask [T, L] -> [T, heads, d].
 
     The query heads that share a KV head are laid side by side as if they were
     more queries, so that keys and values are never repeated (grouped-query
     attention: Ainslie et al., 2305.13245).
     """
     heads, count, dim = query.shape
-    length, kv_heads, _ = key.shape
+    kv_heads = key.shape[1]
     group = heads // kv_heads
-    mask = None
-    if count > 1:
-        position = torch.arange(length, device=query.device)
-        visible = position <= start + position[:count, None]  # [T, L]
-        mask = visible.repeat(group, 1)
     out = F.scaled_dot_product_attention(
         query.reshape(1, kv_heads, group * count, dim),
         key.transpose(0, 1)[None],
         value.transpose(0, 1)[None],
-        attn_mask=mask,
+        attn_mask=None if mask is None else mask.repeat(group, 1),
         scale=scaling,
     )
     return out.view(heads, count, dim).transpose(0, 1)
