@@ -8,8 +8,10 @@ plain decoding and verification are the same step with other numbers.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Iterator
@@ -274,7 +276,15 @@ class Engine:
 
 
 def _memory(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else psutil.Process().memory_info().rss
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return _process(os.getpid()).memory_info().rss
+
+
+@functools.cache
+def _process(pid: int) -> psutil.Process:
+    """Looking a process up takes milliseconds, so it is kept; by its id, for a forked worker is another one."""
+    return psutil.Process(pid)
 
 
 def _explain(error: Exception) -> str:
