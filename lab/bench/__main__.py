@@ -10,7 +10,7 @@ from transformers.utils import logging as transformers_logging
 
 from lab import LabError, load_engine
 from lab.bench.ladder import format_rows, run_ladder
-from lab.bench.machine import describe_machine
+from lab.machine import describe_machine
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from lab.bench import ladder
 from lab.bench.ladder import format_rows, ladder_configs, run_ladder, time_rows
-from lab.bench.machine import describe_machine
+from lab.machine import describe_machine
 from tests import tiny_models
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.pair.recipe import training
+from lab.pair.recipe import acceptance, report
 from lab.pair.recipe.bits import surprise
 from lab.pair.recipe.distil import agreement, distillation_loss
 from lab.pair.recipe.export import export
@@ -28,20 +28,20 @@ from lab.pair.recipe.text import (
     train_tokenizer,
     unseen_book,
 )
-from lab.pair.recipe.training import TOKENS_A_STEP, draft_shape, next_token_loss, restore, target_shape, train
+from lab.pair.recipe.training import TOKENS_A_STEP, Record, draft_shape, next_token_loss, restore, target_shape, train
 
 WORDS = ["the", "a", "king", "queen", "wood", "said", "went", "old", "little", "gold", "and", "to", "of", "in", "was"]
 
 
 def story(rng: np.random.Generator, paragraphs: int) -> str:
-    return "\n".join(" ".join(rng.choice(WORDS, 40)) + "." for _ in range(paragraphs))
+    return "\n".join(" ".join(rng.choice(WORDS, 70)) + "." for _ in range(paragraphs))
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     file = tmp_path_factory.mktemp("corpus") / "stories.txt"
-    file.write_text("\n\n".join(f"Book {index}.\n{story(rng, 150)}" for index in range(6)), "utf-8")
+    file.write_text("\n\n".join(f"Book {index}.\n{story(rng, 110)}" for index in range(6)), "utf-8")
     return file
 
 
@@ -217,8 +217,7 @@ def test_samples_continue_training_text_and_resume(tmp_path):
     assert (rows[:, -1] == 0).all()
 
 
-def test_distillation_raises_the_shared_mass(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "TOKENS_A_STEP", 1024)
+def test_distillation_raises_the_shared_mass(tmp_path):
     target, tokens = random_model(3, initializer_range=0.1), np.random.default_rng(0).integers(300, size=80_000)
     data = [(tokens.astype(np.uint16), 1.0)]
     unseen = [torch.from_numpy(np.random.default_rng(1).integers(300, size=(8, 65)))]
@@ -232,6 +231,7 @@ def test_distillation_raises_the_shared_mass(tmp_path, monkeypatch):
         device="cpu",
         compiled=False,
         peak_lr=3e-2,
+        tokens_a_step=1024,
     )
     after, _ = agreement(target, draft, unseen)
     assert after > before + 0.1
@@ -282,3 +282,37 @@ def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
         text = file.read_text("utf-8")
         json.loads(text)
         assert str(tmp_path) not in text
+
+
+def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus):
+    split = read_split(corpus)
+    prompts = acceptance.story_prompts(split, count=6)
+    assert len(set(prompts)) == 6
+    assert all(len(prompt.split()) == acceptance.PROMPT_WORDS for prompt in prompts)
+    for texts, some in ((split.unseen_endings, prompts[:3]), (split.unseen_books, prompts[3:])):
+        lines = "\n".join(texts).splitlines()
+        assert all(any(line.startswith(prompt) for line in lines) for prompt in some)
+
+
+def test_the_card_says_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(acceptance, "NEW_TOKENS", 6)
+    monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)
+    records = {"target": Record(7, 7 * 8192, math.nan, math.nan, "a machine"), "draft": Record(3, 99, 36.0, 1.5, "b")}
+    records["mismatched"] = records["draft"]
+    for seed, name in enumerate(records):
+        export(random_model(seed, len(tokenizer), max_position_embeddings=128), tokenizer, tmp_path / name)
+    notes = {"training_tokens": 1, "sampled_tokens": 2, "sampled_share": 0.5, "python": "3.x", "python_tokens": 3}
+    card = report.measure(tmp_path, read_split(corpus), records, notes, "cpu")
+    report.write(card, tmp_path)
+    assert json.loads((tmp_path / "card.json").read_text("utf-8")) == card
+    text = (tmp_path / "README.md").read_text("utf-8")
+    for model in card["models"].values():
+        assert f"{model['text']['held_out']['bits_per_byte']:.3f}" in text
+    for draft in card["acceptance"]["drafts"].values():
+        for result in draft.values():
+            assert f"| {result['acceptance_rate']:.1%} | {result['mean_acceptance_length']:.2f} |" in text
+            assert result["mean_acceptance_length"] == pytest.approx(
+                1 + result["accepted"] / result["rounds"], abs=1e-3
+            )
+    assert "not recorded" in text
+    assert str(tmp_path) not in text + json.dumps(card)

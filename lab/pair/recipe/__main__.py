@@ -1,53 +1,164 @@
-"""Command line of the recipe. See ``--help``."""
+"""Train the embedded pair: ``python -m lab.pair.recipe --corpus FILE``.
+
+Every stage keeps what it has made in the work folder: started again, the recipe
+goes on where it stopped and passes over what is complete.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import platform
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from lab.pair.recipe.text import encode, read_split, train_tokenizer
-from lab.pair.recipe.training import next_token_loss, target_shape, train
+from lab.pair.recipe.distil import distillation_loss
+from lab.pair.recipe.export import export
+from lab.pair.recipe.python_sources import standard_library
+from lab.pair.recipe.sampling import SAMPLE, sample_target
+from lab.pair.recipe.text import Split, encode, read_split, train_tokenizer
+from lab.pair.recipe.training import Loss, Parts, draft_shape, next_token_loss, restore, target_shape, train
+
+SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shape}
+WEIGHTS = Path(__file__).parents[1] / "weights"
+DRAFT_OPTIONS = {"peak_lr": 2e-2, "tokens_a_step": 4096}  # a small model likes large and many steps
+SAMPLED_SHARE = 0.7
+"""Of the draft's training windows, those that the target wrote; the others are from the books."""
+
+
+class Recipe:
+    """The stages, in their order, over one work folder."""
+
+    stages = ("tokenizer", "target", "draft", "mismatched", "export", "report")
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.work: Path = args.work
+        self.work.mkdir(parents=True, exist_ok=True)
+
+    @cached_property
+    def split(self) -> Split:
+        return read_split(self.args.corpus)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        folder = self.work / "tokenizer"
+        if not folder.exists():
+            train_tokenizer(self.split.train).save_pretrained(folder)
+        return AutoTokenizer.from_pretrained(folder)
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        return self._tokens("train.npy", lambda: self.split.train)
+
+    @cached_property
+    def python_tokens(self) -> np.ndarray:
+        return self._tokens(self._python_file, standard_library)
+
+    @cached_property
+    def _python_file(self) -> str:
+        """Named by the Python whose library it holds; one from an earlier start is kept."""
+        earlier = sorted(self.work.glob("python-*.npy"))
+        return earlier[0].name if earlier else f"python-{platform.python_version()}.npy"
+
+    def _tokens(self, name: str, texts: Callable[[], list[str]]) -> np.ndarray:
+        file = self.work / name
+        if not file.exists():
+            np.save(file, encode(self.tokenizer, texts()))
+        return np.load(file)
+
+    def run_tokenizer(self) -> None:
+        print(
+            f"{len(self.tokens) / 1e6:.2f}M training tokens from {len(self.split.train)} books, "
+            f"{len(self.tokenizer):,} kinds",
+            flush=True,
+        )
+
+    def run_target(self) -> None:
+        self._train("target", [(self.tokens, 1.0)], next_token_loss, self.args.target_tokens)
+
+    def run_draft(self) -> None:
+        target, _ = restore(target_shape(), self.work / "target.pt")
+        target.to(self.args.device, torch.bfloat16)  # as it will be exported
+        count = int(self.args.sampled_tokens) // SAMPLE
+        samples = sample_target(target, self.tokens, count=count, file=self.work / "samples.npy")
+        mixture = [(samples, SAMPLED_SHARE), (self.tokens, 1 - SAMPLED_SHARE)]
+        self._train("draft", mixture, distillation_loss(target), self.args.draft_tokens, **DRAFT_OPTIONS)
+
+    def run_mismatched(self) -> None:
+        parts = [(self.python_tokens, 1.0)]
+        self._train("mismatched", parts, next_token_loss, self.args.mismatched_tokens, **DRAFT_OPTIONS)
+
+    def _train(self, name: str, parts: Parts, loss: Loss, tokens: float, **options: float) -> None:
+        print(f"training {name}", flush=True)
+        train(
+            SHAPES[name](),
+            parts,
+            loss,
+            tokens=int(tokens),
+            checkpoint=self.work / f"{name}.pt",
+            device=self.args.device,
+            compiled=self.args.compiled,
+            **options,
+        )
+
+    def run_export(self) -> None:
+        for name, shape in SHAPES.items():
+            model, _ = restore(shape(), self.work / f"{name}.pt")
+            export(model, self.tokenizer, self.args.out / name)
+        size = sum(file.stat().st_size for file in self.args.out.rglob("*") if file.is_file())
+        print(f"wrote {self.args.out}: {size / 1e6:.1f} MB", flush=True)
+
+    def run_report(self) -> None:
+        from lab.pair.recipe import report  # it needs the whole engine, training does not
+
+        records = {name: restore(shape(), self.work / f"{name}.pt")[1] for name, shape in SHAPES.items()}
+        if self.args.target_hours:
+            records["target"] = replace(records["target"], seconds=self.args.target_hours * 3600)
+        notes = {
+            "training_tokens": len(self.tokens),
+            "sampled_tokens": len(np.load(self.work / "samples.npy", mmap_mode="r")),
+            "sampled_share": SAMPLED_SHARE,
+            "python": Path(self._python_file).stem.removeprefix("python-"),
+            "python_tokens": len(self.python_tokens),
+        }
+        report.write(report.measure(self.args.out, self.split, records, notes, self.args.device), self.args.out)
+        print(f"wrote {self.args.out / 'README.md'}", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m lab.pair.recipe", description=__doc__)
-    parser.add_argument(
-        "--corpus", type=Path, required=True, help="one paragraph a line, books separated by an empty line"
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.pair.recipe", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "--corpus", type=Path, required=True, help="UTF-8; one paragraph a line, books separated by an empty line"
+    )
+    parser.add_argument("--stage", choices=("all", *Recipe.stages), default="all")
     parser.add_argument("--work", type=Path, default=Path("runs/pair"), help="checkpoints and token files")
-    parser.add_argument("--target-tokens", type=float, default=24e6)
+    parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the finished models go")
+    parser.add_argument("--target-tokens", type=float, default=12.5e6)
+    parser.add_argument("--sampled-tokens", type=float, default=1e6, help="that the target writes for the draft")
+    parser.add_argument("--draft-tokens", type=float, default=8e6)
+    parser.add_argument("--mismatched-tokens", type=float, default=3e6)
+    parser.add_argument("--target-hours", type=float, help="for the card, where the checkpoint does not tell")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     args = parser.parse_args()
-    args.work.mkdir(parents=True, exist_ok=True)
+    if not args.corpus.is_file():
+        raise SystemExit(f"There is no corpus at {args.corpus}.")
 
-    split = read_split(args.corpus)
-    tokenizer_file = args.work / "tokenizer"
-    if tokenizer_file.exists():
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(tokenizer_file)
-    else:
-        tokenizer = train_tokenizer(split.train)
-        tokenizer.save_pretrained(tokenizer_file)
-    cached = args.work / "train.npy"
-    if not cached.exists():
-        np.save(cached, encode(tokenizer, split.train))
-    data = np.load(cached)
-    print(f"{len(data) / 1e6:.2f}M training tokens from {len(split.train)} books", flush=True)
-
-    train(
-        target_shape(),
-        data,
-        next_token_loss,
-        tokens=int(args.target_tokens),
-        checkpoint=args.work / "target.pt",
-        device=args.device,
-        compiled=args.compiled,
-    )
+    recipe = Recipe(args)
+    try:
+        for stage in Recipe.stages if args.stage == "all" else (args.stage,):
+            getattr(recipe, f"run_{stage}")()
+    except (FileNotFoundError, ValueError) as error:
+        raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ The corpus is UTF-8, one paragraph a line, books separated by an empty line.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,11 @@ class Split:
         return self.unseen_endings + self.unseen_books
 
 
+def unseen_book(index: int) -> bool:
+    """Whether the corpus' book of this index is kept from training as a whole."""
+    return index % UNSEEN_BOOK_STRIDE == UNSEEN_BOOK_START
+
+
 def read_split(path: Path) -> Split:
     """Divide the corpus by position alone, so that anyone gets the same split.
 
@@ -48,7 +53,7 @@ def read_split(path: Path) -> Split:
         raise ValueError(f"{path} holds no text: one paragraph a line, books separated by an empty line.")
     train, endings, unseen = [], [], []
     for index, book in enumerate(books):
-        if index % UNSEEN_BOOK_STRIDE == UNSEEN_BOOK_START:
+        if unseen_book(index):
             unseen.append(book)
             continue
         cut = book.rfind("\n", 0, int(len(book) * (1 - UNSEEN_ENDING)))  # between two paragraphs
@@ -81,7 +86,8 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 
 
 def batches(tokens: np.ndarray, rows: int, length: int, *, seed: int, skip: int = 0) -> Iterator[torch.Tensor]:
-    """Endless batches [rows, length + 1] (int64); each epoch visits every window once.
+    """Endless batches [rows, length + 1] (int64); each epoch visits every window once,
+    but for a last few that fill no batch.
 
     Windows are cut at a new random offset and shuffled anew in each epoch.
     ``skip`` batches are passed over without being read: resuming costs nothing.
@@ -90,12 +96,29 @@ def batches(tokens: np.ndarray, rows: int, length: int, *, seed: int, skip: int 
     if windows < rows:
         raise ValueError(f"{len(tokens)} tokens are too few for {rows} windows of {length}; give more text.")
     a_row = np.arange(length + 1)
-    position = skip * rows
+    epoch, done = divmod(skip, windows // rows)
     while True:
-        epoch, start = divmod(position, windows)
         rng = np.random.default_rng((seed, epoch))
         offset, order = rng.integers(length), rng.permutation(windows)
-        for first in range(start, windows - rows + 1, rows):
+        for first in range(done * rows, windows - rows + 1, rows):
             starts = offset + order[first : first + rows] * length
             yield torch.from_numpy(tokens[starts[:, None] + a_row].astype(np.int64))
-        position = (epoch + 1) * windows
+        epoch, done = epoch + 1, 0
+
+
+def mixed_batches(
+    parts: Sequence[tuple[np.ndarray, float]], rows: int, length: int, *, seed: int, skip: int = 0
+) -> Iterator[torch.Tensor]:
+    """As ``batches``, but every batch takes of each run of tokens its share of the rows.
+
+    ``parts`` are pairs (tokens, share); shares add up to 1. Counts are rounded at the
+    running total, so that they add up to ``rows``.
+    """
+    edges = np.rint(np.cumsum([0.0, *(share for _, share in parts)]) * rows).astype(int)
+    streams = [
+        batches(tokens, count, length, seed=seed, skip=skip)
+        for (tokens, _), count in zip(parts, np.diff(edges).tolist(), strict=True)
+        if count
+    ]
+    while True:
+        yield torch.cat([next(stream) for stream in streams])

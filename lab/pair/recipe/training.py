@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +13,19 @@ import torch
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lab.pair.recipe.text import VOCABULARY, batches
+from lab.machine import hardware
+from lab.pair.recipe.text import VOCABULARY, mixed_batches
 
 CONTEXT = 1024
+SHORT = 256
+SHORT_SHARE = 0.88
 TOKENS_A_STEP = 8192
 
 Loss = Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor]
 """(model, tokens [rows, length + 1] int64) -> scalar."""
+
+Parts = Sequence[tuple[np.ndarray, float]]
+"""Runs of token ids [N] (uint16), each with its share of every batch."""
 
 
 def target_shape() -> LlamaConfig:
@@ -47,6 +55,42 @@ def _llama(*, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int) -> 
     )
 
 
+@dataclass(frozen=True)
+class Record:
+    """What a checkpoint says of its training. Unknown numbers are NaN.
+
+    ``loss`` is the mean over the last twenty steps, ``seconds`` are spent in training steps.
+    """
+
+    steps: int
+    tokens: int
+    seconds: float
+    loss: float
+    hardware: str
+
+
+def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Record]:
+    """The float32 model of a checkpoint that ``train`` wrote, on the CPU, and its record.
+
+    Raises:
+        FileNotFoundError: there is no such checkpoint yet.
+    """
+    if not checkpoint.exists():
+        raise FileNotFoundError(f"{checkpoint} is missing: run --stage {checkpoint.stem} first.")
+    state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(state["model"])
+    steps = state["step"]
+    record = Record(
+        steps,
+        state.get("tokens", steps * TOKENS_A_STEP),
+        state.get("seconds", math.nan),
+        state.get("loss", math.nan),
+        state.get("hardware", hardware("cpu")),
+    )
+    return model.eval(), record
+
+
 def next_token_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
     """Cross-entropy in nats a token."""
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
@@ -55,48 +99,56 @@ def next_token_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tens
 
 def train(
     config: LlamaConfig,
-    data: np.ndarray,
+    data: Parts,
     loss: Loss,
     *,
     tokens: int,
     checkpoint: Path,
     device: str,
     peak_lr: float = 4e-3,
+    tokens_a_step: int = TOKENS_A_STEP,
     compiled: bool = True,
     seed: int = 0,
     save_every_s: float = 300.0,
 ) -> LlamaForCausalLM:
-    """Train for ``tokens`` tokens, or go on from ``checkpoint`` if it exists.
+    """Train for ``tokens`` tokens, or go on from ``checkpoint`` if it exists; do nothing if it is complete.
 
     Matrices inside the blocks are updated by Muon (Jordan 2024; scaled as in Liu
-    et al., 2502.16982), everything else by AdamW. The first four fifths run on
-    windows of 256 tokens, the rest on windows of the full context: short windows
-    train faster on a CPU, and position encodings need only be shown the rest.
+    et al., 2502.16982), everything else by AdamW. Most of it runs on windows of 256
+    tokens, the last part on windows of the full context: short windows train
+    faster on a CPU, and position encodings need only be shown the rest.
 
     Returns the float32 model. Progress goes to standard output.
     """
+    # Attention weights and gradients underflow as training goes on, and a CPU computes with
+    # denormal numbers many times slower than with zeros.
+    torch.set_flush_denormal(True)
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config).to(device)
     optimizers = _optimizers(model, peak_lr)
-    step = 0
+    step, earlier_s, last_loss = 0, 0.0, math.nan
     if checkpoint.exists():
         state = torch.load(checkpoint, map_location=device, weights_only=True)
         model.load_state_dict(state["model"])
         for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        step = state["step"]
-        print(f"resumed {checkpoint.name} at {step * TOKENS_A_STEP / 1e6:.2f}M tokens", flush=True)
+        step, earlier_s, last_loss = state["step"], state.get("seconds", math.nan), state.get("loss", math.nan)
+        print(f"resumed {checkpoint.name} at {step * tokens_a_step / 1e6:.2f}M tokens", flush=True)
 
-    steps = max(1, tokens // TOKENS_A_STEP)
-    short_steps = int(0.8 * steps)
+    steps = max(1, tokens // tokens_a_step)
+    short_steps = int(SHORT_SHARE * steps)
     step_loss = torch.compile(loss, dynamic=False) if compiled else loss
-    phases = [(range(step, short_steps), 256, 0), (range(max(step, short_steps), steps), CONTEXT, short_steps)]
+    phases = [(range(step, short_steps), SHORT, 0), (range(max(step, short_steps), steps), CONTEXT, short_steps)]
 
     def save(done: int) -> None:
         state = {
             "model": model.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in optimizers],
             "step": done,
+            "tokens": done * tokens_a_step,
+            "seconds": earlier_s + time.monotonic() - began,
+            "loss": last_loss,
+            "hardware": hardware(device),
         }
         torch.save(state, checkpoint.with_suffix(".part"))
         checkpoint.with_suffix(".part").replace(checkpoint)
@@ -108,8 +160,8 @@ def train(
             continue
         # On a CPU the explicit attention is faster on short windows, the fused one needs
         # less memory on long ones.
-        model.set_attn_implementation("eager" if length == 256 and device == "cpu" else "sdpa")
-        source = batches(data, TOKENS_A_STEP // length, length, seed=seed, skip=steps_left.start - phase_start)
+        model.set_attn_implementation("eager" if length == SHORT and device == "cpu" else "sdpa")
+        source = mixed_batches(data, tokens_a_step // length, length, seed=seed, skip=steps_left.start - phase_start)
         for step in steps_left:
             _set_lr(optimizers, peak_lr, step / steps)
             batch = next(source).to(device)
@@ -122,12 +174,12 @@ def train(
                 optimizer.zero_grad(set_to_none=True)
             recent.append(value.item())
             if (step + 1) % 20 == 0 or step + 1 == steps:
-                elapsed = time.monotonic() - began
-                rate = (step + 1 - first) * TOKENS_A_STEP / elapsed
+                elapsed, last_loss = time.monotonic() - began, float(np.mean(recent))
+                rate = (step + 1 - first) * tokens_a_step / elapsed
                 print(
-                    f"{(step + 1) * TOKENS_A_STEP / 1e6:7.2f}M of {steps * TOKENS_A_STEP / 1e6:.2f}M tokens"
-                    f"  loss {np.mean(recent):.3f}  {rate:,.0f} tokens/s"
-                    f"  {(steps - step - 1) * TOKENS_A_STEP / rate / 60:.0f} min left",
+                    f"{(step + 1) * tokens_a_step / 1e6:7.2f}M of {steps * tokens_a_step / 1e6:.2f}M tokens"
+                    f"  loss {last_loss:.3f}  {rate:,.0f} tokens/s"
+                    f"  {(steps - step - 1) * tokens_a_step / rate / 60:.0f} min left",
                     flush=True,
                 )
                 recent.clear()

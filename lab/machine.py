@@ -1,4 +1,4 @@
-"""What a measurement was made on: figures mean nothing without it."""
+"""What something was measured or trained on: figures mean nothing without it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def describe_machine(device: str) -> dict[str, str | int]:
         machine["accelerator"] = torch.cuda.get_device_name(device)
         machine["cuda"] = torch.version.cuda or ""
     return machine
+
+
+def hardware(device: str) -> str:
+    """In a few words: the accelerator, or how many threads of which processor."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{threads} CPU core{'s' * (threads > 1)} ({processor_name()})"
 
 
 def processor_name() -> str:

@@ -1,0 +1,100 @@
+"""The target's own continuations: the text on which a draft will have to agree with it.
+
+A draft proposes after what the target has written, not after what an author has.
+Distilling it on such text is the on-policy data of DistillSpec (Zhou et al.,
+2310.08461, section 4).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import AttentionInterface, AttentionMaskInterface, GenerationConfig, LlamaForCausalLM
+
+SAMPLE = 256
+"""Tokens a sample: prompt, continuation, and the end-of-text token that parts it from the next."""
+
+PROMPTS = (8, 16, 32, 64, 96)
+"""Prompt lengths in tokens, in turn by batch."""
+
+
+def grouped_attention(
+    module: torch.nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: None, scaling: float, **_: object
+) -> tuple[torch.Tensor, None]:
+    """Causal attention of rows of equal length, for ``transformers``' attention interface.
+
+    ``q`` [rows, heads, new, dim], ``k`` and ``v`` [rows, kv_heads, past + new, dim] ->
+    [rows, new, heads, dim]. ``new`` is everything (prefill) or one token.
+    """
+    rows, heads, new, dim = q.shape
+    if new > 1:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=scaling)
+        return out.transpose(1, 2).contiguous(), None
+    # The heads that share keys are rows of one matrix product: on a CPU several times as
+    # fast as the fused kernel, which wants keys repeated for every head.
+    grouped = q.view(rows, k.shape[1], heads // k.shape[1], dim)
+    weights = (grouped @ k.transpose(-1, -2) * scaling).softmax(-1, dtype=torch.float32)
+    return (weights.to(v.dtype) @ v).view(rows, 1, heads, dim), None
+
+
+AttentionInterface.register("grouped", grouped_attention)
+AttentionMaskInterface.register("grouped", lambda *_, **__: None)
+
+
+@torch.no_grad()
+def continuations(model: LlamaForCausalLM, prompts: torch.Tensor, new_tokens: int, temperature: float) -> torch.Tensor:
+    """``prompts`` [rows, length] (int64) and what the model goes on with. [rows, length + new_tokens], int64.
+
+    Temperature 0 is greedy. A text that ends is followed by a new one: every row has
+    its full length.
+    """
+    sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
+    config = GenerationConfig(max_new_tokens=new_tokens, eos_token_id=None, pad_token_id=0, **sampled)
+    before = model.config._attn_implementation
+    model.set_attn_implementation("grouped")
+    try:
+        return model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
+    finally:
+        model.set_attn_implementation(before)
+
+
+def sample_target(
+    target: LlamaForCausalLM,
+    tokens: np.ndarray,
+    *,
+    count: int,
+    file: Path,
+    temperatures: tuple[float, ...] = (0.8, 0.0),
+    rows: int = 128,
+    seed: int = 0,
+) -> np.ndarray:
+    """``count`` samples of the target, or what ``file`` lacks of them. Shape [count x 256], uint16.
+
+    Each continues a random window of ``tokens`` [N] (uint16), which are to be those
+    that the target was trained on. Batches take turns at the temperatures.
+    """
+    done = np.load(file) if file.exists() else np.empty(0, np.uint16)
+    first, batches = len(done) // (rows * SAMPLE), -(-count // rows)
+    began = time.monotonic()
+    for batch in range(first, batches):
+        rng = np.random.default_rng((seed, batch))
+        torch.manual_seed(int(rng.integers(2**31)))
+        length = PROMPTS[batch // len(temperatures) % len(PROMPTS)]
+        starts = rng.integers(len(tokens) - length, size=(rows, 1))
+        prompts = torch.from_numpy(tokens[starts + np.arange(length)].astype(np.int64)).to(target.device)
+        temperature = temperatures[batch % len(temperatures)]
+        written = continuations(target, prompts, SAMPLE - 1 - length, temperature).cpu().numpy()
+        closed = np.concatenate([written, np.full((rows, 1), target.config.eos_token_id)], axis=1)
+        done = np.concatenate([done, closed.astype(np.uint16).ravel()])
+        np.save(file, done)
+        rate = (batch + 1 - first) * rows * SAMPLE / (time.monotonic() - began)
+        print(
+            f"{len(done) / 1e6:7.2f}M of {batches * rows * SAMPLE / 1e6:.2f}M tokens sampled"
+            f"  {rate:,.0f} tokens/s  {(batches - batch - 1) * rows * SAMPLE / rate / 60:.0f} min left",
+            flush=True,
+        )
+    return done
