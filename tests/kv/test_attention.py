@@ -23,7 +23,7 @@ def run(lab, kv_format: str, paged: bool, chunks: list[int], tokens: torch.Tenso
     """Logits of every token, computed chunk by chunk through a cache that is in use by others too."""
     model = lab.target
     pool = BlockPool(num_blocks=40, block_size=4)
-    shape = dict(layers=model.layers, kv_heads=model.kv_heads, head_dim=model.head_dim)
+    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
     storage = KVStorage(kv_format, 160, **shape, dtype=model.dtype, device=model.device)
     for layer in storage.layers:  # what stale slots hold must not matter
         for tensor in vars(layer).values():

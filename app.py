@@ -1,0 +1,60 @@
+"""Decode Lab: starts the page. ``python app.py --help`` tells the options."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import threading
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+# The engine leaves one core to the server: torch's threads wait for each other at every
+# operation, and one that has to share its core holds all of them up.
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
+
+import gradio as gr
+
+from lab import Engine, load_engine
+from visualize.panels import lab
+from visualize.panels.look import theme
+from visualize.panels.stage import style
+
+_loading = threading.Lock()
+
+
+@functools.cache
+def _load(pair: str) -> Engine:
+    return load_engine(draft=pair)
+
+
+def engine(pair: str) -> Engine:
+    """The engine of a model pair, loaded once and shared by everyone."""
+    with _loading:
+        return _load(pair)
+
+
+def build() -> gr.Blocks:
+    """The whole page."""
+    return lab.build(engine)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Serve the page until interrupted."""
+    parser = argparse.ArgumentParser(description="Watch a language model decode, in the browser.")
+    parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"))
+    parser.add_argument("--port", type=int, default=os.environ.get("GRADIO_SERVER_PORT", "7860"))
+    options = parser.parse_args(arguments)
+    build().launch(
+        server_name=options.host,
+        server_port=options.port,
+        theme=theme(),
+        head=style(),
+        max_threads=200,
+        run_history=False,
+        footer_links=[],
+        share=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

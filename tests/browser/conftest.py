@@ -1,0 +1,178 @@
+"""The real app in a process of its own, and a real Chromium that watches for anything amiss."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests import ensure_chromium
+
+ROOT = Path(__file__).parents[2]
+QUIET = (
+    "--no-sandbox",  # tests often run as root, where the sandbox cannot
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+def chromium() -> str:
+    """CHROMIUM, else the first on the path, else Playwright's own; without one these tests fail."""
+    found = ensure_chromium.find()
+    if not found:
+        pytest.fail(
+            "No Chromium found. Install one (Debian: apt-get install chromium; anywhere: "
+            "python -m playwright install chromium), or set CHROMIUM to its path."
+        )
+    return found
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running ``python app.py``."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("app") / "log.txt"
+    environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"}
+    with log.open("w") as out:
+        app = subprocess.Popen(
+            [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, env=environment, stdout=out, stderr=out
+        )
+        address = f"http://127.0.0.1:{port}"
+        try:
+            for _ in range(240):
+                assert app.poll() is None, log.read_text()
+                try:
+                    urllib.request.urlopen(address, timeout=5).close()
+                    break
+                except OSError:
+                    time.sleep(0.25)
+            else:
+                pytest.fail(f"the app did not answer: {log.read_text()}")
+            yield address
+        finally:
+            app.terminate()
+            app.wait(10)
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
+        yield browser
+        browser.close()
+
+
+class Lab:
+    """The page, as a person uses it."""
+
+    def __init__(self, page: Page, server: str) -> None:
+        self.page, self.server = page, server
+
+    def open(self, **link: Any) -> Lab:
+        self.page.goto(f"{self.server}/?{urlencode(link)}" if link else self.server)
+        return self.ready()
+
+    def ready(self) -> Lab:
+        """Wait until the charts stand and the link's settings are in."""
+        self.page.wait_for_selector(".plot .main-svg", state="attached")
+        self.page.wait_for_selector("body[data-ready]")
+        return self
+
+    def toggle(self, name: str) -> None:
+        self.page.click(f"#toggle-{name} input")
+
+    def run(self) -> None:
+        """Press Run and wait for the run to begin."""
+        before = self.page.get_attribute(".stage", "data-run")
+        self.page.click("#run")
+        self.page.wait_for_function(
+            "before => document.querySelector('.stage').dataset.run !== before", arg=before or "", timeout=10_000
+        )
+
+    def finish(self, seconds: float = 60) -> None:
+        self.page.wait_for_selector("body:not(.running)", timeout=1000 * seconds)
+        self.page.wait_for_timeout(120)  # the last frame is drawn with the next animation frame
+
+    def wait_for_tokens(self, count: int) -> None:
+        self.page.wait_for_function(
+            "count => document.querySelectorAll('.token:not(.prompt)').length >= count", arg=count, timeout=60_000
+        )
+
+    def seen(self) -> dict[str, Any]:
+        """What is on the stage now: counts of tokens by origin, of points by chart and trace."""
+        return self.page.evaluate(
+            """() => {
+              const points = (name) => Object.fromEntries(
+                (document.querySelector(`[data-chart=${name}] .plot`).data ?? []).map(
+                  (trace) => [trace.name, (trace.y ?? []).filter((y) => y !== null).length]));
+              const tokens = {};
+              for (const token of document.querySelectorAll(".token")) {
+                const origin = token.classList[1];
+                tokens[origin] = (tokens[origin] ?? 0) + 1;
+              }
+              const numbers = Object.fromEntries([...document.querySelectorAll(".readout")].map(
+                (card) => [card.dataset.key, card.querySelector(".value").textContent]));
+              const pass = document.querySelector("[data-chart=timing] .plot").data[0].x?.at(-1);
+              const say = document.querySelector(".say").textContent;
+              const text = [...document.querySelectorAll(".token .word")].map((word) => word.textContent).join("|");
+              return { tokens, numbers, pass, say, text,
+                       rounds: points("rounds"), blocks: points("blocks"), timing: points("timing") };
+            }"""
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.page.evaluate("document.body.classList.contains('running')")
+
+
+@pytest.fixture
+def visit(browser: Browser, server: str) -> Iterator[Callable[..., Lab]]:
+    """Opens pages; at the end none may have complained, or asked anything of another host."""
+    contexts: list[BrowserContext] = []
+    complaints: list[str] = []
+
+    def hear(message: Any) -> None:
+        if message.type == "error":
+            complaints.append(message.text)
+
+    def watch(request: Any) -> None:
+        where = urlsplit(request.url)
+        if where.scheme in ("http", "https", "ws", "wss") and where.hostname != "127.0.0.1":
+            complaints.append(f"asked {request.url}")
+
+    def start(**context: Any) -> Lab:
+        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 720}} | context)))
+        page = contexts[-1].new_page()
+        page.on("console", hear)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", watch)
+        return Lab(page, server)
+
+    yield start
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)

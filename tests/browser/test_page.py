@@ -1,0 +1,163 @@
+"""The page itself: what it accepts, what it keeps, how it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}</script>\u202e"
+
+
+def test_hostile_text_is_text(visit: Visit) -> None:
+    lab = visit().open(prompt=HOSTILE, max_tokens=12)
+    lab.run()
+    lab.finish()
+    lab.page.hover(".token >> nth=1")
+    assert lab.page.evaluate("window.pwned") is None
+    shown = lab.page.evaluate("[...document.querySelectorAll('.token.prompt')].map(t => t.textContent).join('')")
+    assert "<img" in shown
+    assert "${window.pwned=1}" in shown
+    assert "⟨RLO⟩" in shown
+    assert lab.page.query_selector(".text img") is None
+
+
+def test_a_mistake_is_a_sentence_and_loses_nothing(visit: Visit) -> None:
+    lab = visit().open(max_tokens=33, gamma=6)
+    lab.page.fill("#prompt textarea", "")
+    lab.page.click("#run")
+    lab.page.wait_for_selector(".say.problem")
+    assert "prompt is empty" in lab.seen()["say"]
+    assert not lab.running
+    assert lab.page.input_value("#gamma input[type=number]") == "6"
+    lab.page.fill("#prompt textarea", "Once upon a time")
+    lab.run()
+    lab.finish()
+    assert lab.seen()["say"].startswith("Finished")
+    assert lab.page.query_selector(".say.problem") is None
+
+
+def test_the_link_says_what_the_controls_say(visit: Visit) -> None:
+    lab = visit().open()
+    assert urlsplit(lab.page.url).query == ""
+    lab.page.fill("#prompt textarea", "A fox & a <wolf>")
+    lab.toggle("int8")
+    lab.toggle("paged")
+    lab.page.click("#block-size label:has-text('32')")
+    lab.page.fill("#gamma input[type=number]", "3")
+    lab.page.keyboard.press("Tab")
+    lab.page.click("#pair label:has-text('Mismatched')")
+    lab.page.wait_for_function("location.search.includes('mismatched')")
+    said = {
+        "prompt": "A fox & a <wolf>",
+        "int8": "1",
+        "paged": "0",
+        "block_size": "32",
+        "gamma": "3",
+        "pair": "mismatched",
+    }
+    assert {name: values[0] for name, values in parse_qs(urlsplit(lab.page.url).query).items()} == said
+
+    again = visit()
+    again.page.goto(lab.page.url)
+    again.ready()
+    assert again.page.input_value("#prompt textarea") == "A fox & a <wolf>"
+    assert again.page.is_checked("#toggle-int8 input")
+    assert not again.page.is_checked("#toggle-paged input")
+    assert again.page.input_value("#gamma input[type=number]") == "3"
+    assert again.page.is_checked("#block-size label:has-text('32') input")
+    assert again.page.is_checked("#pair label:has-text('Mismatched') input")
+
+
+def test_a_link_gives_the_same_text_again(visit: Visit) -> None:
+    texts = []
+    for _ in range(2):
+        lab = visit().open(prompt="The king said", seed=41, max_tokens=40, temperature=0.9)
+        lab.run()
+        lab.finish()
+        texts.append(lab.seen()["text"])
+    assert texts[0] == texts[1]
+
+
+def test_without_a_seed_the_link_gets_the_one_that_was_used(visit: Visit) -> None:
+    lab = visit().open(seed="", max_tokens=5)
+    lab.run()
+    lab.finish()
+    assert int(parse_qs(urlsplit(lab.page.url).query)["seed"][0]) >= 0
+
+
+def test_a_hostile_link_is_left_out_with_a_notice(visit: Visit) -> None:
+    lab = visit().open(gamma="<script>window.pwned=1</script>", cache="0", paged="1", block_size="9999")
+    lab.page.wait_for_selector(".toast-body")
+    assert "gamma was left out" in lab.page.inner_text(".toast-wrap")
+    assert lab.page.input_value("#gamma input[type=number]") == "4"
+    assert lab.page.evaluate("window.pwned") is None
+    assert lab.page.locator("#toggle-paged input").is_disabled()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_follows_the_system_and_the_button(visit: Visit, scheme: str) -> None:
+    lab = visit(color_scheme=scheme).open(max_tokens=30)
+    ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
+    dark = "document.body.classList.contains('dark')"
+    assert lab.page.evaluate(dark) is (scheme == "dark")
+    before = lab.page.evaluate(ink)
+    lab.run()
+    lab.finish()
+    lab.page.click("#look")
+    lab.page.wait_for_function(f"{ink} !== '{before}'")
+    assert lab.page.evaluate(dark) is (scheme == "light")
+    lab.page.reload()
+    lab.ready()
+    assert lab.page.evaluate(dark) is (scheme == "light")
+
+
+def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
+    lab = visit().open(max_tokens=60)
+    lab.run()
+    lab.finish()
+    lab.page.locator(".token.recovered").first.hover()
+    tip = lab.page.locator(".tip")
+    assert "p exceeds q" in tip.inner_text()
+    assert "is not below p / q" in tip.inner_text()
+    lab.page.focus(".text")
+    lab.page.keyboard.press("End")
+    lab.page.keyboard.press("ArrowLeft")
+    assert lab.page.locator(".token.focused").count() == 1
+    assert "p = " in tip.inner_text()
+    lab.page.keyboard.press("Home")
+    assert "prompt" in tip.inner_text()
+
+
+BOXES = """() => Object.fromEntries([".readouts", ".story", ".charts", ".say", "#run", "[data-chart=blocks] .plot"].map(
+  (where) => [where, document.querySelector(where).getBoundingClientRect().toJSON()]))"""
+OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+
+
+def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) -> None:
+    lab = visit().open(max_tokens=300)
+    before = lab.page.evaluate(BOXES)
+    lab.run()
+    lab.wait_for_tokens(60)
+    assert lab.page.evaluate(BOXES) == before
+    assert lab.page.evaluate(OVERFLOW) == [0, 0]
+    lab.finish()
+    lab.toggle("cache")
+    lab.page.wait_for_selector("#toggle-int8 input:disabled")
+    assert lab.page.evaluate(BOXES) == before
+
+
+def test_on_a_phone_it_is_one_column(visit: Visit) -> None:
+    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
+    lab.run()
+    lab.finish()
+    assert lab.page.evaluate(OVERFLOW)[0] == 0
+    shown = "[...document.querySelectorAll('.charts .panel')].filter(p => p.offsetWidth).map(p => p.dataset.chart)"
+    assert lab.page.evaluate(shown) == ["rounds"]
+    lab.page.tap(".choose button[data-for=timing]")
+    assert lab.page.evaluate(shown) == ["timing"]
+    assert lab.seen()["timing"]["draft"] > 0

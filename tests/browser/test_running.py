@@ -1,0 +1,144 @@
+"""Press Run, with each toggle in turn, and see everything change while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+PLAIN = {"speculation": 0, "paged": 0}
+
+
+def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
+    """Distinct views of the stage while the run goes on, and the one it ends with."""
+    views: list[dict[str, Any]] = []
+    until = time.monotonic() + seconds
+    while lab.running and time.monotonic() < until:
+        view = lab.seen()
+        if not views or view["pass"] != views[-1]["pass"]:
+            views.append(view)
+        lab.page.wait_for_timeout(30)
+    lab.finish()
+    return [*views, lab.seen()]
+
+
+@pytest.mark.parametrize(
+    ("toggle", "tokens"), [(None, 400), ("cache", 150), ("int8", 400), ("paged", 400), ("speculation", 400)]
+)
+def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int) -> None:
+    lab = visit().open(**PLAIN, max_tokens=tokens)
+    if toggle:
+        lab.toggle(toggle)
+    lab.run()
+    views = observe(lab)
+    assert len(views) >= 4, "text and charts change several times while the run goes on"
+    made = [sum(view["tokens"].values()) for view in views]
+    assert made == sorted(made)
+    assert len(set(made)) >= 4
+    passes = [view["pass"] for view in views if view["pass"]]
+    assert len(set(passes)) >= 4
+    end = views[-1]
+    assert end["say"].startswith("Finished")
+    assert end["numbers"]["speed"] != "–"
+    kinds = end["tokens"].keys() - {"prompt"}
+    if toggle == "speculation":
+        assert kinds >= {"accepted", "recovered"}
+        assert end["rounds"]["refused"] > 0
+        assert end["rounds"]["accepted"] == end["tokens"]["accepted"]
+        assert float(end["numbers"]["pass"]) > 1.2
+    else:
+        assert kinds == {"plain"}
+        assert end["numbers"]["pass"] == "1.00"
+    if toggle == "cache":
+        assert end["blocks"] == {"free": 0, "live": 0, "cached": 0, "fill": 0}
+        assert lab.page.locator("#toggle-int8 input").is_disabled()
+        assert "Needs the KV cache" in lab.page.inner_text("#toggle-int8")
+    else:
+        empty = [view["blocks"]["live"] - view["blocks"]["fill"] for view in views]
+        assert max(empty) <= 1 if toggle == "paged" else max(empty) > 1
+        assert max(view["blocks"]["fill"] for view in views) > 2
+        assert end["blocks"]["live"] == end["blocks"]["fill"] == 0
+
+
+def test_int8_holds_the_same_tokens_in_fewer_bytes(visit: Visit) -> None:
+    lab = visit().open(max_tokens=40)
+    lab.run()
+    lab.finish()
+    lab.toggle("int8")
+    lab.run()
+    lab.finish()
+    was = lab.page.inner_text("[data-key=kv] .was")
+    assert was.startswith("was ")
+    assert float(was.rsplit("×", 1)[1]) < 0.75
+    assert "INT8 KV off → on" in lab.page.inner_text(".compared")
+
+
+def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> None:
+    lab = visit().open(**PLAIN, max_tokens=900)
+    lab.run()
+    lab.wait_for_tokens(10)
+    lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot').data[1].y.length > 0")
+    assert lab.seen()["blocks"]["live"] > 0
+    stopped_ms = lab.page.evaluate(
+        """() => new Promise((stopped) => {
+          const began = performance.now();
+          new MutationObserver(() => {
+            if (!document.body.classList.contains("running")) stopped(performance.now() - began);
+          }).observe(document.body, { attributes: true });
+          document.querySelector("#stop").click();
+        })"""
+    )
+    assert stopped_ms < 1000
+    lab.finish()
+    end = lab.seen()
+    assert end["say"].endswith("you stopped it.")
+    assert end["blocks"]["live"] == end["blocks"]["fill"] == 0
+    assert 10 <= end["tokens"]["plain"] < 900
+
+
+def test_keys_run_and_stop(visit: Visit) -> None:
+    lab = visit().open(max_tokens=900, speculation=0)
+    lab.page.focus("#prompt textarea")
+    lab.page.keyboard.press("Control+Enter")
+    lab.wait_for_tokens(5)
+    lab.page.keyboard.press("Escape")
+    lab.page.wait_for_selector("body:not(.running)", timeout=2000)
+    assert lab.seen()["say"].endswith("you stopped it.")
+
+
+def test_closing_the_page_ends_its_run(visit: Visit) -> None:
+    lab, other = visit().open(max_tokens=900, speculation=0, paged=0), visit().open(max_tokens=5)
+    lab.run()
+    other.run()
+    other.page.wait_for_function(
+        "document.querySelector('.say').textContent.startsWith('Waiting: 1 run')", timeout=5000
+    )
+    lab.page.close()
+    other.page.wait_for_function("document.querySelectorAll('.token').length > 0", timeout=3000)
+    other.finish()
+    assert other.seen()["say"].startswith("Finished")
+
+
+def test_the_mismatched_draft_is_refused_more(visit: Visit) -> None:
+    kept = {}
+    for pair in ("matched", "mismatched"):
+        lab = visit().open(pair=pair, max_tokens=120)
+        lab.run()
+        lab.finish()
+        kept[pair] = float(lab.seen()["numbers"]["accepted"])
+    assert kept["matched"] > 1.5 * kept["mismatched"]
+
+
+def test_running_again_and_again_leaves_nothing_behind(visit: Visit) -> None:
+    lab = visit().open(max_tokens=60)
+    nodes = []
+    for _ in range(5):
+        lab.run()
+        lab.finish()
+        nodes.append(lab.page.evaluate("document.querySelectorAll('*').length"))
+    assert max(nodes[1:]) - min(nodes[1:]) < 60  # the same run, drawn anew

@@ -1,0 +1,27 @@
+"""Runs to draw: a scripted one for each kind of decoding."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.config import EngineConfig, SamplingParams
+from lab.trace.events import Event
+from tests.visualize.scripted import ScriptedEngine
+
+CONFIGS = {
+    "plain": EngineConfig(),
+    "no cache": EngineConfig(kv_cache=False),
+    "paged": EngineConfig(paged=True, block_size=4),
+    "speculative": EngineConfig(speculative="draft"),
+    "all": EngineConfig(kv_dtype="int8", paged=True, speculative="draft", num_speculative_tokens=3, block_size=8),
+}
+
+
+def script(config: EngineConfig, max_tokens: int = 40, temperature: float = 0.8, **engine: list[str]) -> list[Event]:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=3)
+    return list(ScriptedEngine(**engine).stream("Once upon a time", config, sampling))
+
+
+@pytest.fixture(params=CONFIGS, scope="session")
+def events(request: pytest.FixtureRequest) -> list[Event]:
+    return script(CONFIGS[request.param])

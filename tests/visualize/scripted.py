@@ -1,0 +1,219 @@
+"""An engine that acts: events of the real types, made by hand, with no model behind them.
+
+For tests of what is shown. Tokens are words of a fixed text; which guesses are
+accepted is drawn with a seed; blocks follow the same rules as the real pool.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from lab.config import EngineConfig, PromptError, SamplingParams
+from lab.trace.events import (
+    BlockAllocated,
+    BlockFreed,
+    Bonus,
+    Committed,
+    Event,
+    Finished,
+    Judged,
+    Prefilled,
+    Proposed,
+    Recovered,
+    RunStarted,
+    StepTimed,
+)
+
+TEXT = [
+    "",
+    "when",
+    "the",
+    "old",
+    "miller",
+    "died,",
+    "the",
+    "eldest",
+    "took",
+    "the",
+    "mill,",
+    "the",
+    "second",
+    "took",
+    "the",
+    "ass,",
+    "and",
+    "the",
+    "youngest",
+    "had",
+    "nothing",
+    "but",
+    "the",
+    "cat.\n“What",
+    "shall",
+    "I",
+    "do",
+    "with",
+    "a",
+    "cat?”",
+    "said",
+    "he.",
+    "But",
+    "the",
+    "cat",
+    "heard",
+    "it",
+    "all,",
+    "and",
+    "spoke,",
+    "and",
+    "said,",
+    "“Give",
+    "me",
+    "a",
+    "pair",
+    "of",
+    "boots",
+    "and",
+    "a",
+    "bag,",
+    "and",
+    "you",
+    "shall",
+    "see",
+    "that",
+    "you",
+    "are",
+    "not",
+    "so",
+    "badly",
+    "off",
+    "as",
+    "you",
+    "think.”",
+    "So",
+    "the",
+    "youngest",
+    "son",
+    "went",
+    "to",
+    "the",
+    "cobbler.",
+]
+WORDS = [" " + word for word in TEXT if word]
+OTHERS = [" forest", " who", " golden", " never", " and", " king", ",", " castle"]
+BYTES_PER_TOKEN = 1000
+
+
+class ScriptedEngine:
+    """``seconds`` a step take in real time; ``words`` are what it says, over and over."""
+
+    context_length = 1024
+    device, dtype = "cpu", "float32"
+
+    def __init__(self, seconds: float = 0.0, words: list[str] = WORDS, others: list[str] = OTHERS) -> None:
+        self._seconds, self._words, self._others = seconds, words, others
+
+    def default_num_blocks(self, config: EngineConfig) -> int:
+        return 8 * self.context_length // config.block_size
+
+    def stream(
+        self,
+        prompt: str,
+        config: EngineConfig,
+        sampling: SamplingParams,
+        *,
+        cancelled: threading.Event | None = None,
+    ) -> Iterator[Event]:
+        if not prompt:
+            raise PromptError("The prompt is empty. Write at least one word to go on from.")
+        return self._run(prompt, config, sampling, cancelled or threading.Event())
+
+    def _run(
+        self, prompt: str, config: EngineConfig, sampling: SamplingParams, cancelled: threading.Event
+    ) -> Iterator[Event]:
+        chance, now, blocks = random.Random(sampling.seed), 0.0, []
+        pieces = tuple(word if i == 0 else " " + word for i, word in enumerate(prompt.split(" ")))
+        num_blocks = (config.num_blocks or self.default_num_blocks(config)) if config.kv_cache else 0
+        yield RunStarted(
+            t_ms=0.0,
+            prompt=prompt,
+            prompt_token_ids=tuple(range(len(pieces))),
+            prompt_pieces=pieces,
+            config=asdict(config),
+            sampling=asdict(sampling) | {"seed": sampling.seed or 1},
+            target="stories",
+            draft="stories-matched" if config.speculative == "draft" else None,
+            device=self.device,
+            dtype=self.dtype,
+            num_blocks=num_blocks,
+            block_bytes=BYTES_PER_TOKEN * config.block_size if config.kv_cache else 0,
+        )
+        known, made, step, reason = len(pieces), 0, 0, "length"
+        while made < sampling.max_tokens:
+            if cancelled.is_set():
+                reason = "cancelled"
+                break
+            time.sleep(self._seconds)
+            guesses = 0
+            if step and config.speculative == "draft":
+                guesses = min(config.num_speculative_tokens, sampling.max_tokens - made - 1)
+            if config.kv_cache:
+                end = known + guesses if config.paged else len(pieces) + sampling.max_tokens
+                while len(blocks) * config.block_size < end:
+                    yield BlockAllocated(t_ms=now, block=len(blocks), owner=0, index=len(blocks))
+                    blocks.append(len(blocks))
+            parts = {"draft_ms": 0.7 * guesses, "verify_ms": chance.uniform(4, 6), "sample_ms": 0.3, "rest_ms": 0.2}
+            parts["verify_ms"] += 0.0 if config.kv_cache else 0.1 * known
+            now += sum(parts.values())
+            if step == 0:
+                yield Prefilled(t_ms=now, tokens=known)
+            right = [self._words[(made + i) % len(self._words)] for i in range(guesses + 1)]
+            kept = next((i for i in range(guesses) if chance.random() > 0.7), guesses)
+            for i in range(guesses):
+                text = right[i] if i < kept else chance.choice(self._others)
+                yield Proposed(t_ms=now, step=step, position=i, token_id=i, text=text, q=0.5)
+            for i in range(min(kept + 1, guesses)):
+                good = i < kept
+                u = None if sampling.greedy else 0.2 if good else 0.9
+                yield Judged(
+                    t_ms=now, step=step, position=i, token_id=i, p=0.4 if good else 0.02, q=0.5, u=u, accepted=good
+                )
+            if guesses:
+                own = Bonus if kept == guesses else Recovered
+                yield own(t_ms=now, step=step, position=kept, token_id=kept, text=right[kept], p=0.6)
+            last = "plain" if not guesses else "bonus" if kept == guesses else "recovered"
+            yield Committed(
+                t_ms=now,
+                step=step,
+                token_ids=tuple(range(kept + 1)),
+                origins=(*["accepted"] * kept, last),
+                pieces=tuple(right[: kept + 1]),
+                probabilities=(*[0.4] * kept, 0.6),
+                text="".join(right[: kept + 1]),
+            )
+            computed, known, made = known + guesses, known + kept + 1, made + kept + 1
+            kv_tokens = known - 1 if config.kv_cache else 0
+            if config.paged:
+                while (len(blocks) - 1) * config.block_size >= kv_tokens:
+                    yield BlockFreed(t_ms=now, block=blocks.pop(), owner=0, index=len(blocks), fill=0)
+            yield StepTimed(
+                t_ms=now,
+                step=step,
+                step_kind="prefill" if step == 0 else "verify" if guesses else "decode",
+                target_tokens=computed if step == 0 or not config.kv_cache else guesses + 1,
+                total_ms=sum(parts.values()),
+                kv_tokens=kv_tokens,
+                kv_reserved_bytes=len(blocks) * config.block_size * BYTES_PER_TOKEN,
+                kv_used_bytes=kv_tokens * BYTES_PER_TOKEN,
+                memory_bytes=500_000_000,
+                **parts,
+            )
+            step += 1
+        for block in reversed(blocks):
+            fill = min(config.block_size, max(0, known - 1 - block * config.block_size))
+            yield BlockFreed(t_ms=now, block=block, owner=0, index=block, fill=fill)
+        yield Finished(t_ms=now, reason=reason, text="", message="")

@@ -1,0 +1,98 @@
+"""Figures, by their data."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lab.trace.events import Event
+from visualize.figures import CHARTS, apply, blocks, draw, rounds, shells, timing
+from visualize.figures.base import WINDOW, nice_ceiling, window
+from visualize.frames import Reducer
+from visualize.picture import Picture
+from visualize.vocabulary import STATES
+
+
+def test_shells_are_the_same_chart_in_two_looks() -> None:
+    for name, chart in shells().items():
+        kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
+        assert kinds[0] == kinds[1], name
+        assert len(chart["start"]) == len(kinds[0]), name
+        assert chart["light"]["layout"]["font"]["color"] != chart["dark"]["layout"]["font"]["color"]
+        assert "heatmap" not in kinds[0]  # each redraw of one leaks memory in the page
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("chart", CHARTS)
+def test_a_run_can_be_drawn(events: list[Event], chart: str, dark: bool) -> None:
+    shown = Picture()
+    for frame in Reducer().feed(events):
+        shown.apply(frame)
+        shown.figure(chart, dark)
+    drawn = json.loads(shown.figure(chart, dark).to_json())
+    for trace in drawn["data"]:
+        assert len(trace.get("x", [])) == len(trace.get("y", []))
+    for axis, changes in {path.split(".")[0]: value for path, value in shown.layout[chart].items()}.items():
+        assert drawn["layout"][axis]["range"] == changes
+
+
+def test_a_round_stands_in_one_column() -> None:
+    columns = rounds.columns()
+    points = [("accepted", 1), ("rejected", 2), ("unjudged", 3), ("recovered", 0)]
+    apply(columns, [rounds.point(7, row, state, "x", {"p": 0.5}) for state, row in points])
+    figure = draw(rounds.figure(), columns)
+    seen = {trace.name: (trace.x, trace.y, trace.text) for trace in figure.data if trace.x}
+    assert seen == {STATES[state].label: ((7,), (row,), STATES[state].glyph) for state, row in points}
+
+
+def test_states_differ_in_colour_and_in_glyph() -> None:
+    marked = [STATES[key] for key in rounds.TRACES]
+    assert len({state.glyph for state in marked}) == len(marked)
+    assert len({state.light for state in marked}) == len({state.dark for state in marked}) == len(marked)
+
+
+def test_block_states_are_told_apart() -> None:
+    columns = blocks.columns(6)
+    apply(columns, blocks.cell(0, "live", 16, owner=0, index=0, fill=16))
+    apply(columns, blocks.cell(1, "live", 16, owner=0, index=1, fill=4))
+    apply(columns, blocks.cell(2, "live", 16, owner=0, index=2, fill=0))  # set aside, empty
+    apply(columns, blocks.cell(3, "cached", 16, fill=16))
+    free, live, cached, fill = columns
+    assert [y is not None for y in free["y"]] == [False, False, False, False, True, True]
+    assert [y is not None for y in live["y"]] == [True, True, True, False, False, False]
+    assert [y is not None for y in cached["y"]] == [False, False, False, True, False, False]
+    assert fill["y"][1] == pytest.approx(fill["y"][0] / 4, abs=1e-3)
+    assert live["customdata"][1] == [1, 0, 1, "4 of 16"]
+    assert fill["y"][2] is None
+    assert draw(blocks.figure(), columns).data[2].marker.pattern.shape == "/"
+    apply(columns, blocks.cell(0, "free", 16))
+    assert fill["y"][0] is None
+    assert free["y"][0] is not None
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 128, 512, 100_000])
+def test_every_block_drawn_has_its_place(count: int) -> None:
+    columns = blocks.columns(count)
+    wide, high = blocks.grid(count)
+    shown = min(count, blocks.SHOWN)
+    places = set(zip(columns[0]["x"], columns[0]["base"], strict=True))
+    assert len(places) == shown
+    assert all(0 <= x < wide and 0 <= row < high for x, row in places)
+    assert blocks.cell(blocks.SHOWN, "free", 16) == []
+
+
+def test_a_pass_is_three_parts_and_a_speed() -> None:
+    columns = timing.columns()
+    apply(columns, timing.points(1, 2.0, 5.0, 0.5, 400.0))
+    assert [trace["y"] for trace in columns] == [[2.0], [5.0], [0.5], [400.0]]
+    assert {x for trace in columns for x in trace["x"]} == {1}
+
+
+def test_axes_move_rarely() -> None:
+    assert [nice_ceiling(value) for value in (0, 0.9, 1, 1.2, 4, 51, 700)] == [1, 1, 1, 1.5, 5, 75, 750]
+    assert timing.axis_top(10, 6) == 10
+    assert timing.axis_top(10, 9.5) == 15
+    assert timing.axis_top(100, 2) == 3
+    assert window(1) == [0.4, WINDOW + 0.6]
+    assert window(WINDOW + 5)[1] == WINDOW + 5.6

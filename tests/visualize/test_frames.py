@@ -1,0 +1,140 @@
+"""Frames leave nothing out, say nothing twice, and can be cut anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.config import EngineConfig
+from lab.trace.events import BlockAllocated, BlockFreed, Committed, Event, Finished, Judged, Proposed, StepTimed
+from tests.visualize.conftest import CONFIGS, script
+from visualize.figures import rounds
+from visualize.frames import Frame, Reducer
+from visualize.picture import Picture
+from visualize.text import visible
+
+
+def picture(frames: list[Frame]) -> Picture:
+    shown = Picture()
+    for frame in frames:
+        shown.apply(frame)
+    return shown
+
+
+def test_frames_are_json_and_numbered(events: list[Event]) -> None:
+    frames = Reducer().feed(events)
+    text = json.dumps(frames)
+    assert json.dumps(json.loads(text)) == text
+    assert [frame["seq"] for frame in frames] == list(range(len(frames)))
+    assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 2  # the head and the end
+    assert "head" in frames[0]
+    assert frames[-1]["finished"]["reason"] == "length"
+
+
+@given(st.data())
+def test_any_portions_give_the_same_frames(data: st.DataObject) -> None:
+    events = script(CONFIGS["all"], max_tokens=12)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(events)), max_size=8)))
+    reducer, frames = Reducer(), []
+    for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True):
+        frames += reducer.feed(events[start:end])
+    assert frames == Reducer().feed(events)
+
+
+def test_all_frames_applied_are_the_whole_run(events: list[Event]) -> None:
+    shown = picture(Reducer().feed(events))
+    commits = [event for event in events if isinstance(event, Committed)]
+    assert [token["text"] for token in shown.tokens] == [
+        visible(piece) for commit in commits for piece in commit.pieces
+    ]
+    assert [token["origin"] for token in shown.tokens] == [origin for commit in commits for origin in commit.origins]
+    columns = dict(zip(rounds.TRACES, shown.columns["rounds"], strict=True))
+    verdicts = [event for event in events if isinstance(event, Judged)]
+    proposals = [event for event in events if isinstance(event, Proposed)]
+    assert len(columns["accepted"]["x"]) == sum(verdict.accepted for verdict in verdicts)
+    assert len(columns["rejected"]["x"]) == sum(not verdict.accepted for verdict in verdicts)
+    assert len(columns["unjudged"]["x"]) == len(proposals) - len(verdicts)
+    passes = [event for event in events if isinstance(event, StepTimed) and event.step_kind != "prefill"]
+    for trace, name in enumerate(("draft_ms", "verify_ms")):
+        assert shown.columns["timing"][trace]["y"] == pytest.approx([getattr(step, name) for step in passes], abs=1e-3)
+
+
+def test_the_map_agrees_with_the_block_events_at_every_step(events: list[Event]) -> None:
+    shown, reducer, live = Picture(), Reducer(), {}
+    size = events[0].config["block_size"]
+    for event in events:
+        if isinstance(event, BlockAllocated):
+            live[event.block] = event.index
+        elif isinstance(event, BlockFreed):
+            del live[event.block]
+        for frame in reducer.feed([event]):
+            shown.apply(frame)
+            _, drawn, _, fill = shown.columns["blocks"]
+            assert {block for block, y in enumerate(drawn["y"]) if y is not None} == live.keys()
+            if isinstance(event, StepTimed):
+                filled = {index for block, index in live.items() if fill["y"][block] is not None}
+                assert filled == set(range(-(-event.kv_tokens // size)))
+    assert not live
+
+
+def test_refused_guesses_hang_on_the_token_that_replaced_them() -> None:
+    events = script(CONFIGS["speculative"])
+    thrown_away = sum(isinstance(event, Proposed) for event in events) - sum(
+        isinstance(event, Judged) and event.accepted for event in events
+    )
+    tokens = picture(Reducer().feed(events)).tokens
+    assert sum(len(token.get("refused", [])) for token in tokens) == thrown_away > 0
+    for token in tokens:
+        assert ("refused" in token) == (token["origin"] == "recovered")
+        assert {"p", "q", "u"} <= token.keys() or token["origin"] != "accepted"
+        for first in token.get("refused", [])[:1]:
+            assert {"p", "q", "u"} <= first.keys()  # judged, and refused
+
+
+def test_greedy_verdicts_have_no_draw() -> None:
+    tokens = picture(Reducer().feed(script(CONFIGS["speculative"], temperature=0.0))).tokens
+    assert not any("u" in token for token in tokens)
+
+
+def test_frames_can_be_replayed(events: list[Event]) -> None:
+    frames = Reducer().feed(events)
+    kept = json.dumps(frames)
+    assert vars(picture(frames)) == vars(picture(frames))
+    assert json.dumps(frames) == kept
+
+
+def test_frames_are_applied_in_order() -> None:
+    frames = Reducer().feed(script(CONFIGS["plain"]))
+    with pytest.raises(ValueError, match="frame 0 is next, not 1"):
+        Picture().apply(frames[1])
+
+
+def test_text_held_back_to_the_end_is_shown() -> None:
+    events = script(CONFIGS["plain"], max_tokens=2)
+    events[-1] = replace(events[-1], text="half")
+    assert picture(Reducer().feed(events)).tokens[-1]["text"] == "half"
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_caption_counts_live_blocks(paged: bool) -> None:
+    frames = Reducer().feed(script(EngineConfig(paged=paged, num_blocks=64), max_tokens=40))
+    assert frames[1]["caption"] == ("1 of 64 live, 25% filled" if paged else "3 of 64 live, 8% filled")
+    assert frames[-1]["caption"] == "0 of 64 live"
+
+
+def test_a_step_is_told_in_a_sentence() -> None:
+    said = [frame["say"] for frame in Reducer().feed(script(CONFIGS["speculative"]))[1:]]
+    assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
+    assert any("kept all 4 and added" in sentence for sentence in said)
+    assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
+    assert said[-1] == "Finished with 40 tokens: as many as were asked for, or as fit."
+
+
+def test_a_failure_is_told() -> None:
+    broken = Finished(t_ms=1.0, reason="error", text="", message="The device ran out of memory.")
+    frame = Reducer().feed([*script(CONFIGS["plain"], max_tokens=1)[:-1], broken])[-1]
+    assert frame["say"] == "The run broke off after 1 token. The device ran out of memory."

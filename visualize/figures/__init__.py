@@ -1,0 +1,26 @@
+"""Plotly figures as pure functions: no gradio, no state, and data only through patches."""
+
+from typing import Any
+
+from visualize.figures import blocks, rounds, timing
+from visualize.figures.base import Columns, apply, draw, shell
+
+CHARTS = {"rounds": rounds.figure, "blocks": blocks.figure, "timing": timing.figure}
+"""The stage's charts, left to right; each function gives the empty figure for light or dark."""
+
+
+def start() -> dict[str, Columns]:
+    """Every chart's columns before a run: nothing happened yet, every block is free."""
+    return {"rounds": rounds.columns(), "blocks": blocks.columns(blocks.AT_REST), "timing": timing.columns()}
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
+    columns = start()
+    return {
+        name: {"light": shell(make(False)), "dark": shell(make(True)), "start": columns[name]}
+        for name, make in CHARTS.items()
+    }
+
+
+__all__ = ["CHARTS", "Columns", "apply", "blocks", "draw", "rounds", "shells", "start", "timing"]

@@ -1,0 +1,117 @@
+"""What the figures share: a look for light and dark, and columns that patches fill.
+
+A figure comes from Python without data: traces, layout and colours. Its data are
+*columns*, one dict of lists a trace, changed by *patches*. The page's script applies
+the same patches to the same columns, knowing nothing of what they mean.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+Columns = list[dict[str, list[Any]]]
+"""Per trace: column name ("x", "y", "base", "color", "customdata") to values."""
+
+Patch = list[Any]
+"""``[trace, index, {column: value}]``: set one row, or append it when ``index`` is None."""
+
+WINDOW = 16
+"""Rounds in view at once; the charts that count rounds show the same ones."""
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colours of what is not data. ``paper`` is the panel's background (glyphs are cut out of it)."""
+
+    dark: bool
+    ink: str
+    muted: str
+    grid: str
+    faint: str
+    paper: str
+    verify: str
+    other: str
+
+
+LIGHT = Look(False, "#1d2430", "#566072", "#e3e7ee", "#d0d7e2", "#ffffff", "#7d899c", "#c6cdd8")
+DARK = Look(True, "#e8ecf3", "#a4aec0", "#2c3442", "#39435a", "#171c25", "#7f8ba0", "#4d586c")
+
+
+def look(dark: bool) -> Look:
+    return DARK if dark else LIGHT
+
+
+def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
+    """A figure with the shared look, no template and no data of its own."""
+    colours = look(dark)
+    axis = {
+        "gridcolor": colours.grid,
+        "zeroline": False,
+        "tickfont": {"color": colours.muted, "size": 11},
+        "fixedrange": False,
+        "ticks": "",
+    }
+    axes = {name: axis | layout.pop(name, {}) for name in ("xaxis", "yaxis")}
+    return go.Figure(
+        traces,
+        {
+            "template": go.layout.Template(),
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "font": {"family": FONT, "color": colours.ink, "size": 12},
+            "margin": {"l": 54, "r": 10, "t": 4, "b": 24},
+            "showlegend": False,
+            "hovermode": "closest",
+            "hoverlabel": {"bgcolor": colours.paper, "bordercolor": colours.muted, "font": {"color": colours.ink}},
+            "dragmode": "pan",
+            "uirevision": "keep",
+            **axes,
+            **layout,
+        },
+    )
+
+
+def apply(columns: Columns, patches: list[Patch]) -> None:
+    """Change ``columns`` in place."""
+    for trace, index, row in patches:
+        for name, value in row.items():
+            column = columns[trace].setdefault(name, [])
+            if index is None:
+                column.append(value)
+            else:
+                column[index] = value
+
+
+def draw(figure: go.Figure, columns: Columns, layout: dict[str, Any] | None = None) -> go.Figure:
+    """``figure`` with its data and the axis ranges of the moment, ready to show or save."""
+    for trace, values in zip(figure.data, columns, strict=True):
+        trace.update({"marker_color" if name == "color" else name: value for name, value in values.items()})
+    for path, value in (layout or {}).items():
+        figure.update_layout({path.replace(".", "_"): value})
+    return figure
+
+
+def shell(figure: go.Figure) -> dict[str, Any]:
+    """The empty figure as plain JSON for the page."""
+    return json.loads(figure.to_json())
+
+
+def window(step: int) -> list[float]:
+    """The x range that ends at ``step``, once there are more steps than fit."""
+    first = max(1, step - WINDOW + 1)
+    return [first - 0.6, first + WINDOW - 0.4]
+
+
+def nice_ceiling(value: float) -> float:
+    """The next of 1, 1.5, 2, 3, 5, 7.5, 10, 15 ... at or above ``value``, so that an axis moves rarely."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 1.5, 2, 3, 5, 7.5, 10) if value <= step * power * (1 + 1e-9))

@@ -1,0 +1,82 @@
+"""Rounds by draft position: what was guessed, what was kept, what it was replaced with.
+
+A column is one pass of the target. The bottom row is the token the target chose
+itself, which every pass gives; the guesses of the round stand above it, first to last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from visualize.figures.base import WINDOW, Patch, blank, look, window
+from visualize.text import escaped
+from visualize.vocabulary import STATES
+
+TRACES = ("plain", "accepted", "rejected", "unjudged", "recovered", "bonus")
+HOLLOW = ("unjudged",)
+_GUESS = "Pass %{x}, guess %{y}"
+_PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
+
+
+def figure(dark: bool = False) -> go.Figure:
+    """One trace a state: squares with the state's glyph in them."""
+    colours = look(dark)
+    traces = []
+    for key in TRACES:
+        state = STATES[key]
+        colour = state.dark if dark else state.light
+        hollow = key in HOLLOW
+        traces.append(
+            go.Scatter(
+                name=state.label,
+                mode="markers+text",
+                text=state.glyph,
+                textposition="middle center",
+                textfont={"color": colour if hollow else _glyph_ink(key, colours.dark), "size": 11, "weight": 700},
+                marker={
+                    "symbol": "square-open" if hollow else "square",
+                    "size": 14,
+                    "color": colour,
+                    "line": {"width": 1 if hollow else 0, "color": colour},
+                    "opacity": 0.7 if hollow else 1,
+                },
+                hovertemplate=f"{_PLACE.get(key, _GUESS)}: <b>%{{customdata[0]}}</b><br>"
+                f"{state.label} {state.glyph} %{{customdata[1]}}<extra></extra>",
+                cliponaxis=True,
+            )
+        )
+    return blank(
+        traces,
+        dark,
+        xaxis={"range": [0.4, WINDOW + 0.6], "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
+        yaxis={
+            "range": [-0.6, 4.6],
+            "tickvals": list(range(9)),
+            "ticktext": ["target", "guess 1", *map(str, range(2, 9))],
+        },
+    )
+
+
+def columns() -> list[dict[str, list[Any]]]:
+    return [{"x": [], "y": [], "customdata": []} for _ in TRACES]
+
+
+def point(step: int, row: int, state: str, text: str, numbers: dict[str, float]) -> Patch:
+    """One square; ``row`` 0 is the target's own token, 1 the round's first guess."""
+    detail = " · ".join(f"{name} {value:.3g}" for name, value in numbers.items())
+    return [TRACES.index(state), None, {"x": step, "y": row, "customdata": [escaped(text), detail]}]
+
+
+def layout(step: int) -> dict[str, Any]:
+    return {"xaxis.range": window(step)}
+
+
+def rows(guesses: int) -> dict[str, Any]:
+    """The y axis for rounds of at most ``guesses``."""
+    return {"yaxis.range": [-0.6, guesses + 0.6]}
+
+
+def _glyph_ink(key: str, dark: bool) -> str:
+    return "#10151d" if dark or key == "recovered" else "#ffffff"

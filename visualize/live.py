@@ -1,0 +1,157 @@
+"""A run in a thread of its own, and its transcript for the page.
+
+The engine must not wait for whoever watches: its thread only appends events to a
+list. The page's side looks ten times a second, reduces what is new and passes it on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.trace.events import Committed, Event, RunStarted
+from lab.trace.metrics import measure
+from visualize.frames import Reducer
+from visualize.readouts import Before, difference, rows
+from visualize.settings import Settings
+
+log = logging.getLogger(__name__)
+
+TICK = 0.1
+"""Seconds between looks: ten updates a second is what a browser draws without falling behind."""
+EAGER = 0.02
+"""The same until the first token is there."""
+
+
+class Streams(Protocol):
+    """What is needed of an engine here."""
+
+    context_length: int
+
+    def default_num_blocks(self, config: EngineConfig) -> int: ...
+
+    def stream(
+        self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
+    ) -> Iterator[Event]: ...
+
+
+class Line:
+    """Runs take turns in the order they came: two at once would spoil each other's timings."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[object] = []
+
+    def ahead(self, who: object) -> int:
+        """Runs before this one, the one under way included."""
+        with self._changed:
+            return self._waiting.index(who) if who in self._waiting else 0
+
+    @contextmanager
+    def turn(self, who: object, cancelled: threading.Event) -> Iterator[None]:
+        """Wait to be first, or until cancelled."""
+        with self._changed:
+            self._waiting.append(who)
+            while self._waiting[0] is not who and not cancelled.is_set():
+                self._changed.wait(TICK)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.remove(who)
+                self._changed.notify_all()
+
+
+class LiveRun:
+    """One run under way. ``events`` only grows; ``done`` is set after the last one."""
+
+    def __init__(self, line: Line, load: Callable[[str], Streams], settings: Settings) -> None:
+        self.id = uuid.uuid4().hex
+        self.events: list[Event] = []
+        self.problem = ""
+        self.done = threading.Event()
+        self.cancelled = threading.Event()
+        self._line, self._load, self._settings = line, load, settings
+        self._loading = False
+        threading.Thread(target=self._work, name="decode-lab-run", daemon=True).start()
+
+    def status(self) -> str:
+        """Why there is nothing to see yet."""
+        if self._loading:
+            return "Loading the models …"
+        ahead = self._line.ahead(self)
+        return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
+
+    def _work(self) -> None:
+        try:
+            with self._line.turn(self, self.cancelled):
+                if not self.cancelled.is_set():
+                    self._decode()
+        except LabError as error:
+            self.problem = str(error)
+        except Exception as error:
+            log.exception("a run could not be started")
+            self.problem = f"The run could not be started ({type(error).__name__}: {error})."
+        finally:
+            self.done.set()
+
+    def _decode(self) -> None:
+        settings = self._settings
+        settings.engine_config()  # a senseless combination is refused before any model is loaded
+        sampling = settings.sampling()
+        self._loading = True
+        engine = self._load(settings.pair)
+        self._loading = False
+        config = settings.engine_config(num_blocks=_pool(engine, settings))
+        for event in engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled):
+            self.events.append(event)
+
+
+def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
+    """Everything the page has to know, one JSON object a line: ``run``, then ``status``, ``problem`` or frames.
+
+    Each string begins with the one before it. Gradio then sends only what was
+    appended, and a page that opens late has the whole run in its first value.
+    """
+    text = _line({"run": run.id})
+    yield text
+    reducer, seen, shown, wait = Reducer(), 0, "", EAGER
+    over = False
+    while not over:
+        over = run.done.wait(wait)  # asked first: what is appended before ``done`` is then surely seen
+        events = run.events[seen:]
+        seen += len(events)
+        frames = reducer.feed(events)
+        if frames:
+            frames[-1]["readouts"] = rows(measure(run.events[:seen]), before, over="finished" in frames[-1])
+            if before and isinstance(events[0], RunStarted):
+                frames[0]["compared"] = difference(before.config, events[0].config)
+            text += "".join(map(_line, frames))
+            yield text
+            if any(isinstance(event, Committed) for event in events):
+                wait = TICK
+        elif (status := run.status()) != shown:
+            shown = status
+            text += _line({"status": status})
+            yield text
+    if run.problem or not run.events:
+        yield text + _line({"problem": run.problem or "Stopped before it began."})
+
+
+def _pool(engine: Streams, settings: Settings) -> int | None:
+    """Two full contexts of blocks: enough to see what a run leaves free, few enough to see each."""
+    if not settings.cache:
+        return None
+    wanted = 2 * -(-engine.context_length // settings.block_size)
+    return min(wanted, engine.default_num_blocks(settings.engine_config()))
+
+
+def _line(record: dict[str, Any]) -> str:
+    """One line of JSON with no tag in it: Gradio warns of values that look like markup."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c") + "\n"

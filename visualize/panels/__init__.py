@@ -1,0 +1,1 @@
+"""The Gradio panels that ``app.py`` lays out."""

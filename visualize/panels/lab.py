@@ -1,0 +1,79 @@
+"""The page: controls on the left, the stage on the right, and what connects them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gradio as gr
+
+from lab.trace.metrics import measure
+from visualize.live import Line, LiveRun, Streams, transcript
+from visualize.panels import controls, stage
+from visualize.readouts import Before
+from visualize.settings import from_link
+
+TITLE = "Decode Lab"
+HEADER = """
+<header class="lab-header">
+  <h1>Decode Lab</h1>
+  <p>A language model decoding with nothing hidden: guesses, verdicts, cache, time.</p>
+  <span id="device"></span>
+  <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
+</header>
+"""
+
+
+def build(load: Callable[[str], Streams]) -> gr.Blocks:
+    """The page over engines that ``load`` gives for a model pair's name."""
+    line = Line()
+    runs: dict[str | None, LiveRun] = {}  # by browser session
+
+    def run(request: gr.Request, before: Before | None, *values: Any) -> Iterator[tuple[str, Any]]:
+        live = runs[request.session_hash] = LiveRun(line, load, controls.to_settings(values))
+        try:
+            for text in transcript(live, before):
+                yield text, gr.skip()
+            if live.events:
+                yield text, Before(live.events[0].config, measure(live.events))
+        finally:  # also when the tab is closed; it runs on the server's event loop, so it only sets a flag
+            live.cancelled.set()
+
+    def stop(request: gr.Request) -> None:
+        if live := runs.get(request.session_hash):
+            live.cancelled.set()
+
+    def leave(request: gr.Request) -> None:
+        if live := runs.pop(request.session_hash, None):
+            live.cancelled.set()
+
+    def opened(request: gr.Request) -> list[Any]:
+        settings, notices = from_link(request.query_params)
+        for notice in notices:
+            gr.Warning(notice, title="About this link")
+        return controls.show(settings)
+
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
+        gr.HTML(HEADER, apply_default_css=False, elem_id="header")
+        with gr.Row(elem_id="lab"):
+            with gr.Column(elem_id="controls"):
+                panel = controls.build()
+            with gr.Column(elem_id="view"):
+                view = stage.build()
+        before = gr.State(None)
+        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        panel.run.click(
+            run, [before, *panel.values], [view, before], concurrency_limit=None, trigger_mode="once", **quiet
+        )
+        panel.stop.click(stop, queue=False, **quiet)
+        gr.on(
+            [control.change for control in panel.values],
+            fn=None,
+            inputs=panel.values,
+            js="(...values) => window.decodeLab?.link(values)",
+        )
+        page.load(opened, outputs=panel.values, **quiet).then(
+            fn=None, js="() => { document.body.dataset.ready = 'yes' }"
+        )
+        page.unload(leave)
+    return page

@@ -1,0 +1,32 @@
+"""The theme: system fonts, one accent, calm surfaces. Nothing of it is fetched."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
+MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
+
+
+def theme() -> gr.themes.Base:
+    return gr.themes.Base(
+        primary_hue="blue",
+        neutral_hue="slate",
+        spacing_size="sm",
+        radius_size="md",
+        text_size="sm",
+        font=SANS,
+        font_mono=MONO,
+    ).set(
+        body_background_fill="#f3f5f9",
+        body_background_fill_dark="#0e1219",
+        block_background_fill="#ffffff",
+        block_background_fill_dark="#171c25",
+        button_primary_background_fill="#0072B2",
+        button_primary_background_fill_hover="#005f95",
+        button_primary_background_fill_dark="#0072B2",
+        button_primary_background_fill_hover_dark="#2a8cc4",
+        button_primary_text_color="#ffffff",
+        slider_color="#0072B2",
+        slider_color_dark="#2f8fcb",
+    )

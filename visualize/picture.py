@@ -1,0 +1,53 @@
+"""The whole stage at one instant: the frames so far, applied in order.
+
+The page's script does the same with the same frames; this is for what draws in
+Python (a saved figure, a test) and the proof that frames leave nothing out.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import plotly.graph_objects as go
+
+from visualize.figures import CHARTS, apply, draw, start
+from visualize.frames import Frame
+
+
+class Picture:
+    """What the stage shows. ``apply`` moves it on by one frame."""
+
+    def __init__(self) -> None:
+        self.seq = -1
+        self.head: dict[str, Any] = {}
+        self.tokens: list[dict[str, Any]] = []
+        self.columns = start()
+        self.layout: dict[str, dict[str, Any]] = {name: {} for name in CHARTS}
+        self.caption = self.say = ""
+        self.finished: dict[str, str] | None = None
+
+    def apply(self, frame: Frame) -> Picture:
+        """Take the next frame in.
+
+        Raises:
+            ValueError: a frame was left out or came twice.
+        """
+        if frame["seq"] != self.seq + 1:
+            raise ValueError(f"frame {self.seq + 1} is next, not {frame['seq']}")
+        self.seq = frame["seq"]
+        self.head = frame.get("head", self.head)
+        self.columns |= copy.deepcopy(frame.get("columns", {}))  # patches change columns, never a frame
+        self.tokens += frame.get("tokens", [])
+        for name, patches in frame.get("charts", {}).items():
+            apply(self.columns[name], patches)
+        for name, changes in frame.get("layout", {}).items():
+            self.layout[name] |= changes
+        self.caption = frame.get("caption", self.caption)
+        self.say = frame.get("say", self.say)
+        self.finished = frame.get("finished", self.finished)
+        return self
+
+    def figure(self, chart: str, dark: bool = False) -> go.Figure:
+        """One of the stage's charts as it stands."""
+        return draw(CHARTS[chart](dark), self.columns[chart], self.layout[chart])

@@ -1,0 +1,143 @@
+"""The numbers above the text: few, each with its unit and one sentence that says what it is.
+
+Beside each stands the same number of the run before, so that switching a toggle and
+running again is a comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lab.trace.metrics import Metrics
+
+DASH = "–"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number as shown; ``size`` is what a ratio to another run's is taken of."""
+
+    value: str = DASH
+    unit: str = ""
+    size: float | None = None
+
+
+@dataclass(frozen=True)
+class Readout:
+    key: str
+    label: str
+    about: str
+    read: Callable[[Metrics], Reading]
+
+
+@dataclass(frozen=True)
+class Before:
+    """The run that the present one is compared with."""
+
+    config: dict[str, Any]
+    metrics: Metrics
+
+
+def _speed(metrics: Metrics) -> Reading:
+    speed = metrics.tokens_per_second
+    return Reading() if speed is None else Reading(f"{speed:.0f}", "tok/s", speed)
+
+
+def _pass(metrics: Metrics) -> Reading:
+    length = metrics.mean_acceptance_length
+    if length is None and metrics.target_passes_per_token:
+        length = 1 / metrics.target_passes_per_token
+    return Reading() if length is None else Reading(f"{length:.2f}", "tokens", length)
+
+
+def _accepted(metrics: Metrics) -> Reading:
+    rate = metrics.draft_acceptance_rate
+    return Reading() if rate is None else Reading(f"{rate:.0%}".rstrip("%"), "%", rate)
+
+
+def _kv(metrics: Metrics) -> Reading:
+    reserved = metrics.kv_reserved_bytes
+    if not reserved:
+        return Reading()
+    scale, unit = (1e6, "MB") if reserved >= 1e6 else (1e3, "kB")
+    return Reading(f"{metrics.kv_used_bytes / scale:.3g} / {reserved / scale:.3g}", unit, reserved)
+
+
+def _first(metrics: Metrics) -> Reading:
+    return Reading() if metrics.ttft_ms is None else Reading(_ms(metrics.ttft_ms), "ms", metrics.ttft_ms)
+
+
+def _gaps(metrics: Metrics) -> Reading:
+    p50, p99 = metrics.itl_p50_ms, metrics.itl_p99_ms
+    return Reading() if p50 is None or p99 is None else Reading(f"{_ms(p50)} / {_ms(p99)}", "ms", p50)
+
+
+def _memory(metrics: Metrics) -> Reading:
+    peak = metrics.peak_memory_bytes
+    return Reading(f"{peak / 1e6:.0f}", "MB") if peak else Reading()
+
+
+READOUTS = (
+    Readout("speed", "speed", "Tokens a second after the first one.", _speed),
+    Readout(
+        "pass",
+        "per target pass",
+        "Mean acceptance length: tokens that one pass of the target gives, 1 + accepted / rounds.",
+        _pass,
+    ),
+    Readout("accepted", "guesses kept", "Draft acceptance rate: accepted proposals / all proposals.", _accepted),
+    Readout("kv", "cache used / held", "Most bytes of cache that held wanted tokens, and that were set aside.", _kv),
+    Readout("first", "first token", "TTFT: from the request to the first token.", _first),
+    Readout(
+        "gaps",
+        "token gap p50 / p99",
+        "Inter-token latency, median and 99th percentile. Tokens of one round share its time.",
+        _gaps,
+    ),
+    Readout(
+        "memory", "peak memory", "CPU: the whole process, program and weights included. GPU: most allocated.", _memory
+    ),
+)
+
+
+def labels() -> list[dict[str, str]]:
+    """What stays: for the page to lay out before any number comes."""
+    return [{"key": readout.key, "label": readout.label, "about": readout.about} for readout in READOUTS]
+
+
+def rows(metrics: Metrics, before: Before | None = None, *, over: bool = True) -> dict[str, list[str]]:
+    """Per readout: value, unit, and the run before in small, with the ratio to it once the run is over."""
+    shown = {}
+    for readout in READOUTS:
+        now = readout.read(metrics)
+        was = readout.read(before.metrics) if before else Reading()
+        small = ""
+        if before and was.value != DASH:
+            ratio = f" · ×{now.size / was.size:.2g}" if over and now.size and was.size else ""
+            small = f"was {was.value}{ratio}"
+        shown[readout.key] = [now.value, now.unit, small]
+    return shown
+
+
+def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """What was switched since the run before, in words."""
+    words = {
+        "kv_cache": ("KV cache", {True: "on", False: "off"}),
+        "kv_dtype": ("INT8 KV", {"int8": "on", "auto": "off"}),
+        "paged": ("paged blocks", {True: "on", False: "off"}),
+        "speculative": ("speculation", {"draft": "on", "off": "off"}),
+        "num_speculative_tokens": ("guesses a round", {}),
+        "block_size": ("block size", {}),
+    }
+    switched = [
+        f"{label} {names.get(before[key], before[key])} → {names.get(now[key], now[key])}"
+        for key, (label, names) in words.items()
+        if before[key] != now[key]
+    ]
+    return "Small: the run before. " + (", ".join(switched) if switched else "Same engine settings") + "."
+
+
+def _ms(value: float) -> str:
+    return f"{value:.1f}" if value < 100 else f"{value:.0f}"

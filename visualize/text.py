@@ -1,0 +1,51 @@
+"""Text that came from a person or a model, made safe and visible.
+
+In the page it is set with ``textContent`` and needs only ``visible``. Plotly reads a
+small HTML of its own in hover labels, so what goes there passes through ``escaped``.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+
+_NAMED = {
+    "\n": "↵",
+    "\r": "⟨CR⟩",
+    "\t": "⇥",
+    "\u00a0": "⟨NBSP⟩",
+    "\u200b": "⟨ZWSP⟩",
+    "\u200e": "⟨LRM⟩",
+    "\u200f": "⟨RLM⟩",
+    "\u202a": "⟨LRE⟩",
+    "\u202b": "⟨RLE⟩",
+    "\u202c": "⟨PDF⟩",
+    "\u202d": "⟨LRO⟩",
+    "\u202e": "⟨RLO⟩",
+    "\u2066": "⟨LRI⟩",
+    "\u2067": "⟨RLI⟩",
+    "\u2068": "⟨FSI⟩",
+    "\u2069": "⟨PDI⟩",
+    "\ufeff": "⟨BOM⟩",
+}
+_JOINERS = "\u200c\u200d"  # they shape letters and emoji, and hide nothing
+
+
+def visible(text: str) -> str:
+    """``text`` with every character that would show as nothing, or turn the line around, spelled out."""
+    return text if text.isprintable() else "".join(map(_shown, text))
+
+
+def escaped(text: str, limit: int = 40) -> str:
+    """``text`` for a Plotly hover label: visible, quoted, at most ``limit`` characters, no markup."""
+    shown = visible(text)
+    shown = shown if len(shown) <= limit else shown[: limit - 1] + "…"
+    return html.escape(f"“{shown}”", quote=False)
+
+
+def _shown(char: str) -> str:
+    if char in _NAMED:
+        return _NAMED[char]
+    if char.isprintable() or char in _JOINERS:
+        return char
+    return " " if unicodedata.category(char) == "Zs" else f"⟨{ord(char):04X}⟩"
