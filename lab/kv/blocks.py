@@ -112,7 +112,7 @@ class BlockTable:
         if not self.paged and self.blocks:
             raise AssertionError("a contiguous table is reserved once, whole")
         for block in self.pool.take(self.owner, missing, neighbours=not self.paged):
-            self._emit(BlockAllocated, block=block, owner=self.owner, index=len(self.blocks))
+            self._emit(BlockAllocated, block=block, owner=self.owner, index=len(self.blocks), fill=0)
             self.blocks.append(block)
 
     def roll_back(self, length: int) -> None:

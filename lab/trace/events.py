@@ -138,12 +138,16 @@ class Committed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockAllocated(Event):
-    """``block`` of the pool becomes entry ``index`` of the block table of sequence ``owner``."""
+    """``block`` of the pool becomes entry ``index`` of the block table of sequence ``owner``.
+
+    ``fill`` of its slots hold wanted tokens already: none, in a block that was free.
+    """
 
     kind: ClassVar[str] = "block_allocated"
     block: int
     owner: int
     index: int
+    fill: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

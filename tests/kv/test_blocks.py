@@ -24,9 +24,10 @@ class PoolMachine(RuleBasedStateMachine):
         self.owned: dict[int, int] = {}  # block -> owner, rebuilt from events alone
         self.started = 0
 
-    def emit(self, event_type, *, block, owner, index, fill=None) -> None:
+    def emit(self, event_type, *, block, owner, index, fill) -> None:
         if event_type is BlockAllocated:
             assert block not in self.owned
+            assert fill == 0
             self.owned[block] = owner
         else:
             assert event_type is BlockFreed

@@ -164,7 +164,7 @@ class ScriptedEngine:
             if config.kv_cache:
                 end = known + guesses if config.paged else len(pieces) + sampling.max_tokens
                 while len(blocks) * config.block_size < end:
-                    yield BlockAllocated(t_ms=now, block=len(blocks), owner=0, index=len(blocks))
+                    yield BlockAllocated(t_ms=now, block=len(blocks), owner=0, index=len(blocks), fill=0)
                     blocks.append(len(blocks))
             parts = {"draft_ms": 0.7 * guesses, "verify_ms": chance.uniform(4, 6), "sample_ms": 0.3, "rest_ms": 0.2}
             parts["verify_ms"] += 0.0 if config.kv_cache else 0.1 * known
