@@ -12,11 +12,12 @@ class StepClock:
     """Each ``mark(part)`` ends a part that began at the mark before (or at the start).
 
     On a CPU marks read the clock. On CUDA they record events in the stream, which
-    cost nothing to the device; ``read`` may be asked once the step's result has
-    been copied to the host, for then the events have happened.
+    cost nothing to the device; ``read`` is asked once the step's result has been
+    copied to the host, when nothing is left to wait for.
     """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._cuda = device.type == "cuda"
         self._began = time.perf_counter()
         self._marks: list[tuple[str, float | torch.cuda.Event]] = [("", self._now())]
@@ -26,6 +27,8 @@ class StepClock:
 
     def read(self) -> tuple[dict[str, float], float]:
         """Milliseconds of each part, and of the whole step so far by the host's clock."""
+        if self._cuda:
+            self._marks[-1][1].synchronize()
         parts: dict[str, float] = defaultdict(float)
         for (_, before), (part, now) in zip(self._marks, self._marks[1:], strict=False):
             parts[part] += before.elapsed_time(now) if self._cuda else (now - before) * 1000
@@ -35,5 +38,5 @@ class StepClock:
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
