@@ -1,0 +1,51 @@
+"""The browser tests never vanish: a Chromium is found, or installed, or asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import ensure_chromium
+
+
+@pytest.fixture
+def bare(monkeypatch, tmp_path):
+    """A machine with no browser and nothing that could install one."""
+    monkeypatch.delenv("CHROMIUM", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ensure_chromium, "playwright_own", lambda: None)
+    return tmp_path
+
+
+def test_one_on_the_path_is_taken(bare, capsys):
+    browser = bare / "chromium"
+    browser.write_text("#!/bin/sh\n")
+    browser.chmod(0o755)
+    assert ensure_chromium.main() == 0
+    assert capsys.readouterr().out.strip() == str(browser)
+
+
+def test_one_that_is_named_comes_first(bare, monkeypatch, capsys):
+    for name in ("chromium", "other"):
+        (bare / name).write_text("#!/bin/sh\n")
+        (bare / name).chmod(0o755)
+    monkeypatch.setenv("CHROMIUM", str(bare / "other"))
+    assert ensure_chromium.main() == 0
+    assert capsys.readouterr().out.strip() == str(bare / "other")
+
+
+def test_a_missing_one_is_installed(bare, monkeypatch, capsys):
+    def install():
+        (bare / "chromium").write_text("#!/bin/sh\n")
+        (bare / "chromium").chmod(0o755)
+
+    monkeypatch.setattr(ensure_chromium, "install", install)
+    assert ensure_chromium.main() == 0
+    assert capsys.readouterr().out.strip() == str(bare / "chromium")
+
+
+def test_when_nothing_helps_it_says_what_to_install(bare, monkeypatch, capsys):
+    monkeypatch.setattr(ensure_chromium, "install", lambda: None)
+    assert ensure_chromium.main() == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Install the package 'chromium'" in said.err
