@@ -28,7 +28,7 @@ from lab.pair.recipe.training import Loss, Parts, draft_shape, next_token_loss, 
 SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shape}
 WEIGHTS = Path(__file__).parents[1] / "weights"
 DRAFT_OPTIONS = {"peak_lr": 2e-2, "tokens_a_step": 4096}  # a small model likes large and many steps
-SAMPLED_SHARE = 0.7
+SAMPLED_SHARE = 0.6
 """Of the draft's training windows, those that the target wrote; the others are from the books."""
 
 
@@ -143,8 +143,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/pair"), help="checkpoints and token files")
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the finished models go")
     parser.add_argument("--target-tokens", type=float, default=12.5e6)
-    parser.add_argument("--sampled-tokens", type=float, default=1e6, help="that the target writes for the draft")
-    parser.add_argument("--draft-tokens", type=float, default=8e6)
+    parser.add_argument("--sampled-tokens", type=float, default=1.6e6, help="that the target writes for the draft")
+    parser.add_argument("--draft-tokens", type=float, default=17e6)
     parser.add_argument("--mismatched-tokens", type=float, default=3e6)
     parser.add_argument("--target-hours", type=float, help="for the card, where the checkpoint does not tell")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -68,7 +68,7 @@ def sample_target(
     *,
     count: int,
     file: Path,
-    temperatures: tuple[float, ...] = (0.8, 0.0),
+    temperatures: tuple[float, ...] = (0.8, 0.8, 0.0),
     rows: int = 128,
     seed: int = 0,
 ) -> np.ndarray:
