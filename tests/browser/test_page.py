@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
@@ -127,8 +128,10 @@ def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
     lab.page.focus(".text")
     lab.page.keyboard.press("End")
     lab.page.keyboard.press("ArrowLeft")
-    assert lab.page.locator(".token.focused").count() == 1
-    assert "p = " in tip.inner_text()
+    focused = lab.page.locator(".token.focused .word")
+    assert focused.count() == 1
+    assert f"{focused.inner_text()}”" in tip.inner_text()
+    assert re.search(r"\bp\b", tip.inner_text())
     lab.page.keyboard.press("Home")
     assert "prompt" in tip.inner_text()
 
