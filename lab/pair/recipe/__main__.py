@@ -127,6 +127,7 @@ class Recipe:
             "sampled_share": SAMPLED_SHARE,
             "python": Path(self._python_file).stem.removeprefix("python-"),
             "python_tokens": len(self.python_tokens),
+            "remark": self.args.remark,
         }
         report.write(report.measure(self.args.out, self.split, records, notes, self.args.device), self.args.out)
         print(f"wrote {self.args.out / 'README.md'}", flush=True)
@@ -147,6 +148,7 @@ def main() -> None:
     parser.add_argument("--draft-tokens", type=float, default=17e6)
     parser.add_argument("--mismatched-tokens", type=float, default=3e6)
     parser.add_argument("--target-hours", type=float, help="for the card, where the checkpoint does not tell")
+    parser.add_argument("--remark", default="", help="for the card: what was done otherwise than these options say")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--no-compile", dest="compiled", action="store_false")
     args = parser.parse_args()

@@ -171,6 +171,8 @@ itself wrote, the others from the books.
 
 {_training(models)}
 
+{corpus.get("remark", "")}
+
 Held out from all training: {unseen} as a whole, and the last hundredth of every other book.
 
 ## How well they foretell text
