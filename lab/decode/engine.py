@@ -101,7 +101,7 @@ class Engine:
 
         Raises:
             PromptError: the prompt is empty, not valid text, or does not fit.
-            ConfigError: speculation without a draft model.
+            ConfigError: speculation without a draft model, or more blocks than memory holds.
         """
         config = config or EngineConfig()
         sampling = sampling or SamplingParams()

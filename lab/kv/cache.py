@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from lab.config import EngineConfig
+from lab.config import ConfigError, EngineConfig
 from lab.kv.blocks import BlockPool, Occupancy
 from lab.kv.storage import KVStorage, bytes_per_token
 from lab.pair.models import LanguageModel
@@ -43,10 +43,11 @@ class Caches:
         """The cache for these settings, made if there is none.
 
         Raises:
-            torch.OutOfMemoryError: the device cannot hold it.
+            ConfigError: so many blocks do not fit in the free memory.
         """
         setting = _setting(config)
         if setting not in self._by_setting:
+            self._refuse_too_many(config)
             in_use = {key: cache for key, cache in self._by_setting.items() if cache.blocks.occupancy().live}
             self._by_setting = in_use
             num_blocks = config.num_blocks or self.default_num_blocks(config)
@@ -70,14 +71,8 @@ class Caches:
             return 0
         if _setting(config) in self._by_setting:
             return self._by_setting[_setting(config)].blocks.num_blocks
-        device = self._target.device
-        if device.type == "cuda":
-            # What torch holds back for reuse is free too: an idle cache that was dropped, say.
-            held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-            free = torch.cuda.mem_get_info(device)[0] + held_back
-        else:
-            free = psutil.virtual_memory().available
-        fitting = int(free * MEMORY_SHARE.get(device.type, 0.25)) // (config.block_size * self.token_bytes(config))
+        share = MEMORY_SHARE.get(self._target.device.type, 0.25)
+        fitting = int(self._free_bytes() * share) // self._block_bytes(config)
         useful = FULL_CONTEXTS * -(-self._target.context_length // config.block_size)
         return max(1, min(fitting, useful))
 
@@ -85,6 +80,25 @@ class Caches:
         """Blocks of all caches by state."""
         counts = [cache.blocks.occupancy() for cache in self._by_setting.values()]
         return Occupancy(*(sum(state) for state in zip(*counts, strict=True))) if counts else Occupancy(0, 0, 0)
+
+    def _refuse_too_many(self, config: EngineConfig) -> None:
+        fitting = self._free_bytes() // self._block_bytes(config)
+        if config.num_blocks and config.num_blocks > fitting:
+            raise ConfigError(
+                f"num_blocks={config.num_blocks:,} does not fit: the free memory holds {fitting:,} blocks of "
+                f"{config.block_size} tokens here. Choose fewer, or leave num_blocks at None."
+            )
+
+    def _block_bytes(self, config: EngineConfig) -> int:
+        return config.block_size * self.token_bytes(config)
+
+    def _free_bytes(self) -> int:
+        device = self._target.device
+        if device.type != "cuda":
+            return psutil.virtual_memory().available
+        # What torch holds back for reuse is free too: an idle cache that was dropped, say.
+        held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + held_back
 
     def _models(self, config: EngineConfig) -> list[LanguageModel]:
         return [self._target, self._draft] if config.speculative == "draft" else [self._target]

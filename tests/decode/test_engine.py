@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -262,6 +263,12 @@ def test_what_does_not_fit_is_refused_with_both_numbers(lab):
 def test_odd_prompts_are_refused(lab, prompt, message):
     with pytest.raises(PromptError, match=message):
         lab.stream(prompt)
+
+
+def test_more_blocks_than_memory_holds_are_refused_with_both_numbers(lab, monkeypatch):
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10**6))
+    with pytest.raises(ConfigError, match=r"num_blocks=9,999 does not fit: the free memory holds \d+ blocks of 16"):
+        lab.stream(PROMPT, EngineConfig(num_blocks=9_999))
 
 
 def test_speculation_needs_a_draft():

@@ -9,6 +9,7 @@ from safetensors import safe_open
 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.pair.loading import EMBEDDED_DRAFTS, WEIGHTS
+from lab.pair.recipe.report import render
 from lab.trace.events import Judged, Proposed
 
 MEGABYTE = 1e6
@@ -91,6 +92,10 @@ def test_a_full_context_can_be_decoded(engines):
 
 
 def test_the_card_is_about_these_weights(engines, card):
-    text = json.dumps(card)
-    assert str(engines["matched"].target.model.num_parameters()) in text
-    assert (WEIGHTS / "README.md").read_text("utf-8")
+    """Every figure people read comes out of card.json, and that is about these models."""
+    assert (WEIGHTS / "README.md").read_text("utf-8") == render(card)
+    models = {"target": engines["matched"].target}
+    models |= {EMBEDDED_DRAFTS[name]: engine.draft for name, engine in engines.items()}
+    assert card["models"].keys() == models.keys()
+    for name, model in models.items():
+        assert card["models"][name]["parameters"] == model.model.num_parameters()
