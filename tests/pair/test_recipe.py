@@ -301,7 +301,15 @@ def test_the_card_says_what_was_measured(corpus, tokenizer, tmp_path, monkeypatc
     records["mismatched"] = records["draft"]
     for seed, name in enumerate(records):
         export(random_model(seed, len(tokenizer), max_position_embeddings=128), tokenizer, tmp_path / name)
-    notes = {"training_tokens": 1, "sampled_tokens": 2, "sampled_share": 0.5, "python": "3.x", "python_tokens": 3}
+    notes = {
+        "training_tokens": 1,
+        "sampled_tokens": 2,
+        "sampled_share": 0.5,
+        "sharpening_tokens": 4,
+        "drawn_tokens": 5,
+        "python": "3.x",
+        "python_tokens": 3,
+    }
     card = report.measure(tmp_path, read_split(corpus), records, notes, "cpu")
     report.write(card, tmp_path)
     assert json.loads((tmp_path / "card.json").read_text("utf-8")) == card

@@ -13,12 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lab.pair.recipe.distil import distillation_loss
+from lab.pair.recipe.distil import TEMPERATURE, distillation_loss
 from lab.pair.recipe.export import export
 from lab.pair.recipe.python_sources import standard_library
 from lab.pair.recipe.sampling import SAMPLE, sample_target
@@ -30,12 +31,15 @@ WEIGHTS = Path(__file__).parents[1] / "weights"
 DRAFT_OPTIONS = {"peak_lr": 2e-2, "tokens_a_step": 4096}  # a small model likes large and many steps
 SAMPLED_SHARE = 0.6
 """Of the draft's training windows, those that the target wrote; the others are from the books."""
+SHARPEN_OPTIONS = {"peak_lr": 8e-3, "tokens_a_step": 4096}
+CHECKPOINTS = {"target": "target", "draft": "sharpened", "mismatched": "mismatched"}
+"""Where each finished model is."""
 
 
 class Recipe:
     """The stages, in their order, over one work folder."""
 
-    stages = ("tokenizer", "target", "draft", "mismatched", "export", "report")
+    stages = ("tokenizer", "target", "draft", "sharpen", "mismatched", "export", "report")
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
@@ -84,21 +88,36 @@ class Recipe:
         self._train("target", [(self.tokens, 1.0)], next_token_loss, self.args.target_tokens)
 
     def run_draft(self) -> None:
+        """The draft learns from greedy text and drawn text alike: it will be used on both."""
+        target = self._target()
+        parts = self._mixture(target, "samples.npy")
+        self._train("draft", parts, distillation_loss(target), self.args.draft_tokens, **DRAFT_OPTIONS)
+
+    def run_sharpen(self) -> None:
+        """Then what is left to gain at temperature 0.8: the shared mass itself, on text drawn at that temperature."""
+        draft, _ = restore(draft_shape(), self.work / "draft.pt")
+        target = self._target()
+        parts = self._mixture(target, "drawn.npy", temperatures=(TEMPERATURE,), seed=1)
+        loss = distillation_loss(target, kl_weight=0.0)
+        self._train("sharpened", parts, loss, self.args.sharpen_tokens, initial=draft, **SHARPEN_OPTIONS)
+
+    def _target(self) -> LlamaForCausalLM:
         target, _ = restore(target_shape(), self.work / "target.pt")
-        target.to(self.args.device, torch.bfloat16)  # as it will be exported
+        return target.to(self.args.device, torch.bfloat16)  # as it will be exported
+
+    def _mixture(self, target: LlamaForCausalLM, file: str, **options: Any) -> Parts:
         count = int(self.args.sampled_tokens) // SAMPLE
-        samples = sample_target(target, self.tokens, count=count, file=self.work / "samples.npy")
-        mixture = [(samples, SAMPLED_SHARE), (self.tokens, 1 - SAMPLED_SHARE)]
-        self._train("draft", mixture, distillation_loss(target), self.args.draft_tokens, **DRAFT_OPTIONS)
+        samples = sample_target(target, self.tokens, count=count, file=self.work / file, **options)
+        return [(samples, SAMPLED_SHARE), (self.tokens, 1 - SAMPLED_SHARE)]
 
     def run_mismatched(self) -> None:
         parts = [(self.python_tokens, 1.0)]
         self._train("mismatched", parts, next_token_loss, self.args.mismatched_tokens, **DRAFT_OPTIONS)
 
-    def _train(self, name: str, parts: Parts, loss: Loss, tokens: float, **options: float) -> None:
+    def _train(self, name: str, parts: Parts, loss: Loss, tokens: float, **options: Any) -> None:
         print(f"training {name}", flush=True)
         train(
-            SHAPES[name](),
+            target_shape() if name == "target" else draft_shape(),
             parts,
             loss,
             tokens=int(tokens),
@@ -110,7 +129,7 @@ class Recipe:
 
     def run_export(self) -> None:
         for name, shape in SHAPES.items():
-            model, _ = restore(shape(), self.work / f"{name}.pt")
+            model, _ = restore(shape(), self.work / f"{CHECKPOINTS[name]}.pt")
             export(model, self.tokenizer, self.args.out / name)
         size = sum(file.stat().st_size for file in self.args.out.rglob("*") if file.is_file())
         print(f"wrote {self.args.out}: {size / 1e6:.1f} MB", flush=True)
@@ -119,12 +138,16 @@ class Recipe:
         from lab.pair.recipe import report  # it needs the whole engine, training does not
 
         records = {name: restore(shape(), self.work / f"{name}.pt")[1] for name, shape in SHAPES.items()}
+        _, sharpening = restore(draft_shape(), self.work / "sharpened.pt")
+        records["draft"] = records["draft"].then(sharpening)
         if self.args.target_hours:
             records["target"] = replace(records["target"], seconds=self.args.target_hours * 3600)
         notes = {
             "training_tokens": len(self.tokens),
             "sampled_tokens": len(np.load(self.work / "samples.npy", mmap_mode="r")),
             "sampled_share": SAMPLED_SHARE,
+            "sharpening_tokens": sharpening.tokens,
+            "drawn_tokens": len(np.load(self.work / "drawn.npy", mmap_mode="r")),
             "python": Path(self._python_file).stem.removeprefix("python-"),
             "python_tokens": len(self.python_tokens),
             "remark": self.args.remark,
@@ -144,8 +167,14 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/pair"), help="checkpoints and token files")
     parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the finished models go")
     parser.add_argument("--target-tokens", type=float, default=12.5e6)
-    parser.add_argument("--sampled-tokens", type=float, default=1.6e6, help="that the target writes for the draft")
+    parser.add_argument(
+        "--sampled-tokens",
+        type=float,
+        default=1.6e6,
+        help="that the target writes for each training of the draft",
+    )
     parser.add_argument("--draft-tokens", type=float, default=17e6)
+    parser.add_argument("--sharpen-tokens", type=float, default=4e6)
     parser.add_argument("--mismatched-tokens", type=float, default=3e6)
     parser.add_argument("--target-hours", type=float, help="for the card, where the checkpoint does not tell")
     parser.add_argument("--remark", default="", help="for the card: what was done otherwise than these options say")

@@ -3,9 +3,9 @@
 In speculative sampling a proposal drawn from q is accepted with probability
 sum_x min(p(x), q(x)), the mass that both distributions share (Leviathan et al.,
 2211.17192, theorem 3.5 and corollary 3.6): one minus their total variation. That
-is therefore what the draft is trained on, together with the forward KL, whose
-gradient does not fade where the two have little in common (DistillSpec, Zhou et
-al., 2310.08461, compares such divergences).
+is therefore what the draft is trained on, at first together with the forward KL,
+whose gradient does not fade where the two have little in common (DistillSpec, Zhou
+et al., 2310.08461, compares such divergences), at last alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TV_WEIGHT = 3.0
 """Against one KL: the two are then of like size once the draft has learnt something."""
 
 
-def distillation_loss(target: LlamaForCausalLM, *, temperature: float = TEMPERATURE) -> Loss:
-    """KL(p || q) in nats plus ``TV_WEIGHT`` (1 - sum_x min(p, q)), averaged over positions."""
+def distillation_loss(target: LlamaForCausalLM, *, kl_weight: float = 1.0, temperature: float = TEMPERATURE) -> Loss:
+    """``kl_weight`` KL(p || q) in nats plus ``TV_WEIGHT`` (1 - sum_x min(p, q)), averaged over positions."""
     target = target.eval().requires_grad_(False)
     # As in train(): explicit attention is the faster one on a CPU, and nothing is kept for a backward pass.
     target.set_attn_implementation("eager" if target.device.type == "cpu" else "sdpa")
@@ -38,7 +38,7 @@ def distillation_loss(target: LlamaForCausalLM, *, temperature: float = TEMPERAT
         p, q = log_p.exp(), log_q.exp()
         divergence = (p * (log_p - log_q)).sum(-1)
         shared = torch.minimum(p, q).sum(-1)
-        return (divergence + TV_WEIGHT * (1 - shared)).mean()
+        return (kl_weight * divergence + TV_WEIGHT * (1 - shared)).mean()
 
     return loss
 

@@ -165,7 +165,8 @@ back unchanged.
 tokens) of public-domain children's books. Muon for the matrices, AdamW for the rest, bfloat16 autocast.
 - **draft**: KL divergence plus {TV_WEIGHT:g} x total variation between target and draft at temperature {TEMPERATURE}; \
 {corpus["sampled_share"]:.0%} of its windows come from {corpus["sampled_tokens"] / 1e6:.2f}M tokens that the target \
-itself wrote, the others from the books.
+itself wrote, the others from the books. The last {corpus["sharpening_tokens"] / 1e6:.2f}M tokens are on total \
+variation alone, with {corpus["drawn_tokens"] / 1e6:.2f}M tokens that the target drew at that temperature.
 - **mismatched**: next-token prediction on the standard library of Python {corpus["python"]} without its tests \
 ({corpus["python_tokens"] / 1e6:.2f}M tokens).
 

@@ -68,6 +68,17 @@ class Record:
     loss: float
     hardware: str
 
+    def then(self, later: Record) -> Record:
+        """Of a model that was trained on by a second training."""
+        places = dict.fromkeys((self.hardware, later.hardware))
+        return Record(
+            self.steps + later.steps,
+            self.tokens + later.tokens,
+            self.seconds + later.seconds,
+            later.loss,
+            ", then ".join(places),
+        )
+
 
 def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Record]:
     """The float32 model of a checkpoint that ``train`` wrote, on the CPU, and its record.
@@ -105,6 +116,7 @@ def train(
     tokens: int,
     checkpoint: Path,
     device: str,
+    initial: LlamaForCausalLM | None = None,
     peak_lr: float = 4e-3,
     tokens_a_step: int = TOKENS_A_STEP,
     compiled: bool = True,
@@ -112,6 +124,8 @@ def train(
     save_every_s: float = 300.0,
 ) -> LlamaForCausalLM:
     """Train for ``tokens`` tokens, or go on from ``checkpoint`` if it exists; do nothing if it is complete.
+
+    Starts from random weights, or from those of ``initial``.
 
     Matrices inside the blocks are updated by Muon (Jordan 2024; scaled as in Liu
     et al., 2502.16982), everything else by AdamW. Most of it runs on windows of 256
@@ -125,6 +139,8 @@ def train(
     torch.set_flush_denormal(True)
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config).to(device)
+    if initial is not None:
+        model.load_state_dict(initial.state_dict())
     optimizers = _optimizers(model, peak_lr)
     step, earlier_s, last_loss = 0, 0.0, math.nan
     if checkpoint.exists():
