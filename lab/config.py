@@ -7,7 +7,7 @@ exception types defined here, with a sentence that says what would be right.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
 
 class LabError(Exception):
@@ -32,53 +32,88 @@ class PoolExhaustedError(LabError):
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """The four toggles and their sizes.
+    """What a request asks of the engine.
+
+    The first seven settings belong to a pool of cache blocks: requests that agree on
+    them share one pool and are computed in one batch. The others are a request's own.
 
     Attributes:
         kv_cache: keep the keys and values of past tokens. Off: every step
             computes the whole sequence again.
         kv_dtype: what a cache slot holds. "auto" is the model's own dtype,
-            "int8" one byte a number and a float32 scale per token and KV head.
+            "int8" one byte a number and a float32 scale per token and KV head,
+            "int4" half a byte a number and a bfloat16 scale per group of numbers.
         paged: hand out cache blocks as they fill. Off: a sequence's whole run
             of blocks is reserved, side by side, when it starts.
         block_size: token positions in a block.
         num_blocks: blocks in the pool. None: from the memory that is free.
-        speculative: "off", or "draft": a second, smaller model proposes tokens
-            that the target verifies in one pass.
-        num_speculative_tokens: gamma, the tokens proposed a round.
+        enable_prefix_caching: full blocks stay findable by their tokens; a prompt that
+            begins as an earlier one did shares its blocks and computes the rest.
+        eviction: which cached prefix is given up for a new block. "lru": the one least
+            recently used. "priority": the one of lowest ``cache_priority``, then as "lru".
+        cache_priority: of the prefixes this request leaves behind, 0 to 9.
+        speculative: who proposes tokens for the target to verify in one pass. "draft": a second,
+            smaller model. "ngram": the text itself, what followed its last few tokens before
+            (prompt lookup). "early_exit": the target's own first layers. "synthetic": the
+            target's own next token, right with a chosen probability; it costs nothing and is no
+            drafter, but shows how speed follows acceptance. "off": nobody.
+        num_speculative_tokens: gamma, the tokens proposed a round; with ``adaptive_window`` the most.
+        adaptive_window: let gamma follow recent acceptance and measured costs (``lab.decode.window``).
+        prompt_lookup_min, prompt_lookup_max: tokens that must match for "ngram"; longer matches first.
+        early_exit_layer: layers that "early_exit" computes. None: a quarter of them.
+        synthetic_acceptance_rate: probability that a "synthetic" proposal is right.
 
     Raises:
-        ConfigError: a value out of range, or INT8 or paged without a cache.
+        ConfigError: a value out of range, or a setting of the cache without a cache.
     """
 
     kv_cache: bool = True
-    kv_dtype: Literal["auto", "int8"] = "auto"
+    kv_dtype: Literal["auto", "int8", "int4"] = "auto"
     paged: bool = False
     block_size: int = 16
     num_blocks: int | None = None
-    speculative: Literal["off", "draft"] = "off"
+    enable_prefix_caching: bool = False
+    eviction: Literal["lru", "priority"] = "lru"
+    cache_priority: int = 0
+    speculative: Literal["off", "draft", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
+    adaptive_window: bool = False
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 4
+    early_exit_layer: int | None = None
+    synthetic_acceptance_rate: float = 0.7
 
     def __post_init__(self) -> None:
-        for name in ("kv_cache", "paged"):
+        for name in ("kv_cache", "paged", "enable_prefix_caching", "adaptive_window"):
             _require(isinstance(getattr(self, name), bool), f"{name} is True or False, not {getattr(self, name)!r}.")
-        _choice("kv_dtype", self.kv_dtype, ("auto", "int8"))
-        _choice("speculative", self.speculative, ("off", "draft"))
+        for name in ("kv_dtype", "eviction", "speculative"):
+            _choice(name, getattr(self, name), get_args(get_type_hints(EngineConfig)[name]))
         _whole("block_size", self.block_size, 1, 1024)
+        _whole("cache_priority", self.cache_priority, 0, 9)
         if self.num_blocks is not None:
             _whole("num_blocks", self.num_blocks, 1, 10_000_000)
         _whole("num_speculative_tokens", self.num_speculative_tokens, 1, 32)
+        _whole("prompt_lookup_max", self.prompt_lookup_max, 1, 32)
+        _whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
+        if self.early_exit_layer is not None:
+            _whole("early_exit_layer", self.early_exit_layer, 1, 10_000)
+        _real("synthetic_acceptance_rate", self.synthetic_acceptance_rate, 0.0, 1.0)
         if not self.kv_cache:
             _require(
                 self.kv_dtype == "auto",
-                "kv_dtype='int8' sets how cached keys and values are stored, and kv_cache is off: nothing is "
-                "stored. Turn the cache on, or leave kv_dtype at 'auto'.",
+                f"kv_dtype={self.kv_dtype!r} sets how cached keys and values are stored, and kv_cache is off: nothing "
+                "is stored. Turn the cache on, or leave kv_dtype at 'auto'.",
             )
             _require(
                 not self.paged,
                 "paged=True decides where cached keys and values go, and kv_cache is off: there are no blocks "
                 "to hand out. Turn the cache on, or paged off.",
             )
+        _require(
+            self.paged or not self.enable_prefix_caching,
+            "enable_prefix_caching=True lets sequences share blocks, and a contiguous sequence has a run of blocks "
+            "of its own. Set paged=True, or enable_prefix_caching=False.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from lab.kv.attention import StepPlan
 class ScriptedModel:
     """Stands in for ``lab.pair.models.LanguageModel``; a Markov chain, so its law is known exactly."""
 
-    layers, kv_heads, head_dim, context_length = 1, 1, 1, 64
+    layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
@@ -21,6 +21,9 @@ class ScriptedModel:
         self.table = table
         self.vocabulary = table.shape[1]
         self.model = SimpleNamespace(generation_config=None)
+
+    def identity(self) -> int:
+        return id(self.table)
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, keep: torch.Tensor

@@ -84,8 +84,11 @@ def perturbed(model: PreTrainedModel, noise: float, *, seed: int = 1) -> PreTrai
 DRAFTS = ("good", "bad", "identical")
 
 
-def engine(architecture: str = "llama", draft: str | None = None, *, seed: int = 0) -> Engine:
-    """``draft``: "identical" (the target's weights), "good" (nearly), "bad" (unrelated), or None."""
+def engine(architecture: str = "llama", draft: str | None = None, *, seed: int = 0, **limits: int) -> Engine:
+    """``draft``: "identical" (the target's weights), "good" (nearly), "bad" (unrelated), or None.
+
+    ``limits``: those of ``Engine``.
+    """
     model = random_model(architecture, seed=seed)
     drafts = {
         "identical": lambda: copy.deepcopy(model),
@@ -93,4 +96,4 @@ def engine(architecture: str = "llama", draft: str | None = None, *, seed: int =
         "bad": lambda: random_model(architecture, seed=seed + 1),
     }
     drafter = LanguageModel(drafts[draft](), draft) if draft else None
-    return Engine(LanguageModel(model, architecture), tokenizer(), drafter)
+    return Engine(LanguageModel(model, architecture), tokenizer(), drafter, **limits)

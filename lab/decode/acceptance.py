@@ -30,16 +30,18 @@ class Verdict(NamedTuple):
     next_token: torch.Tensor
 
 
-def judge_greedy(logits: torch.Tensor, proposals: torch.Tensor) -> Verdict:
-    """Keep proposals as long as each is the target's likeliest token.
+def judge_matching(own: torch.Tensor, proposals: torch.Tensor) -> Verdict:
+    """Keep the proposals that are the target's own tokens, up to the first that is not.
+
+    Under greedy decoding its own token is the likeliest. A token drawn from p before anything was
+    proposed will do as well: whatever is proposed, the tokens kept are then those drawn from p.
 
     Args:
-        logits: [..., g + 1, vocabulary], the target's, after the last known token and after each proposal.
+        own: [..., g + 1] int64, the target's, after the last known token and after each proposal.
         proposals: [..., g] int64.
     """
-    likeliest = logits.argmax(-1)
-    accepted = _leading(proposals == likeliest[..., :-1])
-    return Verdict(accepted, likeliest.gather(-1, accepted[..., None])[..., 0])
+    accepted = _leading(proposals == own[..., :-1])
+    return Verdict(accepted, own.gather(-1, accepted[..., None])[..., 0])
 
 
 def judge_sampled(
@@ -47,17 +49,20 @@ def judge_sampled(
 ) -> Verdict:
     """Keep each proposal x with probability min(1, p(x) / q(x)) until one is refused.
 
+    A proposal from a q that is not finite is refused and p drawn from: nothing is lost but time.
+
     Args:
         p: [..., g + 1, vocabulary], the target's distributions.
         q: [..., g, vocabulary], the draft's, which the proposals were drawn from.
         proposals: [..., g] int64.
         u: [..., g] float64 in [0, 1), one for each verdict.
-        u_next: [...] float64 in [0, 1), for the token after them.
+        u_next: [..., g + 1] float64 in [0, 1), for the token after them, one for each place it may have.
     """
     p_proposed = p[..., :-1, :].gather(-1, proposals[..., None])[..., 0]
     q_proposed = q.gather(-1, proposals[..., None])[..., 0]
     accepted = _leading(u * q_proposed < p_proposed)
 
+    q = torch.where(q.isfinite().all(-1, keepdim=True), q, 0.0)
     # After the last proposal there is nothing to subtract: with q = 0 the residual is p, and the
     # bonus token needs no case of its own.
     q = torch.cat([q, torch.zeros_like(p[..., :1, :])], dim=-2)
@@ -66,7 +71,7 @@ def judge_sampled(
     residual = (p_row - q.take_along_dim(row, dim=-2)[..., 0, :]).clamp_min(0)
     # A refusal where p = q everywhere can only come from rounding; the residual is then empty, and p is right.
     empty = residual.sum(-1, keepdim=True) == 0
-    return Verdict(accepted, draw(torch.where(empty, p_row, residual), u_next))
+    return Verdict(accepted, draw(torch.where(empty, p_row, residual), u_next.gather(-1, accepted[..., None])[..., 0]))
 
 
 def _leading(kept: torch.Tensor) -> torch.Tensor:

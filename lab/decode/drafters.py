@@ -1,60 +1,142 @@
-"""Who proposes tokens for the target to verify."""
+"""Who proposes tokens for the target to verify: four kinds, one interface."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from torch.nn import functional as F
 
 from lab.decode.forward import NewTokens, forward
-from lab.decode.sampling import distribution, draw
-from lab.decode.sequence import Sequence
+from lab.decode.sampling import choose, distribution
+from lab.decode.sequence import PROPOSE, Sequence
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
 
 
 class Proposals(NamedTuple):
-    """A round's proposals, on the device.
+    """One sequence's proposals for a round, on the device.
 
     Attributes:
-        tokens: [g] int64.
-        q: [g, vocabulary] float32, the distribution each was drawn from.
+        tokens: [g] int64, g > 0.
+        q: [g, vocabulary] float32, the distribution each was drawn from. None: they were not drawn
+            and are kept when they are the target's own tokens.
     """
 
     tokens: torch.Tensor
-    q: torch.Tensor
+    q: torch.Tensor | None
 
 
-class DraftModel:
-    """A smaller model with the target's tokenizer, decoding ahead by itself.
+class Drafter(Protocol):
+    """Proposes for all of its sequences of a step at once."""
 
-    Its keys and values live in the same slots as the target's, in a storage of its own.
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
+        """At most ``windows[i]`` tokens to follow ``sequences[i]``; None where it has no idea.
+
+        Anything it raises is caught: its sequences then go on without a drafter.
+        """
+
+
+class ModelDrafter:
+    """A model decoding ahead by itself, all sequences in one forward.
+
+    Either a smaller model with the target's tokenizer, whose keys and values live in
+    the same slots as the target's in a storage of its own; or the target's own first layers
+    (``early_exit``: Elhoushi et al., 2404.16710, without their training), which read what the target
+    stored, and write what it will write over.
     """
 
-    def __init__(self, model: LanguageModel, storage: KVStorage | None) -> None:
+    def __init__(self, model: LanguageModel, storage: KVStorage | None, *, early_exit: bool = False) -> None:
         self._model = model
         self._storage = storage
+        self._early_exit = early_exit
 
-    def propose(self, sequence: Sequence, count: int) -> Proposals:
-        """Decode ``count`` tokens ahead; the first pass also reads what the draft has not seen yet.
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
+        """The first forward also reads what the model has not seen yet.
 
         The last proposal is not fed back: if it is accepted, the next round begins with it.
         """
-        model, sampling = self._model, sequence.sampling
-        start = sequence.draft_length
-        unread = torch.tensor(sequence.tokens[start:], device=model.device)
-        u = None if sampling.greedy else sequence.uniforms(count).to(model.device)
-        tokens, rows = [], []
-        for i in range(count):
-            new = NewTokens(unread, start, sequence.table, keep=1)
-            logits = forward(model, [new], self._storage)[0]
-            q = distribution(logits, sampling)
-            token = (logits.argmax(-1) if u is None else draw(q, u[i]))[None]
-            tokens.append(token)
-            rows.append(q)
-            if sequence.table:
-                start, unread = start + len(unread), token
-            else:
-                unread = torch.cat([unread, token])
-        sequence.draft_length = start
-        return Proposals(torch.cat(tokens), torch.stack(rows))
+        device = self._model.device
+        starts = [s.computed if self._early_exit else s.draft_length for s in sequences]
+        unread = [torch.tensor(s.tokens[start:], device=device) for s, start in zip(sequences, starts, strict=True)]
+        draws = [s.draws[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        tokens: list[list[torch.Tensor]] = [[] for _ in sequences]
+        rows: list[list[torch.Tensor]] = [[] for _ in sequences]
+        for i in range(max(windows)):
+            active = [k for k, window in enumerate(windows) if window > i]
+            batch = [NewTokens(unread[k], starts[k], sequences[k].table, keep=1) for k in active]
+            logits = forward(self._model, batch, self._storage)
+            samplings = [sequences[k].sampling for k in active]
+            q = distribution(logits, samplings)
+            chosen = choose(logits, q, samplings, torch.stack([draws[k][i] for k in active]).to(device))
+            for row, k in enumerate(active):
+                token = chosen[row : row + 1]
+                tokens[k].append(token)
+                rows[k].append(q[row])
+                if sequences[k].table:
+                    starts[k], unread[k] = starts[k] + len(unread[k]), token
+                else:
+                    unread[k] = torch.cat([unread[k], token])
+        if not self._early_exit:
+            for sequence, start in zip(sequences, starts, strict=True):
+                sequence.draft_length = start
+        return [Proposals(torch.cat(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
+
+
+class PromptLookup:
+    """What followed the text's last few tokens when they last occurred in it: no model, no cost.
+
+    Saxena, "Prompt Lookup Decoding" (2023); Yang et al., 2304.04487. It draws nothing: q is 1 on its
+    proposal, so that speculative sampling keeps it with probability p.
+    """
+
+    def __init__(self, shortest: int, longest: int, vocabulary: int, device: torch.device) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._vocabulary = vocabulary
+        self._device = device
+
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
+        result: list[Proposals | None] = []
+        for sequence, window in zip(sequences, windows, strict=True):
+            found = lookup(sequence.tokens, window, self._shortest, self._longest)
+            tokens = torch.tensor(found, dtype=torch.long, device=self._device)
+            result.append(Proposals(tokens, F.one_hot(tokens, self._vocabulary).float()) if found else None)
+        return result
+
+
+def lookup(tokens: list[int], count: int, shortest: int, longest: int) -> list[int]:
+    """Up to ``count`` tokens that followed the last earlier occurrence of the longest ending that has one."""
+    text = np.asarray(tokens)
+    for length in range(min(longest, len(text) - 1), shortest - 1, -1):
+        windows = np.lib.stride_tricks.sliding_window_view(text[:-1], length)
+        found = np.flatnonzero((windows == text[-length:]).all(axis=1))
+        if len(found):
+            begin = int(found[-1]) + length
+            return tokens[begin : begin + count]
+    return []
+
+
+class Synthetic:
+    """Not a drafter: it knows what the target will say, and says it with probability ``rate``.
+
+    ``own`` are the tokens of the same request decoded plainly before. A proposal that is not the target's
+    token is refused, and the target's comes in its place: the text is the plain one at any rate.
+    """
+
+    def __init__(self, rate: float, own: list[int], vocabulary: int, device: torch.device) -> None:
+        self._rate = rate
+        self._own = own
+        self._vocabulary = vocabulary
+        self._device = device
+
+    def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
+        result: list[Proposals | None] = []
+        for sequence, window in zip(sequences, windows, strict=True):
+            first = sequence.generated
+            known = self._own[first : first + window]
+            right = (sequence.draws[first : first + len(known), PROPOSE] < self._rate).tolist()
+            said = [token if told else (token + 1) % self._vocabulary for token, told in zip(known, right, strict=True)]
+            result.append(Proposals(torch.tensor(said, device=self._device), None) if said else None)
+        return result

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
 
-from lab.kv.attention import Span, StepPlan
+from lab.kv.attention import Group, StepPlan
 from lab.kv.blocks import BlockTable
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
@@ -27,6 +28,10 @@ class NewTokens(NamedTuple):
     table: BlockTable | None
     keep: int
 
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.token_ids)
+
 
 def forward(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None) -> torch.Tensor:
     """Compute the new tokens of every sequence in ``batch`` and store their keys and values.
@@ -34,36 +39,69 @@ def forward(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | N
     Returns:
         [sum of keep, vocabulary] float32 logits, sequence by sequence.
     """
-    device = model.device
-    spans, positions, kept, first = [], [], [], 0
-    for new in batch:
-        count = len(new.token_ids)
-        positions.append(torch.arange(new.start, new.start + count, device=device))
-        kept.append(torch.arange(first + count - new.keep, first + count, device=device))
-        spans.append(_span(new, first, count, device))
-        first += count
+    order = sorted(range(len(batch)), key=lambda i: _shape(batch[i], i))
+    first_row, kept, rows = {}, [], 0
+    for i in order:
+        first_row[i] = rows
+        rows += len(batch[i].token_ids)
+    for i, new in enumerate(batch):
+        last = first_row[i] + len(new.token_ids)
+        kept += range(last - new.keep, last)
+
+    groups, positions, writes = [], [], []
+    for _, members in groupby(order, key=lambda i: _shape(batch[i], i)):
+        indices = list(members)
+        group, position, write = _group(model, [batch[i] for i in indices], first_row[indices[0]])
+        groups.append(group)
+        positions.append(position)
+        writes.append(write)
     return model.forward(
-        torch.cat([new.token_ids for new in batch]),
+        torch.cat([batch[i].token_ids for i in order]),
         torch.cat(positions),
-        StepPlan(tuple(spans), storage),
-        torch.cat(kept),
+        StepPlan(tuple(groups), torch.cat(writes) if storage else None, storage),
+        torch.tensor(kept, dtype=torch.long, device=model.device),
     )
 
 
-def _span(new: NewTokens, first: int, count: int, device: torch.device) -> Span:
-    stop = new.start + count
-    mask = None
-    if count > 1:
-        position = torch.arange(stop, device=device)
-        mask = position <= position[new.start :, None]
+def _shape(new: NewTokens, index: int) -> tuple[int, ...]:
+    """Sequences that agree on this are computed together: padding then costs less than half.
+
+    Without a cache the packed rows themselves are read, and each sequence is on its own.
+    """
     if new.table is None:
-        return Span(first, count, mask)
-    size = new.table.pool.block_size
-    if not new.table.paged:
+        return len(new.token_ids), index
+    return len(new.token_ids), -new.stop.bit_length()
+
+
+def _group(
+    model: LanguageModel, members: list[NewTokens], first: int
+) -> tuple[Group, torch.Tensor, torch.Tensor | None]:
+    """The group whose rows begin at ``first``, with its rows' positions and slots to write, [S * T] int64 each."""
+    device, count, sequences = model.device, len(members[0].token_ids), len(members)
+    rows = slice(first, first + sequences * count)
+    longest = max(new.stop for new in members)
+    starts = torch.tensor([[new.start] for new in members], device=device)
+    position = starts + torch.arange(count, device=device)  # [S, T]
+    everything = torch.arange(longest, device=device)
+    mask = None
+    if count > 1 or sequences > 1:
+        mask = everything <= position[:, :, None]
+        mask = (mask.repeat(1, model.query_groups, 1) if count > 1 else mask)[:, None]
+    if members[0].table is None:
+        return Group(rows, sequences, mask), position.flatten(), None
+
+    table = members[0].table
+    size = table.pool.block_size
+    if sequences == 1 and not table.paged:
         # The blocks are neighbours, so the slots are one run: reading them needs no gathering.
-        base = new.table.blocks[0] * size
-        write = torch.arange(base + new.start, base + stop, device=device)
-        return Span(first, count, mask, write, slice(base, base + stop))
-    blocks = torch.tensor(new.table.blocks[: -(-stop // size)], device=device)
-    slots = (blocks[:, None] * size + torch.arange(size, device=device)).flatten()[:stop]
-    return Span(first, count, mask, slots[new.start :], slots)
+        base = table.blocks[0] * size
+        return Group(rows, 1, mask, slice(base, base + longest)), position[0], base + position[0]
+    height = -(-longest // size)
+    padded = [(new.table.blocks[:height] + [new.table.blocks[0]] * height)[:height] for new in members]
+    blocks = torch.tensor(padded, device=device)
+    slots = (blocks[:, :, None] * size + torch.arange(size, device=device)).flatten(1)[:, :longest]
+    write = slots.gather(1, position)
+    if sequences > 1:
+        # Padding is masked, but must hold numbers: 0 x NaN is NaN. A sequence's first slot does.
+        slots = torch.where(everything <= position[:, -1:], slots, slots[:, :1])
+    return Group(rows, sequences, mask, slots.flatten()), position.flatten(), write.flatten()

@@ -4,20 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite
+from typing import NamedTuple
 
 import torch
 
-from lab.config import LabError, SamplingParams
-from lab.decode.acceptance import judge_greedy, judge_sampled
+from lab.decode.acceptance import judge_matching, judge_sampled
 from lab.decode.drafters import Proposals
-from lab.decode.sampling import distribution
-from lab.decode.sequence import Sequence
+from lab.decode.sampling import choose, distribution
+from lab.decode.sequence import CHOOSE, JUDGE, Sequence
 from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered
+
+
+class Round(NamedTuple):
+    """What is to be judged of one sequence: its proposals, and the target's logits after each.
+
+    ``proposals`` None: a step without any, which gives one token.
+    """
+
+    sequence: Sequence
+    proposals: Proposals | None
+
+    @property
+    def window(self) -> int:
+        return len(self.proposals.tokens) if self.proposals else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """On the host. ``p``, ``q`` and ``u`` are of the proposed tokens, ``p_next`` of the token after them."""
+    """On the host. ``p``, ``q`` and ``u`` are of the proposed tokens, ``p_next`` of the token after them.
+
+    ``finite``: the target's output is. ``draft_finite``: the drafter's is; proposals that follow from what
+    is not are left out.
+    """
 
     proposed: list[int]
     p: list[float]
@@ -26,46 +46,110 @@ class Outcome:
     accepted: int
     next_token: int
     p_next: float
+    finite: bool
+    draft_finite: bool
 
 
-def judge(
-    logits: torch.Tensor, proposals: Proposals | None, sampling: SamplingParams, u: torch.Tensor | None
-) -> Outcome:
+def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
     """Judge on the device, then bring everything the host needs over in one copy.
 
     Args:
-        logits: [g + 1, vocabulary] float32, the target's.
-        u: [g + 1] float64 on the CPU, one for each verdict and one for the token after. None: greedy.
-
-    Raises:
-        LabError: the model's output is not finite.
+        logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
     """
-    p = distribution(logits, sampling)
-    if proposals is None:
-        proposals = Proposals(torch.empty(0, dtype=torch.long, device=p.device), p[:0])
-    tokens, q = proposals
-    if u is None:
-        accepted, next_token = judge_greedy(logits, tokens)
-    else:
-        on_device = u.to(p.device)
-        accepted, next_token = judge_sampled(p, q, tokens, on_device[:-1], on_device[-1])
-    p_proposed = p[:-1].gather(-1, tokens[:, None])[:, 0]
-    q_proposed = q.gather(-1, tokens[:, None])[:, 0]
-    p_next = p[accepted, next_token]
+    samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
+    p = distribution(logits, samplings)
+    draws = [round.sequence.draws[_places(round)] for round in rounds]
+    u = torch.cat(draws).to(logits.device)  # [rows, 3]
+    own = choose(logits, p, samplings, u[:, CHOOSE])
+
+    first_row, rows = [], 0
+    for round in rounds:
+        first_row.append(rows)
+        rows += round.window + 1
+
+    def kind(i: int) -> tuple[int, bool, bool]:
+        return rounds[i].window, _drawn(rounds[i]), _has_q(rounds[i])
+
+    packed, order = [], sorted(range(len(rounds)), key=kind)
+    for (window, drawn, _), members in groupby(order, key=kind):
+        indices = list(members)
+        index = torch.tensor([first_row[i] for i in indices], device=logits.device)[:, None]
+        index = index + torch.arange(window + 1, device=logits.device)  # [S, window + 1]
+        packed.append(_judge_alike(p, u, own, index, [rounds[i].proposals for i in indices], drawn))
     # One tensor, one copy; float64 holds every token id exactly.
-    packed = torch.cat([tokens, p_proposed, q_proposed, accepted[None], next_token[None], p_next[None]]).double()
-    numbers = packed.tolist()
-    if not all(0 <= number < float("inf") for number in numbers):
-        raise LabError("The model's output is not finite. Try dtype='float32', or other weights.")
-    g = len(tokens)
+    numbers = iter(torch.cat(packed).tolist())
+
+    outcomes: dict[int, Outcome] = {}
+    for i in order:
+        window = rounds[i].window
+        some = [next(numbers) for _ in range(3 * window + 3)]
+        outcomes[i] = _outcome(some, window, draws[i][:, JUDGE].tolist() if _drawn(rounds[i]) else None)
+    return [outcomes[i] for i in range(len(rounds))]
+
+
+def _places(round: Round) -> slice:
+    """The output's places that the round may fill."""
+    first = round.sequence.generated
+    return slice(first, first + round.window + 1)
+
+
+def _drawn(round: Round) -> bool:
+    """Whether verdicts are drawn; else a proposal is kept when it is the target's own token."""
+    return _has_q(round) and not round.sequence.sampling.greedy
+
+
+def _has_q(round: Round) -> bool:
+    return round.proposals is not None and round.proposals.q is not None
+
+
+def _judge_alike(
+    p: torch.Tensor,
+    u: torch.Tensor,
+    own: torch.Tensor,
+    index: torch.Tensor,
+    proposals: list[Proposals | None],
+    drawn: bool,
+) -> torch.Tensor:
+    """Judge S rounds of one window g at the rows ``index`` [S, g + 1]. Returns the numbers of each, one after another.
+
+    They are: g proposals, their p, their q, the number accepted, the next token and its p.
+    """
+    rows, window = index.shape[0], index.shape[1] - 1
+    tokens = torch.empty(rows, 0, dtype=torch.long, device=p.device)
+    q_proposed = torch.ones(rows, window, device=p.device)
+    if window:
+        tokens = torch.stack([some.tokens for some in proposals])
+        if proposals[0].q is not None:
+            q = torch.stack([some.q for some in proposals])
+            q_proposed = q.gather(-1, tokens[..., None])[..., 0]
+    p = p[index]  # [S, g + 1, vocabulary]
+    if drawn:
+        accepted, next_token = judge_sampled(p, q, tokens, u[index[:, :-1], JUDGE], u[index, CHOOSE])
+    else:
+        accepted, next_token = judge_matching(own[index], tokens)
+    p_proposed = p[:, :-1].gather(-1, tokens[..., None])[..., 0]
+    after = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
+    p_next = after.gather(-1, next_token[:, None])
+    numbers = [tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next]
+    return torch.cat([part.double() for part in numbers], dim=1).flatten()
+
+
+def _outcome(numbers: list[float], window: int, u: list[float] | None) -> Outcome:
+    tokens, p, q = numbers[:window], numbers[window : 2 * window], numbers[2 * window : 3 * window]
+    accepted, next_token, p_next = numbers[3 * window :]
+    sound = next((i for i, value in enumerate(q) if not isfinite(value)), window)
+    if accepted > sound:  # greedy: the target agrees by itself with what a broken draft came upon
+        accepted, next_token, p_next = sound, tokens[sound], p[sound]
     return Outcome(
-        proposed=[int(token) for token in numbers[:g]],
-        p=numbers[g : 2 * g],
-        q=numbers[2 * g : 3 * g],
-        u=None if u is None else u[:g].tolist(),
-        accepted=int(numbers[3 * g]),
-        next_token=int(numbers[3 * g + 1]),
-        p_next=numbers[3 * g + 2],
+        proposed=[int(token) for token in tokens[:sound]],
+        p=p[:sound],
+        q=q[:sound],
+        u=u[:sound] if u else None,
+        accepted=int(accepted),
+        next_token=int(next_token),
+        p_next=p_next,
+        finite=all(isfinite(value) for value in (*p, p_next)),
+        draft_finite=sound == window,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from lab.config import SamplingParams
 
 
-def distribution(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[SamplingParams]) -> torch.Tensor:
     """The distribution that tokens are drawn from: temperature, then top-k, then top-p.
 
     Speculation applies it to draft and target alike, before p and q are compared.
@@ -15,24 +17,28 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor
 
     Args:
         logits: [..., vocabulary] float32.
+        sampling: for all rows, or one for each row of [rows, vocabulary].
 
     Returns:
         [..., vocabulary] float32, each row summing to 1.
     """
-    if sampling.greedy:
-        return logits.softmax(-1)
-    logits = logits / sampling.temperature
-    if 0 < sampling.top_k < logits.shape[-1]:
-        weakest = logits.topk(sampling.top_k, dim=-1).values[..., -1:]
-        logits = logits.masked_fill(logits < weakest, -torch.inf)
-    probabilities = logits.softmax(-1)
-    if sampling.top_p < 1:
-        ordered, order = probabilities.sort(dim=-1, descending=True)
-        # A token stays while those before it have not reached top_p: the first always stays.
-        beyond = ordered.cumsum(-1) - ordered >= sampling.top_p
-        probabilities = probabilities.masked_fill(beyond.scatter(-1, order, beyond), 0.0)
-        probabilities = probabilities / probabilities.sum(-1, keepdim=True)
-    return probabilities
+    rows = [sampling] if isinstance(sampling, SamplingParams) else sampling
+    device, vocabulary = logits.device, logits.shape[-1]
+
+    def column(values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, device=device)[:, None] if len(values) > 1 else torch.tensor(values, device=device)
+
+    p = (logits / column([1.0 if row.greedy else row.temperature for row in rows])).softmax(-1)
+    if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
+        return p
+    ordered, order = p.sort(dim=-1, descending=True)
+    top_k = column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows])
+    ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k, 0.0)
+    # A token stays while those before it have not reached top_p of what top-k left: the first always stays.
+    top_p = column([torch.inf if row.greedy or row.top_p == 1 else row.top_p for row in rows])
+    before = ordered.cumsum(-1) - ordered
+    ordered = ordered.masked_fill(before >= top_p * ordered.sum(-1, keepdim=True), 0.0)
+    return torch.zeros_like(p).scatter(-1, order, ordered / ordered.sum(-1, keepdim=True))
 
 
 def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
@@ -51,3 +57,20 @@ def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     token = torch.searchsorted(cumulative, point[..., None], right=True)[..., 0]
     return token.clamp_max(weights.shape[-1] - 1)  # only weights that are not finite get that far
+
+
+def choose(logits: torch.Tensor, p: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor) -> torch.Tensor:
+    """The next token of each row: the likeliest where it is greedy, else drawn from ``p``.
+
+    Args:
+        logits, p: [rows, vocabulary].
+        u: [rows] float64 in [0, 1).
+
+    Returns:
+        [rows] int64.
+    """
+    greedy = [row.greedy for row in sampling]
+    if all(greedy):
+        return logits.argmax(-1)
+    drawn = draw(p, u)
+    return torch.where(torch.tensor(greedy, device=p.device), logits.argmax(-1), drawn) if any(greedy) else drawn

@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.text import TextStream
 from lab.kv.blocks import BlockTable
-from lab.trace.events import StopReason
+from lab.kv.prefix import Prefix
+from lab.trace.events import Finished, StopReason
 from lab.trace.recorder import Recorder
 
+if TYPE_CHECKING:
+    from lab.decode.drafters import Drafter
+    from lab.decode.window import Window
 
-@dataclass(slots=True)
+PROPOSE, JUDGE, CHOOSE = range(3)
+"""The columns of ``Sequence.draws``."""
+
+
+@dataclass(slots=True, eq=False)
 class Sequence:
     """The state of a request between steps.
 
     Attributes:
+        prompt: the text that was asked for.
+        order: sequences are served in this order; it is their owner number in block events.
         tokens: prompt and output, oldest first.
         end: the length at which it stops, by max_tokens or the model's context.
+        draws: [end - prompt_length, 3] float64 in [0, 1), for each token of the output: to propose
+            it, to judge the proposal, and to choose it in a proposal's place. They belong to
+            the place and come from the seed alone: no other sequence, no preemption and no
+            window changes them. A place is judged once, so none is used twice.
         table: its cache blocks; ``table.length`` tokens have the target's keys and
             values. None without a cache.
         draft_length: tokens that have the draft's keys and values, in the same slots.
-        random: its own generator: its draws depend on its seed alone.
+        root: where the chain of its prefixes begins: which models compute them.
+        leader: another sequence with the same prompt, whose blocks it may begin with.
+        oracle: the same request decoded plainly, for a synthetic drafter to know the answers from.
+        drafter: who proposes; None: nobody (yet).
+        gave_up_drafter: it failed, and another is not wanted.
+        cached_tokens: tokens that were not computed when it was admitted last.
     """
 
+    prompt: str
+    order: int
     tokens: list[int]
     prompt_length: int
     end: int
@@ -33,21 +56,39 @@ class Sequence:
     sampling: SamplingParams
     text: TextStream
     recorder: Recorder
-    random: torch.Generator
     eos: frozenset[int]
+    window: Window
+    root: Prefix
+    leader: Sequence | None = None
+    oracle: Sequence | None = None
+    drafter: Drafter | None = None
+    gave_up_drafter: bool = False
     table: BlockTable | None = None
     draft_length: int = 0
+    cached_tokens: int = 0
     step: int = 0
     reason: StopReason | None = None
+    finished: bool = False
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    draws: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        seeded = torch.Generator().manual_seed(self.sampling.seed)
+        self.draws = torch.rand(self.end - self.prompt_length, 3, generator=seeded, dtype=torch.float64)
+
+    @property
+    def generated(self) -> int:
+        return len(self.tokens) - self.prompt_length
 
     @property
     def computed(self) -> int:
         """Tokens the target need not compute again."""
         return self.table.length if self.table else 0
 
-    def uniforms(self, count: int) -> torch.Tensor:
-        """The next ``count`` uniform draws, [count] float64 on the CPU."""
-        return torch.rand(count, generator=self.random, dtype=torch.float64)
+    @property
+    def outstanding(self) -> int:
+        """Known tokens that are still to compute; at least the newest."""
+        return len(self.tokens) - self.computed
 
     def append(self, token_id: int) -> str:
         """Add a token to the output and return the text it adds; sets ``reason`` if it is the last."""
@@ -66,3 +107,18 @@ class Sequence:
         if self.table:
             self.table.roll_back(length)
             self.draft_length = min(self.draft_length, length)
+
+    def release(self) -> None:
+        """Give the cache back: all tokens will have to be computed again."""
+        if self.table:
+            self.table.release()
+        self.draft_length = 0
+
+    def finish(self, reason: StopReason, message: str = "") -> None:
+        """Give everything back and say why it is over. The second time nothing happens."""
+        if self.finished:
+            return
+        self.reason = reason
+        self.release()
+        self.recorder.emit(Finished, reason=reason, text=self.text.flush(), message=message)
+        self.finished = True

@@ -22,29 +22,36 @@ NAME = "decode_lab"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The new tokens of one sequence in a packed forward.
+class Group:
+    """Sequences that bring equally many new tokens and are about equally long: one call of the kernel.
 
     Attributes:
-        first, count: its rows are first .. first + count - 1 of the packed tokens.
-        mask: [count, length] bool, which of its positions each new token may see: those up to its
-            own. None for a single new token, which sees all.
-        write: [count] int64, a slot for each new token. None without a cache.
-        read: the slots of all its positions so far, the new ones included, in order. None without a cache.
+        rows: theirs of the packed tokens, sequence by sequence.
+        sequences: how many they are; S below. Each has T new tokens and at most L in all.
+        mask: [S, 1, G * T or 1, L] bool, which of its positions each new token may see: those up to its
+            own. G: query heads that share a KV head. None: every new token sees all.
+        read: the slots of all their positions so far, the new ones included, in order: a run of
+            slots, or [S * L] int64, the shorter ones padded. None without a cache.
     """
 
-    first: int
-    count: int
+    rows: slice
+    sequences: int
     mask: torch.Tensor | None
-    write: torch.Tensor | None = None
     read: slice | torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a packed forward needs beside its tokens. ``storage`` is None without a cache."""
+    """What a packed forward of N tokens needs beside them.
 
-    spans: tuple[Span, ...]
+    Attributes:
+        groups: in the order of their rows.
+        write: [N] int64, a slot for each new token. None without a cache.
+        storage: None without a cache.
+    """
+
+    groups: tuple[Group, ...]
+    write: torch.Tensor | None
     storage: KVStorage | None
 
 
@@ -77,38 +84,42 @@ def attention(
             "this model's attention is driven by the lab's engine and needs a step plan; to call the model "
             "yourself, do so inside `with engine.target.stock_attention():`"
         )
+    new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if plan.storage is not None:
+        layer = plan.storage.layers[module.layer_idx]
+        layer.write(plan.write, new_key, new_value)
     outputs = []
-    for span in plan.spans:
-        rows = slice(span.first, span.first + span.count)
-        new_key, new_value = key[0, :, rows].transpose(0, 1), value[0, :, rows].transpose(0, 1)
+    for group in plan.groups:
         if plan.storage is not None:
-            layer = plan.storage.layers[module.layer_idx]
-            layer.write(span.write, new_key, new_value)
-            new_key, new_value = layer.read(span.read)
-        outputs.append(_attend(query[0, :, rows], new_key, new_value, span.mask, scaling))
+            keys, values = layer.read(group.read)
+        else:
+            keys, values = new_key[group.rows], new_value[group.rows]
+        outputs.append(_attend(query[0, :, group.rows], keys, values, group, scaling))
     return torch.cat(outputs)[None], None
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: Group, scaling: float | None
 ) -> torch.Tensor:
-    """query [heads, T, d]; key, value [L, kv_heads, d]; mask [T, L] -> [T, heads, d].
+    """query [heads, S * T, d]; key, value [S * L, kv_heads, d] -> [S * T, heads, d].
 
     The query heads that share a KV head are laid side by side as if they were
     more queries, so that keys and values are never repeated (grouped-query
     attention: Ainslie et al., 2305.13245).
     """
-    heads, count, dim = query.shape
-    kv_heads = key.shape[1]
-    group = heads // kv_heads
+    (heads, count, dim), kv_heads, rows = query.shape, key.shape[1], group.sequences
+    count //= rows
+    shared = heads // kv_heads
+    query = query.view(kv_heads, shared, rows, count, dim).permute(2, 0, 1, 3, 4)
     out = F.scaled_dot_product_attention(
-        query.reshape(1, kv_heads, group * count, dim),
-        key.transpose(0, 1)[None],
-        value.transpose(0, 1)[None],
-        attn_mask=None if mask is None else mask.repeat(group, 1),
+        query.reshape(rows, kv_heads, shared * count, dim),
+        key.view(rows, -1, kv_heads, dim).transpose(1, 2),
+        value.view(rows, -1, kv_heads, dim).transpose(1, 2),
+        attn_mask=group.mask,
         scale=scaling,
     )
-    return out.view(heads, count, dim).transpose(0, 1)
+    out = out.view(rows, kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(rows * count, heads, dim)
 
 
 AttentionInterface.register(NAME, attention)

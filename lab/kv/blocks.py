@@ -7,28 +7,35 @@ position, in every layer. A sequence's block table maps position to slot:
 
 Two policies share this addressing, so they can be compared fairly: *contiguous*
 reserves a run of neighbouring blocks for all the tokens a sequence may ever
-have, when it starts; *paged* takes any free block when one is needed and gives
+have, when it starts; *paged* takes any block when one is needed and gives
 whole blocks back as soon as they hold nothing that is wanted.
+
+A block is **live** while a table has it, **cached** when none has but its prefix can
+still be found, and **free** otherwise. Several tables may have one block, each of
+them a reference; before one of them writes into it, it takes a copy of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from lab.config import PoolExhaustedError
-from lab.trace.events import BlockAllocated, BlockFreed
+from lab.kv.prefix import Prefix, PrefixIndex
+from lab.trace.events import BlockAllocated, BlockCopied, BlockEvicted, BlockFreed, BlockShared, BlockStored
 
 Emit = Callable[..., None]
 """Called as ``emit(EventType, **fields)``; the receiver stamps the time."""
 
+CopyBlock = Callable[[int, int], None]
+"""Called as ``copy(source, destination)``: copies all slots of a block, in every storage."""
+
+Eviction = Literal["lru", "priority"]
+
 
 class Occupancy(NamedTuple):
-    """Blocks by state; the three add up to the pool's size.
-
-    ``cached`` blocks are free but could still be hit by a shared prefix. This pool
-    keeps no prefixes: it is always 0 here.
-    """
+    """Blocks by state; the three add up to the pool's size."""
 
     free: int
     cached: int
@@ -36,84 +43,232 @@ class Occupancy(NamedTuple):
 
 
 class BlockPool:
-    """The blocks of one cache, each free or owned by one sequence."""
+    """The blocks of one cache: their references, and which prefixes they hold.
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    ``eviction`` says which cached block is given up when no free one is left. "lru": the least
+    recently used. "priority": the least recently used of the lowest priority.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, *, eviction: Eviction = "lru") -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._owner: list[int | None] = [None] * num_blocks
+        self._eviction = eviction
+        self._references = [0] * num_blocks
+        self._free = list(range(num_blocks))  # ascending
+        self._cached: dict[int, None] = {}  # in the order in which they were last used
+        self._prefixes = PrefixIndex()
+        self._priority: dict[int, int] = {}
 
     def occupancy(self) -> Occupancy:
-        live = sum(owner is not None for owner in self._owner)
-        return Occupancy(free=self.num_blocks - live, cached=0, live=live)
+        free, cached = len(self._free), len(self._cached)
+        return Occupancy(free, cached, self.num_blocks - free - cached)
 
-    def owner(self, block: int) -> int | None:
-        return self._owner[block]
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken: free and cached ones."""
+        return len(self._free) + len(self._cached)
 
-    def take(self, owner: int, count: int, *, neighbours: bool) -> list[int]:
-        """``count`` blocks for ``owner``, the lowest free ones; ``neighbours``: side by side.
+    def has_run(self, count: int) -> bool:
+        """Whether ``count`` free blocks lie side by side."""
+        return _first_run(self._free, count) is not None
+
+    def references(self, block: int) -> int:
+        """How many tables have it."""
+        return self._references[block]
+
+    def is_stored(self, block: int) -> bool:
+        """Its prefix can be found: it must not be written to."""
+        return block in self._prefixes
+
+    def prefix(self, block: int) -> Prefix:
+        """What a stored block is found by."""
+        return self._prefixes.prefix(block)
+
+    def live_blocks(self) -> list[int]:
+        return [block for block, count in enumerate(self._references) if count]
+
+    def cached_blocks(self) -> list[int]:
+        return list(self._cached)
+
+    # -- taking and giving back --------------------------------------------------------------
+
+    def take(self, count: int, emit: Emit, *, neighbours: bool = False) -> list[int]:
+        """``count`` blocks, each with one reference: the lowest free ones, then cached ones by policy.
+
+        ``neighbours``: side by side, and free.
 
         Raises:
-            PoolExhaustedError: not enough free blocks, or no run that long. Nothing is taken.
+            PoolExhaustedError: not enough blocks, or no run that long. Nothing is taken.
         """
-        free = [block for block, held_by in enumerate(self._owner) if held_by is None]
-        taken = _first_run(free, count) if neighbours else free[:count]
-        if len(taken) < count:
+        start = _first_run(self._free, count) if neighbours else 0
+        available = len(self._free) if neighbours else self.available
+        if start is None or available < count:
             side_by_side = " side by side" if neighbours else ""
             raise PoolExhaustedError(
-                f"{count} cache blocks{side_by_side} are needed and {len(free)} of {self.num_blocks} are free. "
+                f"{count} cache blocks{side_by_side} are needed and {available} of {self.num_blocks} are free. "
                 "Use a shorter prompt or fewer max_tokens, raise num_blocks, or wait for another run to end."
             )
+        taken = self._free[start : start + count]
+        del self._free[start : start + count]
+        while len(taken) < count:
+            taken.append(self._evict(emit))
         for block in taken:
-            self._owner[block] = owner
+            self._references[block] = 1
         return taken
 
-    def give_back(self, block: int, owner: int) -> None:
-        if self._owner[block] != owner:
-            raise AssertionError(f"block {block} belongs to {self._owner[block]}, not to {owner}")
-        self._owner[block] = None
+    def share(self, block: int) -> int:
+        """One more reference to a live or cached block; returns how many it has now."""
+        if not self._references[block] and block not in self._cached:
+            raise AssertionError(f"block {block} is free: there is nothing in it to share")
+        self._cached.pop(block, None)
+        self._references[block] += 1
+        return self._references[block]
+
+    def give_back(self, block: int) -> int:
+        """One reference less; returns how many are left. Without any it is cached or free."""
+        if not self._references[block]:
+            raise AssertionError(f"block {block} is given back and nobody has it")
+        self._references[block] -= 1
+        if not self._references[block]:
+            if block in self._prefixes:
+                self._cached[block] = None
+            else:
+                insort(self._free, block)
+        return self._references[block]
+
+    # -- prefixes ----------------------------------------------------------------------------
+
+    def store(self, block: int, prefix: Prefix, priority: int = 0) -> bool:
+        """Let a full live block be found by its prefix. False if another block holds that prefix already."""
+        added = self._prefixes.add(block, prefix)
+        if added:
+            self._priority[block] = priority
+        return added
+
+    def find(self, tokens: Sequence[int], root: Prefix, priority: int = 0) -> list[tuple[int, Prefix]]:
+        """The blocks that hold the beginning of ``tokens``, as far as there are, with their prefixes.
+
+        At least one token is left over: its forward gives the next token's logits.
+        """
+        found, prefix, size = [], root, self.block_size
+        for end in range(size, len(tokens), size):
+            prefix = prefix.then(tokens[end - size : end])
+            block = self._prefixes.find(prefix)
+            if block is None:
+                break
+            self._priority[block] = max(priority, self._priority[block])
+            found.append((block, self.prefix(block)))
+        return found
+
+    def _evict(self, emit: Emit) -> int:
+        # The dict is in order of use, and min() returns the first of equals.
+        by_priority = self._eviction == "priority"
+        block = min(self._cached, key=self._priority.__getitem__) if by_priority else next(iter(self._cached))
+        del self._cached[block], self._priority[block]
+        self._prefixes.remove(block)
+        emit(BlockEvicted, block=block)
+        return block
 
 
-def _first_run(free: list[int], count: int) -> list[int]:
-    """The first ``count`` consecutive numbers in the ascending list ``free``, or []."""
+def _first_run(free: list[int], count: int) -> int | None:
+    """Where ``count`` consecutive numbers begin in the ascending list ``free``."""
     start = 0
     for end in range(len(free)):
         if free[end] - free[start] != end - start:
             start = end
         if end - start + 1 == count:
-            return free[start : end + 1]
-    return []
+            return start
+    return None
 
 
 class BlockTable:
-    """The blocks of one sequence, in the order of its positions."""
+    """The blocks of one sequence, in the order of its positions.
 
-    def __init__(self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool) -> None:
+    Attributes:
+        length: tokens whose keys and values are wanted.
+    """
+
+    def __init__(self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None) -> None:
         self.pool = pool
         self.owner = owner
         self.paged = paged
         self.blocks: list[int] = []
-        self.length = 0  # tokens whose keys and values are wanted
+        self.length = 0
         self._emit = emit
+        self._copy = copy
+        self._prefixes: list[Prefix] = []  # of the blocks known to be full, from the first on
 
     @property
     def capacity(self) -> int:
         return len(self.blocks) * self.pool.block_size
 
+    def missing(self, tokens: int) -> int:
+        """Blocks to take before ``tokens`` positions can be written, a copy of the tail included."""
+        more = max(0, -(-tokens // self.pool.block_size) - len(self.blocks))
+        return more + (tokens > self.length and self._tail_is_shared())
+
     def reserve(self, tokens: int) -> None:
-        """Own enough blocks for ``tokens`` positions.
+        """Own enough blocks for ``tokens`` positions, and be free to write from ``length`` on.
 
         Raises:
             PoolExhaustedError: the pool has too few. The table is unchanged.
         """
-        missing = -(-tokens // self.pool.block_size) - len(self.blocks)
-        if missing <= 0:
+        missing = self.missing(tokens)
+        if not missing:
             return
         if not self.paged and self.blocks:
             raise AssertionError("a contiguous table is reserved once, whole")
-        for block in self.pool.take(self.owner, missing, neighbours=not self.paged):
-            self._emit(BlockAllocated, block=block, owner=self.owner, index=len(self.blocks), fill=0)
-            self.blocks.append(block)
+        taken = self.pool.take(missing, self._emit, neighbours=not self.paged)
+        if tokens > self.length and self._tail_is_shared():
+            self._copy_tail(taken.pop(0))
+        for block in taken:
+            self._append(BlockAllocated, block, fill=0)
+
+    def _tail_is_shared(self) -> bool:
+        """The block that ``length`` points into is not this sequence's alone to write to."""
+        index = self.length // self.pool.block_size
+        if index >= len(self.blocks):
+            return False
+        block = self.blocks[index]
+        return self.pool.references(block) > 1 or self.pool.is_stored(block)
+
+    def _copy_tail(self, fresh: int) -> None:
+        index, fill = divmod(self.length, self.pool.block_size)
+        shared = self.blocks[index]
+        self._copy(shared, fresh)
+        self._give_back(index)
+        self.blocks[index] = fresh
+        self._emit(BlockCopied, block=fresh, owner=self.owner, index=index, fill=fill, source=shared)
+
+    # -- sharing -----------------------------------------------------------------------------
+
+    def adopt_prefix(self, found: list[tuple[int, Prefix]]) -> None:
+        """Begin with full blocks that were found by their prefix (``BlockPool.find``)."""
+        for block, prefix in found:
+            self._append(BlockShared, block, fill=self.pool.block_size, references=self.pool.share(block))
+            self._prefixes.append(prefix)
+        self.length = self.capacity
+
+    def adopt_table(self, other: BlockTable, length: int) -> None:
+        """Begin with the first ``length`` positions of another sequence; the tail is copied at the first write."""
+        size = self.pool.block_size
+        for index, block in enumerate(other.blocks[: -(-length // size)]):
+            fill = min(size, length - index * size)
+            self._append(BlockShared, block, fill=fill, references=self.pool.share(block))
+        self._prefixes = other._prefixes[: length // size]
+        self.length = length
+
+    def store_full(self, tokens: Sequence[int], length: int, root: Prefix, priority: int) -> None:
+        """Let every block be found that is full with the first ``length`` of ``tokens``."""
+        size = self.pool.block_size
+        for index in range(len(self._prefixes), length // size):
+            parent = self._prefixes[-1] if self._prefixes else root
+            prefix = parent.then(tokens[index * size : (index + 1) * size])
+            self._prefixes.append(prefix)
+            if self.pool.store(self.blocks[index], prefix, priority):
+                self._emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
+
+    # -- giving back -------------------------------------------------------------------------
 
     def roll_back(self, length: int) -> None:
         """Only the first ``length`` positions are wanted now. Paged: give whole blocks back.
@@ -121,17 +276,36 @@ class BlockTable:
         Nothing is erased: the next write covers what the stale slots hold.
         """
         self.length = length
+        del self._prefixes[length // self.pool.block_size :]
         if self.paged:
             self._free_from(-(-length // self.pool.block_size))
 
     def release(self) -> None:
-        """Give every block back. May be called twice."""
+        """Give every block back, the last one first: a beginning is more use to others than an end."""
         self._free_from(0)
+        self._prefixes.clear()
         self.length = 0
+
+    def _append(self, event: type, block: int, **fields: int) -> None:
+        self._emit(event, block=block, owner=self.owner, index=len(self.blocks), **fields)
+        self.blocks.append(block)
 
     def _free_from(self, index: int) -> None:
         while len(self.blocks) > index:
-            block = self.blocks.pop()
-            fill = min(self.pool.block_size, max(0, self.length - self.capacity))
-            self.pool.give_back(block, self.owner)
-            self._emit(BlockFreed, block=block, owner=self.owner, index=len(self.blocks), fill=fill)
+            self._give_back(len(self.blocks) - 1)
+            self.blocks.pop()
+
+    def _give_back(self, index: int) -> None:
+        block, size = self.blocks[index], self.pool.block_size
+        fill = min(size, max(0, self.length - index * size))
+        references = self.pool.give_back(block)
+        cached = not references and self.pool.is_stored(block)
+        self._emit(
+            BlockFreed,
+            block=block,
+            owner=self.owner,
+            index=index,
+            fill=fill,
+            references=references,
+            cached=cached,
+        )

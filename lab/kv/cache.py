@@ -1,24 +1,34 @@
-"""The caches of an engine: one for each setting in use, sized by the memory there is."""
+"""The caches of an engine: one for each setting in use, all within one memory budget."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import psutil
 import torch
 
 from lab.config import ConfigError, EngineConfig
-from lab.kv.blocks import BlockPool, Occupancy
-from lab.kv.storage import KVStorage, bytes_per_token
+from lab.kv.blocks import BlockPool, Eviction
+from lab.kv.storage import KVFormat, KVStorage, bytes_per_token
 from lab.pair.models import LanguageModel
 
-# Share of the free memory a cache may take when num_blocks is None, and the most it is
-# useful to take while it serves a handful of sequences: so many full contexts.
+# Share of the free memory that all caches together may take, and the most it is
+# useful for one to take when num_blocks is None: so many full contexts.
 MEMORY_SHARE = {"cuda": 0.9, "cpu": 0.25}
 FULL_CONTEXTS = 8
 
 
-@dataclass(frozen=True)
+class PoolSetting(NamedTuple):
+    """What requests must agree on to share a pool, ``num_blocks`` settled. 0 blocks: no cache."""
+
+    kv_dtype: KVFormat
+    paged: bool
+    block_size: int
+    num_blocks: int
+    enable_prefix_caching: bool
+    eviction: Eviction
+
+
 class Cache:
     """A pool of blocks and what its slots hold.
 
@@ -26,96 +36,100 @@ class Cache:
     sequence has one slot, in which the target keeps its keys and values and the draft its own.
     """
 
-    blocks: BlockPool
-    target: KVStorage
-    draft: KVStorage | None
+    def __init__(self, setting: PoolSetting, target: LanguageModel, draft: LanguageModel | None) -> None:
+        self.blocks = BlockPool(setting.num_blocks, setting.block_size, eviction=setting.eviction)
+        self.target = _storage(target, setting)
+        self.draft = _storage(draft, setting) if draft else None
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy all slots of a block, the target's and the draft's."""
+        size = self.blocks.block_size
+        here, there = (slice(block * size, (block + 1) * size) for block in (source, destination))
+        for storage in (self.target, self.draft):
+            if storage:
+                storage.copy(here, there)
 
 
-class Caches:
-    """Caches by setting. One that nobody uses any more makes room for the next."""
+class Budget:
+    """How much memory caches take, and how much they may.
 
-    def __init__(self, target: LanguageModel, draft: LanguageModel | None) -> None:
+    Args:
+        limit: bytes for all caches together. None: a share of what is free when first asked.
+    """
+
+    def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
         self._target = target
         self._draft = draft
-        self._by_setting: dict[tuple, Cache] = {}
+        self._limit = limit
 
-    def get(self, config: EngineConfig) -> Cache:
-        """The cache for these settings, made if there is none.
+    @property
+    def limit(self) -> int:
+        if self._limit is None:
+            self._limit = int(_free_bytes(self._target.device) * MEMORY_SHARE.get(self._target.device.type, 0.25))
+        return self._limit
+
+    def setting(self, config: EngineConfig) -> PoolSetting:
+        """The pool that a request asks for.
 
         Raises:
-            ConfigError: so many blocks do not fit in the free memory.
+            ConfigError: so many blocks are more than the budget.
         """
-        setting = _setting(config)
-        if setting not in self._by_setting:
-            self._refuse_too_many(config)
-            in_use = {key: cache for key, cache in self._by_setting.items() if cache.blocks.occupancy().live}
-            self._by_setting = in_use
-            num_blocks = config.num_blocks or self.default_num_blocks(config)
-            storages = [_storage(model, config, num_blocks) for model in self._models(config)]
-            draft = storages[1] if len(storages) > 1 else None
-            in_use[setting] = Cache(BlockPool(num_blocks, config.block_size), storages[0], draft)
-        return self._by_setting[setting]
-
-    def token_bytes(self, config: EngineConfig) -> int:
-        """Bytes one token takes: all layers, keys, values and scales, the draft's too. 0 without a cache."""
         if not config.kv_cache:
-            return 0
-        return sum(
-            bytes_per_token(config.kv_dtype, layers=m.layers, kv_heads=m.kv_heads, head_dim=m.head_dim, dtype=m.dtype)
-            for m in self._models(config)
-        )
-
-    def default_num_blocks(self, config: EngineConfig) -> int:
-        """Blocks when num_blocks is None: a share of the free memory, at most 8 full contexts. 0 without a cache."""
-        if not config.kv_cache:
-            return 0
-        if _setting(config) in self._by_setting:
-            return self._by_setting[_setting(config)].blocks.num_blocks
-        share = MEMORY_SHARE.get(self._target.device.type, 0.25)
-        fitting = int(self._free_bytes() * share) // self._block_bytes(config)
-        useful = FULL_CONTEXTS * -(-self._target.context_length // config.block_size)
-        return max(1, min(fitting, useful))
-
-    def occupancy(self) -> Occupancy:
-        """Blocks of all caches by state."""
-        counts = [cache.blocks.occupancy() for cache in self._by_setting.values()]
-        return Occupancy(*(sum(state) for state in zip(*counts, strict=True))) if counts else Occupancy(0, 0, 0)
-
-    def _refuse_too_many(self, config: EngineConfig) -> None:
-        fitting = self._free_bytes() // self._block_bytes(config)
+            return PoolSetting("auto", False, config.block_size, 0, False, "lru")
+        fitting = self.limit // self._block_bytes(config)
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
-                f"num_blocks={config.num_blocks:,} does not fit: the free memory holds {fitting:,} blocks of "
+                f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds {fitting:,} blocks of "
                 f"{config.block_size} tokens here. Choose fewer, or leave num_blocks at None."
             )
+        useful = FULL_CONTEXTS * -(-self._target.context_length // config.block_size)
+        return PoolSetting(
+            config.kv_dtype,
+            config.paged,
+            config.block_size,
+            config.num_blocks or max(1, min(fitting, useful)),
+            config.enable_prefix_caching,
+            config.eviction,
+        )
+
+    def pool_bytes(self, setting: PoolSetting) -> int:
+        """Bytes of a whole pool, the draft's share included."""
+        tokens = setting.num_blocks * setting.block_size
+        return tokens * sum(_token_bytes(model, setting.kv_dtype) for model in (self._target, self._draft) if model)
+
+    def token_bytes(self, config: EngineConfig) -> int:
+        """Bytes one token of a request takes: all layers, keys, values and scales; the draft's too if it drafts."""
+        if not config.kv_cache:
+            return 0
+        models = [self._target, self._draft] if config.speculative == "draft" and self._draft else [self._target]
+        return sum(_token_bytes(model, config.kv_dtype) for model in models)
 
     def _block_bytes(self, config: EngineConfig) -> int:
-        return config.block_size * self.token_bytes(config)
-
-    def _free_bytes(self) -> int:
-        device = self._target.device
-        if device.type != "cuda":
-            return psutil.virtual_memory().available
-        # What torch holds back for reuse is free too: an idle cache that was dropped, say.
-        held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + held_back
-
-    def _models(self, config: EngineConfig) -> list[LanguageModel]:
-        return [self._target, self._draft] if config.speculative == "draft" else [self._target]
+        models = [model for model in (self._target, self._draft) if model]
+        return config.block_size * sum(_token_bytes(model, config.kv_dtype) for model in models)
 
 
-def _setting(config: EngineConfig) -> tuple:
-    """What decides whether two runs can share a cache."""
-    return config.kv_dtype, config.block_size, config.num_blocks, config.speculative
+def _token_bytes(model: LanguageModel, kv_dtype: KVFormat) -> int:
+    return bytes_per_token(
+        kv_dtype, layers=model.layers, kv_heads=model.kv_heads, head_dim=model.head_dim, dtype=model.dtype
+    )
 
 
-def _storage(model: LanguageModel, config: EngineConfig, num_blocks: int) -> KVStorage:
+def _storage(model: LanguageModel, setting: PoolSetting) -> KVStorage:
     return KVStorage(
-        config.kv_dtype,
-        num_blocks * config.block_size,
+        setting.kv_dtype,
+        setting.num_blocks * setting.block_size,
         layers=model.layers,
         kv_heads=model.kv_heads,
         head_dim=model.head_dim,
         dtype=model.dtype,
         device=model.device,
     )
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return psutil.virtual_memory().available
+    # What torch holds back for reuse is free too.
+    held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + held_back

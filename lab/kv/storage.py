@@ -15,7 +15,12 @@ KVFormat = Literal["auto", "int8"]
 
 
 class LayerStorage(Protocol):
-    """One layer's slots. Keys and values come and go as [tokens, kv_heads, head_dim]."""
+    """One layer's slots. Keys and values come and go as [tokens, kv_heads, head_dim].
+
+    ``tensors``: all there is to a slot, each [slots, ...].
+    """
+
+    tensors: tuple[torch.Tensor, ...]
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         """Store one row a slot. ``slots``: [tokens] int64."""
@@ -30,6 +35,7 @@ class NativeLayer:
     def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self._key = torch.empty(slots, kv_heads, head_dim, dtype=dtype, device=device)
         self._value = torch.empty_like(self._key)
+        self.tensors = self._key, self._value
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         self._key.index_copy_(0, slots, key)
@@ -57,6 +63,7 @@ class Int8Layer:
         self._value = torch.empty_like(self._key)
         self._key_scale = torch.empty(slots, kv_heads, 1, dtype=torch.float32, device=device)
         self._value_scale = torch.empty_like(self._key_scale)
+        self.tensors = self._key, self._value, self._key_scale, self._value_scale
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         for x, whole, scale in ((key, self._key, self._key_scale), (value, self._value, self._value_scale)):
@@ -108,6 +115,12 @@ class KVStorage:
     ) -> None:
         form = FORMATS[kv_format]
         self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, device) for _ in range(layers)]
+
+    def copy(self, source: slice, destination: slice) -> None:
+        """Copy a run of slots onto another of equal length, as they are stored."""
+        for layer in self.layers:
+            for tensor in layer.tensors:
+                tensor[destination] = tensor[source]
 
 
 def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

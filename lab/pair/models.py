@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 
 import torch
+from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError
@@ -18,6 +20,7 @@ class LanguageModel:
     Attributes:
         model: the transformers model itself.
         layers, kv_heads, head_dim: shape of its keys and values.
+        query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
         context_length: most positions it was made for.
 
@@ -34,6 +37,7 @@ class LanguageModel:
         self.layers: int = config.num_hidden_layers
         heads: int = config.num_attention_heads
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
+        self.query_groups = heads // self.kv_heads
         self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.vocabulary: int = config.vocab_size
         self.context_length: int = config.max_position_embeddings
@@ -69,6 +73,34 @@ class LanguageModel:
         )
         return output.logits[0].float()
 
+    def early_layers(self, wanted: int | None) -> int:
+        """Layers an early exit computes: those wanted, or a quarter of all."""
+        return max(1, self.layers // 4) if wanted is None else wanted
+
+    def first(self, layers: int) -> LanguageModel:
+        """The model cut off after its first ``layers`` layers, with its last norm and its head: the same
+        weights, and the same place for keys and values.
+        """
+        cut = copy.copy(self)
+        cut.model, cut.name, cut.layers = _cut(self.model, self.layers, layers), f"{self.name}[:{layers}]", layers
+        return cut
+
+    def identity(self) -> int:
+        """A number that is another one when the weights, their dtype or the active adapters are.
+
+        It looks at addresses and version counters, not at the numbers themselves. An adapter that is
+        switched on or off in a way of its own may escape it.
+        """
+        weights = tuple(
+            (name, weight.dtype, weight.data_ptr(), weight._version) for name, weight in self.model.named_parameters()
+        )
+        adapters = tuple(
+            (name, str(getattr(module, "active_adapters", None)), getattr(module, "disable_adapters", None))
+            for name, module in self.model.named_modules()
+            if hasattr(module, "active_adapters") and hasattr(module, "disable_adapters")
+        )
+        return hash((weights, adapters))
+
     @contextlib.contextmanager
     def stock_attention(self) -> Iterator[PreTrainedModel]:
         """The model with transformers' own attention, for calling ``generate`` on it.
@@ -80,6 +112,22 @@ class LanguageModel:
             yield self.model
         finally:
             self.model.set_attn_implementation(NAME)
+
+
+def _cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
+    """A copy of the modules above a list of ``layers`` layers, with the first ``kept`` of them. Weights are shared."""
+    found = copy.copy(module)
+    found._modules = dict(module._modules)
+    for name, child in module._modules.items():
+        if isinstance(child, nn.ModuleList) and len(child) == layers:
+            found._modules[name] = child[:kept]
+        elif isinstance(child, nn.Module) and _has_layers(child, layers):
+            found._modules[name] = _cut(child, layers, kept)
+    return found
+
+
+def _has_layers(module: nn.Module, layers: int) -> bool:
+    return any(isinstance(child, nn.ModuleList) and len(child) == layers for child in module.children())
 
 
 def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None) -> None:

@@ -1,8 +1,9 @@
 """What the engine did, one event a fact. Everything that is drawn or measured is read from these.
 
-A run is a list of events: ``RunStarted``, then for each step its proposals,
-verdicts, commits and block changes closed by one ``StepTimed``, and ``Finished``.
-Step 0 is the prefill; every later step is one pass of the target.
+A run is a list of events: ``RunStarted`` when it is asked for, ``Admitted`` when its
+turn comes, then for each step its proposals, verdicts, commits and block changes
+closed by one ``StepTimed``, and ``Finished``. A step is one pass of the target, which
+other sequences may share. The first steps are the prefill, one or several of them.
 
 p is the target's probability of a token and q the draft's, both after
 temperature, top-k and top-p, as in Leviathan et al. (2211.17192). Under greedy
@@ -16,6 +17,9 @@ from __future__ import annotations
 import types
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+Part = Literal["drafter", "kv_format", "kernel"]
+"""What can fail without ending a run."""
 
 Origin = Literal["plain", "accepted", "recovered", "bonus"]
 """How a token came to be: by plain decoding (or prefill), as an accepted proposal,
@@ -57,16 +61,82 @@ class RunStarted(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prefilled(Event):
-    """The prompt's ``tokens`` have been computed."""
+class Admitted(Event):
+    """The sequence has joined the batch, for the first time or again after a preemption.
 
-    kind: ClassVar[str] = "prefilled"
+    ``running`` sequences share the pool now, this one included, and ``waiting`` do not yet.
+    ``cached_tokens`` of it need not be computed: their blocks were found by their prefix, or are
+    another continuation's of the same prompt. ``live_blocks`` and ``cached_blocks``: the pool as it
+    was just before. ``owner`` is the sequence's number in block events.
+    """
+
+    kind: ClassVar[str] = "admitted"
+    owner: int
+    running: int
+    waiting: int
+    cached_tokens: int
+    live_blocks: tuple[int, ...]
+    cached_blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempted(Event):
+    """The pool ran dry: the sequence gave up its blocks and waits; ``tokens`` will be computed again."""
+
+    kind: ClassVar[str] = "preempted"
     tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FellBack(Event):
+    """A ``part`` failed and the run goes on without it: plain decoding for the drafter, the
+    model's own dtype for a KV format, the reference for a kernel. ``reason`` in a sentence."""
+
+    kind: ClassVar[str] = "fell_back"
+    part: Part
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheDropped(Event):
+    """What the cache held was computed by other weights, another dtype or adapter: all of it is computed again."""
+
+    kind: ClassVar[str] = "cache_dropped"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowChanged(Event):
+    """From ``step`` on ``gamma`` tokens are proposed a round (0: none).
+
+    ``acceptance`` is the probability that a proposal is kept, as estimated from recent rounds;
+    ``draft_ms`` the measured time of a proposal, ``verify_ms`` that of a pass of the target over
+    ``gamma`` + 1 tokens of each sequence in the batch.
+    """
+
+    kind: ClassVar[str] = "window_changed"
+    step: int
+    gamma: int
+    acceptance: float
+    draft_ms: float
+    verify_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefilled(Event):
+    """The prompt's ``tokens`` have been read: all but ``cached_tokens`` of them computed."""
+
+    kind: ClassVar[str] = "prefilled"
+    tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed(Event):
-    """The draft proposes a token, ``position`` 0 to gamma - 1 of its round."""
+    """The drafter proposes a token, ``position`` 0 to gamma - 1 of its round.
+
+    A drafter that draws nothing has q = 1.
+    """
 
     kind: ClassVar[str] = "proposed"
     step: int
@@ -80,6 +150,7 @@ class Proposed(Event):
 class Judged(Event):
     """The target's verdict on a proposal: accepted when u < p / q (greedy: when likeliest).
 
+    A synthetic drafter's proposal is accepted when it is the target's own token; u is None.
     Proposals after the first refused one are never judged: they have no event.
     """
 
@@ -151,15 +222,62 @@ class BlockAllocated(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockShared(Event):
+    """As ``BlockAllocated``, but the block holds the sequence's tokens already: they were found by their
+    prefix, or are another sequence's that begins alike. ``references`` tables have it now."""
+
+    kind: ClassVar[str] = "block_shared"
+    block: int
+    owner: int
+    index: int
+    fill: int
+    references: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCopied(Event):
+    """As ``BlockAllocated``, but ``fill`` slots were copied from ``source``, a block of another
+    sequence that begins alike and goes on differently (copy on write)."""
+
+    kind: ClassVar[str] = "block_copied"
+    block: int
+    owner: int
+    index: int
+    fill: int
+    source: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockStored(Event):
+    """``block`` is full: from now on its prefix can be found by others, and it is never written to again."""
+
+    kind: ClassVar[str] = "block_stored"
+    block: int
+    owner: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockEvicted(Event):
+    """``block`` was cached and is needed: its prefix can no longer be found. It is allocated next."""
+
+    kind: ClassVar[str] = "block_evicted"
+    block: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFreed(Event):
-    """``block`` goes back to the pool; ``fill`` of its slots still held wanted tokens
-    (0 when it held nothing but rejected ones)."""
+    """``block`` leaves the sequence's table; ``fill`` of its slots still held wanted tokens
+    (0 when it held nothing but rejected ones). ``references`` other sequences still have it;
+    when none has, it is free, or ``cached`` if its prefix can still be found."""
 
     kind: ClassVar[str] = "block_freed"
     block: int
     owner: int
     index: int
     fill: int
+    references: int
+    cached: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,8 +285,9 @@ class StepTimed(Event):
     """Closes a step. Times in milliseconds; they add up to ``total_ms``.
 
     ``draft_ms``: the draft's passes (its prefill too). ``verify_ms``: the target's pass.
-    ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else.
-    ``target_tokens``: tokens the target computed. ``kv_tokens``: tokens whose keys and
+    ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else. They are the
+    batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them.
+    ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
     values are kept. Bytes are those of the cache, ``memory_bytes`` those of the
     device (CUDA: peak allocated in this run; CPU: resident size of the process).
     """
@@ -177,6 +296,8 @@ class StepTimed(Event):
     step: int
     step_kind: StepKind
     target_tokens: int
+    batch_sequences: int
+    batch_tokens: int
     draft_ms: float
     verify_ms: float
     sample_ms: float
@@ -207,6 +328,11 @@ EVENT_TYPES: dict[str, type[Event]] = {
     event_type.kind: event_type
     for event_type in (
         RunStarted,
+        Admitted,
+        Preempted,
+        FellBack,
+        CacheDropped,
+        WindowChanged,
         Prefilled,
         Proposed,
         Judged,
@@ -214,6 +340,10 @@ EVENT_TYPES: dict[str, type[Event]] = {
         Bonus,
         Committed,
         BlockAllocated,
+        BlockShared,
+        BlockCopied,
+        BlockStored,
+        BlockEvicted,
         BlockFreed,
         StepTimed,
         Finished,

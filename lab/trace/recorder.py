@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason,
 from lab.trace.metrics import Metrics, measure
 
 FORMAT = "decode-lab-run"
-VERSION = 1
+VERSION = 2
 MAX_FILE_BYTES = 64 * 2**20
 
 
@@ -28,16 +29,21 @@ class Recorder:
 
     def __init__(self) -> None:
         self._began: float | None = None
-        self._pending: list[Event] = []
+        self._pending: deque[Event] = deque()  # one thread may add while another drains
 
     def emit(self, event_type: type[Event], **fields: Any) -> None:
         now = time.perf_counter()
         self._began = now if self._began is None else self._began
         self._pending.append(event_type(t_ms=(now - self._began) * 1000, **fields))
 
-    def drain(self) -> list[Event]:
-        pending, self._pending = self._pending, []
-        return pending
+    @property
+    def pending(self) -> bool:
+        return bool(self._pending)
+
+    def drain(self) -> Iterator[Event]:
+        """The events that have come, until there are no more."""
+        while self._pending:
+            yield self._pending.popleft()
 
 
 @dataclass(frozen=True)

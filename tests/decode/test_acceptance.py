@@ -13,7 +13,7 @@ import torch
 
 from lab import SamplingParams
 from lab.decode import acceptance
-from lab.decode.acceptance import Verdict, judge_greedy, judge_sampled
+from lab.decode.acceptance import Verdict, judge_matching, judge_sampled
 from lab.decode.sampling import distribution, draw
 
 VOCABULARY = 8
@@ -63,7 +63,7 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
     q = torch.stack([draft[previous], draft[first]], dim=1)
     proposals = torch.stack([first, second], dim=1)
     u = uniforms(ROUNDS, 2, generator=generator)
-    accepted, after = judge(p, q, proposals, u, uniforms(ROUNDS, generator=generator))
+    accepted, after = judge(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
 
     out_first = torch.where(accepted > 0, first, after)
     # A round that kept one token only goes on from the target: any next round has the same law.
@@ -84,7 +84,7 @@ def redraws_from_p(p, q, proposals, u, u_next) -> Verdict:
     accepted, right = judge_sampled(p, q, proposals, u, u_next)
     row = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
     refused = accepted < proposals.shape[1]
-    return Verdict(accepted, torch.where(refused, draw(row, u_next), right))
+    return Verdict(accepted, torch.where(refused, draw(row, u_next[:, 0]), right))
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
@@ -109,7 +109,11 @@ def test_acceptance_rate_is_the_shared_mass():
     n = 400_000
     proposals = draw(q.expand(n, -1), uniforms(n, generator=generator))[:, None]
     accepted, _ = judge_sampled(
-        p.expand(n, 2, -1), q.expand(n, 1, -1), proposals, uniforms(n, 1, generator=generator), torch.zeros(n).double()
+        p.expand(n, 2, -1),
+        q.expand(n, 1, -1),
+        proposals,
+        uniforms(n, 1, generator=generator),
+        torch.zeros(n, 2).double(),
     )
     shared = torch.minimum(p, q).sum().item()
     assert accepted.double().mean().item() == pytest.approx(shared, abs=5 * (0.25 / n) ** 0.5)
@@ -120,7 +124,7 @@ def test_empty_residual_falls_back_to_p():
     p = torch.tensor([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
     u = torch.tensor([1.0], dtype=torch.float64)
     for u_next, token in ((0.0, 1), (0.24, 1), (0.26, 2), (1 - 2**-53, 2)):
-        verdict = judge_sampled(p, p[:1], torch.tensor([2]), u, torch.tensor(u_next, dtype=torch.float64))
+        verdict = judge_sampled(p, p[:1], torch.tensor([2]), u, torch.tensor([u_next, 0.5], dtype=torch.float64))
         assert (verdict.accepted.item(), verdict.next_token.item()) == (0, token)
 
 
@@ -129,16 +133,16 @@ def test_residual_never_gives_a_token_the_draft_overrates():
     q = torch.tensor([[0.7, 0.2, 0.1]])
     grid = torch.linspace(0, 1 - 1e-9, 1001, dtype=torch.float64)
     refused = torch.tensor([0.99], dtype=torch.float64)
-    drawn = {judge_sampled(p, q, torch.tensor([0]), refused, u).next_token.item() for u in grid}
+    drawn = {judge_sampled(p, q, torch.tensor([0]), refused, u.expand(2)).next_token.item() for u in grid}
     assert drawn == {1, 2}
 
 
-def test_greedy_keeps_the_agreeing_prefix():
-    logits = torch.eye(5)[[3, 1, 4, 2]]
+def test_matching_keeps_the_agreeing_prefix():
+    own = torch.tensor([3, 1, 4, 2])
     for proposals, accepted, after in (([3, 1, 4], 3, 2), ([3, 1, 0], 2, 4), ([0, 1, 4], 0, 3), ([3, 0, 4], 1, 1)):
-        verdict = judge_greedy(logits, torch.tensor(proposals))
+        verdict = judge_matching(own, torch.tensor(proposals))
         assert (verdict.accepted.item(), verdict.next_token.item()) == (accepted, after)
-    assert judge_greedy(logits[:1], torch.empty(0, dtype=torch.long)).next_token.item() == 3
+    assert judge_matching(own[:1], torch.empty(0, dtype=torch.long)).next_token.item() == 3
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3])
@@ -147,11 +151,28 @@ def test_batches_are_judged_as_each_alone(gamma):
     p = torch.randn(6, gamma + 1, VOCABULARY, generator=generator).softmax(-1)
     q = torch.randn(6, gamma, VOCABULARY, generator=generator).softmax(-1)
     proposals = torch.randint(VOCABULARY, (6, gamma), generator=generator)
-    u, u_next = uniforms(6, gamma, generator=generator), uniforms(6, generator=generator)
+    u, u_next = uniforms(6, gamma, generator=generator), uniforms(6, gamma + 1, generator=generator)
     together = judge_sampled(p, q, proposals, u, u_next)
     alone = [judge_sampled(*row) for row in zip(p, q, proposals, u, u_next, strict=True)]
     assert together.accepted.tolist() == [verdict.accepted.item() for verdict in alone]
     assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
+
+
+def test_a_proposal_from_a_broken_draft_is_refused_and_p_drawn_from():
+    p = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+    q = torch.tensor([[0.25, 0.75, 0.0], [torch.nan, torch.nan, torch.nan]])
+    u_next = torch.tensor([0.9, 0.9, 0.9], dtype=torch.float64)
+    verdict = judge_sampled(p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
+    assert (verdict.accepted.item(), verdict.next_token.item()) == (1, 2)
+
+
+def test_each_row_may_have_its_own_sampling():
+    logits = torch.randn(len(SAMPLINGS) + 1, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    rows = [*SAMPLINGS.values(), SamplingParams()]
+    together = distribution(logits, rows)
+    for row, sampling, p in zip(logits, rows, together, strict=True):
+        assert torch.allclose(distribution(row[None], sampling)[0], p)
+        assert p.sum().item() == pytest.approx(1)
 
 
 def test_draw_never_gives_weight_zero():

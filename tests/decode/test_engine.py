@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,9 +38,7 @@ def lab():
 @pytest.fixture(autouse=True)
 def all_blocks_are_given_back(lab):
     yield
-    state = lab.occupancy()
-    assert state.live == 0
-    assert sum(state) == sum(cache.blocks.num_blocks for cache in lab._caches._by_setting.values())
+    assert lab.occupancy().live == 0
 
 
 def of(run, event_type):
@@ -265,9 +262,9 @@ def test_odd_prompts_are_refused(lab, prompt, message):
         lab.stream(prompt)
 
 
-def test_more_blocks_than_memory_holds_are_refused_with_both_numbers(lab, monkeypatch):
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=10**6))
-    with pytest.raises(ConfigError, match=r"num_blocks=9,999 does not fit: the free memory holds \d+ blocks of 16"):
+def test_more_blocks_than_memory_holds_are_refused_with_both_numbers():
+    lab = tiny_models.engine("llama", kv_bytes=10**6)
+    with pytest.raises(ConfigError, match=r"num_blocks=9,999 does not fit: .* holds \d+ blocks of 16"):
         lab.stream(PROMPT, EngineConfig(num_blocks=9_999))
 
 
@@ -276,10 +273,9 @@ def test_speculation_needs_a_draft():
         tiny_models.engine("llama").stream(PROMPT, SPECULATE)
 
 
-@pytest.mark.parametrize("failing", ["target", "draft"])
-def test_a_failure_in_mid_run_ends_it_politely(lab, monkeypatch, failing):
-    model, calls = getattr(lab, failing), Counter()
-    forward = model.forward
+def test_a_failure_in_mid_run_ends_it_politely(lab, monkeypatch):
+    calls = Counter()
+    forward = lab.target.forward
 
     def fails_later(*args):
         calls["n"] += 1
@@ -287,7 +283,7 @@ def test_a_failure_in_mid_run_ends_it_politely(lab, monkeypatch, failing):
             raise RuntimeError("the device is gone")
         return forward(*args)
 
-    monkeypatch.setattr(model, "forward", fails_later)
+    monkeypatch.setattr(lab.target, "forward", fails_later)
     run = lab.generate(PROMPT, SPECULATE, SAMPLE)
     assert run.reason == "error"
     assert "the device is gone" in run.finished.message
@@ -303,26 +299,9 @@ def test_non_finite_logits_end_the_run(lab, monkeypatch):
         assert "not finite" in run.finished.message
 
 
-def test_a_pool_run_dry_ends_the_run_with_both_numbers(lab):
-    config = EngineConfig(paged=True, block_size=4, num_blocks=16)
-    sampling = SamplingParams(max_tokens=36, ignore_eos=True)  # 16 blocks each, all of the pool
-    first, second = lab.stream(PROMPT, config, sampling), lab.stream(PROMPT, config, sampling)
-    for stream in (first, second):
-        while not isinstance(next(stream), StepTimed):
-            pass
-    finished = list(first)[-1]
-    assert finished.reason == "error"
-    assert "1 cache blocks are needed and 0 of 16 are free" in finished.message
-    assert list(second)[-1].reason == "length"
-
-
-def test_runs_with_the_same_settings_share_a_cache(lab):
-    """Also when its size came from the free memory, which is never the same twice."""
-    config = EngineConfig(block_size=8)
-    lab.generate(PROMPT, config, SAMPLE)
-    first = lab._caches.get(config)
-    lab.generate(PROMPT, config, SAMPLE)
-    assert lab._caches.get(config) is first
-    assert lab.default_num_blocks(config) == first.blocks.num_blocks
+def test_runs_with_the_same_settings_share_a_pool(lab):
+    for config in (EngineConfig(block_size=8), EngineConfig(block_size=8, speculative="draft")):
+        lab.generate(PROMPT, config, SAMPLE)
+    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=8))
     lab.generate(PROMPT, EngineConfig(block_size=32), SAMPLE)
-    assert lab._caches.get(config) is not first  # idle caches make room
+    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=32))  # idle pools are given back

@@ -1,107 +1,290 @@
-"""Block accounting under random use."""
+"""Block accounting under random use: sharing, copying, caching, evicting, rolling back."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from lab.config import PoolExhaustedError
+from lab.kv import prefix as prefix_module
 from lab.kv.blocks import BlockPool, BlockTable
-from lab.trace.events import BlockAllocated, BlockFreed
+from lab.kv.prefix import Prefix
+from lab.trace.events import BlockAllocated, BlockCopied, BlockEvicted, BlockFreed, BlockShared, BlockStored
+
+ROOT = Prefix.root("weights")
+TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)  # few kinds of tokens: beginnings are often alike
+
+
+class Owner:
+    """A sequence as far as blocks are concerned: its tokens, and a table for them."""
+
+    def __init__(self, table: BlockTable, tokens: list[int], priority: int, stored: bool) -> None:
+        self.table = table
+        self.tokens = tokens
+        self.priority = priority
+        self.stored = stored  # whether others may find its blocks
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Sequences start, grow, roll back and end, contiguous and paged ones in one pool."""
+    """Sequences start, share, grow, roll back and end, contiguous and paged ones in one pool.
 
-    tables = Bundle("tables")
+    What a slot holds is modelled by all the tokens up to it, as keys and values depend on all of them.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = BlockPool(num_blocks=12, block_size=4)
-        self.open: list[BlockTable] = []
-        self.owned: dict[int, int] = {}  # block -> owner, rebuilt from events alone
-        self.started = 0
+    owners = Bundle("owners")
 
-    def emit(self, event_type, *, block, owner, index, fill) -> None:
-        if event_type is BlockAllocated:
-            assert block not in self.owned
-            assert fill == 0
-            self.owned[block] = owner
+    @initialize(eviction=st.sampled_from(["lru", "priority"]), collide=st.booleans())
+    def begin(self, eviction, collide):
+        self.size = 2
+        self.pool = BlockPool(num_blocks=12, block_size=self.size, eviction=eviction)
+        self.slots: dict[int, tuple[int, ...]] = {}
+        self.open: list[Owner] = []
+        self.tables: dict[int, list[int]] = {}  # rebuilt from events alone
+        self.cached: set[int] = set()  # the same
+        self.digest, self.started = prefix_module.digest, 0
+        if collide:  # hashes that say next to nothing: only comparing tokens keeps prefixes apart
+            prefix_module.digest = lambda parent, tokens: len(tokens)
+
+    def teardown(self):
+        prefix_module.digest = self.digest
+
+    def emit(self, event_type, **fields):
+        block, owner = fields["block"], fields.get("owner")
+        if event_type is BlockEvicted:
+            self.cached.remove(block)
+        elif event_type is BlockStored:
+            assert self.tables[owner][fields["index"]] == block
+        elif event_type is BlockFreed:
+            assert self.tables[owner].pop(fields["index"]) == block
+            others = sum(block in table for table in self.tables.values())
+            assert fields["references"] == others
+            if fields["cached"]:
+                assert not others
+                self.cached.add(block)
         else:
-            assert event_type is BlockFreed
-            assert self.owned.pop(block) == owner
-            assert 0 <= fill <= self.pool.block_size
+            taken = any(block in table for table in self.tables.values())
+            if event_type is BlockShared:
+                assert taken or block in self.cached
+                self.cached.discard(block)
+            else:
+                assert event_type in (BlockAllocated, BlockCopied)
+                assert not taken
+                assert block not in self.cached
+            self.tables[owner].insert(fields["index"], block)
 
-    @rule(target=tables, paged=st.booleans(), tokens=st.integers(1, 40))
-    def start(self, paged, tokens):
-        table = BlockTable(self.pool, self.started, self.emit, paged=paged)
+    def copy(self, source, destination):
+        for i in range(self.size):
+            self.slots[destination * self.size + i] = self.slots.get(source * self.size + i, ())
+
+    def write(self, owner: Owner, upto: int) -> None:
+        """What a forward does: fill the slots from the table's length on, then keep them."""
+        table = owner.table
+        for position in range(table.length, upto):
+            block = table.blocks[position // self.size]
+            assert self.pool.references(block) == 1
+            assert not self.pool.is_stored(block)
+            self.slots[block * self.size + position % self.size] = tuple(owner.tokens[: position + 1])
+        table.roll_back(upto)
+        if table.paged and owner.stored:
+            table.store_full(owner.tokens, upto, ROOT, owner.priority)
+
+    def new_table(self, paged: bool) -> BlockTable:
         self.started += 1
-        try:
-            table.reserve(tokens)
-        except PoolExhaustedError:
-            assert table.blocks == []
-        self.open.append(table)
-        table.roll_back(min(tokens, table.capacity))
-        return table
+        self.tables[self.started] = []
+        return BlockTable(self.pool, self.started, self.emit, paged=paged, copy=self.copy)
 
-    @rule(table=tables, tokens=st.integers(1, 12))
-    def grow(self, table, tokens):
-        before = list(table.blocks)
-        if not table.paged:
-            tokens = min(tokens, table.capacity - table.length)
+    # -- what sequences do ------------------------------------------------------------------------
+
+    @rule(target=owners, paged=st.sampled_from([True, True, False]), tokens=TOKENS, priority=st.integers(0, 2))
+    def start(self, paged, tokens, priority):
+        table = self.new_table(paged)
+        owner = Owner(table, tokens, priority, stored=bool(priority))
+        if paged:
+            found = self.pool.find(tokens, ROOT, priority)
+            assert len(found) * self.size < len(tokens)  # at least one token is always computed
+            table.adopt_prefix(found)
+        before = table.length
         try:
-            table.reserve(table.length + tokens)
+            table.reserve(len(tokens))
+        except PoolExhaustedError:
+            assert len(table.blocks) * self.size == before
+            owner.tokens = tokens[:before]
+        else:
+            self.write(owner, len(tokens))
+        self.open.append(owner)
+        return owner
+
+    @rule(target=owners, leader=owners, data=st.data())
+    def continue_alike(self, leader, data):
+        """Another continuation of the same beginning."""
+        table = self.new_table(paged=True)
+        length = data.draw(st.integers(0, leader.table.length)) if leader.table.paged else 0
+        table.adopt_table(leader.table, length)
+        owner = Owner(table, leader.tokens[:length], leader.priority, leader.stored)
+        self.open.append(owner)
+        return owner
+
+    @rule(owner=owners, more=TOKENS, data=st.data())
+    def go_back_and_on(self, owner, more, data):
+        self.roll_back(owner, data)
+        self.grow(owner, more)
+
+    @rule(owner=owners, more=TOKENS)
+    def grow(self, owner, more):
+        table, before = owner.table, list(owner.table.blocks)
+        if not table.paged:
+            more = more[: table.capacity - table.length]
+        try:
+            table.reserve(table.length + len(more))
         except PoolExhaustedError:
             assert table.blocks == before
         else:
-            assert table.blocks[: len(before)] == before
-            table.roll_back(table.length + tokens)
+            owner.tokens = owner.tokens[: table.length] + more
+            self.write(owner, len(owner.tokens))
 
-    @rule(table=tables, data=st.data())
-    def roll_back(self, table, data):
-        table.roll_back(data.draw(st.integers(0, table.length)))
+    @rule(owner=owners, data=st.data())
+    def roll_back(self, owner, data):
+        owner.table.roll_back(data.draw(st.integers(0, owner.table.length)))
+        owner.tokens = owner.tokens[: owner.table.length]
 
-    @rule(table=consumes(tables), twice=st.booleans())
-    def release(self, table, twice):
-        table.release()
+    @rule(owner=consumes(owners), twice=st.booleans())
+    def release(self, owner, twice):
+        owner.table.release()
         if twice:
-            table.release()
-        self.open.remove(table)
-        assert table.blocks == []
+            owner.table.release()
+        self.open.remove(owner)
+        assert owner.table.blocks == []
 
-    @precondition(lambda self: self.open)
-    @invariant()
-    def tables_hold_enough_and_no_more(self):
-        for table in self.open:
-            assert table.length <= table.capacity
-            if table.paged:
-                assert table.capacity - table.length < self.pool.block_size
-            else:
-                first = table.blocks[0] if table.blocks else 0
-                assert table.blocks == list(range(first, first + len(table.blocks)))
+    # -- what always holds ------------------------------------------------------------------------
 
     @invariant()
-    def every_block_has_one_owner(self):
-        held = [(block, table.owner) for table in self.open for block in table.blocks]
-        assert len({block for block, _ in held}) == len(held)
-        assert dict(held) == self.owned
-        assert all(self.pool.owner(block) == owner for block, owner in held)
+    def references_are_counted(self):
+        for block in range(self.pool.num_blocks):
+            held = sum(owner.table.blocks.count(block) for owner in self.open)
+            assert self.pool.references(block) == held
+        for owner in self.open:
+            assert self.tables[owner.table.owner] == owner.table.blocks
 
     @invariant()
     def states_add_up(self):
         state = self.pool.occupancy()
         assert sum(state) == self.pool.num_blocks
-        assert state.live == len(self.owned)
+        assert state.live == len({block for owner in self.open for block in owner.table.blocks})
+        assert set(self.pool.cached_blocks()) == self.cached
+        assert self.cached.isdisjoint(self.pool.live_blocks())
+
+    @invariant()
+    def tables_hold_enough_and_no_more(self):
+        for owner in self.open:
+            table = owner.table
+            assert table.length <= table.capacity
+            if table.paged:
+                assert table.capacity - table.length < self.size
+            else:
+                first = table.blocks[0] if table.blocks else 0
+                assert table.blocks == list(range(first, first + len(table.blocks)))
+
+    @invariant()
+    def nobody_reads_what_another_wrote(self):
+        for owner in self.open:
+            for position in range(owner.table.length):
+                block = owner.table.blocks[position // self.size]
+                assert self.slots[block * self.size + position % self.size] == tuple(owner.tokens[: position + 1])
+
+    @invariant()
+    def a_stored_block_holds_what_its_name_says(self):
+        for block in range(self.pool.num_blocks):
+            if self.pool.is_stored(block):
+                chain, link = [], self.pool.prefix(block)
+                while link.parent:
+                    chain, link = [*link.tokens, *chain], link.parent
+                for i in range(self.size):
+                    assert self.slots[block * self.size + i] == tuple(chain[: len(chain) - self.size + i + 1])
 
 
-PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+PoolMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 TestPool = PoolMachine.TestCase
+
+
+# -- the order in which cached blocks are given up -------------------------------------------------
 
 
 def ignore(*_: object, **__: object) -> None:
     pass
+
+
+def leave_behind(pool: BlockPool, owner: int, tokens: list[int], priority: int = 0) -> list[int]:
+    """A sequence comes, is stored, and goes. Returns its blocks."""
+    table = BlockTable(pool, owner, ignore, paged=True)
+    table.reserve(len(tokens))
+    table.roll_back(len(tokens))
+    table.store_full(tokens, len(tokens), ROOT, priority)
+    blocks = list(table.blocks)
+    table.release()
+    return blocks
+
+
+def evicted(pool: BlockPool, count: int) -> list[int]:
+    gone: list[int] = []
+    pool.take(count, lambda event, **fields: gone.append(fields["block"]) if event is BlockEvicted else None)
+    return gone
+
+
+def test_unnamed_blocks_go_before_cached_ones_and_a_tail_before_its_beginning():
+    pool = BlockPool(num_blocks=6, block_size=2)
+    old = leave_behind(pool, 0, [1, 1, 2, 2, 3])  # two full blocks, and one that is not
+    new = leave_behind(pool, 1, [5, 5, 6, 6])
+    assert pool.occupancy() == (2, 4, 0)
+    assert evicted(pool, 2) == []  # the free ones first
+    assert evicted(pool, 3) == [old[1], old[0], new[1]]
+
+
+def test_being_found_makes_a_block_recent():
+    pool = BlockPool(num_blocks=4, block_size=2)
+    first, second = leave_behind(pool, 0, [1, 1, 2, 2]), leave_behind(pool, 1, [3, 3, 4, 4])
+    table = BlockTable(pool, 2, ignore, paged=True)
+    table.adopt_prefix(pool.find([1, 1, 2, 2, 9], ROOT))
+    table.release()
+    assert evicted(pool, 4) == [second[1], second[0], first[1], first[0]]
+
+
+def test_priority_outlives_recency():
+    orders = {}
+    for eviction in ("lru", "priority"):
+        pool = BlockPool(num_blocks=4, block_size=2, eviction=eviction)
+        pinned, passing = leave_behind(pool, 0, [1, 1, 2, 2], priority=9), leave_behind(pool, 1, [3, 3, 4, 4])
+        orders[eviction] = (evicted(pool, 2), pinned, passing)
+    gone, pinned, _ = orders["lru"]
+    assert gone == [pinned[1], pinned[0]]
+    gone, _, passing = orders["priority"]
+    assert gone == [passing[1], passing[0]]
+
+
+def test_a_prefix_of_other_weights_is_not_found():
+    pool = BlockPool(num_blocks=4, block_size=2)
+    leave_behind(pool, 0, [1, 1, 2, 2])
+    assert len(pool.find([1, 1, 2, 2, 3], ROOT)) == 2
+    assert len(pool.find([1, 1, 2, 2], ROOT)) == 1  # one token is left to compute
+    assert pool.find([1, 1, 2, 2, 3], Prefix.root("other weights")) == []
+
+
+def test_the_last_owner_writes_in_place():
+    """Copy on write: as many copies as there are owners, less one."""
+    pool, copies = BlockPool(num_blocks=6, block_size=4), []
+    tables = [
+        BlockTable(pool, i, ignore, paged=True, copy=lambda source, to: copies.append((source, to))) for i in range(3)
+    ]
+    tables[0].reserve(6)
+    tables[0].roll_back(6)
+    for table in tables[1:]:
+        table.adopt_table(tables[0], 5)
+    assert pool.occupancy().live == 2
+    for table in tables:
+        table.reserve(7)
+    assert copies == [(1, 2), (1, 3)]
+    assert [table.blocks for table in tables] == [[0, 2], [0, 3], [0, 1]]
 
 
 def test_contiguous_needs_neighbours():
@@ -119,8 +302,11 @@ def test_contiguous_needs_neighbours():
     assert sorted(paged.blocks) == [0, 2]
 
 
-def test_a_block_cannot_be_given_back_by_another():
+def test_only_what_is_held_can_be_given_back_or_shared():
     pool = BlockPool(num_blocks=1, block_size=1)
-    (block,) = pool.take(7, 1, neighbours=False)
-    with pytest.raises(AssertionError, match="belongs to 7"):
-        pool.give_back(block, 8)
+    (block,) = pool.take(1, ignore)
+    pool.give_back(block)
+    with pytest.raises(AssertionError, match="nobody has it"):
+        pool.give_back(block)
+    with pytest.raises(AssertionError, match="nothing in it to share"):
+        pool.share(block)

@@ -18,7 +18,8 @@ def commit(t_ms, step, *origins):
 
 def timed(t_ms, step, kind, reserved, used):
     return StepTimed(
-        t_ms=t_ms, step=step, step_kind=kind, target_tokens=1, draft_ms=0, verify_ms=1, sample_ms=0, rest_ms=0,
+        t_ms=t_ms, step=step, step_kind=kind, target_tokens=1, batch_sequences=1, batch_tokens=1, draft_ms=0,
+        verify_ms=1, sample_ms=0, rest_ms=0,
         total_ms=1, kv_tokens=1, kv_reserved_bytes=reserved, kv_used_bytes=used, memory_bytes=1000 + step,
     )  # fmt: skip
 

@@ -28,7 +28,7 @@ def test_round_trip(run, tmp_path):
 
 
 def test_every_kind_of_event_has_its_own_name(run):
-    assert len(EVENT_TYPES) == 11
+    assert len(EVENT_TYPES) == 20
     assert {event.kind for event in run.events} <= EVENT_TYPES.keys()
 
 
@@ -38,7 +38,7 @@ def test_events_survive_json(run):
 
 
 def damaged(run, change) -> str:
-    document = {"format": "decode-lab-run", "version": 1, "events": [to_dict(event) for event in run.events]}
+    document = {"format": "decode-lab-run", "version": 2, "events": [to_dict(event) for event in run.events]}
     document = json.loads(json.dumps(document))
     change(document)
     return json.dumps(document)

@@ -14,6 +14,7 @@ from dataclasses import asdict
 
 from lab.config import EngineConfig, PromptError, SamplingParams
 from lab.trace.events import (
+    Admitted,
     BlockAllocated,
     BlockFreed,
     Bonus,
@@ -152,6 +153,7 @@ class ScriptedEngine:
             num_blocks=num_blocks,
             block_bytes=BYTES_PER_TOKEN * config.block_size if config.kv_cache else 0,
         )
+        yield Admitted(t_ms=0.0, owner=0, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
         known, made, step, reason = len(pieces), 0, 0, "length"
         while made < sampling.max_tokens:
             if cancelled.is_set():
@@ -159,7 +161,7 @@ class ScriptedEngine:
                 break
             time.sleep(self._seconds)
             guesses = 0
-            if step and config.speculative == "draft":
+            if step and config.speculative != "off":
                 guesses = min(config.num_speculative_tokens, sampling.max_tokens - made - 1)
             if config.kv_cache:
                 end = known + guesses if config.paged else len(pieces) + sampling.max_tokens
@@ -170,17 +172,19 @@ class ScriptedEngine:
             parts["verify_ms"] += 0.0 if config.kv_cache else 0.1 * known
             now += sum(parts.values())
             if step == 0:
-                yield Prefilled(t_ms=now, tokens=known)
+                yield Prefilled(t_ms=now, tokens=known, cached_tokens=0)
             right = [self._words[(made + i) % len(self._words)] for i in range(guesses + 1)]
             kept = next((i for i in range(guesses) if chance.random() > 0.7), guesses)
+            q = 0.5 if config.speculative in ("draft", "early_exit") else 1.0
+            drawn = not sampling.greedy and config.speculative != "synthetic"
             for i in range(guesses):
                 text = right[i] if i < kept else chance.choice(self._others)
-                yield Proposed(t_ms=now, step=step, position=i, token_id=i, text=text, q=0.5)
+                yield Proposed(t_ms=now, step=step, position=i, token_id=i, text=text, q=q)
             for i in range(min(kept + 1, guesses)):
                 good = i < kept
-                u = None if sampling.greedy else 0.2 if good else 0.9
+                p, u = (0.4, 0.2) if good else (0.02, 0.9)
                 yield Judged(
-                    t_ms=now, step=step, position=i, token_id=i, p=0.4 if good else 0.02, q=0.5, u=u, accepted=good
+                    t_ms=now, step=step, position=i, token_id=i, p=p, q=q, u=u if drawn else None, accepted=good
                 )
             if guesses:
                 own = Bonus if kept == guesses else Recovered
@@ -199,12 +203,15 @@ class ScriptedEngine:
             kv_tokens = known - 1 if config.kv_cache else 0
             if config.paged:
                 while (len(blocks) - 1) * config.block_size >= kv_tokens:
-                    yield BlockFreed(t_ms=now, block=blocks.pop(), owner=0, index=len(blocks), fill=0)
+                    block = blocks.pop()
+                    yield BlockFreed(t_ms=now, block=block, owner=0, index=block, fill=0, references=0, cached=False)
             yield StepTimed(
                 t_ms=now,
                 step=step,
                 step_kind="prefill" if step == 0 else "verify" if guesses else "decode",
                 target_tokens=computed if step == 0 or not config.kv_cache else guesses + 1,
+                batch_sequences=1,
+                batch_tokens=guesses + 1,
                 total_ms=sum(parts.values()),
                 kv_tokens=kv_tokens,
                 kv_reserved_bytes=len(blocks) * config.block_size * BYTES_PER_TOKEN,
@@ -215,5 +222,5 @@ class ScriptedEngine:
             step += 1
         for block in reversed(blocks):
             fill = min(config.block_size, max(0, known - 1 - block * config.block_size))
-            yield BlockFreed(t_ms=now, block=block, owner=0, index=block, fill=fill)
+            yield BlockFreed(t_ms=now, block=block, owner=0, index=block, fill=fill, references=0, cached=False)
         yield Finished(t_ms=now, reason=reason, text="", message="")

@@ -1,0 +1,276 @@
+"""Requests that share a cache, and the step that computes them as one batch.
+
+A step takes every sequence's tokens that are not computed yet (a whole prompt at
+first, one token afterwards), lets drafters add proposals, computes them all in
+one pass, judges, commits, and rolls the cache back to what was kept. Prefill,
+plain decoding and verification are the same step with other numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections import defaultdict
+
+import psutil
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from lab.config import LabError
+from lab.decode.clock import StepClock
+from lab.decode.drafters import Drafter, ModelDrafter, PromptLookup, Proposals, Synthetic
+from lab.decode.forward import NewTokens, forward
+from lab.decode.outcome import Outcome, Round, commit, judge
+from lab.decode.scheduler import Scheduler, Turn
+from lab.decode.sequence import Sequence
+from lab.decode.text import token_text
+from lab.decode.window import Costs
+from lab.kv.cache import Budget, Cache, PoolSetting
+from lab.pair.models import LanguageModel
+from lab.trace.events import FellBack, Prefilled, StepTimed, WindowChanged
+
+log = logging.getLogger(__name__)
+
+
+class Pool:
+    """One cache, its queue and its batch. ``setting.num_blocks`` 0: no cache.
+
+    Attributes:
+        failed: sequences that a step could not go on with, and why; for the engine to decide about.
+    """
+
+    def __init__(
+        self,
+        setting: PoolSetting,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        tokenizer: PreTrainedTokenizerBase,
+        budget: Budget,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+    ) -> None:
+        self.setting = setting
+        self.cache = Cache(setting, target, draft) if setting.num_blocks else None
+        self.scheduler = Scheduler(
+            self.cache.blocks if self.cache else None,
+            self.cache.copy_block if self.cache else None,
+            self._window,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
+        self.failed: list[tuple[Sequence, Exception]] = []
+        self._target = target
+        self._draft = draft
+        self._tokenizer = tokenizer
+        self._budget = budget
+        self._costs = Costs()
+        self._drafters: dict[tuple, Drafter] = {}
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence; it gets the drafter it asks for, if it has none of its own."""
+        if sequence.config.speculative == "off" or sequence.gave_up_drafter:
+            sequence.drafter = None
+        else:
+            sequence.drafter = self._drafter(sequence)
+        self.scheduler.add(sequence)
+
+    def reap(self) -> None:
+        """End the sequences that have been cancelled."""
+        for sequence in (*self.scheduler.running, *self.scheduler.waiting):
+            if sequence.cancelled.is_set():
+                self.scheduler.remove(sequence)
+                sequence.finish("cancelled")
+
+    # -- one step ----------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Compute one batch. Raises what the target's forward raises; nothing is committed then."""
+        clock = StepClock(self._target.device)
+        turns = self.scheduler.schedule()
+        proposals = self._propose(turns)
+        if any(proposals.values()):
+            clock.mark("draft")
+        rounds = [Round(turn.sequence, proposals.get(turn.sequence)) for turn in turns]
+        batch = [self._new_tokens(turn, round) for turn, round in zip(turns, rounds, strict=True)]
+        logits = forward(self._target, batch, self.cache.target if self.cache else None)
+        clock.mark("verify")
+        complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
+        judged = judge(logits, complete) if complete else []
+        outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
+        clock.mark("sample")
+
+        tokens = [len(new.token_ids) for new in batch]
+        self._observe(clock, sum(tokens), max((round.window for round in rounds), default=0))
+        told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
+        self._close(clock, turns, told, tokens)
+
+    def _propose(self, turns: list[Turn]) -> dict[Sequence, Proposals]:
+        """Every drafter proposes for all of its sequences. One that fails is not asked again."""
+        by_drafter: dict[Drafter, list[Turn]] = defaultdict(list)
+        for turn in turns:
+            if turn.window:
+                by_drafter[turn.sequence.drafter].append(turn)
+        proposals: dict[Sequence, Proposals] = {}
+        for drafter, theirs in by_drafter.items():
+            sequences = [turn.sequence for turn in theirs]
+            try:
+                made = drafter.propose(sequences, [turn.window for turn in theirs])
+            except Exception as error:
+                log.warning("a drafter failed", exc_info=True)
+                for sequence in sequences:
+                    self._give_up_drafter(sequence, explain(error))
+            else:
+                proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
+        return proposals
+
+    def _new_tokens(self, turn: Turn, round: Round) -> NewTokens:
+        sequence, start = turn.sequence, turn.sequence.computed
+        new = torch.tensor(sequence.tokens[start : start + turn.count], device=self._target.device)
+        if round.proposals:
+            new = torch.cat([new, round.proposals.tokens])
+        return NewTokens(new, start, sequence.table, keep=round.window + 1 if turn.complete else 0)
+
+    def _tell(self, turn: Turn, round: Round, outcome: Outcome | None) -> str:
+        """Commit what a turn gave; returns what kind of step it was."""
+        sequence = turn.sequence
+        prefill = not sequence.generated or (turn.count > 1 and sequence.table is not None)
+        kind = "prefill" if prefill and not round.window else "verify" if round.window else "decode"
+        if outcome is None:  # a part of a prompt
+            sequence.keep(sequence.computed + turn.count)
+        elif not outcome.finite:
+            self.failed.append((sequence, LabError(NOT_FINITE)))
+        else:
+            if not sequence.generated:
+                sequence.recorder.emit(Prefilled, tokens=sequence.prompt_length, cached_tokens=sequence.cached_tokens)
+            commit(sequence, outcome, functools.partial(token_text, self._tokenizer))
+            sequence.keep(len(sequence.tokens) - 1)  # the newest token is computed by the next step
+            if not outcome.draft_finite:
+                self._give_up_drafter(sequence, "Its output is not finite.")
+            elif sequence.drafter:
+                self._follow(sequence, outcome)
+        if sequence.table and sequence.config.enable_prefix_caching:
+            # A block that drafting requests may find holds the draft's keys and values as well.
+            drafted = sequence.config.speculative == "draft"
+            length = min(sequence.computed, sequence.draft_length) if drafted else sequence.computed
+            sequence.table.store_full(sequence.tokens, length, sequence.root, sequence.config.cache_priority)
+        return kind
+
+    def _follow(self, sequence: Sequence, outcome: Outcome) -> None:
+        judged = min(outcome.accepted + 1, len(outcome.proposed))
+        sequences = len(self.scheduler.running)
+        if sequence.window.observe(outcome.accepted, judged, sequences, self._costs):
+            gamma = sequence.window.gamma
+            sequence.recorder.emit(
+                WindowChanged,
+                step=sequence.step + 1,
+                gamma=gamma,
+                acceptance=sequence.window.acceptance,
+                draft_ms=self._costs.proposal_ms(),
+                verify_ms=self._costs.pass_ms(sequences * (gamma + 1)),
+            )
+
+    def _observe(self, clock: StepClock, tokens: int, window: int) -> None:
+        parts, _ = clock.read()
+        self._costs.observe(tokens, parts["verify"], window, parts["draft"])
+
+    def _close(self, clock: StepClock, turns: list[Turn], kinds: list[str], tokens: list[int]) -> None:
+        """Time the step for every sequence in it, and let go of those that are done."""
+        parts, total = clock.read()
+        memory = memory_in_use(self._target.device)
+        broken = {sequence for sequence, _ in self.failed}
+        for turn, kind, count in zip(turns, kinds, tokens, strict=True):
+            sequence = turn.sequence
+            if sequence in broken:
+                continue
+            kv_bytes = self._budget.token_bytes(sequence.config)
+            sequence.recorder.emit(
+                StepTimed,
+                step=sequence.step,
+                step_kind=kind,
+                target_tokens=count,
+                batch_sequences=len(turns),
+                batch_tokens=sum(tokens),
+                draft_ms=parts["draft"],
+                verify_ms=parts["verify"],
+                sample_ms=parts["sample"],
+                rest_ms=max(0.0, total - sum(parts.values())),
+                total_ms=max(total, sum(parts.values())),
+                kv_tokens=sequence.computed,
+                kv_reserved_bytes=sequence.table.capacity * kv_bytes if sequence.table else 0,
+                kv_used_bytes=sequence.computed * kv_bytes,
+                memory_bytes=memory,
+            )
+            sequence.step += 1
+            if sequence.reason:
+                self.scheduler.remove(sequence)
+                sequence.finish(sequence.reason)
+
+    # -- drafting ----------------------------------------------------------------------------
+
+    def _window(self, sequence: Sequence) -> int:
+        """Tokens to propose: gamma, but none with the prompt, and never past the sequence's end or the
+        draft's context. A round of g proposals yields up to g + 1 tokens.
+        """
+        if sequence.drafter is None or not sequence.generated:
+            return 0
+        known = len(sequence.tokens)
+        room = sequence.end - known - 1
+        if sequence.config.speculative == "draft":
+            room = min(room, self._draft.context_length - known)
+        return max(0, min(sequence.window.gamma, room))
+
+    def _drafter(self, sequence: Sequence) -> Drafter:
+        config, cache, target = sequence.config, self.cache, self._target
+        if config.speculative == "synthetic":  # it knows one request's answers only
+            own = sequence.oracle.tokens[sequence.prompt_length :]
+            return Synthetic(config.synthetic_acceptance_rate, own, target.vocabulary, target.device)
+        if config.speculative == "draft":
+            key, make = ("draft",), lambda: ModelDrafter(self._draft, cache.draft if cache else None)
+        elif config.speculative == "early_exit":
+            layers = target.early_layers(config.early_exit_layer)
+            key = ("early_exit", layers)
+
+            def make() -> Drafter:
+                return ModelDrafter(target.first(layers), cache.target if cache else None, early_exit=True)
+        else:
+            low, high = config.prompt_lookup_min, config.prompt_lookup_max
+            key = ("ngram", low, high)
+
+            def make() -> Drafter:
+                return PromptLookup(low, high, target.vocabulary, target.device)
+
+        if key not in self._drafters:
+            self._drafters[key] = make()
+        return self._drafters[key]
+
+    def _give_up_drafter(self, sequence: Sequence, reason: str) -> None:
+        sequence.drafter, sequence.gave_up_drafter = None, True
+        sequence.recorder.emit(FellBack, part="drafter", reason=reason)
+
+
+NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other weights."
+
+
+def explain(error: Exception) -> str:
+    """An error in a sentence for the user."""
+    if isinstance(error, LabError):
+        return str(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        return "The device ran out of memory. Use fewer blocks, a shorter prompt or a smaller model."
+    return f"The engine failed in this step ({type(error).__name__}: {error})."
+
+
+def memory_in_use(device: torch.device) -> int:
+    """Bytes: CUDA's peak since it was reset, or the resident size of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return _process(os.getpid()).memory_info().rss
+
+
+@functools.cache
+def _process(pid: int) -> psutil.Process:
+    """Looking a process up takes milliseconds, so it is kept; by its id, for a forked worker is another one."""
+    return psutil.Process(pid)

@@ -1,0 +1,51 @@
+"""What the caller of the engine holds while a request is decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lab.trace.events import Event
+from lab.trace.recorder import Run
+
+if TYPE_CHECKING:
+    from lab.decode.engine import Engine
+    from lab.decode.sequence import Sequence
+
+
+class Request:
+    """One request under way. Iterate it for its events; each event comes once."""
+
+    def __init__(self, engine: Engine, sequence: Sequence) -> None:
+        self._engine = engine
+        self._sequence = sequence
+
+    def __iter__(self) -> Iterator[Event]:
+        """The events as they come. Closing this iterator before the end cancels the request.
+
+        If no background loop runs (``Engine.serving``), waiting for an event is what drives the engine,
+        all of its requests at once.
+        """
+        recorder = self._sequence.recorder
+        try:
+            while True:
+                yield from recorder.drain()
+                if self._sequence.finished and not recorder.pending:
+                    return
+                self._engine.advance(self._sequence)
+        finally:
+            if not self._sequence.finished:
+                self._engine.abandon(self._sequence)
+
+    def result(self) -> Run:
+        """Wait for the end. For a request whose events nobody has read yet."""
+        return Run(self)
+
+    def cancel(self) -> None:
+        """End it before its next step: its blocks are given back, and a ``Finished`` event comes."""
+        self._sequence.cancelled.set()
+        self._engine.wake()
+
+    @property
+    def finished(self) -> bool:
+        return self._sequence.finished

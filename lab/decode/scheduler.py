@@ -1,0 +1,209 @@
+"""Which sequences compute how many tokens in the next step.
+
+There is no prefill phase and no decode phase, only known tokens that are not computed
+yet: many at first (or again, after a preemption), one afterwards. Every step serves
+the running sequences in the order in which they came, then admits waiting ones, until
+its budget of tokens is used up (continuous batching: Yu et al., Orca, OSDI 2022; a
+prompt in chunks beside decoding: Agrawal et al., 2308.16369).
+
+Nothing here depends on a model; a step's cost is counted in tokens and blocks.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab.config import PoolExhaustedError
+from lab.decode.sequence import Sequence
+from lab.kv.blocks import BlockPool, BlockTable, CopyBlock
+from lab.kv.prefix import Prefix
+from lab.trace.events import Admitted, Preempted
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one sequence does in a step: compute ``count`` known tokens, and verify up to ``window`` proposals."""
+
+    sequence: Sequence
+    count: int
+    window: int
+
+    @property
+    def complete(self) -> bool:
+        """The newest token is among them, so that the next one can be chosen."""
+        return self.count == self.sequence.outstanding
+
+
+class Scheduler:
+    """The queue and the batch of one pool.
+
+    Args:
+        blocks: the pool; None without a cache, when every step computes each sequence from its beginning.
+        copy: copies a block, for sequences that share one and part.
+        window: tokens a sequence would propose in its next round. Asked once a step; the answer must not
+            depend on who else is running.
+        max_num_seqs: sequences in a step.
+        max_num_batched_tokens: tokens of all sequences in a step, proposals included.
+    """
+
+    def __init__(
+        self,
+        blocks: BlockPool | None,
+        copy: CopyBlock | None,
+        window: Callable[[Sequence], int],
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+    ) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []  # the oldest first
+        self._blocks = blocks
+        self._copy = copy
+        self._window = window
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. One that has been computed before (in another pool, say) keeps its place by age."""
+        place = next((i for i, other in enumerate(self.waiting) if other.order > sequence.order), len(self.waiting))
+        self.waiting.insert(place, sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence and take its blocks back."""
+        sequence.release()
+        (self.running if sequence in self.running else self.waiting).remove(sequence)
+
+    def schedule(self) -> list[Turn]:
+        """The next step's turns; empty only if nothing is waiting or running."""
+        turns: list[Turn] = []
+        budget = self._max_num_batched_tokens
+        preempted = False
+        for sequence in list(self.running):
+            if sequence not in self.running:
+                continue  # preempted for an older one
+            turn = self._turn(sequence, sequence.outstanding, budget, alone=not turns)
+            if turn is None:
+                continue
+            preempted |= self._make_room(turn)
+            if sequence in self.running:
+                turns.append(turn)
+                budget -= turn.count + turn.window
+        while self.waiting and not preempted and len(self.running) < self._max_num_seqs:
+            turn = self._admit(self.waiting[0], budget, alone=not turns)
+            if turn is None:
+                break
+            turns.append(turn)
+            budget -= turn.count + turn.window
+        return turns
+
+    # -- one sequence's share -----------------------------------------------------------------
+
+    def _turn(self, sequence: Sequence, count: int, budget: int, *, alone: bool) -> Turn | None:
+        """What of the budget a sequence with ``count`` tokens to compute takes.
+
+        ``alone``: the first of a step always gets something to do. A window is never cut to the
+        budget: what a sequence proposes would then depend on its company.
+        """
+        window = self._window(sequence)
+        if count + window <= budget:
+            return Turn(sequence, count, window)
+        if self._blocks is None or count == 1:
+            return Turn(sequence, count, window) if alone else None
+        part = min(budget, count - 1) if window else min(budget, count)
+        return Turn(sequence, part, 0) if part > 0 else None
+
+    # -- room in the pool ---------------------------------------------------------------------
+
+    def _make_room(self, turn: Turn) -> bool:
+        """Reserve what the turn writes; while the pool is dry, preempt the newest sequence, perhaps this one.
+
+        Returns:
+            Whether any was preempted.
+        """
+        preempted = False
+        while turn.sequence in self.running:
+            try:
+                self._reserve(turn)
+                break
+            except PoolExhaustedError:
+                self._preempt(self.running[-1])
+                preempted = True
+        return preempted
+
+    def _reserve(self, turn: Turn) -> None:
+        table = turn.sequence.table
+        if table and table.paged:
+            table.reserve(len(turn.sequence.tokens) + turn.window)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        sequence.recorder.emit(Preempted, tokens=sequence.computed)
+        sequence.release()
+        self.running.remove(sequence)
+        self.waiting.appendleft(sequence)
+
+    # -- joining -------------------------------------------------------------------------------
+
+    def _admit(self, sequence: Sequence, budget: int, *, alone: bool) -> Turn | None:
+        """Let the first of the queue join if its tokens so far fit in the pool; None: not yet."""
+        leader = sequence.leader if sequence.leader and not sequence.leader.finished else None
+        if leader and not leader.generated:
+            return None  # what it shares is about to be computed
+        table, found, cached = None, [], 0
+        if self._blocks:
+            table = BlockTable(
+                self._blocks, sequence.order, sequence.recorder.emit, paged=sequence.config.paged, copy=self._copy
+            )
+            cached, found = self._shared(sequence, leader)
+        turn = self._turn(sequence, len(sequence.tokens) - cached, budget, alone=alone)
+        if turn is None or not self._fits(turn, cached, found):
+            return None
+
+        self.waiting.popleft()
+        insort(self.running, sequence, key=lambda running: running.order)
+        sequence.table, sequence.cached_tokens = table, cached
+        sequence.recorder.emit(
+            Admitted,
+            owner=sequence.order,
+            running=len(self.running),
+            waiting=len(self.waiting),
+            cached_tokens=cached,
+            live_blocks=tuple(self._blocks.live_blocks()) if self._blocks else (),
+            cached_blocks=tuple(self._blocks.cached_blocks()) if self._blocks else (),
+        )
+        if table:
+            if found:
+                table.adopt_prefix(found)
+            elif cached:
+                table.adopt_table(leader.table, cached)
+            sequence.draft_length = min(cached, leader.draft_length) if leader and not found else cached
+            table.reserve(len(sequence.tokens) + turn.window if table.paged else sequence.end)
+        return turn
+
+    def _shared(self, sequence: Sequence, leader: Sequence | None) -> tuple[int, list[tuple[int, Prefix]]]:
+        """Tokens that need not be computed, and the blocks that were found by prefix.
+
+        All blocks of another continuation of the same prompt, up to its last token; else those found.
+        """
+        if leader and leader.table and sequence.config.paged and not sequence.generated:
+            return min(sequence.prompt_length - 1, leader.computed), []
+        if not sequence.config.enable_prefix_caching:
+            return 0, []
+        found = self._blocks.find(sequence.tokens, sequence.root, sequence.config.cache_priority)
+        return len(found) * self._blocks.block_size, found
+
+    def _fits(self, turn: Turn, cached: int, found: list[tuple[int, Prefix]]) -> bool:
+        """Whether the pool has the blocks that an admission takes."""
+        pool, sequence = self._blocks, turn.sequence
+        if pool is None:
+            return True
+        if not sequence.config.paged:
+            return pool.has_run(-(-sequence.end // pool.block_size))
+        needed = -(-(len(sequence.tokens) + turn.window) // pool.block_size) - cached // pool.block_size
+        revived = sum(not pool.references(block) for block, _ in found)
+        return needed <= pool.available - revived

@@ -1,0 +1,136 @@
+"""How many tokens to propose: a fixed number, or the one that promises the most tokens a second.
+
+With acceptance probability a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a)
+tokens on average (Leviathan et al., 2211.17192, equation 1) and takes the time of g proposals and of
+one pass over g + 1 tokens a sequence. The adaptive window is the g with the best quotient: what
+Leviathan's section 3.5 does with constants, Liu et al. (2406.14066) do with measured times
+("goodput"), and so it is done here. Acceptance is that of recent rounds, times are medians of
+recent steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+FORGET = 0.9
+"""What a round leaves of the weight of those before it in the estimate of acceptance."""
+PROBE_EVERY = 16
+"""Rounds after which a window of 0 is tried at 1: what is never proposed is never accepted."""
+RELUCTANCE = 1.03
+"""A new window must promise so much more than the present one: measurements are noisy."""
+RECENT = 64
+"""Steps that a measured time is taken from."""
+REFIT_EVERY = 8
+
+
+def tokens_per_round(acceptance: float, gamma: int) -> float:
+    """Expected tokens of a round: 1 + a + a^2 + ... + a^gamma."""
+    return sum(acceptance**i for i in range(gamma + 1))
+
+
+class Costs:
+    """Measured times of a pool's steps, in milliseconds.
+
+    A pass of the target is taken to cost a constant and so much a token: a line through the medians
+    of the sizes seen, which is near enough over the few tokens of a decode or verify step. Before two sizes
+    have been seen more tokens seem free, and so a larger window is tried.
+    """
+
+    def __init__(self) -> None:
+        self._passes: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._proposals: deque[float] = deque(maxlen=RECENT)
+        self._seen = 0
+        self._fit = (0.0, 0.0, 0.0)  # of a proposal, of a pass, of a token more in it
+
+    def observe(self, tokens: int, pass_ms: float, window: int, draft_ms: float) -> None:
+        """A pass over ``tokens`` took ``pass_ms``; before it, ``window`` proposals a sequence took ``draft_ms``."""
+        self._passes.append((tokens, pass_ms))
+        if window:
+            self._proposals.append(draft_ms / window)
+        self._seen += 1
+
+    def proposal_ms(self) -> float:
+        """One proposal for every sequence of the batch."""
+        return self._line()[0]
+
+    def pass_ms(self, tokens: int) -> float:
+        """A pass of the target over ``tokens``."""
+        _, base, slope = self._line()
+        return base + slope * tokens
+
+    def _line(self) -> tuple[float, float, float]:
+        if self._seen % REFIT_EVERY == 0 or not self._fit[1]:
+            by_size: dict[int, list[float]] = defaultdict(list)
+            for tokens, ms in self._passes:
+                by_size[tokens].append(ms)
+            sizes = np.array(list(by_size), dtype=float)
+            times = np.array([statistics.median(some) for some in by_size.values()])
+            weights = np.sqrt([len(some) for some in by_size.values()])
+            slope = max(0.0, float(np.polyfit(sizes, times, 1, w=weights)[0])) if len(sizes) > 1 else 0.0
+            centre, level = (float(np.average(values, weights=weights**2)) for values in (sizes, times))
+            slope = min(slope, level / centre)  # no pass takes less than no time
+            proposal = statistics.median(self._proposals) if self._proposals else 0.0
+            self._fit = (proposal, level - slope * centre, slope)
+        return self._fit
+
+
+def best_window(acceptance: float, most: int, round_ms: Callable[[int], float]) -> int:
+    """The g in 0 .. ``most`` with the most expected tokens a millisecond; ``round_ms(g)``: a round's time."""
+    return max(range(most + 1), key=lambda gamma: tokens_per_round(acceptance, gamma) / round_ms(gamma))
+
+
+@dataclass(slots=True)
+class Window:
+    """The window of one request.
+
+    Attributes:
+        most: never more than this; the window itself unless it is adaptive.
+        gamma: tokens to propose in the next round.
+    """
+
+    most: int
+    adaptive: bool
+    gamma: int = 0
+    _rounds: int = 0
+    _accepted: float = 0.0
+    _judged: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.gamma = self.most
+
+    @property
+    def acceptance(self) -> float:
+        """Accepted of judged proposals in recent rounds; a half before there are any."""
+        return (self._accepted + 0.5) / (self._judged + 1)
+
+    def observe(self, accepted: int, judged: int, sequences: int, costs: Costs) -> bool:
+        """After a round: of ``judged`` proposals ``accepted`` were kept, in a batch of ``sequences``.
+
+        Returns:
+            Whether gamma has changed. What it changes to is best if the whole batch did the same.
+        """
+        if not self.adaptive:
+            return False
+        before = self.gamma
+        self._rounds += 1
+        if judged:
+            self._accepted = FORGET * self._accepted + accepted
+            self._judged = FORGET * self._judged + judged
+
+        def round_ms(gamma: int) -> float:
+            return gamma * costs.proposal_ms() + costs.pass_ms(sequences * (gamma + 1))
+
+        def promise(gamma: int) -> float:
+            return tokens_per_round(self.acceptance, gamma) / round_ms(gamma)
+
+        best = best_window(self.acceptance, self.most, round_ms)
+        if promise(best) > RELUCTANCE * promise(before):
+            self.gamma = best
+        elif before == 0 and self._rounds % PROBE_EVERY == 0:
+            self.gamma = 1
+        return self.gamma != before

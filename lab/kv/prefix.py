@@ -1,0 +1,77 @@
+"""Finding cached blocks by the tokens that lead up to and fill them.
+
+Keys and values at a position depend on every token before it, so a full block is
+named by its own tokens and by the block before it: a chain that begins at the
+identity of the models that computed it. A hash of the chain finds a candidate; the
+tokens themselves decide, so that a collision costs a miss and never a wrong text
+(hash chains over blocks: vLLM's automatic prefix caching; Zheng et al.,
+2312.07104, keep the same prefixes in a radix tree).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+
+class Prefix:
+    """Everything up to the end of one full block; a link of an immutable chain."""
+
+    __slots__ = ("digest", "parent", "tokens")
+
+    def __init__(self, tokens: tuple[Hashable, ...], parent: Prefix | None) -> None:
+        self.tokens = tokens
+        self.parent = parent
+        self.digest = digest(parent.digest if parent else 0, tokens)
+
+    @classmethod
+    def root(cls, identity: Hashable) -> Prefix:
+        """Where the chains of one set of models begin; ``identity`` stands in the place of tokens."""
+        return cls((identity,), None)
+
+    def then(self, tokens: Sequence[int]) -> Prefix:
+        """The prefix one full block longer."""
+        return Prefix(tuple(tokens), self)
+
+    def same(self, other: Prefix) -> bool:
+        """Token by token. Chains that share their beginning are compared down to there only."""
+        one: Prefix | None = self
+        two: Prefix | None = other
+        while one is not two:
+            if one is None or two is None or one.tokens != two.tokens:
+                return False
+            one, two = one.parent, two.parent
+        return True
+
+
+def digest(parent: int, tokens: tuple[Hashable, ...]) -> int:
+    """64 bits that hardly any two chains share."""
+    return hash((parent, tokens))
+
+
+class PrefixIndex:
+    """Which block holds which prefix, and the other way round: at most one block for each digest."""
+
+    def __init__(self) -> None:
+        self._block: dict[int, int] = {}  # digest -> block
+        self._prefix: dict[int, Prefix] = {}  # block -> prefix
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._prefix
+
+    def prefix(self, block: int) -> Prefix:
+        return self._prefix[block]
+
+    def find(self, prefix: Prefix) -> int | None:
+        block = self._block.get(prefix.digest)
+        return block if block is not None and self._prefix[block].same(prefix) else None
+
+    def add(self, block: int, prefix: Prefix) -> bool:
+        """False if another block has this digest already: then this one stays unnamed."""
+        if prefix.digest in self._block:
+            return False
+        self._block[prefix.digest] = block
+        self._prefix[block] = prefix
+        return True
+
+    def remove(self, block: int) -> None:
+        del self._block[self._prefix.pop(block).digest]
