@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.trace.events import Committed, Event, Judged, Proposed, StepTimed
+from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, StepTimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,7 @@ class Metrics:
 
     Attributes:
         generated_tokens: tokens of the output.
+        cached_prompt_tokens: tokens of the prompt found in the cache, not computed.
         elapsed_ms: from the run's beginning to its last event.
         ttft_ms: time to first token: from the beginning to the first commit.
         tokens_per_second: tokens after the first, over the time after the first.
@@ -31,6 +32,7 @@ class Metrics:
     """
 
     generated_tokens: int
+    cached_prompt_tokens: int
     elapsed_ms: float
     ttft_ms: float | None
     tokens_per_second: float | None
@@ -67,6 +69,8 @@ def measure(events: Iterable[Event]) -> Metrics:
 
     return Metrics(
         generated_tokens=generated,
+        # A run that was preempted is prefilled again, and then finds what it left itself.
+        cached_prompt_tokens=next((event.cached_tokens for event in events if isinstance(event, Prefilled)), 0),
         elapsed_ms=events[-1].t_ms if events else 0.0,
         ttft_ms=commits[0].t_ms if commits else None,
         tokens_per_second=1000 * later / decode_ms if decode_ms > 0 else None,

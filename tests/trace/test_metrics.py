@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered, StepTimed
+from lab.trace.events import Bonus, Committed, Judged, Prefilled, Proposed, Recovered, StepTimed
 from lab.trace.metrics import measure
 
 
@@ -70,3 +70,11 @@ def test_a_run_that_has_hardly_begun():
         assert metrics.tokens_per_second is None
         assert metrics.mean_acceptance_length is None
         assert metrics.acceptance_by_position == ()
+
+
+def test_what_was_found_is_the_prompts():
+    assert measure(EVENTS).cached_prompt_tokens == 0
+    found, again = (Prefilled(t_ms=9, tokens=61, cached_tokens=cached) for cached in (48, 60))
+    assert measure([found, *EVENTS]).cached_prompt_tokens == 48
+    # After a preemption the run finds blocks that it computed itself: they do not count.
+    assert measure([found, *EVENTS, again]).cached_prompt_tokens == 48
