@@ -1,18 +1,20 @@
 """Events reduced to frames: what changed in the text, the charts and the sentence, step by step.
 
-One frame a step of the engine, in order, numbered by ``seq``. A frame says only what
+One frame a step of the engine, and one each for the beginning, an admission, a preemption
+and the end, in order, numbered by ``seq``. A frame says only what
 changed, so that a run can be sent as it grows; applied from the first, frames give
 the whole picture again (``Picture``), so that a player can show any instant of it and a
 page that opens late can catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        where in the run it stands (step -1: the run is over)
-    head                   first frame only: prompt pieces, configuration, models, pool
+    head                   first frame only: prompt pieces, configuration, models, what is said of each state
     tokens                 [{text, origin, p, q?, u?, refused?, note?}], to append
     columns                first frame only: {chart: columns to begin with}
     charts                 {chart: patches} for ``figures.apply``
     layout                 {chart: {axis path: range}}
-    caption                the block map's caption
+    captions               {chart: its caption}, those that changed
     say                    the step in one sentence
+    notice                 what has to stay beside the numbers
     finished               {reason, message}, last frame only
 
 A token's ``refused`` are the proposals thrown away for it: [{text, q, p?, u?}], the first
@@ -29,21 +31,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.trace.events import (
-    BlockAllocated,
-    BlockFreed,
+    Admitted,
+    BlockEvicted,
     Bonus,
+    CacheDropped,
     Committed,
     Event,
+    FellBack,
     Finished,
     Judged,
+    Preempted,
     Proposed,
     Recovered,
     RunStarted,
     StepTimed,
+    WindowChanged,
 )
-from visualize import narrate
 from visualize.figures import blocks, rounds, timing
+from visualize.narrate import Narrator
+from visualize.pool import PoolEvent, PoolView
 from visualize.text import visible
+from visualize.vocabulary import sentences
 
 Frame = dict[str, Any]
 
@@ -56,7 +64,7 @@ class Step:
     verdicts: dict[int, Judged] = field(default_factory=dict)
     own: Recovered | Bonus | None = None
     committed: Committed | None = None
-    blocks: list[BlockAllocated | BlockFreed] = field(default_factory=list)
+    rare: list[FellBack | CacheDropped | WindowChanged | BlockEvicted] = field(default_factory=list)
 
     def add(self, event: Event) -> None:
         match event:
@@ -68,8 +76,8 @@ class Step:
                 self.own = event
             case Committed():
                 self.committed = event
-            case BlockAllocated() | BlockFreed():
-                self.blocks.append(event)
+            case FellBack() | CacheDropped() | WindowChanged() | BlockEvicted():
+                self.rare.append(event)
 
     def tokens(self) -> list[dict[str, Any]]:
         """The committed tokens, each with the verdict behind it and what was thrown away for it."""
@@ -111,15 +119,12 @@ class Reducer:
     """Turns one run's events, fed in order and in any portions, into frames."""
 
     def __init__(self) -> None:
-        self._seq = 0
-        self._config: dict[str, Any] = {}
-        self._num_blocks = 0
-        self._table: dict[int, tuple[int, int]] = {}  # block -> owner, index: the live blocks
-        self._fills: dict[int, int] = {}
-        self._kv_tokens = 0
+        self._seq = self._at = 0
         self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the last passes
         self._tops = (1.0, 10.0)
         self._axes: dict[str, dict[str, Any]] = {}
+        self._captions: dict[str, str] = {}
+        self._notice = ""
         self._generated = 0
         self._step = Step()
 
@@ -127,22 +132,39 @@ class Reducer:
         """The frames that these events complete."""
         frames = []
         for event in events:
+            if isinstance(event, PoolEvent):
+                self._pool.take(event)
             match event:
                 case RunStarted():
-                    frames.append(self._frame(event, 0, self._head(event)))
+                    frames.append(self._frame(event, self._head(event)))
+                case Admitted():
+                    frames.append(self._frame(event, {"say": self._narrator.admitted(event)}))
+                case Preempted():
+                    frames.append(self._frame(event, {"say": self._narrator.preempted(event)}))
                 case StepTimed():
-                    frames.append(self._frame(event, event.step, self._closed(event)))
+                    self._at = event.step
+                    frames.append(self._frame(event, self._closed(event)))
                 case Finished():
-                    frames.append(self._frame(event, -1, self._ended(event)))
+                    self._at = -1
+                    frames.append(self._frame(event, self._ended(event)))
                 case _:
                     self._step.add(event)
         return frames
 
-    def _frame(self, event: Event, step: int, changes: dict[str, Any]) -> Frame:
-        frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": step}
+    def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
+        """A frame of the changes, with what has changed in the pool and around the charts."""
+        frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}
         self._seq += 1
+        charts = changes.get("charts", {}) | {"blocks": self._pool.patches()}
+        changes["charts"] = {name: patches for name, patches in charts.items() if patches}
         changes["layout"] = self._moved(changes.get("layout", {}))
-        return frame | {name: value for name, value in changes.items() if value}
+        captions = changes.get("captions", {}) | {"blocks": self._pool.caption()}
+        changes["captions"] = {name: text for name, text in captions.items() if self._captions.get(name) != text}
+        self._captions |= captions
+        frame |= {name: value for name, value in changes.items() if value}
+        if self._notice != self._narrator.notice:
+            self._notice = frame["notice"] = self._narrator.notice
+        return frame
 
     def _moved(self, layout: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """The axes that are not where they were."""
@@ -155,46 +177,45 @@ class Reducer:
         return moved
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
-        self._config = run.config
-        self._num_blocks = run.num_blocks
-        guesses = run.config["num_speculative_tokens"] if run.config["speculative"] != "off" else 0
+        speculative = run.config["speculative"]
+        self._pool = PoolView(run.num_blocks, run.config["block_size"])
+        self._narrator = Narrator(run.config, len(run.prompt_token_ids))
+        guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
         about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
+        prompt = [visible(piece) for piece in run.prompt_pieces]
+        said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         return {
-            "head": {**about, "prompt": [visible(piece) for piece in run.prompt_pieces]},
+            "head": {**about, "prompt": prompt, "sentences": said},
             "columns": {"blocks": blocks.columns(run.num_blocks)},
             "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},
-            "caption": self._caption(),
+            "captions": {"rounds": rounds.caption(1)},
         }
 
     def _closed(self, timed: StepTimed) -> dict[str, Any]:
         step, self._step = self._step, Step()
         tokens = step.tokens()
         self._generated += len(tokens)
-        self._kv_tokens = timed.kv_tokens
-        charts = {"blocks": self._cells(step)}
-        layout = {}
+        self._pool.level(timed.kv_tokens)
+        charts, layout = {}, {}
         if timed.step_kind != "prefill":
-            charts |= {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens))}
+            charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens))}
             layout = {"rounds": rounds.layout(timed.step), "timing": timing.layout(timed.step, *self._tops)}
+        pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
-            "charts": {name: patches for name, patches in charts.items() if patches},
+            "charts": charts,
             "layout": layout,
-            "caption": self._caption(),
-            "say": narrate.round_sentence(timed.step, step.proposals, step.own)
-            if step.own
-            else narrate.pass_sentence(timed, [token["text"] for token in tokens], self._config["kv_cache"]),
+            "captions": {"rounds": rounds.caption(timed.batch_sequences)},
+            "say": self._narrator.step(
+                timed, step.proposals, list(step.verdicts.values()), step.own, pieces, step.rare
+            ),
         }
 
     def _ended(self, finished: Finished) -> dict[str, Any]:
-        step, self._step = self._step, Step()
         note = "Held back until it was clear how the text ends."
-        patches = self._cells(step)
         return {
             "tokens": [{"text": visible(finished.text), "origin": "plain", "note": note}] if finished.text else [],
-            "charts": {"blocks": patches} if patches else {},
-            "caption": self._caption(),
-            "say": narrate.ending(finished, self._generated),
+            "say": self._narrator.ended(finished, self._generated),
             "finished": {"reason": finished.reason, "message": finished.message},
         }
 
@@ -205,36 +226,6 @@ class Reducer:
         typical = statistics.median(ms for _, ms in self._pace)
         self._tops = (timing.axis_top(self._tops[0], typical), timing.axis_top(self._tops[1], speed))
         return timing.points(timed.step, timed.draft_ms, timed.verify_ms, timed.sample_ms + timed.rest_ms, speed)
-
-    def _cells(self, step: Step) -> list[Any]:
-        """Patches for the blocks whose owner, state or fill changed."""
-        moved = dict.fromkeys(event.block for event in step.blocks)
-        for event in step.blocks:
-            if isinstance(event, BlockAllocated):
-                self._table[event.block] = (event.owner, event.index)
-            else:
-                self._table.pop(event.block, None)
-        size = self._config["block_size"]
-        fills = {block: min(size, max(0, self._kv_tokens - index * size)) for block, (_, index) in self._table.items()}
-        patches: list[Any] = []
-        for block in moved:
-            if block in self._table:
-                patches += blocks.cell(block, "live", size, *self._table[block], fills[block])
-            else:
-                patches += blocks.cell(block, "free", size)
-        for block, fill in fills.items():
-            if block not in moved and self._fills.get(block) != fill:
-                patches += blocks.level(block, size, *self._table[block], fill)
-        self._fills = fills
-        return patches
-
-    def _caption(self) -> str:
-        if not self._num_blocks:
-            return "no cache, no blocks"
-        live, size = len(self._table), self._config["block_size"]
-        used = f", {sum(self._fills.values()) / (live * size):.0%} filled" if live else ""
-        cut = f" · first {blocks.SHOWN} shown" if self._num_blocks > blocks.SHOWN else ""
-        return f"{live} of {self._num_blocks} live{used}{cut}"
 
 
 def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:

@@ -129,7 +129,9 @@ def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
         seen += len(events)
         frames = reducer.feed(events)
         if frames:
-            frames[-1]["readouts"] = rows(measure(run.events[:seen]), before, over="finished" in frames[-1])
+            frames[-1]["readouts"] = rows(
+                measure(run.events[:seen]), run.events[0].config, before, over="finished" in frames[-1]
+            )
             if before and isinstance(events[0], RunStarted):
                 frames[0]["compared"] = difference(before.config, events[0].config)
             text += "".join(map(_line, frames))

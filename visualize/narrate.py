@@ -1,11 +1,31 @@
-"""What a step did, in one sentence. Words before symbols."""
+"""What happened, in one sentence a step. Words before symbols.
+
+A step in which something rare happened (a fall-back, a new window, an eviction) tells
+that, and the usual only in a few words: one sentence is what a room can read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from lab.trace.events import Bonus, Finished, Proposed, Recovered, StepTimed
+from lab.trace.events import (
+    Admitted,
+    BlockEvicted,
+    Bonus,
+    CacheDropped,
+    Event,
+    FellBack,
+    Finished,
+    Judged,
+    Preempted,
+    Proposed,
+    Recovered,
+    StepTimed,
+    WindowChanged,
+)
 from visualize.text import visible
+from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 _ENDINGS = {
     "length": "as many as were asked for, or as fit",
@@ -19,29 +39,121 @@ def quoted(text: str) -> str:
     return f"“{visible(text)}”"
 
 
-def round_sentence(step: int, proposals: Sequence[Proposed], own: Recovered | Bonus) -> str:
-    """A round of speculation. ``own.position`` is the number of guesses kept."""
-    guesses, kept = len(proposals), own.position
-    opening = f"Round {step}: the draft proposed {guesses}; the target"
-    if isinstance(own, Bonus):
-        every = "kept it" if guesses == 1 else f"kept all {guesses}"
-        return f"{opening} {every} and added {quoted(own.text)} as a bonus."
-    some = f"kept {kept}, refused" if kept else "refused the first,"
-    return f"{opening} {some} {quoted(proposals[kept].text)} and put {quoted(own.text)} in its place."
+class Narrator:
+    """Tells one run. ``notice`` is what has to stay in sight beside its numbers."""
+
+    def __init__(self, config: dict[str, Any], prompt_tokens: int) -> None:
+        self._config = config
+        self._who = DRAFTERS[config["speculative"]].name
+        self._text, self._tokens = "prompt", prompt_tokens  # what the prefill is of
+        self._found = self._read = 0
+        self._window: int | None = None
+        self.notice = "synthetic: proposals cost nothing here" if config["speculative"] == "synthetic" else ""
+
+    def admitted(self, event: Admitted) -> str:
+        self._found, self._read = event.cached_tokens, event.cached_tokens
+        again = "Admitted again. " if self._text != "prompt" else ""
+        if self._found:
+            blocks = -(-self._found // self._config["block_size"])
+            return (
+                f"{again}Found {self._found} of the {self._text}'s {_count(self._tokens, 'token')} in the cache: "
+                f"{_count(blocks, 'block')}, nothing to compute for them."
+            )
+        if again:
+            return f"{again}The text's {_count(self._tokens, 'token')} are computed again."
+        if event.running > 1:
+            return f"Admitted: {event.running} sequences share the pool and every pass."
+        return "Nothing of the prompt is in the cache yet." if self._config["enable_prefix_caching"] else ""
+
+    def preempted(self, event: Preempted) -> str:
+        self._text, self._tokens = "text", event.tokens
+        return (
+            "Preempted: the pool ran dry, so this run gave its blocks back and waits; "
+            f"{_count(event.tokens, 'token')} will be computed again."
+        )
+
+    def step(
+        self,
+        timed: StepTimed,
+        proposals: Sequence[Proposed],
+        verdicts: Sequence[Judged],
+        own: Recovered | Bonus | None,
+        pieces: Sequence[str],
+        rare: Sequence[Event],
+    ) -> str:
+        """A step: what was proposed, judged and committed in it, and the ``rare`` events."""
+        chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
+        if proposals:
+            kept = sum(verdict.accepted for verdict in verdicts)
+            usual = f"Round {timed.step}: {self._round(proposals, kept, own)}."
+            brief = f"Round {timed.step}: {kept} of {len(proposals)} kept. "
+        elif timed.step_kind == "prefill":
+            usual, brief = f"Prefill: the target read {self._prefill(timed.target_tokens)}{chosen}.", "Prefill. "
+        else:
+            usual, brief = f"Pass {timed.step}: {self._pass(timed.target_tokens)}{chosen}.", f"Pass {timed.step}. "
+        said = self._rare(rare)
+        return brief + said if said else usual
+
+    def ended(self, finished: Finished, generated: int) -> str:
+        if finished.reason == "error":
+            return f"The run broke off after {_count(generated, 'token')}. {visible(finished.message)}"
+        return f"Finished with {_count(generated, 'token')}: {_ENDINGS[finished.reason]}."
+
+    def _round(self, proposals: Sequence[Proposed], kept: int, own: Recovered | Bonus | None) -> str:
+        guesses = len(proposals)
+        opening = f"{self._who} proposed {guesses}; the target"
+        if own is None:
+            return f"{opening} kept {kept}, and the text ended there"
+        if isinstance(own, Bonus):
+            every = "kept it" if guesses == 1 else f"kept all {guesses}"
+            return f"{opening} {every} and added {quoted(own.text)} as a bonus"
+        some = f"kept {kept}, refused" if kept else "refused the first,"
+        return f"{opening} {some} {quoted(proposals[kept].text)} and put {quoted(own.text)} in its place"
+
+    def _prefill(self, tokens: int) -> str:
+        first, self._read = self._read == self._found, self._read + tokens
+        if not first or self._read < self._tokens:
+            return f"{_count(tokens, 'token')} more, {self._read} of the {self._text}'s {self._tokens} are known"
+        if self._found:
+            return f"the {_count(tokens, 'token')} that {'was' if tokens == 1 else 'were'} not in the cache"
+        return f"the {self._text}'s {_count(tokens, 'token')} in one pass"
+
+    def _pass(self, tokens: int) -> str:
+        if self._config["kv_cache"]:
+            return "the target read one new token, found the others in the cache"
+        return f"without a cache the target read all {tokens} tokens again"
+
+    def _rare(self, events: Sequence[Event]) -> str:
+        """The rarest of the events, told; the window and the notice follow all of them."""
+        told = {type(event): self._tell(event) for event in events}
+        for kind in (FellBack, CacheDropped, WindowChanged):
+            if told.get(kind):
+                return told[kind]
+        evicted = sum(isinstance(event, BlockEvicted) for event in events)
+        return f"Gave up {_count(evicted, 'cached block')} to make room." if evicted else ""
+
+    def _tell(self, event: Event) -> str:
+        match event:
+            case FellBack():
+                lost, instead = {
+                    "drafter": (self._who, "the target goes on alone"),
+                    "kv_format": (f"{KV_FORMATS[self._config['kv_dtype']]} storage", "native storage goes on"),
+                    "kernel": ("the fast kernel", "the reference goes on"),
+                }[event.part]
+                self.notice = " · ".join(filter(None, [self.notice, f"fell back: {lost} failed"]))
+                return f"Fell back: {lost} failed, {instead}. {visible(event.reason)}"
+            case CacheDropped():
+                return f"All that was cached is dropped: {visible(event.reason)}"
+            case WindowChanged():
+                was, self._window = self._window, event.gamma
+                went = f"went from {was} to {event.gamma}" if was is not None else f"is now {event.gamma}"
+                return (
+                    f"The window {went}: {event.acceptance:.0%} of guesses are kept; "
+                    f"a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
+                )
+            case _:
+                return ""
 
 
-def pass_sentence(timed: StepTimed, pieces: Sequence[str], cached: bool) -> str:
-    """A pass without guesses."""
-    chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
-    if timed.step_kind == "prefill":
-        return f"Prefill: the target read the prompt's {timed.target_tokens} tokens in one pass{chosen}."
-    if cached:
-        return f"Pass {timed.step}: the target read one new token, found the others in the cache{chosen}."
-    return f"Pass {timed.step}: without a cache the target read all {timed.target_tokens} tokens again{chosen}."
-
-
-def ending(finished: Finished, generated: int) -> str:
-    count = f"{generated} token{'' if generated == 1 else 's'}"
-    if finished.reason == "error":
-        return f"The run broke off after {count}. {finished.message}"
-    return f"Finished with {count}: {_ENDINGS[finished.reason]}."
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"

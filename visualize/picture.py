@@ -24,7 +24,8 @@ class Picture:
         self.tokens: list[dict[str, Any]] = []
         self.columns = start()
         self.layout: dict[str, dict[str, Any]] = {name: {} for name in CHARTS}
-        self.caption = self.say = ""
+        self.captions: dict[str, str] = {}
+        self.say = self.notice = ""
         self.finished: dict[str, str] | None = None
 
     def apply(self, frame: Frame) -> Picture:
@@ -43,8 +44,9 @@ class Picture:
             apply(self.columns[name], patches)
         for name, changes in frame.get("layout", {}).items():
             self.layout[name] |= changes
-        self.caption = frame.get("caption", self.caption)
+        self.captions |= frame.get("captions", {})
         self.say = frame.get("say", self.say)
+        self.notice = frame.get("notice", self.notice)
         self.finished = frame.get("finished", self.finished)
         return self
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.trace.metrics import Metrics
+from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 DASH = "–"
 
@@ -30,6 +31,7 @@ class Readout:
     label: str
     about: str
     read: Callable[[Metrics], Reading]
+    always: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def _pass(metrics: Metrics) -> Reading:
     length = metrics.mean_acceptance_length
     if length is None and metrics.target_passes_per_token:
         length = 1 / metrics.target_passes_per_token
-    return Reading() if length is None else Reading(f"{length:.2f}", "tokens", length)
+    return Reading() if length is None else Reading(f"{length:.2f}", "tok", length)
 
 
 def _accepted(metrics: Metrics) -> Reading:
@@ -69,6 +71,11 @@ def _first(metrics: Metrics) -> Reading:
     return Reading() if metrics.ttft_ms is None else Reading(_ms(metrics.ttft_ms), "ms", metrics.ttft_ms)
 
 
+def _found(metrics: Metrics) -> Reading:
+    found = metrics.cached_prompt_tokens
+    return Reading(f"{found}", "tok")
+
+
 def _gaps(metrics: Metrics) -> Reading:
     p50, p99 = metrics.itl_p50_ms, metrics.itl_p99_ms
     return Reading() if p50 is None or p99 is None else Reading(f"{_ms(p50)} / {_ms(p99)}", "ms", p50)
@@ -83,13 +90,14 @@ READOUTS = (
     Readout("speed", "speed", "Tokens a second after the first one.", _speed),
     Readout(
         "pass",
-        "per target pass",
+        "per pass",
         "Mean acceptance length: tokens that one pass of the target gives, 1 + accepted / rounds.",
         _pass,
     ),
     Readout("accepted", "guesses kept", "Draft acceptance rate: accepted proposals / all proposals.", _accepted),
     Readout("kv", "cache used / held", "Most bytes of cache that held wanted tokens, and that were set aside.", _kv),
     Readout("first", "first token", "TTFT: from the request to the first token.", _first),
+    Readout("found", "from cache", "Tokens of the prompt that did not have to be computed.", _found, always=False),
     Readout(
         "gaps",
         "token gap p50 / p99",
@@ -104,13 +112,24 @@ READOUTS = (
 
 def labels() -> list[dict[str, str]]:
     """What stays: for the page to lay out before any number comes."""
-    return [{"key": readout.key, "label": readout.label, "about": readout.about} for readout in READOUTS]
+    return [
+        {"key": readout.key, "label": readout.label, "about": readout.about, "always": readout.always}
+        for readout in READOUTS
+    ]
 
 
-def rows(metrics: Metrics, before: Before | None = None, *, over: bool = True) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the run before in small, with the ratio to it once the run is over."""
+def rows(
+    metrics: Metrics, config: dict[str, Any], before: Before | None = None, *, over: bool = True
+) -> dict[str, list[str]]:
+    """Per readout: value, unit, and the run before in small, with the ratio to it once the run is over.
+
+    What was found in the cache has no row where nothing could be found.
+    """
     shown = {}
+    findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
     for readout in READOUTS:
+        if not (readout.always or findable):
+            continue
         now = readout.read(metrics)
         was = readout.read(before.metrics) if before else Reading()
         small = ""
@@ -123,13 +142,20 @@ def rows(metrics: Metrics, before: Before | None = None, *, over: bool = True) -
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """What was switched since the run before, in words."""
-    words = {
-        "kv_cache": ("KV cache", {True: "on", False: "off"}),
-        "kv_dtype": ("INT8 KV", {"int8": "on", "auto": "off"}),
-        "paged": ("paged blocks", {True: "on", False: "off"}),
-        "speculative": ("speculation", {"draft": "on", "off": "off"}),
+    switch = {True: "on", False: "off"}
+    words: dict[str, tuple[str, dict[Any, str]]] = {
+        "kv_cache": ("KV cache", switch),
+        "kv_dtype": ("KV format", KV_FORMATS),
+        "paged": ("paged blocks", switch),
+        "enable_prefix_caching": ("prefix caching", switch),
+        "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
         "num_speculative_tokens": ("guesses a round", {}),
+        "adaptive_window": ("adaptive window", switch),
+        "early_exit_layer": ("layers that guess", {}),
+        "synthetic_acceptance_rate": ("guesses that are right", {}),
         "block_size": ("block size", {}),
+        "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
+        "cache_priority": ("cache priority", {}),
     }
     switched = [
         f"{label} {names.get(before[key], before[key])} → {names.get(now[key], now[key])}"

@@ -12,11 +12,21 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
+from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
-PAIRS = {"matched": "Matched draft", "mismatched": "Mismatched draft"}
-BLOCK_SIZES = (4, 8, 16, 32, 64)
+CHOICES: dict[str, dict[Any, str]] = {
+    "pair": {"matched": "Matched", "mismatched": "Mismatched"},
+    "kv_format": KV_FORMATS,
+    "speculation": {name: drafter.label for name, drafter in DRAFTERS.items()},
+    "block_size": {size: str(size) for size in (4, 8, 16, 32, 64)},
+    "eviction": {"lru": "Least recently used", "priority": "Lowest priority"},
+}
+"""The values of a setting that is one of a few, and how the page calls each."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "gamma": (1, 8),
+    "early_exit_layer": (1, 15),
+    "synthetic_rate": (0, 1),
+    "cache_priority": (0, 9),
     "temperature": (0, 2),
     "top_k": (0, 1000),
     "top_p": (0.05, 1),
@@ -34,11 +44,17 @@ class Settings:
     prompt: str = "Once upon a time there was a poor miller who had three sons, and"
     pair: str = "matched"
     cache: bool = True
-    int8: bool = False
+    kv_format: str = "auto"
     paged: bool = True
-    speculation: bool = True
+    prefix_caching: bool = False
+    speculation: str = "draft"
+    early_exit_layer: int = 4
+    synthetic_rate: float = 0.7
     gamma: int = 4
+    adaptive_window: bool = False
     block_size: int = 16
+    eviction: str = "lru"
+    cache_priority: int = 0
     temperature: float = 0.8
     top_k: int = 0
     top_p: float = 1.0
@@ -49,12 +65,18 @@ class Settings:
         """Raises ConfigError where a combination is senseless."""
         return EngineConfig(
             kv_cache=self.cache,
-            kv_dtype="int8" if self.int8 else "auto",
+            kv_dtype=self.kv_format,
             paged=self.paged,
             block_size=self.block_size,
             num_blocks=num_blocks,
-            speculative="draft" if self.speculation else "off",
+            enable_prefix_caching=self.prefix_caching,
+            eviction=self.eviction,
+            cache_priority=self.cache_priority,
+            speculative=self.speculation,
             num_speculative_tokens=self.gamma,
+            adaptive_window=self.adaptive_window,
+            early_exit_layer=self.early_exit_layer,
+            synthetic_acceptance_rate=self.synthetic_rate,
         )
 
     def sampling(self) -> SamplingParams:
@@ -81,11 +103,22 @@ def from_link(query: Mapping[str, str]) -> tuple[Settings, list[str]]:
                 settings[name] = _read(name, str(query[name]))
             except ValueError as error:
                 notices.append(f"The link's {name.replace('_', ' ')} was left out: {error}.")
-    if not settings.get("cache", True):
-        senseless = [name for name in ("int8", "paged") if settings.get(name)]
-        notices += [f"The link's {name} was left out: without a cache it has nothing to act on." for name in senseless]
-        settings |= {"int8": False, "paged": False}
+    for name, reason in senseless(Settings(**settings)).items():
+        if name in settings and settings[name] != NEUTRAL[name]:
+            notices.append(f"The link's {name.replace('_', ' ')} was left out: it {reason}.")
+        settings[name] = NEUTRAL[name]
     return Settings(**settings), notices
+
+
+NEUTRAL = {"kv_format": "auto", "paged": False, "prefix_caching": False}
+"""The settings that cannot always be used, and what each is when it is not in use."""
+
+
+def senseless(settings: Settings) -> dict[str, str]:
+    """Those that have nothing to act on, each with what it needs."""
+    if not settings.cache:
+        return dict.fromkeys(NEUTRAL, "needs the KV cache: else nothing is kept")
+    return {} if settings.paged else {"prefix_caching": "needs paged blocks: only those can be shared"}
 
 
 def _read(name: str, text: str) -> Any:
@@ -93,10 +126,9 @@ def _read(name: str, text: str) -> Any:
         if len(text) > MAX_PROMPT:
             raise ValueError(f"it has more than {MAX_PROMPT:,} characters")
         return text
-    if name == "pair":
-        return _one_of(text, tuple(PAIRS))
-    if name == "block_size":
-        return int(_one_of(text, tuple(map(str, BLOCK_SIZES))))
+    if name in CHOICES:
+        texts = {str(value): value for value in CHOICES[name]}
+        return texts[_one_of(text, tuple(texts))]
     if isinstance(DEFAULTS[name], bool):
         return _one_of(text, ("0", "1")) == "1"
     if name == "seed" and not text:

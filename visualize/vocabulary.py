@@ -12,70 +12,25 @@ from typing import Any
 
 @dataclass(frozen=True)
 class State:
-    """How one kind of token looks, in light and dark, and what is said of it.
-
-    ``sampled`` and ``greedy`` are the sentences shown on hover; ``{p}``, ``{q}``, ``{u}``
-    and ``{ratio}`` (p / q) are filled in where the sentence is shown.
-    """
+    """How one kind of token looks, in light and dark."""
 
     key: str
     glyph: str
     label: str
     light: str
     dark: str
-    sampled: str
-    greedy: str = ""
 
 
 STATES = {
     state.key: state
     for state in (
-        State("prompt", "", "prompt", "#6b7280", "#9aa3b2", "Given in the prompt."),
-        State("plain", "•", "plain", "#3d4654", "#c3cad6", "Chosen by the target alone: p = {p}."),
-        State(
-            "accepted",
-            "✓",
-            "accepted",
-            "#0072B2",
-            "#56B4E9",
-            "The draft proposed it and the target kept it: u = {u} is below p / q = {p} / {q} = {ratio}.",
-            "The draft proposed it and the target kept it: it is the target's likeliest token too. p = {p}, q = {q}.",
-        ),
-        State(
-            "rejected",
-            "✗",
-            "refused",
-            "#D55E00",
-            "#FF8A4C",
-            "The draft proposed it and the target refused it: u = {u} is not below p / q = {p} / {q} = {ratio}.",
-            "The draft proposed it and the target refused it: it is not the target's likeliest token. "
-            "p = {p}, q = {q}.",
-        ),
-        State(
-            "recovered",
-            "↻",
-            "recovered",
-            "#E69F00",
-            "#F0B73A",
-            "The target's own choice in place of a refused guess, drawn where p exceeds q: p = {p}.",
-            "The target's own choice in place of a refused guess, its likeliest token: p = {p}.",
-        ),
-        State(
-            "bonus",
-            "+",
-            "bonus",
-            "#009E73",
-            "#2CC79A",
-            "Every guess of the round was kept, so the same pass gave this token too: p = {p}.",
-        ),
-        State(
-            "unjudged",
-            "·",
-            "not judged",
-            "#8a93a3",
-            "#7d8797",
-            "Proposed after a refused guess, so thrown away without a verdict: q = {q}.",
-        ),
+        State("prompt", "", "prompt", "#6b7280", "#9aa3b2"),
+        State("plain", "•", "plain", "#3d4654", "#c3cad6"),
+        State("accepted", "✓", "accepted", "#0072B2", "#56B4E9"),
+        State("rejected", "✗", "refused", "#D55E00", "#FF8A4C"),
+        State("recovered", "↻", "recovered", "#E69F00", "#F0B73A"),
+        State("bonus", "+", "bonus", "#009E73", "#2CC79A"),
+        State("unjudged", "·", "not judged", "#8a93a3", "#7d8797"),
     )
 }
 
@@ -87,6 +42,70 @@ OWNERS = ("#CC79A7", "#56B4E9", "#F0E442", "#009E73", "#E69F00", "#0072B2")
 
 DRAFT_TIME = "#56B4E9"
 """The draft's share of a pass's time; the target's is drawn in ink."""
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """Who guesses: on the control, in the middle of a sentence, and what it is."""
+
+    label: str
+    name: str
+    about: str
+
+
+DRAFTERS = {
+    "off": Drafter("Off", "nobody", "Nobody guesses: every pass of the target gives one token."),
+    "draft": Drafter("Draft", "the draft model", "A small model guesses; the target judges all guesses in one pass."),
+    "ngram": Drafter("Lookup", "prompt lookup", "Prompt lookup, no model: what followed the last few tokens before."),
+    "early_exit": Drafter("Early exit", "early exit", "The target's own first layers guess, all of its layers judge."),
+    "synthetic": Drafter(
+        "Synthetic", "the synthetic stand-in", "Not a real drafter: right as often as you set, and free of cost."
+    ),
+}
+"""``EngineConfig.speculative`` in words."""
+
+KV_FORMATS = {"auto": "Native", "int8": "INT8", "int4": "INT4"}
+"""``EngineConfig.kv_dtype`` in words."""
+
+
+def sentences(speculative: str, greedy: bool) -> dict[str, str]:
+    """What is said of each state on hover, true to who guessed and how was chosen.
+
+    ``{p}``, ``{q}``, ``{u}`` and ``{ratio}`` (p / q) are filled in where the sentence is shown.
+    """
+    who = DRAFTERS[speculative].name
+    who = who[0].upper() + who[1:]
+    said = {
+        "prompt": "Given in the prompt.",
+        "plain": "Chosen by the target alone: p = {p}.",
+        "bonus": "Every guess of the round was kept, so the same pass gave this token too: p = {p}.",
+        "unjudged": "Proposed after a refused guess, so thrown away without a verdict.",
+    }
+    if speculative == "synthetic":
+        return said | {
+            "accepted": f"{who} proposed the target's own token, so it was kept: p = {{p}}.",
+            "rejected": f"{who} proposed a wrong token on purpose, so it was refused: p = {{p}}.",
+            "recovered": "The target's own token in place of a wrong guess: p = {p}.",
+        }
+    kept, refused = f"{who} proposed it and the target kept it", f"{who} proposed it and the target refused it"
+    if greedy:
+        return said | {
+            "accepted": f"{kept}: it is the target's likeliest token too. p = {{p}}, q = {{q}}.",
+            "rejected": f"{refused}: it is not the target's likeliest token. p = {{p}}, q = {{q}}.",
+            "recovered": "The target's own choice in place of a refused guess, its likeliest token: p = {p}.",
+        }
+    if speculative == "ngram":
+        return said | {
+            "accepted": f"{kept}: u = {{u}} is below p = {{p}} (it draws nothing, so q = 1).",
+            "rejected": f"{refused}: u = {{u}} is not below p = {{p}} (it draws nothing, so q = 1).",
+            "recovered": "The target's own choice in place of a refused guess, drawn from all other tokens: p = {p}.",
+        }
+    return said | {
+        "accepted": f"{kept}: u = {{u}} is below p / q = {{p}} / {{q}} = {{ratio}}.",
+        "rejected": f"{refused}: u = {{u}} is not below p / q = {{p}} / {{q}} = {{ratio}}.",
+        "recovered": "The target's own choice in place of a refused guess, drawn where p exceeds q: p = {p}.",
+        "unjudged": f"{said['unjudged']} q = {{q}}.",
+    }
 
 
 def as_json() -> dict[str, Any]:

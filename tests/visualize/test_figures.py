@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -53,22 +54,41 @@ def test_states_differ_in_colour_and_in_glyph() -> None:
 
 
 def test_block_states_are_told_apart() -> None:
-    columns = blocks.columns(6)
-    apply(columns, blocks.cell(0, "live", 16, owner=0, index=0, fill=16))
-    apply(columns, blocks.cell(1, "live", 16, owner=0, index=1, fill=4))
-    apply(columns, blocks.cell(2, "live", 16, owner=0, index=2, fill=0))  # set aside, empty
-    apply(columns, blocks.cell(3, "cached", 16, fill=16))
-    free, live, cached, fill = columns
-    assert [y is not None for y in free["y"]] == [False, False, False, False, True, True]
-    assert [y is not None for y in live["y"]] == [True, True, True, False, False, False]
-    assert [y is not None for y in cached["y"]] == [False, False, False, True, False, False]
+    columns = blocks.columns(8)
+    kinds = [
+        blocks.Block("live", owner=0, index=0, fill=16, stored=True),
+        blocks.Block("live", owner=0, index=1, fill=4),
+        blocks.Block("live", owner=0, index=2),  # set aside, empty
+        blocks.Block("live", owner=0, index=3, fill=16, came="found", stored=True, references=2),
+        blocks.Block("live", owner=0, index=4, fill=8, came="copied"),
+        blocks.OTHERS,
+        blocks.CACHED,
+    ]
+    for block, kind in enumerate(kinds):
+        apply(columns, blocks.change(block, blocks.FREE, kind, 16))
+    free, live, cached, fill, stored = columns
+    assert [y is not None for y in live["y"]] == [True] * 6 + [False, False]
+    assert [y is not None for y in cached["y"]] == [False] * 6 + [True, False]
+    assert [y is not None for y in free["y"]] == [False] * 7 + [True]
+    assert [y is not None for y in stored["y"]] == [True, False, False, True, False, False, False, False]
     assert fill["y"][1] == pytest.approx(fill["y"][0] / 4, abs=1e-3)
-    assert live["customdata"][1] == [1, 0, 1, "4 of 16"]
     assert fill["y"][2] is None
+    assert fill["y"][5] == fill["y"][0]  # another's: how full is not known
+    assert len({fill["pattern"][block] for block in (0, 3, 4, 5)}) == 4  # told by more than colour
+    assert live["customdata"][1] == [1, "sequence 0, entry 1 of its table<br>4 of 16 slots filled"]
+    assert "shared by 2 sequences" in live["customdata"][3][1]
     assert draw(blocks.figure(), columns).data[2].marker.pattern.shape == "/"
-    apply(columns, blocks.cell(0, "free", 16))
-    assert fill["y"][0] is None
-    assert free["y"][0] is not None
+    assert draw(blocks.figure(), columns).data[3].marker.pattern.shape == tuple(fill["pattern"])
+    for block, kind in enumerate(kinds):
+        apply(columns, blocks.change(block, kind, blocks.FREE, 16))
+    assert [trace["y"] for trace in columns] == [trace["y"] for trace in blocks.columns(8)]
+
+
+def test_a_change_names_only_what_changes() -> None:
+    before = blocks.Block("live", owner=0, index=1, fill=4)
+    assert blocks.change(3, before, before, 16) == []
+    traces = [trace for trace, _, _ in blocks.change(3, before, replace(before, fill=5), 16)]
+    assert [blocks.TRACES[trace] for trace in traces] == ["live", "fill"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 128, 512, 100_000])
@@ -79,7 +99,7 @@ def test_every_block_drawn_has_its_place(count: int) -> None:
     places = set(zip(columns[0]["x"], columns[0]["base"], strict=True))
     assert len(places) == shown
     assert all(0 <= x < wide and 0 <= row < high for x, row in places)
-    assert blocks.cell(blocks.SHOWN, "free", 16) == []
+    assert blocks.change(blocks.SHOWN, blocks.FREE, blocks.CACHED, 16) == []
 
 
 def test_a_pass_is_three_parts_and_a_speed() -> None:

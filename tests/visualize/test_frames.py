@@ -30,7 +30,7 @@ def test_frames_are_json_and_numbered(events: list[Event]) -> None:
     text = json.dumps(frames)
     assert json.dumps(json.loads(text)) == text
     assert [frame["seq"] for frame in frames] == list(range(len(frames)))
-    assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 2  # the head and the end
+    assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 3  # the head, the admission, the end
     assert "head" in frames[0]
     assert frames[-1]["finished"]["reason"] == "length"
 
@@ -73,7 +73,7 @@ def test_the_map_agrees_with_the_block_events_at_every_step(events: list[Event])
             del live[event.block]
         for frame in reducer.feed([event]):
             shown.apply(frame)
-            _, drawn, _, fill = shown.columns["blocks"]
+            _, drawn, _, fill, _ = shown.columns["blocks"]
             assert {block for block, y in enumerate(drawn["y"]) if y is not None} == live.keys()
             if isinstance(event, StepTimed):
                 filled = {index for block, index in live.items() if fill["y"][block] is not None}
@@ -122,12 +122,12 @@ def test_text_held_back_to_the_end_is_shown() -> None:
 @pytest.mark.parametrize("paged", [False, True])
 def test_caption_counts_live_blocks(paged: bool) -> None:
     frames = Reducer().feed(script(EngineConfig(paged=paged, num_blocks=64), max_tokens=40))
-    assert frames[1]["caption"] == ("1 of 64 live, 25% filled" if paged else "3 of 64 live, 8% filled")
-    assert frames[-1]["caption"] == "0 of 64 live"
+    assert frames[2]["captions"]["blocks"] == ("1 of 64 live, 25% full" if paged else "3 of 64 live, 8% full")
+    assert frames[-1]["captions"]["blocks"] == "0 of 64 live"
 
 
 def test_a_step_is_told_in_a_sentence() -> None:
-    said = [frame["say"] for frame in Reducer().feed(script(CONFIGS["speculative"]))[1:]]
+    said = [frame["say"] for frame in Reducer().feed(script(CONFIGS["speculative"]))[2:]]
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
     assert any("kept all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)

@@ -41,7 +41,7 @@ def test_a_transcript_only_grows_and_ends_with_the_whole_run() -> None:
 def test_a_transcript_holds_no_tag() -> None:
     *_, text = transcript(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3))
     assert "<" not in text
-    assert records(text)[2]["tokens"][0]["text"] == "<script>x</script>"
+    assert records(text)[3]["tokens"][0]["text"] == "<script>x</script>"
 
 
 def test_a_run_can_be_stopped() -> None:
@@ -56,12 +56,15 @@ def test_a_run_can_be_stopped() -> None:
     assert time.perf_counter() - began < 1
     assert isinstance(run.events[-1], Finished)
     assert run.events[-1].reason == "cancelled"
-    assert records(text)[-1]["caption"] == "0 of 128 live"
+    assert records(text)[-1]["captions"]["blocks"] == "0 of 128 live"
 
 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
-    [({"prompt": ""}, "The prompt is empty"), ({"cache": False, "int8": True, "paged": False}, "Turn the cache on")],
+    [
+        ({"prompt": ""}, "The prompt is empty"),
+        ({"cache": False, "kv_format": "int8", "paged": False}, "Turn the cache on"),
+    ],
 )
 def test_a_mistake_is_a_sentence(settings: dict[str, Any], sentence: str) -> None:
     *_, text = transcript(start(ScriptedEngine(), **settings))

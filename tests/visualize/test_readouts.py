@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from lab.config import EngineConfig
+from lab.trace.events import Prefilled
 from lab.trace.metrics import measure
 from tests.visualize.conftest import CONFIGS, script
 from visualize.readouts import DASH, Before, difference, labels, rows
+from visualize.settings import Settings
+
+CONFIG = asdict(EngineConfig())
 
 
 def test_nothing_measured_is_a_dash() -> None:
-    shown = rows(measure([]))
-    assert shown.keys() == {label["key"] for label in labels()}
+    shown = rows(measure([]), CONFIG)
+    assert shown.keys() == {label["key"] for label in labels() if label["always"]}
     assert {value for value, _, _ in shown.values()} == {DASH}
 
 
 def test_numbers_agree_with_the_metrics() -> None:
     metrics = measure(script(CONFIGS["speculative"]))
-    shown = rows(metrics)
+    shown = rows(metrics, CONFIG)
     assert shown["speed"] == [f"{metrics.tokens_per_second:.0f}", "tok/s", ""]
     assert shown["pass"][0] == f"{metrics.mean_acceptance_length:.2f}"
     assert shown["accepted"][:2] == [f"{100 * metrics.draft_acceptance_rate:.0f}", "%"]
@@ -26,23 +30,47 @@ def test_numbers_agree_with_the_metrics() -> None:
 
 
 def test_plain_decoding_is_one_token_a_pass() -> None:
-    shown = rows(measure(script(CONFIGS["plain"])))
+    shown = rows(measure(script(CONFIGS["plain"])), CONFIG)
     assert shown["pass"][0] == "1.00"
     assert shown["accepted"][0] == DASH
 
 
 def test_the_run_before_stands_beside() -> None:
     plain, fast = (measure(script(CONFIGS[name])) for name in ("plain", "speculative"))
-    shown = rows(fast, Before(asdict(EngineConfig()), plain))
+    before = Before(CONFIG, plain)
+    shown = rows(fast, CONFIG, before)
     ratio = fast.tokens_per_second / plain.tokens_per_second
     assert shown["speed"][2] == f"was {plain.tokens_per_second:.0f} · ×{ratio:.2g}"
-    assert (
-        rows(fast, Before(asdict(EngineConfig()), plain), over=False)["speed"][2] == shown["speed"][2].split(" · ")[0]
-    )
+    assert rows(fast, CONFIG, before, over=False)["speed"][2] == shown["speed"][2].split(" · ")[0]
     assert shown["accepted"][2] == ""
 
 
 def test_what_was_switched_is_named() -> None:
-    before, now = asdict(EngineConfig()), asdict(EngineConfig(speculative="draft", kv_dtype="int8"))
-    assert "INT8 KV off → on, speculation off → on" in difference(before, now)
-    assert "Same engine settings" in difference(before, before)
+    assert "Same engine settings" in difference(CONFIG, CONFIG)
+    now = EngineConfig(
+        kv_dtype="int4", paged=True, enable_prefix_caching=True, speculative="synthetic", adaptive_window=True
+    )
+    assert difference(CONFIG, asdict(now)) == (
+        "Small: the run before. KV format Native → INT4, paged blocks off → on, prefix caching off → on, "
+        "speculation Off → Synthetic, adaptive window off → on."
+    )
+
+
+def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
+    before = Settings().engine_config()
+    for name in ("kv_cache", "paged", "enable_prefix_caching", "adaptive_window"):
+        assert "Same" not in difference(asdict(before), asdict(before) | {name: not getattr(before, name)})
+    for name in ("num_speculative_tokens", "early_exit_layer", "synthetic_acceptance_rate", "block_size"):
+        assert "→ 77" in difference(asdict(before), asdict(before) | {name: 77})
+    assert "cache priority 0 → 5" in difference(asdict(before), asdict(before) | {"cache_priority": 5})
+    assert "least recently used → lowest priority" in difference(
+        asdict(before), asdict(before) | {"eviction": "priority"}
+    )
+
+
+def test_what_was_found_is_shown_where_something_could_be() -> None:
+    events = script(CONFIGS["paged"])
+    assert "found" not in rows(measure(events), CONFIG)
+    assert rows(measure(events), CONFIG | {"enable_prefix_caching": True})["found"] == ["0", "tok", ""]
+    events = [replace(event, cached_tokens=48) if isinstance(event, Prefilled) else event for event in events]
+    assert rows(measure(events), CONFIG)["found"][0] == "48"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from lab.config import ConfigError
-from visualize.settings import BOUNDS, DEFAULTS, NAMES, Settings, from_link
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.config import ConfigError, EngineConfig
+from visualize.settings import BOUNDS, CHOICES, DEFAULTS, NAMES, NEUTRAL, Settings, from_link, senseless
 
 
 def test_an_empty_link_is_the_defaults() -> None:
@@ -19,11 +23,17 @@ def test_a_link_sets_everything() -> None:
         "prompt": "A <b>fox</b> & a wolf",
         "pair": "mismatched",
         "cache": "1",
-        "int8": "1",
-        "paged": "0",
-        "speculation": "0",
+        "kv_format": "int4",
+        "paged": "1",
+        "prefix_caching": "1",
+        "speculation": "early_exit",
+        "early_exit_layer": "6",
+        "synthetic_rate": "0.25",
         "gamma": "7",
+        "adaptive_window": "1",
         "block_size": "8",
+        "eviction": "priority",
+        "cache_priority": "9",
         "temperature": "0.35",
         "top_k": "40",
         "top_p": "0.9",
@@ -33,15 +43,52 @@ def test_a_link_sets_everything() -> None:
     assert link.keys() == set(NAMES)
     settings, notices = from_link(link)
     assert notices == []
-    assert (settings.prompt, settings.pair, settings.int8, settings.paged) == (
-        link["prompt"],
-        "mismatched",
-        True,
-        False,
+    said = {name: getattr(settings, name) for name in NAMES}
+    assert said == {
+        **link,
+        "cache": True,
+        "paged": True,
+        "prefix_caching": True,
+        "early_exit_layer": 6,
+        "synthetic_rate": 0.25,
+        "gamma": 7,
+        "adaptive_window": True,
+        "block_size": 8,
+        "cache_priority": 9,
+        "temperature": 0.35,
+        "top_k": 40,
+        "top_p": 0.9,
+        "seed": 123,
+        "max_tokens": 64,
+    }
+    assert settings.engine_config() == EngineConfig(
+        kv_dtype="int4",
+        paged=True,
+        block_size=8,
+        enable_prefix_caching=True,
+        eviction="priority",
+        cache_priority=9,
+        speculative="early_exit",
+        num_speculative_tokens=7,
+        adaptive_window=True,
+        early_exit_layer=6,
+        synthetic_acceptance_rate=0.25,
     )
-    assert (settings.gamma, settings.block_size, settings.temperature, settings.seed) == (7, 8, 0.35, 123)
-    assert settings.engine_config().kv_dtype == "int8"
     assert settings.sampling().top_p == 0.9
+
+
+@given(st.data())
+def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+    """As the page writes it: numbers as text, switches as 0 and 1."""
+    given = {name: data.draw(st.sampled_from(list(values))) for name, values in CHOICES.items()}
+    given |= {name: data.draw(st.booleans()) for name in NAMES if isinstance(DEFAULTS[name], bool)}
+    link = {name: str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
+    settings, notices = from_link(link)
+    settings.engine_config()  # whatever the link said, the page can run
+    meant = Settings(**given)
+    out = senseless(meant)
+    assert settings == replace(meant, **{name: NEUTRAL[name] for name in out})
+    assert len(notices) == sum(given[name] != NEUTRAL[name] for name in out)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +97,13 @@ def test_a_link_sets_everything() -> None:
         ("prompt", "x" * 4001),
         ("pair", "../../etc/passwd"),
         ("cache", "yes"),
+        ("kv_format", "int2"),
+        ("speculation", "1"),
+        ("eviction", "fifo"),
+        ("early_exit_layer", "0"),
+        ("synthetic_rate", "1.01"),
+        ("cache_priority", "10"),
+        ("adaptive_window", "true"),
         ("gamma", "0"),
         ("gamma", "9"),
         ("gamma", "4.5"),
@@ -73,12 +127,18 @@ def test_a_bad_value_is_left_out_and_named(name: str, value: str) -> None:
 
 
 def test_a_senseless_combination_is_mended_and_named() -> None:
-    settings, notices = from_link({"cache": "0", "int8": "1", "paged": "1"})
-    assert (settings.cache, settings.int8, settings.paged) == (False, False, False)
-    assert len(notices) == 2
+    settings, notices = from_link({"cache": "0", "kv_format": "int8", "paged": "1", "prefix_caching": "1"})
+    assert (settings.kv_format, settings.paged, settings.prefix_caching) == ("auto", False, False)
+    assert notices == [
+        f"The link's {name} was left out: it needs the KV cache: else nothing is kept."
+        for name in ("kv format", "paged", "prefix caching")
+    ]
+    settings, notices = from_link({"paged": "0", "prefix_caching": "1"})
+    assert settings.prefix_caching is False
+    assert notices == ["The link's prefix caching was left out: it needs paged blocks: only those can be shared."]
     assert from_link({"cache": "0"})[0].engine_config().kv_cache is False
     with pytest.raises(ConfigError, match="nothing is stored"):
-        Settings(cache=False, int8=True, paged=False).engine_config()
+        Settings(cache=False, kv_format="int8", paged=False).engine_config()
 
 
 def test_an_empty_seed_lets_the_engine_pick() -> None:

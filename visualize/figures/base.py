@@ -15,7 +15,10 @@ from typing import Any
 import plotly.graph_objects as go
 
 Columns = list[dict[str, list[Any]]]
-"""Per trace: column name ("x", "y", "base", "color", "customdata") to values."""
+"""Per trace: column name ("x", "y", "base", "color", "pattern", "customdata") to values."""
+
+MARKER = {"color": "marker_color", "pattern": "marker_pattern_shape"}
+"""The columns that belong to a trace's markers."""
 
 Patch = list[Any]
 """``[trace, index, {column: value}]``: set one row, or append it when ``index`` is None."""
@@ -92,7 +95,7 @@ def apply(columns: Columns, patches: list[Patch]) -> None:
 def draw(figure: go.Figure, columns: Columns, layout: dict[str, Any] | None = None) -> go.Figure:
     """``figure`` with its data and the axis ranges of the moment, ready to show or save."""
     for trace, values in zip(figure.data, columns, strict=True):
-        trace.update({"marker_color" if name == "color" else name: value for name, value in values.items()})
+        trace.update({MARKER.get(name, name): value for name, value in values.items()})
     for path, value in (layout or {}).items():
         figure.update_layout({path.replace(".", "_"): value})
     return figure

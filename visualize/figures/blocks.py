@@ -1,4 +1,4 @@
-"""The pool of cache blocks as squares: who owns each, how full it is, what state it is in.
+"""The pool of cache blocks as squares: what state each is in, whose it is, how full.
 
 Squares are bars on a grid: they keep their shape at any size of the panel, and a
 second bar inside shows the slots in use. (A heatmap would leak memory when redrawn.)
@@ -7,6 +7,7 @@ second bar inside shows the slots in use. (A heatmap would leak memory when redr
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import plotly.graph_objects as go
@@ -14,32 +15,65 @@ import plotly.graph_objects as go
 from visualize.figures.base import Patch, blank, look
 from visualize.vocabulary import OWNERS
 
-BlockState = Literal["free", "live", "cached"]
-TRACES = ("free", "live", "cached", "fill")
+TRACES = ("free", "live", "cached", "fill", "stored")
 SHOWN = 1024
 """Blocks drawn at most; a larger pool is drawn in part, and the caption says so."""
 AT_REST = 128
 """Blocks drawn before the first run has said how many there are."""
 SIDE, INSET = 0.84, 0.07
-_LIVE = "sequence %{customdata[1]}, entry %{customdata[2]} of its table<br>%{customdata[3]} slots filled"
-_CACHED = "free to take, but the tokens in it can still be found"
+NOTCH = 0.2
+"""Side of the mark that says a live block's prefix can be found."""
+SOMEONE = "#9aa3b2"
+"""Fill of a block of a sequence that is not this run's."""
+
+Came = Literal["own", "found", "copied"]
+_PATTERNS: dict[Came, str] = {"own": "", "found": "/", "copied": "."}
+_WORDS: dict[Came, str] = {"own": "", "found": "found in the cache by its prefix", "copied": "begun as a copy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What is known of a block. ``owner`` None: a sequence that is not this run's, or nobody.
+
+    ``came``: how this run got it. ``stored``: its prefix can be found by others.
+    ``references``: sequences that have it in their tables; 0 when that is not known.
+    """
+
+    state: Literal["free", "live", "cached"] = "free"
+    owner: int | None = None
+    index: int = 0
+    fill: int = 0
+    came: Came = "own"
+    stored: bool = False
+    references: int = 0
+
+
+FREE, CACHED, OTHERS = Block(), Block("cached"), Block("live")
 
 
 def figure(dark: bool = False) -> go.Figure:
-    """Free: faint outline. Live: outlined and filled as far as it is used. Cached: hatched."""
+    """Free: faint outline. Live: filled as far as it is used. Cached: hatched. Found in the cache: both."""
     colours = look(dark)
-    free = {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint}}
-    live = {"color": colours.paper, "line": {"width": 1.5, "color": colours.muted}}
-    cached = {
-        "color": "rgba(0,0,0,0)",
-        "line": {"width": 1.2, "color": colours.muted},
-        "pattern": {"shape": "/", "fgcolor": colours.muted, "size": 5, "solidity": 0.35},
+    hatch = {"shape": "/", "fgcolor": colours.muted, "size": 5, "solidity": 0.35}
+    markers = {
+        "free": {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint}},
+        "live": {"color": colours.paper, "line": {"width": 1.5, "color": colours.muted}},
+        "cached": {"color": "rgba(0,0,0,0)", "line": {"width": 1.2, "color": colours.muted}, "pattern": hatch},
     }
     traces = [
-        go.Bar(name=name, marker=marker, width=SIDE, hovertemplate=f"Block %{{customdata[0]}}: {words}<extra></extra>")
-        for name, marker, words in (("free", free, "free"), ("live", live, _LIVE), ("cached", cached, _CACHED))
+        go.Bar(
+            name=name,
+            marker=marker,
+            width=SIDE,
+            hovertemplate="Block %{customdata[0]}: %{customdata[1]}<extra></extra>",
+        )
+        for name, marker in markers.items()
     ]
-    traces.append(go.Bar(name="fill", marker={"line": {"width": 0}}, width=SIDE - 2 * INSET, hoverinfo="skip"))
+    inside = hatch | {"fillmode": "overlay", "fgcolor": colours.paper, "solidity": 0.45}
+    fill = {"line": {"width": 0}, "pattern": inside}
+    traces.append(go.Bar(name="fill", marker=fill, width=SIDE - 2 * INSET, hoverinfo="skip"))
+    notch = {"color": colours.ink, "line": {"width": 0}}
+    traces.append(go.Bar(name="stored", marker=notch, width=NOTCH, offset=SIDE / 2 - NOTCH, hoverinfo="skip"))
     hidden = {"visible": False, "showgrid": False}
     return blank(
         traces,
@@ -60,37 +94,54 @@ def grid(num_blocks: int) -> tuple[int, int]:
 
 def columns(num_blocks: int) -> list[dict[str, list[Any]]]:
     """Every block free."""
-    shown = min(num_blocks, SHOWN)
+    shown = range(min(num_blocks, SHOWN))
     wide, _ = grid(num_blocks)
-
-    def trace(height: float | None, rise: float = 0.0) -> dict[str, list[Any]]:
-        return {
-            "x": [block % wide for block in range(shown)],
-            "base": [block // wide + rise for block in range(shown)],
-            "y": [height] * shown,
-        }
-
-    named = [trace(SIDE), trace(None), trace(None)]
-    for state in named:
-        state["customdata"] = [[block] for block in range(shown)]
-    return [*named, trace(None, SIDE - INSET) | {"color": [OWNERS[0]] * shown}]
+    rise = {"fill": SIDE - INSET}  # a fill grows from the square's lower edge: the y axis points down
+    named = []
+    for trace, name in enumerate(TRACES):
+        rows = [_rows(block, FREE, 1)[trace] for block in shown]
+        place = {"x": [block % wide for block in shown], "base": [block // wide + rise.get(name, 0) for block in shown]}
+        named.append(place | {column: [row[column] for row in rows] for column in _rows(0, FREE, 1)[trace]})
+    return named
 
 
-def cell(block: int, state: BlockState, block_size: int, owner: int = 0, index: int = 0, fill: int = 0) -> list[Patch]:
-    """Show ``block`` in a new state or with a new owner, ``fill`` of its slots in use."""
+def change(block: int, before: Block, now: Block, block_size: int) -> list[Patch]:
+    """What makes ``block``, drawn as ``before``, look as it is ``now``."""
     if block >= SHOWN:
         return []
-    states = [[trace, block, {"y": SIDE if name == state else None}] for trace, name in enumerate(TRACES[:3])]
-    owned = [3, block, {"color": OWNERS[owner % len(OWNERS)]}]
-    return [*states, owned, *level(block, block_size, owner, index, fill if state == "live" else 0)]
+    rows = zip(_rows(block, before, block_size), _rows(block, now, block_size), strict=True)
+    return [[trace, block, row] for trace, (was, row) in enumerate(rows) if row != was]
 
 
-def level(block: int, block_size: int, owner: int, index: int, fill: int) -> list[Patch]:
-    """Show a block filled so far. The bar grows from the square's lower edge: the y axis points down."""
-    if block >= SHOWN:
-        return []
-    height = -round((SIDE - 2 * INSET) * fill / block_size, 3) if fill else None
-    return [[1, block, {"customdata": [block, owner, index, f"{fill} of {block_size}"]}], [3, block, {"y": height}]]
+def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
+    """A block's row in each of ``TRACES``."""
+    words = [block, _words(now, block_size)]
+    states = [
+        {"y": SIDE if now.state == name else None, "customdata": words if now.state == name else None}
+        for name in TRACES[:3]
+    ]
+    theirs = now.state == "live" and now.owner is None
+    filled = 1.0 if theirs else now.fill / block_size
+    fill = {
+        "y": -round((SIDE - 2 * INSET) * filled, 3) if now.state == "live" and filled else None,
+        "color": SOMEONE if now.owner is None else OWNERS[now.owner % len(OWNERS)],
+        "pattern": "x" if theirs else _PATTERNS[now.came],
+    }
+    return [*states, fill, {"y": NOTCH if now.stored else None}]
+
+
+def _words(now: Block, block_size: int) -> str:
+    if now.state == "free":
+        return "free"
+    if now.state == "cached":
+        return "cached, free to take, but its tokens can still be found"
+    if now.owner is None:
+        return "another sequence's"
+    about = [f"sequence {now.owner}, entry {now.index} of its table", f"{now.fill} of {block_size} slots filled"]
+    about += [_WORDS[now.came]] if now.came != "own" else []
+    about += [f"shared by {now.references} sequences when it was found"] if now.references > 1 else []
+    about += ["its prefix can be found"] if now.stored else []
+    return "<br>".join(about)
 
 
 def layout(num_blocks: int) -> dict[str, Any]:

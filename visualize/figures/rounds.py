@@ -73,6 +73,11 @@ def layout(step: int) -> dict[str, Any]:
     return {"xaxis.range": window(step)}
 
 
+def caption(sequences: int) -> str:
+    """What a column is, when a pass is shared by so many sequences."""
+    return "one column a pass of the target" if sequences == 1 else f"a pass, shared by {sequences} sequences"
+
+
 def rows(guesses: int) -> dict[str, Any]:
     """The y axis for rounds of at most ``guesses``."""
     return {"yaxis.range": [-0.6, guesses + 0.6]}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
-from visualize.settings import BLOCK_SIZES, BOUNDS, DEFAULTS, MAX_PROMPT, NAMES, PAIRS, Settings
+from visualize.settings import BOUNDS, CHOICES, DEFAULTS, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
+from visualize.vocabulary import DRAFTERS
 
 OPENINGS = (
     DEFAULTS["prompt"],
@@ -19,16 +20,27 @@ OPENINGS = (
 )
 
 SAYS = {
-    "cache": "Keeps past keys and values. Off: every pass reads the whole text again.",
-    "int8": "Stores them as 8-bit numbers: much less memory, a little rounding.",
-    "paged": "Takes blocks as they fill. Off: room for the whole run is set aside.",
-    "speculation": "A small draft guesses; the target judges all guesses in one pass.",
-    "gamma": "Called gamma in the papers.",
+    "cache": "Off: every pass rereads the whole text.",
+    "kv_format": "Fewer bits: less memory, more rounding.",
+    "paged": "Off: room for the whole run is set aside.",
+    "prefix_caching": "Prompts that begin alike share blocks.",
+    "adaptive_window": "Guesses follow what is kept and what it costs.",
     "block_size": "Token slots in a cache block.",
+    "eviction": "Which cached prefix makes room for a new block.",
+    "cache_priority": "Of the prefixes this run leaves behind.",
+    "temperature": "0 always takes the likeliest token (greedy).",
+    "top_k": "Keep the k likeliest tokens; 0 keeps all.",
+    "top_p": "Keep the likeliest tokens up to this probability; 1 keeps all.",
+    "seed": "The same seed and settings give the same text; empty: a new one.",
+    "max_tokens": "The run ends after so many.",
 }
-NEEDS_CACHE = "Needs the KV cache: without one there is nothing to store."
-NO_BLOCKS = "Needs the KV cache: no cache, no blocks."
-NEEDS_SPECULATION = "Needs speculation."
+GAMMA = "Guesses a round"
+TOGGLES = {
+    "cache": "KV cache",
+    "paged": "Paged blocks",
+    "prefix_caching": "Prefix caching",
+    "adaptive_window": "Adaptive window",
+}
 
 
 @dataclass(frozen=True)
@@ -59,30 +71,20 @@ def build() -> Controls:
             container=False,
             elem_id="openings",
         )
-        inputs["pair"] = gr.Radio(
-            [(label, key) for key, label in PAIRS.items()], value=DEFAULTS["pair"], label="Model pair", elem_id="pair"
-        )
-        with gr.Column(elem_id="toggles"):
-            for name, label in {
-                "cache": "KV cache",
-                "int8": "INT8 cache",
-                "paged": "Paged blocks",
-                "speculation": "Speculation",
-            }.items():
-                inputs[name] = gr.Checkbox(
-                    DEFAULTS[name], label=label, info=SAYS[name], elem_id=f"toggle-{name}", elem_classes="toggle"
-                )
-        inputs["gamma"] = gr.Slider(
-            *BOUNDS["gamma"],
-            value=DEFAULTS["gamma"],
-            step=1,
-            label="Guesses a round",
-            info=SAYS["gamma"],
-            elem_id="gamma",
-        )
-        inputs["block_size"] = gr.Radio(
-            BLOCK_SIZES, value=DEFAULTS["block_size"], label="Block size", info=SAYS["block_size"], elem_id="block-size"
-        )
+        inputs["cache"] = _toggle("cache")
+        inputs["kv_format"] = _choice("kv_format", "KV format")
+        inputs["paged"] = _toggle("paged")
+        inputs["prefix_caching"] = _toggle("prefix_caching")
+        inputs["speculation"] = _choice("speculation", "Speculation: who guesses?")
+        inputs["pair"] = _choice("pair", "Draft model")
+        inputs["early_exit_layer"] = _slider("early_exit_layer", "Layers that guess", 1)
+        inputs["synthetic_rate"] = _slider("synthetic_rate", "Guesses that are right", 0.05)
+        inputs["gamma"] = _slider("gamma", GAMMA, 1)
+        inputs["adaptive_window"] = _toggle("adaptive_window")
+        with gr.Accordion("Pool", open=False, elem_id="pool"):
+            inputs["block_size"] = _choice("block_size", "Block size")
+            inputs["eviction"] = _choice("eviction", "Eviction")
+            inputs["cache_priority"] = _slider("cache_priority", "Cache priority", 1)
         with gr.Accordion("Sampling", open=False, elem_id="sampling"):
             inputs |= _sampling()
     with gr.Row(elem_id="actions"):
@@ -96,8 +98,8 @@ def build() -> Controls:
     )
     for name in _SWITCHES:
         inputs[name].input(
-            _available,
-            [inputs[name] for name in _SWITCHES],
+            _follow,
+            [inputs[name] for name in NAMES],
             [inputs[name] for name in _DEPENDENT],
             queue=False,
             show_progress="hidden",
@@ -112,7 +114,7 @@ def to_settings(values: tuple[Any, ...]) -> Settings:
     Numbers come as the browser sends them: a whole one may be a float.
     """
     given = dict(zip(NAMES, values, strict=True))
-    for name in ("gamma", "block_size", "top_k", "max_tokens", "seed"):
+    for name in ("gamma", "early_exit_layer", "cache_priority", "block_size", "top_k", "max_tokens", "seed"):
         value = given[name]
         if isinstance(value, float) and math.isfinite(value) and value == int(value):
             given[name] = int(value)
@@ -121,57 +123,90 @@ def to_settings(values: tuple[Any, ...]) -> Settings:
 
 
 def show(settings: Settings) -> list[Any]:
-    """Updates that put ``settings`` on the controls, with what they make unavailable."""
-    updates = {name: gr.update(value=getattr(settings, name)) for name in NAMES}
-    reasons = _reasons(settings.cache, settings.speculation)
-    for name, reason in reasons.items():
-        updates[name] |= gr.update(interactive=not reason, info=reason or SAYS[name])
-    return list(updates.values())
+    """Updates that put ``settings`` on the controls, with what follows for the others."""
+    follows = _state(settings)
+    return [gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES]
 
 
-_SWITCHES = ("cache", "speculation")
-_DEPENDENT = ("int8", "paged", "block_size", "gamma")
+_SWITCHES = ("cache", "paged", "prefix_caching", "speculation", "adaptive_window", "eviction")
+_DEPENDENT = (
+    "kv_format",
+    "paged",
+    "prefix_caching",
+    "speculation",
+    "pair",
+    "early_exit_layer",
+    "synthetic_rate",
+    "gamma",
+    "adaptive_window",
+    "block_size",
+    "eviction",
+    "cache_priority",
+)
 
 
-def _available(cache: bool, speculation: bool) -> list[dict[str, Any]]:
-    """Enable what makes sense; switch the rest off and say why."""
-    reasons = _reasons(cache, speculation)
-    updates = {name: gr.update(interactive=not reasons[name], info=reasons[name] or SAYS[name]) for name in _DEPENDENT}
-    if not cache:
-        updates["int8"]["value"] = updates["paged"]["value"] = False
-    return list(updates.values())
+def _follow(*values: Any) -> list[dict[str, Any]]:
+    """A switch was thrown: what follows for the others."""
+    state = _state(to_settings(values))
+    return [state[name] for name in _DEPENDENT]
 
 
-def _reasons(cache: bool, speculation: bool) -> dict[str, str]:
-    """Per control, why it cannot be used; empty where it can."""
-    return {
-        "int8": "" if cache else NEEDS_CACHE,
-        "paged": "" if cache else NEEDS_CACHE,
-        "block_size": "" if cache else NO_BLOCKS,
-        "gamma": "" if speculation else NEEDS_SPECULATION,
+def _state(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Per control: what cannot be used is disabled, put out of use, and says why; what cannot matter is not there."""
+    useless = senseless(settings)
+    settings = replace(settings, **{name: NEUTRAL[name] for name in useless})
+    reasons = {name: f"{reason[0].upper()}{reason[1:]}." for name, reason in useless.items()}
+    if not settings.cache:
+        reasons["block_size"] = "Needs the KV cache: no cache, no blocks."
+    if settings.speculation == "off":
+        reasons |= dict.fromkeys(("gamma", "adaptive_window"), "Needs someone who guesses.")
+    if not settings.prefix_caching:
+        reasons |= dict.fromkeys(("eviction", "cache_priority"), "Needs prefix caching: else no prefix is kept.")
+    elif settings.eviction != "priority":
+        reasons["cache_priority"] = "Counts when the lowest priority is evicted."
+    state = {
+        name: gr.update(interactive=name not in reasons, info=reasons.get(name, SAYS.get(name))) for name in _DEPENDENT
     }
+    for name in useless:
+        state[name]["value"] = NEUTRAL[name]
+    state["speculation"]["info"] = DRAFTERS[settings.speculation].about
+    state["gamma"]["label"] = f"Most {GAMMA.lower()}" if settings.adaptive_window else GAMMA
+    for name, drafter in (("pair", "draft"), ("early_exit_layer", "early_exit"), ("synthetic_rate", "synthetic")):
+        state[name]["visible"] = True if settings.speculation == drafter else "hidden"
+    return state
+
+
+def _toggle(name: str) -> gr.Checkbox:
+    return gr.Checkbox(
+        DEFAULTS[name], label=TOGGLES[name], info=SAYS[name], elem_id=f"toggle-{_id(name)}", elem_classes="toggle"
+    )
+
+
+def _choice(name: str, label: str) -> gr.Radio:
+    """One of a few, side by side."""
+    choices = [(text, value) for value, text in CHOICES[name].items()]
+    return gr.Radio(
+        choices, value=DEFAULTS[name], label=label, info=SAYS.get(name), elem_id=_id(name), elem_classes="choice"
+    )
+
+
+def _slider(name: str, label: str, step: float) -> gr.Slider:
+    low, high = BOUNDS[name]
+    return gr.Slider(low, high, value=DEFAULTS[name], step=step, label=label, info=SAYS.get(name), elem_id=_id(name))
 
 
 def _sampling() -> dict[str, Any]:
-    def slider(name: str, label: str, info: str, step: float) -> gr.Slider:
-        low, high = BOUNDS[name]
-        return gr.Slider(
-            low, high, value=DEFAULTS[name], step=step, label=label, info=info, elem_id=name.replace("_", "-")
-        )
-
     return {
-        "temperature": slider("temperature", "Temperature", "0 always takes the likeliest token (greedy).", 0.05),
-        "top_k": slider("top_k", "Top-k", "Keep the k likeliest tokens; 0 keeps all.", 1),
-        "top_p": slider("top_p", "Top-p", "Keep the likeliest tokens up to this probability; 1 keeps all.", 0.05),
-        "seed": gr.Number(
-            DEFAULTS["seed"],
-            label="Seed",
-            info="The same seed and settings give the same text; empty: a new one.",
-            precision=0,
-            elem_id="seed",
-        ),
-        "max_tokens": slider("max_tokens", "Most tokens", "The run ends after so many.", 1),
+        "temperature": _slider("temperature", "Temperature", 0.05),
+        "top_k": _slider("top_k", "Top-k", 1),
+        "top_p": _slider("top_p", "Top-p", 0.05),
+        "seed": gr.Number(DEFAULTS["seed"], label="Seed", info=SAYS["seed"], precision=0, elem_id="seed"),
+        "max_tokens": _slider("max_tokens", "Most tokens", 1),
     }
+
+
+def _id(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _shortened(text: str) -> str:

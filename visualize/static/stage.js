@@ -18,8 +18,9 @@ function make(tag, className, text) {
 
 // -- what does not change during a run -----------------------------------------------------
 
-for (const { key, label, about } of readouts) {
+for (const { key, label, about, always } of readouts) {
   const card = make("div", "readout");
+  card.hidden = !always;
   card.dataset.key = key;
   card.title = about;
   const number = make("div", "number");
@@ -63,13 +64,13 @@ function choose(name) {
 
 // -- a run, built up from its records --------------------------------------------------------
 
-let run, columns, layouts, tokens;
+let run, columns, layouts, tokens, sentences;
 const dirty = new Set();
 
 function clear() {
   tokens = [];
   $(".text").replaceChildren();
-  $(".compared").textContent = "";
+  $(".compared").textContent = $(".notice").textContent = "";
   columns = Object.fromEntries(charts.map((name) => [name, structuredClone(shells[name].start)]));
   layouts = Object.fromEntries(charts.map((name) => [name, {}]));
   charts.forEach((name) => dirty.add(name));
@@ -111,7 +112,8 @@ function take(record) {
     Object.assign(layouts[name], paths);
     dirty.add(name);
   }
-  if (record.caption) $("[data-chart=blocks] .caption").textContent = record.caption;
+  for (const [name, text] of Object.entries(record.captions ?? {})) $(`[data-chart=${name}] .caption`).textContent = text;
+  if (record.notice) $(".notice").textContent = record.notice;
   if (record.compared) $(".compared").textContent = record.compared;
   if (record.readouts) show(record.readouts);
   if (record.finished) finish(record.say, record.finished.reason === "error");
@@ -120,6 +122,7 @@ function take(record) {
 
 function open(head) {
   clear();
+  sentences = head.sentences;
   document.querySelector("#device")?.replaceChildren(
     `${head.target}${head.draft ? ` + ${head.draft}` : ""} · ${head.dtype} · measured on ${head.device}`,
   );
@@ -138,7 +141,9 @@ function patch(name, patches) {
   dirty.add(name);
 }
 
+/** The numbers; a readout that has no row does not matter to this run. */
 function show(rows) {
+  for (const card of element.querySelectorAll(".readout")) card.hidden = !(card.dataset.key in rows);
   for (const [key, [value, unit, was]] of Object.entries(rows)) {
     const card = $(`[data-key=${key}]`);
     card.querySelector(".value").textContent = value;
@@ -201,10 +206,10 @@ function annotation({ origin, refused = [] }) {
 
 const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? value.toFixed(3) : value.toExponential(1));
 
+/** What the run's head says of a state, with a token's numbers in it. */
 function sentence(state, values) {
-  const template = values.u === undefined && states[state].greedy ? states[state].greedy : states[state].sampled;
   const filled = { ...values, ratio: values.q ? values.p / values.q : undefined };
-  return template.replace(/\{(\w+)\}/g, (_, name) => number(filled[name]));
+  return sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(filled[name]));
 }
 
 function explain(mark) {
@@ -219,7 +224,7 @@ function explain(mark) {
     const state = guess.p === undefined ? "unjudged" : "rejected";
     return line(state, guess.text, sentence(state, guess));
   });
-  tip.replaceChildren(line(token.origin, token.text, token.note ?? sentence(token.origin, { ...token, u: greedy(token) })), ...refused);
+  tip.replaceChildren(line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...refused);
   tip.hidden = false;
   const at = mark.getBoundingClientRect();
   const box = tip.getBoundingClientRect();
@@ -229,9 +234,6 @@ function explain(mark) {
   tip.style.left = `${left}px`;
   tip.style.top = `${below ? at.bottom + 8 : at.top - box.height - 8}px`;
 }
-
-/** A recovered token has no u of its own; whether it was drawn shows in the refusal. */
-const greedy = ({ u, refused }) => u ?? refused?.[0]?.u;
 
 const hideTip = () => ($(".tip").hidden = true);
 const story = $(".text");
@@ -301,8 +303,10 @@ function draw() {
 /** A trace with its rows: those that have a y, and while a run goes on only those in view. */
 function filled(trace, values, first) {
   const kept = (_, row) => values.y[row] !== null && values.x[row] >= first - 1;
-  const { color, ...rest } = Object.fromEntries(Object.entries(values).map(([column, list]) => [column, list.filter(kept)]));
-  return { ...trace, ...rest, ...(color && { marker: { ...trace.marker, color } }) };
+  const { color, pattern, ...rest } = Object.fromEntries(Object.entries(values).map(([column, list]) => [column, list.filter(kept)]));
+  const marker = { ...trace.marker, ...(color && { color }) };
+  if (pattern) marker.pattern = { ...marker.pattern, shape: pattern };
+  return { ...trace, ...rest, marker };
 }
 
 // -- light and dark, keys, the link ------------------------------------------------------------

@@ -1,0 +1,187 @@
+"""Every step in one short, true sentence."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from lab.config import EngineConfig
+from lab.trace.events import (
+    Admitted,
+    BlockEvicted,
+    Bonus,
+    CacheDropped,
+    FellBack,
+    Judged,
+    Preempted,
+    Proposed,
+    Recovered,
+    StepTimed,
+    WindowChanged,
+)
+from tests.visualize.conftest import script
+from visualize.frames import Reducer
+from visualize.narrate import Narrator
+from visualize.picture import Picture
+from visualize.vocabulary import DRAFTERS, STATES, sentences
+
+
+def narrator(prompt_tokens: int = 61, **config: Any) -> Narrator:
+    return Narrator(asdict(EngineConfig(**config)), prompt_tokens)
+
+
+def admitted(cached_tokens: int = 0, running: int = 1) -> Admitted:
+    return Admitted(
+        t_ms=0, owner=0, running=running, waiting=0, cached_tokens=cached_tokens, live_blocks=(), cached_blocks=()
+    )
+
+
+def timed(kind: str = "prefill", tokens: int = 61, step: int = 0) -> StepTimed:
+    zero = dict.fromkeys(("draft_ms", "verify_ms", "sample_ms", "rest_ms", "total_ms"), 0.0)
+    zero |= dict.fromkeys(("kv_tokens", "kv_reserved_bytes", "kv_used_bytes", "memory_bytes"), 0)
+    return StepTimed(
+        t_ms=0, step=step, step_kind=kind, target_tokens=tokens, batch_sequences=1, batch_tokens=tokens, **zero
+    )
+
+
+def prefill(told: Narrator, tokens: int, *pieces: str) -> str:
+    return told.step(timed(tokens=tokens), [], [], None, pieces, [])
+
+
+def a_round(told: Narrator, *rare: Any, kept: int = 1) -> str:
+    """Round 7, two guesses."""
+    proposals = [
+        Proposed(t_ms=0, step=7, position=i, token_id=i, text=text, q=1.0) for i, text in enumerate([" a", " b"])
+    ]
+    verdicts = [
+        Judged(t_ms=0, step=7, position=i, token_id=i, p=0.4, q=1.0, u=None, accepted=i < kept)
+        for i in range(min(kept + 1, 2))
+    ]
+    own = (Bonus if kept == 2 else Recovered)(t_ms=0, step=7, position=kept, token_id=9, text=" c", p=0.6)
+    return told.step(timed("verify", 3, 7), proposals, verdicts, own, [], rare)
+
+
+def test_an_admission_tells_what_was_found() -> None:
+    hit = "Found 48 of the prompt's 61 tokens in the cache: 3 blocks, nothing to compute for them."
+    assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted(48)) == hit
+    assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted()).startswith("Nothing of the prompt")
+    assert narrator().admitted(admitted(running=3)) == "Admitted: 3 sequences share the pool and every pass."
+    assert narrator().admitted(admitted()) == ""
+
+
+def test_a_prefill_may_be_whole_a_rest_or_in_parts() -> None:
+    assert (
+        prefill(narrator(), 61, " x") == "Prefill: the target read the prompt's 61 tokens in one pass and chose “ x”."
+    )
+    told = narrator()
+    told.admitted(admitted(48))
+    assert (
+        prefill(told, 13, " x") == "Prefill: the target read the 13 tokens that were not in the cache and chose “ x”."
+    )
+    told = narrator()
+    told.admitted(admitted(16))
+    assert prefill(told, 32) == "Prefill: the target read 32 tokens more, 48 of the prompt's 61 are known."
+    assert prefill(told, 13, " x").startswith("Prefill: the target read 13 tokens more, 61 of the prompt's 61 are")
+
+
+def test_a_preemption_is_told_and_so_is_the_return() -> None:
+    told = narrator()
+    told.admitted(admitted())
+    prefill(told, 61, " x")
+    assert told.preempted(Preempted(t_ms=0, tokens=85)) == (
+        "Preempted: the pool ran dry, so this run gave its blocks back and waits; 85 tokens will be computed again."
+    )
+    assert told.admitted(admitted()) == "Admitted again. The text's 85 tokens are computed again."
+    assert prefill(told, 85, " x") == "Prefill: the target read the text's 85 tokens in one pass and chose “ x”."
+
+
+@pytest.mark.parametrize("speculative", [name for name in DRAFTERS if name != "off"])
+def test_who_guessed_is_named(speculative: str) -> None:
+    said = a_round(narrator(speculative=speculative))
+    assert said == (
+        f"Round 7: {DRAFTERS[speculative].name} proposed 2; the target kept 1, refused “ b” and put “ c” in its place."
+    )
+    assert a_round(narrator(speculative=speculative), kept=2).endswith("kept all 2 and added “ c” as a bonus.")
+
+
+def test_a_window_is_told_with_its_reasons() -> None:
+    told = narrator(speculative="draft", adaptive_window=True)
+    changes = [
+        WindowChanged(t_ms=0, step=8, gamma=gamma, acceptance=0.45, draft_ms=0.9, verify_ms=6.1) for gamma in (4, 2)
+    ]
+    assert a_round(told, changes[0]).startswith("Round 7: 1 of 2 kept. The window is now 4: ")
+    assert a_round(told, changes[1]) == (
+        "Round 7: 1 of 2 kept. The window went from 4 to 2: 45% of guesses are kept; "
+        "a guess takes 0.9 ms, a pass 6.1 ms."
+    )
+
+
+def test_the_rarest_is_told_and_the_sentence_stays_short() -> None:
+    evicted = [BlockEvicted(t_ms=0, block=block) for block in (3, 4)]
+    window = WindowChanged(t_ms=0, step=8, gamma=2, acceptance=0.4, draft_ms=1, verify_ms=6)
+    failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
+    told = narrator(speculative="draft")
+    assert a_round(told, *evicted) == "Round 7: 1 of 2 kept. Gave up 2 cached blocks to make room."
+    assert "window" in a_round(told, *evicted, window)
+    said = a_round(told, *evicted, window, failure)
+    assert said.endswith("Fell back: the draft model failed, the target goes on alone. Its output is not finite.")
+    assert len(said) < 130
+    assert told.notice == "fell back: the draft model failed"
+
+
+@pytest.mark.parametrize(("part", "lost"), [("kv_format", "INT4 storage failed"), ("kernel", "the fast kernel failed")])
+def test_what_fell_back_is_named_and_stays_in_sight(part: str, lost: str) -> None:
+    told = narrator(kv_dtype="int4")
+    said = told.step(timed("decode", 1, 3), [], [], None, [" x"], [FellBack(t_ms=0, part=part, reason="<b>\u202e")])
+    assert lost in said
+    assert "⟨RLO⟩" in said
+    assert told.notice == f"fell back: {lost}"
+
+
+def test_a_dropped_cache_is_told() -> None:
+    dropped = CacheDropped(t_ms=0, reason="The weights changed.")
+    said = narrator().step(timed(), [], [], None, [" x"], [dropped])
+    assert said == "Prefill. All that was cached is dropped: The weights changed."
+
+
+def test_a_synthetic_run_says_so_from_the_first_frame() -> None:
+    frames = Reducer().feed(script(EngineConfig(speculative="synthetic"), max_tokens=4))
+    assert frames[0]["notice"] == "synthetic: proposals cost nothing here"
+    assert sum("notice" in frame for frame in frames) == 1
+    shown = Picture()
+    for frame in frames:
+        shown.apply(frame)
+    assert shown.notice == "synthetic: proposals cost nothing here"
+    assert "notice" not in Reducer().feed(script(EngineConfig(speculative="draft"), max_tokens=4))[0]
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("speculative", DRAFTERS)
+def test_hover_sentences_are_true_to_who_guessed_and_how_was_chosen(speculative: str, greedy: bool) -> None:
+    said = sentences(speculative, greedy)
+    assert said.keys() == STATES.keys()
+    drawn = not greedy and speculative != "synthetic"
+    assert ("{u}" in said["accepted"]) == ("{u}" in said["rejected"]) == drawn
+    assert ("{ratio}" in said["accepted"]) == (drawn and speculative != "ngram")
+    assert ("p exceeds q" in said["recovered"]) == (drawn and speculative != "ngram")
+    if speculative == "synthetic":
+        assert "q" not in said["accepted"].replace("proposed", "").split()
+        assert "target's own token" in said["accepted"]
+        assert "on purpose" in said["rejected"]
+    elif speculative != "off":
+        assert said["accepted"].lower().startswith(DRAFTERS[speculative].name)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("speculative", DRAFTERS)
+def test_every_number_a_hover_sentence_wants_is_there(speculative: str, temperature: float) -> None:
+    frames = Reducer().feed(script(EngineConfig(speculative=speculative), temperature=temperature))
+    said = frames[0]["head"]["sentences"]
+    for token in (token for frame in frames for token in frame.get("tokens", [])):
+        told = [(token["origin"], token)]
+        told += [("rejected" if "p" in guess else "unjudged", guess) for guess in token.get("refused", [])]
+        for state, numbers in told:
+            ratio = {"ratio": 1.0} if {"p", "q"} <= numbers.keys() else {}
+            said[state].format(**numbers, **ratio)  # raises KeyError where one is missing

@@ -1,0 +1,191 @@
+"""The map of blocks: whatever happens to them, it shows what a simple model of the pool holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.config import EngineConfig
+from lab.trace.events import (
+    Admitted,
+    BlockAllocated,
+    BlockCopied,
+    BlockEvicted,
+    BlockFreed,
+    BlockShared,
+    BlockStored,
+    CacheDropped,
+    Event,
+    Preempted,
+    StepTimed,
+)
+from tests.visualize.conftest import script
+from visualize.figures import apply, blocks
+from visualize.frames import Reducer
+from visualize.picture import Picture
+from visualize.pool import PoolView
+
+SIZE, COUNT, ME = 4, 12, 3
+ADMITTED = Admitted(t_ms=0, owner=ME, running=2, waiting=0, cached_tokens=8, live_blocks=(4, 5), cached_blocks=(0, 1))
+
+
+def taken(block: int, index: int, fill: int = 0) -> BlockAllocated:
+    return BlockAllocated(t_ms=0, block=block, owner=ME, index=index, fill=fill)
+
+
+def found(block: int, index: int, references: int = 1) -> BlockShared:
+    return BlockShared(t_ms=0, block=block, owner=ME, index=index, fill=SIZE, references=references)
+
+
+def freed(block: int, index: int, references: int = 0, cached: bool = False) -> BlockFreed:
+    return BlockFreed(t_ms=0, block=block, owner=ME, index=index, fill=0, references=references, cached=cached)
+
+
+def looks(columns: list[dict[str, list[Any]]], block: int) -> tuple[str, str, bool]:
+    """What a person sees of a block: its state, the pattern of its fill, whether it is marked as stored."""
+    states = [name for trace, name in enumerate(blocks.TRACES[:3]) if columns[trace]["y"][block] is not None]
+    assert len(states) == 1, "a block is in one state"
+    fill, stored = columns[3], columns[4]
+    return states[0], fill["pattern"][block] if fill["y"][block] else "", stored["y"][block] is not None
+
+
+class Model:
+    """The pool in the plainest words: what became of each block, and this run's table."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, str] = {}
+        self.table: list[int] = []
+
+    def choices(self) -> list[str]:
+        can = ["admit", "drop"] if not self.table else ["free", "share", "store"]
+        can += ["evict"] if "cached" in self.blocks.values() else []
+        free = [block for block in range(COUNT) if block not in self.blocks]
+        return [*can, *(["take", "copy"] if free else [])]
+
+    def act(self, data: st.DataObject) -> Event:
+        """One thing that an engine may do next, done here, and told as its event."""
+        free = [block for block in range(COUNT) if block not in self.blocks]
+        match data.draw(st.sampled_from(self.choices())):
+            case "take" | "copy" as what:
+                return self._own(data.draw(st.sampled_from(free)), what)
+            case "share":
+                others = [block for block in range(COUNT) if block not in self.table]
+                if not others:
+                    return self._stored(data)
+                return self._own(data.draw(st.sampled_from(others)), "found")
+            case "store":
+                return self._stored(data)
+            case "free":
+                block = self.table.pop()
+                references, cached = data.draw(st.sampled_from([(0, False), (0, True), (2, False), (2, True)]))
+                self.blocks.pop(block)
+                if references or cached:
+                    self.blocks[block] = "theirs" if references else "cached"
+                return freed(block, len(self.table), references, cached)
+            case "evict":
+                block = data.draw(st.sampled_from([b for b, what in self.blocks.items() if what == "cached"]))
+                self.blocks.pop(block)
+                return BlockEvicted(t_ms=0, block=block)
+            case "drop":
+                self.blocks = {block: what for block, what in self.blocks.items() if what != "cached"}
+                return CacheDropped(t_ms=0, reason="Other weights.")
+            case _:
+                live = data.draw(st.sets(st.integers(0, COUNT - 1), max_size=4))
+                cached = data.draw(st.sets(st.integers(0, COUNT - 1), max_size=4)) - live
+                self.blocks = dict.fromkeys(live, "theirs") | dict.fromkeys(cached, "cached")
+                return replace(ADMITTED, live_blocks=tuple(live), cached_blocks=tuple(cached))
+
+    def _own(self, block: int, what: str) -> Event:
+        self.blocks[block] = what
+        self.table.append(block)
+        index = len(self.table) - 1
+        if what == "found":
+            return found(block, index, 2)
+        if what == "copy":
+            return BlockCopied(t_ms=0, block=block, owner=ME, index=index, fill=SIZE, source=0)
+        return taken(block, index, SIZE)
+
+    def _stored(self, data: st.DataObject) -> Event:
+        index = data.draw(st.integers(0, len(self.table) - 1))
+        block = self.table[index]
+        if not self.blocks[block].endswith("!"):
+            self.blocks[block] += "!"
+        return BlockStored(t_ms=0, block=block, owner=ME, index=index)
+
+    def looks(self, block: int) -> tuple[str, str, bool]:
+        what = self.blocks.get(block, "free")
+        if what in ("free", "cached"):
+            return what, "", False
+        pattern = {"take": "", "copy": ".", "found": "/", "theirs": "x"}[what.rstrip("!")]
+        return "live", pattern, what.endswith("!") or what == "found"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_sequence_of_events_leaves_the_map_as_the_model(data: st.DataObject) -> None:
+    model, view, columns = Model(), PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    for _ in range(data.draw(st.integers(1, 25))):
+        for _ in range(data.draw(st.integers(1, 3))):  # several events between two frames
+            view.take(model.act(data))
+        apply(columns, view.patches())
+        assert [looks(columns, block) for block in range(COUNT)] == [model.looks(block) for block in range(COUNT)]
+        states = [model.looks(block)[0] for block in range(COUNT)]
+        assert view.caption().startswith(f"{states.count('live')} of {COUNT} live")
+        assert (f"{states.count('cached')} cached" in view.caption()) == ("cached" in states)
+    assert view.patches() == []
+
+
+def test_fill_follows_the_tokens_in_the_order_of_the_table() -> None:
+    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
+        view.take(event)
+    view.level(6)
+    apply(columns, view.patches())
+    heights = [columns[3]["y"][block] for block in (1, 0, 7)]
+    assert heights[1] == heights[0] / 2
+    assert heights[2] is None
+    assert view.caption() == "5 of 12 live, 50% full"
+    view.level(7)
+    assert {block for _, block, _ in view.patches()} == {0}
+
+
+def test_a_preempted_run_is_redrawn_when_it_is_admitted_again() -> None:
+    """Its blocks are given back, one stays as a cached prefix and is found again."""
+    first = script(EngineConfig(paged=True, enable_prefix_caching=True, block_size=SIZE, num_blocks=COUNT), 2)
+    head, step = first[0], next(event for event in first if isinstance(event, StepTimed))
+    step = replace(step, step_kind="prefill", kv_tokens=6)
+    events: list[Event] = [head, replace(ADMITTED, cached_tokens=0), taken(2, 0), taken(3, 1), step]
+    events += [BlockStored(t_ms=1, block=2, owner=ME, index=0)]
+    events += [freed(3, 1), freed(2, 0, cached=True), Preempted(t_ms=1, tokens=7)]
+    shown, reducer = Picture(), Reducer()
+    for frame in reducer.feed(events):
+        shown.apply(frame)
+    assert [looks(shown.columns["blocks"], block)[0] for block in range(6)] == [
+        "cached", "cached", "cached", "free", "live", "live",
+    ]  # fmt: skip
+    assert "7 tokens will be computed again" in shown.say
+    again = [
+        replace(ADMITTED, live_blocks=(4, 9), cached_blocks=(2,), cached_tokens=4),
+        found(2, 0),
+        taken(0, 1),
+        replace(step, kv_tokens=7, step=1),
+    ]
+    frames = reducer.feed(again)
+    assert frames[0]["say"] == (
+        "Admitted again. Found 4 of the text's 7 tokens in the cache: 1 block, nothing to compute for them."
+    )
+    for frame in frames:
+        shown.apply(frame)
+    assert [looks(shown.columns["blocks"], block) for block in (0, 1, 2, 3, 4, 5, 9)] == [
+        ("live", "", False),
+        ("free", "", False),
+        ("live", "/", True),
+        ("free", "", False),
+        ("live", "x", False),
+        ("free", "", False),
+        ("live", "x", False),
+    ]
+    assert shown.captions["blocks"] == "4 of 12 live, 88% full"

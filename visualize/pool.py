@@ -1,0 +1,94 @@
+"""The pool of cache blocks as one run's events tell it.
+
+A run hears of its own blocks only; of the others it knows what ``Admitted`` said. The
+map is therefore true for the run's own blocks at every step, and for the rest
+when the run was admitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lab.trace.events import (
+    Admitted,
+    BlockAllocated,
+    BlockCopied,
+    BlockEvicted,
+    BlockFreed,
+    BlockShared,
+    BlockStored,
+    CacheDropped,
+)
+from visualize.figures.base import Patch
+from visualize.figures.blocks import CACHED, FREE, OTHERS, SHOWN, Block, change
+
+PoolEvent = (
+    Admitted | BlockAllocated | BlockShared | BlockCopied | BlockStored | BlockEvicted | BlockFreed | CacheDropped
+)
+"""The events that change the pool."""
+
+
+class PoolView:
+    """Blocks that are not free, by number; and which of them differ from what was drawn."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.blocks: dict[int, Block] = {}
+        self._drawn: dict[int, Block] = {}
+
+    def take(self, event: PoolEvent) -> None:
+        """Change the blocks as the event says."""
+        match event:
+            case Admitted():
+                self.blocks = dict.fromkeys(event.live_blocks, OTHERS) | dict.fromkeys(event.cached_blocks, CACHED)
+            case BlockAllocated():
+                self.blocks[event.block] = Block("live", event.owner, event.index, event.fill)
+            case BlockShared():
+                self.blocks[event.block] = Block(
+                    "live", event.owner, event.index, event.fill, "found", True, event.references
+                )
+            case BlockCopied():
+                self.blocks[event.block] = Block("live", event.owner, event.index, event.fill, "copied")
+            case BlockStored():
+                self.blocks[event.block] = replace(self.blocks[event.block], stored=True)
+            case BlockEvicted():
+                self.blocks.pop(event.block, None)
+            case BlockFreed():
+                self.blocks.pop(event.block, None)
+                if event.references:
+                    self.blocks[event.block] = OTHERS
+                elif event.cached:
+                    self.blocks[event.block] = CACHED
+            case CacheDropped():
+                self.blocks = {number: block for number, block in self.blocks.items() if block.state != "cached"}
+
+    def level(self, kv_tokens: int) -> None:
+        """``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its table."""
+        for number, block in self.blocks.items():
+            if block.owner is not None:
+                fill = min(self.block_size, max(0, kv_tokens - block.index * self.block_size))
+                if fill != block.fill:
+                    self.blocks[number] = replace(block, fill=fill)
+
+    def patches(self) -> list[Patch]:
+        """What changed since it was last asked."""
+        patches = []
+        for number in self._drawn | self.blocks:
+            was, now = self._drawn.get(number, FREE), self.blocks.get(number, FREE)
+            if was is not now:
+                patches += change(number, was, now, self.block_size)
+        self._drawn = dict(self.blocks)
+        return patches
+
+    def caption(self) -> str:
+        if not self.num_blocks:
+            return "no cache, no blocks"
+        states = [block.state for block in self.blocks.values()]
+        own = [block.fill for block in self.blocks.values() if block.owner is not None]
+        live, cached = states.count("live"), states.count("cached")
+        return (
+            f"{live} of {self.num_blocks} live"
+            + (f", {sum(own) / (len(own) * self.block_size):.0%} full" if own else "")
+            + (f" · {cached} cached" if cached else "")
+            + (f" · first {SHOWN} shown" if self.num_blocks > SHOWN else "")
+        )
