@@ -37,8 +37,8 @@ STATES = {
 LEGEND = ("prompt", "plain", "accepted", "recovered", "bonus", "rejected")
 """The states the text needs explained, in reading order."""
 
-OWNERS = ("#CC79A7", "#56B4E9", "#F0E442", "#009E73", "#E69F00", "#0072B2")
-"""Colours of the sequences that own cache blocks; the first is used by no token state."""
+OWN, ANOTHERS = "#CC79A7", "#9aa3b2"
+"""Fill of the cache blocks of the run that is shown, used by no token state, and of other sequences' blocks."""
 
 DRAFT_TIME = "#56B4E9"
 """The draft's share of a pass's time; the target's is drawn in ink."""
@@ -114,7 +114,7 @@ def as_json() -> dict[str, Any]:
 
 
 def css_variables() -> str:
-    """The states' colours as CSS variables, for light and for Gradio's ``.dark``."""
+    """The colours as CSS variables, for light and for Gradio's ``.dark``."""
     light = "".join(f"--{key}:{state.light};" for key, state in STATES.items())
     dark = "".join(f"--{key}:{state.dark};" for key, state in STATES.items())
-    return f":root{{{light}}} .dark{{{dark}}}"
+    return f":root{{{light}--own:{OWN};}} .dark{{{dark}}}"

@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import EngineConfig
-from lab.trace.events import BlockAllocated, BlockFreed, Committed, Event, Finished, Judged, Proposed, StepTimed
+from lab.trace.events import (
+    BlockAllocated,
+    BlockFreed,
+    Bonus,
+    Committed,
+    Event,
+    Finished,
+    Judged,
+    Proposed,
+    Recovered,
+    StepTimed,
+)
 from tests.visualize.conftest import CONFIGS, script
 from visualize.figures import rounds
 from visualize.frames import Frame, Reducer
@@ -138,3 +149,41 @@ def test_a_failure_is_told() -> None:
     broken = Finished(t_ms=1.0, reason="error", text="", message="The device ran out of memory.")
     frame = Reducer().feed([*script(CONFIGS["plain"], max_tokens=1)[:-1], broken])[-1]
     assert frame["say"] == "The run broke off after 1 token. The device ran out of memory."
+
+
+def test_a_prefill_in_parts_adds_its_token_once() -> None:
+    events = script(CONFIGS["paged"], max_tokens=5)
+    at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed))
+    part = replace(events[at], target_tokens=2, kv_tokens=2)
+    whole = picture(Reducer().feed(events))
+    frames = Reducer().feed([*events[:2], part, *events[2:]])
+    assert "tokens" not in frames[2]
+    assert "charts" not in frames[2]
+    assert frames[2]["say"] == "Prefill: the target read 2 tokens more, 2 of the prompt's 4 are known."
+    parts = picture(frames)
+    assert parts.tokens == whole.tokens
+    assert parts.columns == whole.columns
+
+
+def test_a_shared_pass_is_called_one() -> None:
+    events = [
+        replace(event, batch_sequences=3) if isinstance(event, StepTimed) and event.step == 2 else event
+        for event in script(CONFIGS["plain"], max_tokens=5)
+    ]
+    frames = Reducer().feed(events)
+    assert [frame["captions"]["rounds"] for frame in frames if "rounds" in frame.get("captions", {})] == [
+        "one column a pass of the target",
+        "a pass, shared by 3 sequences",
+        "one column a pass of the target",
+    ]
+
+
+def test_a_round_that_ends_the_text_is_told() -> None:
+    """A stop inside the kept guesses: no token of the target's own follows."""
+    events = [
+        event
+        for event in script(CONFIGS["speculative"], max_tokens=6)
+        if not (isinstance(event, Bonus | Recovered) and event.step == 1)
+    ]
+    said = [frame["say"] for frame in Reducer().feed(events) if frame["step"] == 1]
+    assert "and the text ended there" in said[0]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from visualize.figures.base import Patch, blank, look
-from visualize.vocabulary import OWNERS
+from visualize.vocabulary import ANOTHERS, OWN
 
 TRACES = ("free", "live", "cached", "fill", "stored")
 SHOWN = 1024
@@ -23,8 +23,6 @@ AT_REST = 128
 SIDE, INSET = 0.84, 0.07
 NOTCH = 0.2
 """Side of the mark that says a live block's prefix can be found."""
-SOMEONE = "#9aa3b2"
-"""Fill of a block of a sequence that is not this run's."""
 
 Came = Literal["own", "found", "copied"]
 _PATTERNS: dict[Came, str] = {"own": "", "found": "/", "copied": "."}
@@ -124,7 +122,7 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
     filled = 1.0 if theirs else now.fill / block_size
     fill = {
         "y": -round((SIDE - 2 * INSET) * filled, 3) if now.state == "live" and filled else None,
-        "color": SOMEONE if now.owner is None else OWNERS[now.owner % len(OWNERS)],
+        "color": ANOTHERS if theirs else OWN,
         "pattern": "x" if theirs else _PATTERNS[now.came],
     }
     return [*states, fill, {"y": NOTCH if now.stored else None}]
