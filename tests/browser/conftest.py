@@ -99,6 +99,11 @@ class Lab:
     def toggle(self, name: str) -> None:
         self.page.click(f"#toggle-{name} input")
 
+    def choose(self, name: str, label: str) -> None:
+        """One of a few, by what it is called. Waits until the page has taken it in."""
+        self.page.click(f"#{name} label:has-text('{label}')")
+        self.page.wait_for_selector(f"#{name} label.selected:has-text('{label}')")
+
     def run(self) -> None:
         """Press Run and wait for the run to begin."""
         before = self.page.get_attribute(".stage", "data-run")

@@ -46,16 +46,17 @@ def test_the_link_says_what_the_controls_say(visit: Visit) -> None:
     lab = visit().open()
     assert urlsplit(lab.page.url).query == ""
     lab.page.fill("#prompt textarea", "A fox & a <wolf>")
-    lab.toggle("int8")
+    lab.choose("kv-format", "INT8")
     lab.toggle("paged")
-    lab.page.click("#block-size label:has-text('32')")
+    lab.page.click("#pool button")
+    lab.choose("block-size", "32")
     lab.page.fill("#gamma input[type=number]", "3")
     lab.page.keyboard.press("Tab")
-    lab.page.click("#pair label:has-text('Mismatched')")
+    lab.choose("pair", "Mismatched")
     lab.page.wait_for_function("location.search.includes('mismatched')")
     said = {
         "prompt": "A fox & a <wolf>",
-        "int8": "1",
+        "kv_format": "int8",
         "paged": "0",
         "block_size": "32",
         "gamma": "3",
@@ -67,9 +68,10 @@ def test_the_link_says_what_the_controls_say(visit: Visit) -> None:
     again.page.goto(lab.page.url)
     again.ready()
     assert again.page.input_value("#prompt textarea") == "A fox & a <wolf>"
-    assert again.page.is_checked("#toggle-int8 input")
+    assert again.page.is_checked("#kv-format label:has-text('INT8') input")
     assert not again.page.is_checked("#toggle-paged input")
     assert again.page.input_value("#gamma input[type=number]") == "3"
+    again.page.click("#pool button")
     assert again.page.is_checked("#block-size label:has-text('32') input")
     assert again.page.is_checked("#pair label:has-text('Mismatched') input")
 
@@ -140,6 +142,15 @@ BOXES = """() => Object.fromEntries([".readouts", ".story", ".charts", ".say", "
   (where) => [where, document.querySelector(where).getBoundingClientRect().toJSON()]))"""
 OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 
+ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
+
+
+@pytest.mark.parametrize("guesses", ["off", "draft", "ngram", "early_exit", "synthetic"])
+def test_on_a_projector_no_control_needs_scrolling(visit: Visit, guesses: str) -> None:
+    lab = visit().open(speculation=guesses, prefix_caching=1, adaptive_window=1)
+    assert lab.page.evaluate(ROOM) >= 0
+    assert lab.page.evaluate(OVERFLOW) == [0, 0]
+
 
 def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) -> None:
     lab = visit().open(max_tokens=300)
@@ -148,9 +159,10 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     lab.wait_for_tokens(60)
     assert lab.page.evaluate(BOXES) == before
     assert lab.page.evaluate(OVERFLOW) == [0, 0]
+    assert lab.page.evaluate(ROOM) >= 0
     lab.finish()
     lab.toggle("cache")
-    lab.page.wait_for_selector("#toggle-int8 input:disabled")
+    lab.page.wait_for_selector("#kv-format input:disabled")
     assert lab.page.evaluate(BOXES) == before
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.browser.conftest import Lab
 
 Visit = Callable[..., Lab]
-PLAIN = {"speculation": 0, "paged": 0}
+PLAIN = {"speculation": "off", "paged": 0}
 
 
 def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
@@ -28,11 +28,13 @@ def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("toggle", "tokens"), [(None, 400), ("cache", 150), ("int8", 400), ("paged", 400), ("speculation", 400)]
+    ("toggle", "tokens"), [(None, 400), ("cache", 150), ("INT8", 400), ("paged", 400), ("Draft", 400)]
 )
 def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int) -> None:
     lab = visit().open(**PLAIN, max_tokens=tokens)
-    if toggle:
+    if toggle in ("INT8", "Draft"):
+        lab.choose("kv-format" if toggle == "INT8" else "speculation", toggle)
+    elif toggle:
         lab.toggle(toggle)
     lab.run()
     views = observe(lab)
@@ -46,7 +48,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
     assert end["say"].startswith("Finished")
     assert end["numbers"]["speed"] != "–"
     kinds = end["tokens"].keys() - {"prompt"}
-    if toggle == "speculation":
+    if toggle == "Draft":
         assert kinds >= {"accepted", "recovered"}
         assert end["rounds"]["refused"] > 0
         assert end["rounds"]["accepted"] == end["tokens"]["accepted"]
@@ -55,9 +57,9 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         assert kinds == {"plain"}
         assert end["numbers"]["pass"] == "1.00"
     if toggle == "cache":
-        assert end["blocks"] == {"free": 0, "live": 0, "cached": 0, "fill": 0}
-        assert lab.page.locator("#toggle-int8 input").is_disabled()
-        assert "Needs the KV cache" in lab.page.inner_text("#toggle-int8")
+        assert end["blocks"] == dict.fromkeys(("free", "live", "cached", "fill", "stored"), 0)
+        assert lab.page.locator("#kv-format input >> nth=1").is_disabled()
+        assert "Needs the KV cache" in lab.page.inner_text("#kv-format")
     else:
         empty = [view["blocks"]["live"] - view["blocks"]["fill"] for view in views]
         assert max(empty) <= 1 if toggle == "paged" else max(empty) > 1
@@ -69,13 +71,13 @@ def test_int8_holds_the_same_tokens_in_fewer_bytes(visit: Visit) -> None:
     lab = visit().open(max_tokens=40)
     lab.run()
     lab.finish()
-    lab.toggle("int8")
+    lab.choose("kv-format", "INT8")
     lab.run()
     lab.finish()
     was = lab.page.inner_text("[data-key=kv] .was")
     assert was.startswith("was ")
     assert float(was.rsplit("×", 1)[1]) < 0.75
-    assert "INT8 KV off → on" in lab.page.inner_text(".compared")
+    assert "KV format Native → INT8" in lab.page.inner_text(".compared")
 
 
 def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> None:
@@ -102,7 +104,7 @@ def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> N
 
 
 def test_keys_run_and_stop(visit: Visit) -> None:
-    lab = visit().open(max_tokens=900, speculation=0)
+    lab = visit().open(max_tokens=900, speculation="off")
     lab.page.focus("#prompt textarea")
     lab.page.keyboard.press("Control+Enter")
     lab.wait_for_tokens(5)
@@ -112,7 +114,7 @@ def test_keys_run_and_stop(visit: Visit) -> None:
 
 
 def test_closing_the_page_ends_its_run(visit: Visit) -> None:
-    lab, other = visit().open(max_tokens=900, speculation=0, paged=0), visit().open(max_tokens=5)
+    lab, other = visit().open(max_tokens=900, speculation="off", paged=0), visit().open(max_tokens=5)
     lab.run()
     other.run()
     other.page.wait_for_function(

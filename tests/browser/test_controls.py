@@ -1,0 +1,114 @@
+"""The controls: what depends on what, what each says of itself, and that the link says it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.browser.conftest import Lab
+from visualize.vocabulary import DRAFTERS
+
+Visit = Callable[..., Lab]
+
+
+def link(lab: Lab) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(lab.page.url).query).items()}
+
+
+def test_prefix_caching_needs_a_cache_and_paged_blocks(visit: Visit) -> None:
+    lab = visit().open(prefix_caching=1)
+    prefix, paged = (lab.page.locator(f"#toggle-{name} input") for name in ("prefix-caching", "paged"))
+    assert prefix.is_checked()
+    lab.toggle("paged")
+    lab.page.wait_for_selector("#toggle-prefix-caching input:disabled")
+    assert not prefix.is_checked()
+    assert "Needs paged blocks" in lab.page.inner_text("#toggle-prefix-caching")
+    lab.toggle("paged")
+    lab.page.wait_for_selector("#toggle-prefix-caching input:enabled")
+    lab.toggle("prefix-caching")
+    lab.choose("kv-format", "INT4")
+    lab.toggle("cache")
+    lab.page.wait_for_selector("#toggle-prefix-caching input:disabled")
+    assert not prefix.is_checked()
+    assert not paged.is_checked()
+    for name in ("toggle-prefix-caching", "toggle-paged", "kv-format"):
+        assert "Needs the KV cache" in lab.page.inner_text(f"#{name}")
+    assert lab.page.is_checked("#kv-format label:has-text('Native') input")
+    lab.page.wait_for_function("location.search === '?cache=0&paged=0' || location.search === '?paged=0&cache=0'")
+
+
+@pytest.mark.parametrize("speculation", DRAFTERS)
+def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit, speculation: str) -> None:
+    lab = visit().open(speculation="off" if speculation != "off" else "draft")
+    lab.choose("speculation", DRAFTERS[speculation].label)
+    lab.page.wait_for_function(
+        "about => document.querySelector('#speculation').innerText.includes(about)", arg=DRAFTERS[speculation].about
+    )
+    shown = {name: lab.page.locator(f"#{name}").is_visible() for name in ("pair", "early-exit-layer", "synthetic-rate")}
+    assert shown == {
+        "pair": speculation == "draft",
+        "early-exit-layer": speculation == "early_exit",
+        "synthetic-rate": speculation == "synthetic",
+    }
+    assert lab.page.locator("#gamma input[type=number]").is_disabled() == (speculation == "off")
+    assert lab.page.locator("#toggle-adaptive-window input").is_disabled() == (speculation == "off")
+    if speculation == "synthetic":
+        assert "Not a real drafter" in lab.page.inner_text("#speculation")
+
+
+def test_an_adaptive_window_makes_the_guesses_the_most(visit: Visit) -> None:
+    lab = visit().open()
+    assert lab.page.inner_text("#gamma").startswith("Guesses a round")
+    lab.toggle("adaptive-window")
+    lab.page.wait_for_function("document.querySelector('#gamma').innerText.startsWith('Most guesses a round')")
+    assert link(lab) == {"adaptive_window": "1"}
+
+
+def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Visit) -> None:
+    lab = visit().open()
+    lab.page.click("#pool button")
+    assert "Needs prefix caching" in lab.page.inner_text("#eviction")
+    lab.toggle("prefix-caching")
+    lab.page.wait_for_selector("#eviction input:enabled")
+    assert lab.page.locator("#cache-priority input[type=number]").is_disabled()
+    lab.choose("eviction", "Lowest priority")
+    lab.page.wait_for_selector("#cache-priority input[type=number]:enabled")
+    lab.page.fill("#cache-priority input[type=number]", "6")
+    lab.page.keyboard.press("Tab")
+    lab.page.wait_for_function("location.search.includes('cache_priority')")
+    assert link(lab) == {"prefix_caching": "1", "eviction": "priority", "cache_priority": "6"}
+
+
+def test_a_link_opens_every_control_as_it_says(visit: Visit) -> None:
+    lab = visit().open(
+        kv_format="int4",
+        prefix_caching=1,
+        speculation="early_exit",
+        early_exit_layer=6,
+        gamma=3,
+        adaptive_window=1,
+        eviction="priority",
+        cache_priority=2,
+    )
+    assert lab.page.is_checked("#kv-format label:has-text('INT4') input")
+    assert lab.page.is_checked("#toggle-prefix-caching input")
+    assert lab.page.is_checked("#speculation label:has-text('Early exit') input")
+    assert lab.page.input_value("#early-exit-layer input[type=number]") == "6"
+    assert lab.page.input_value("#gamma input[type=number]") == "3"
+    assert lab.page.is_checked("#toggle-adaptive-window input")
+    lab.page.click("#pool button")
+    assert lab.page.is_checked("#eviction label:has-text('Lowest priority') input")
+    assert lab.page.input_value("#cache-priority input[type=number]") == "2"
+
+
+def test_a_senseless_link_is_mended_with_a_notice(visit: Visit) -> None:
+    lab = visit().open(paged=0, prefix_caching=1, speculation="magic", synthetic_rate="1e9")
+    lab.page.wait_for_selector(".toast-body")
+    notices = lab.page.inner_text(".toast-wrap")
+    assert "prefix caching was left out: it needs paged blocks" in notices
+    assert "speculation was left out" in notices
+    assert "synthetic rate was left out" in notices
+    assert not lab.page.is_checked("#toggle-prefix-caching input")
+    assert lab.page.is_checked("#speculation label:has-text('Draft') input")

@@ -1,0 +1,90 @@
+"""The engine's mechanisms, switched on by the page's own controls and seen at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+TALE = (
+    "Once upon a time there was a poor miller who had three sons, and when the old miller died, the eldest took the "
+    "mill, the second took the ass, and the youngest had nothing but the cat. So the youngest son went to the king, and"
+)
+
+
+def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> None:
+    lab = visit().open(prompt=TALE, max_tokens=80, speculation="off")
+    lab.toggle("prefix-caching")
+    lab.run()
+    lab.finish()
+    first = lab.seen()
+    assert first["numbers"]["found"] == "0"
+    assert first["blocks"]["cached"] > 2
+    assert "cached" in lab.page.inner_text("[data-chart=blocks] .caption")
+    text = first["text"]
+
+    lab.page.evaluate(
+        """() => {
+          window.patterns = new Set();
+          const plot = document.querySelector("[data-chart=blocks] .plot");
+          plot.on("plotly_afterplot", () => (plot.data[3].marker.pattern.shape ?? []).forEach((s) => patterns.add(s)));
+        }"""
+    )
+    lab.run()
+    lab.wait_for_tokens(20)
+    lab.page.wait_for_function("window.patterns.has('/')", timeout=5000)
+    assert lab.seen()["blocks"]["stored"] > 2
+    lab.finish()
+    second = lab.seen()
+    assert second["text"] == text
+    assert int(second["numbers"]["found"]) >= 32
+    assert "Same engine settings" in lab.page.inner_text(".compared")
+
+
+@pytest.mark.parametrize("speculation", ["ngram", "early_exit", "synthetic"])
+def test_every_drafter_guesses_and_says_who_it_is(visit: Visit, speculation: str) -> None:
+    lab = visit().open(prompt=TALE, max_tokens=120, speculation=speculation, temperature=0)
+    lab.run()
+    lab.finish()
+    end = lab.seen()
+    assert end["say"].startswith("Finished")
+    assert end["rounds"]["accepted"] == end["tokens"]["accepted"] > 0
+    lab.page.locator(".token.accepted").first.hover()
+    tip = lab.page.inner_text(".tip")
+    assert {"ngram": "Prompt lookup", "early_exit": "Early exit", "synthetic": "synthetic stand-in"}[speculation] in tip
+    notice = lab.page.inner_text(".notice")
+    assert notice == ("synthetic: proposals cost nothing here" if speculation == "synthetic" else "")
+
+
+def test_a_synthetic_rate_is_the_rate_that_is_seen(visit: Visit) -> None:
+    kept = []
+    for rate in (0, 1):
+        lab = visit().open(max_tokens=80, speculation="synthetic", synthetic_rate=rate)
+        lab.run()
+        lab.finish()
+        kept.append(float(lab.seen()["numbers"]["accepted"]))
+    assert kept == [0, 100]
+
+
+def test_speculation_does_not_change_what_is_written(visit: Visit) -> None:
+    texts = set()
+    for speculation in ("off", "draft", "ngram", "early_exit", "synthetic"):
+        lab = visit().open(max_tokens=60, temperature=0, speculation=speculation, adaptive_window=1)
+        lab.run()
+        lab.finish()
+        texts.add(lab.seen()["text"])
+    assert len(texts) == 1
+
+
+def test_int4_holds_the_same_tokens_in_fewer_bytes_than_int8(visit: Visit) -> None:
+    lab = visit().open(max_tokens=40, kv_format="int8")
+    lab.run()
+    lab.finish()
+    lab.choose("kv-format", "INT4")
+    lab.run()
+    lab.finish()
+    assert float(lab.page.inner_text("[data-key=kv] .was").rsplit("×", 1)[1]) < 0.75
+    assert "KV format INT8 → INT4" in lab.page.inner_text(".compared")
