@@ -45,28 +45,28 @@ class Narrator:
     def __init__(self, config: dict[str, Any], prompt_tokens: int) -> None:
         self._config = config
         self._who = DRAFTERS[config["speculative"]].name
-        self._text, self._tokens = "prompt", prompt_tokens  # what the prefill is of
-        self._found = self._read = 0
-        self._window: int | None = None
+        self._prompt = self._tokens = prompt_tokens
+        self._found = self._read = self._admissions = 0
+        self._window = config["num_speculative_tokens"]
         self.notice = "synthetic: proposals cost nothing here" if config["speculative"] == "synthetic" else ""
 
     def admitted(self, event: Admitted) -> str:
         self._found, self._read = event.cached_tokens, event.cached_tokens
-        again = "Admitted again. " if self._text != "prompt" else ""
+        again = "Admitted again. " if self._admissions else ""
+        self._admissions += 1
         if self._found:
             blocks = -(-self._found // self._config["block_size"])
             return (
-                f"{again}Found {self._found} of the {self._text}'s {_count(self._tokens, 'token')} in the cache: "
+                f"{again}Found {self._found} of {self._whole()} in the cache: "
                 f"{_count(blocks, 'block')}, nothing to compute for them."
             )
         if again:
-            return f"{again}The text's {_count(self._tokens, 'token')} are computed again."
+            return f"{again}All of {self._whole()} are computed again."
         if event.running > 1:
             return f"Admitted: {event.running} sequences share the pool and every pass."
         return "Nothing of the prompt is in the cache yet." if self._config["enable_prefix_caching"] else ""
 
     def preempted(self, event: Preempted) -> str:
-        self._text, self._tokens = "text", event.tokens
         return (
             "Preempted: the pool ran dry, so this run gave its blocks back and waits; "
             f"{_count(event.tokens, 'token')} will be computed again."
@@ -91,6 +91,7 @@ class Narrator:
             usual, brief = f"Prefill: the target read {self._prefill(timed.target_tokens)}{chosen}.", "Prefill. "
         else:
             usual, brief = f"Pass {timed.step}: {self._pass(timed.target_tokens)}{chosen}.", f"Pass {timed.step}. "
+        self._tokens += len(pieces)
         said = self._rare(rare)
         return brief + said if said else usual
 
@@ -113,10 +114,14 @@ class Narrator:
     def _prefill(self, tokens: int) -> str:
         first, self._read = self._read == self._found, self._read + tokens
         if not first or self._read < self._tokens:
-            return f"{_count(tokens, 'token')} more, {self._read} of the {self._text}'s {self._tokens} are known"
+            return f"{_count(tokens, 'token')} more, {self._read} of {self._whole()} are known"
         if self._found:
             return f"the {_count(tokens, 'token')} that {'was' if tokens == 1 else 'were'} not in the cache"
-        return f"the {self._text}'s {_count(tokens, 'token')} in one pass"
+        return f"{self._whole()} in one pass"
+
+    def _whole(self) -> str:
+        """What a prefill has to know: the prompt, and after a preemption also what had been written."""
+        return f"the {'text' if self._tokens > self._prompt else 'prompt'}'s {_count(self._tokens, 'token')}"
 
     def _pass(self, tokens: int) -> str:
         if self._config["kv_cache"]:
@@ -146,9 +151,8 @@ class Narrator:
                 return f"All that was cached is dropped: {visible(event.reason)}"
             case WindowChanged():
                 was, self._window = self._window, event.gamma
-                went = f"went from {was} to {event.gamma}" if was is not None else f"is now {event.gamma}"
                 return (
-                    f"The window {went}: {event.acceptance:.0%} of guesses are kept; "
+                    f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses are kept; "
                     f"a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
                 )
             case _:

@@ -18,12 +18,21 @@ from lab.trace.events import (
     BlockShared,
     BlockStored,
     CacheDropped,
+    Preempted,
 )
 from visualize.figures.base import Patch
 from visualize.figures.blocks import CACHED, FREE, OTHERS, SHOWN, Block, change
 
 PoolEvent = (
-    Admitted | BlockAllocated | BlockShared | BlockCopied | BlockStored | BlockEvicted | BlockFreed | CacheDropped
+    Admitted
+    | BlockAllocated
+    | BlockShared
+    | BlockCopied
+    | BlockStored
+    | BlockEvicted
+    | BlockFreed
+    | CacheDropped
+    | Preempted
 )
 """The events that change the pool."""
 
@@ -44,8 +53,9 @@ class PoolView:
             case BlockAllocated():
                 self.blocks[event.block] = Block("live", event.owner, event.index, event.fill)
             case BlockShared():
+                full = event.fill == self.block_size  # a tail may be shared too, until it is written to
                 self.blocks[event.block] = Block(
-                    "live", event.owner, event.index, event.fill, "found", True, event.references
+                    "live", event.owner, event.index, event.fill, "found", full, event.references
                 )
             case BlockCopied():
                 self.blocks[event.block] = Block("live", event.owner, event.index, event.fill, "copied")
@@ -59,6 +69,10 @@ class PoolView:
                     self.blocks[event.block] = OTHERS
                 elif event.cached:
                     self.blocks[event.block] = CACHED
+            case Preempted():  # its blocks are given back now, though their events may follow
+                own = {number: block for number, block in self.blocks.items() if block.owner is not None}
+                for number, block in own.items():
+                    self.blocks[number] = OTHERS if block.references > 1 else CACHED if block.stored else FREE
             case CacheDropped():
                 self.blocks = {number: block for number, block in self.blocks.items() if block.state != "cached"}
 
@@ -71,11 +85,12 @@ class PoolView:
                     self.blocks[number] = replace(block, fill=fill)
 
     def patches(self) -> list[Patch]:
-        """What changed since it was last asked."""
+        """What changed since it was last asked. A block past the pool's end is one of another pool: of the
+        plain one, after a quantised one failed."""
         patches = []
         for number in self._drawn | self.blocks:
             was, now = self._drawn.get(number, FREE), self.blocks.get(number, FREE)
-            if was is not now:
+            if was is not now and number < self.num_blocks:
                 patches += change(number, was, now, self.block_size)
         self._drawn = dict(self.blocks)
         return patches

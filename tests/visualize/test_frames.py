@@ -159,7 +159,7 @@ def test_a_prefill_in_parts_adds_its_token_once() -> None:
     frames = Reducer().feed([*events[:2], part, *events[2:]])
     assert "tokens" not in frames[2]
     assert "charts" not in frames[2]
-    assert frames[2]["say"] == "Prefill: the target read 2 tokens more, 2 of the prompt's 4 are known."
+    assert frames[2]["say"] == "Prefill: the target read 2 tokens more, 2 of the prompt's 4 tokens are known."
     parts = picture(frames)
     assert parts.tokens == whole.tokens
     assert parts.columns == whole.columns

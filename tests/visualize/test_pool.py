@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,21 +153,24 @@ def test_fill_follows_the_tokens_in_the_order_of_the_table() -> None:
     assert {block for _, block, _ in view.patches()} == {0}
 
 
-def test_a_preempted_run_is_redrawn_when_it_is_admitted_again() -> None:
+@pytest.mark.parametrize("freed_first", [False, True])
+def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool) -> None:
     """Its blocks are given back, one stays as a cached prefix and is found again."""
     first = script(EngineConfig(paged=True, enable_prefix_caching=True, block_size=SIZE, num_blocks=COUNT), 2)
     head, step = first[0], next(event for event in first if isinstance(event, StepTimed))
     step = replace(step, step_kind="prefill", kv_tokens=6)
     events: list[Event] = [head, replace(ADMITTED, cached_tokens=0), taken(2, 0), taken(3, 1), step]
     events += [BlockStored(t_ms=1, block=2, owner=ME, index=0)]
-    events += [freed(3, 1), freed(2, 0, cached=True), Preempted(t_ms=1, tokens=7)]
+    given_back = [freed(3, 1), freed(2, 0, cached=True)]
+    preempted = Preempted(t_ms=1, tokens=6)
+    events += [*given_back, preempted] if freed_first else [preempted, *given_back]
     shown, reducer = Picture(), Reducer()
     for frame in reducer.feed(events):
         shown.apply(frame)
     assert [looks(shown.columns["blocks"], block)[0] for block in range(6)] == [
         "cached", "cached", "cached", "free", "live", "live",
     ]  # fmt: skip
-    assert "7 tokens will be computed again" in shown.say
+    assert "6 tokens will be computed again" in shown.say
     again = [
         replace(ADMITTED, live_blocks=(4, 9), cached_blocks=(2,), cached_tokens=4),
         found(2, 0),
@@ -175,7 +179,7 @@ def test_a_preempted_run_is_redrawn_when_it_is_admitted_again() -> None:
     ]
     frames = reducer.feed(again)
     assert frames[0]["say"] == (
-        "Admitted again. Found 4 of the text's 7 tokens in the cache: 1 block, nothing to compute for them."
+        "Admitted again. Found 4 of the prompt's 4 tokens in the cache: 1 block, nothing to compute for them."
     )
     for frame in frames:
         shown.apply(frame)
@@ -189,3 +193,9 @@ def test_a_preempted_run_is_redrawn_when_it_is_admitted_again() -> None:
         ("live", "x", False),
     ]
     assert shown.captions["blocks"] == "4 of 12 live, 88% full"
+
+
+def test_blocks_of_another_pool_are_not_drawn() -> None:
+    view = PoolView(COUNT, SIZE)
+    view.take(replace(ADMITTED, live_blocks=(COUNT + 5,), cached_blocks=(1,)))
+    assert {block for _, block, _ in view.patches()} == {1}

@@ -26,7 +26,7 @@ NOTCH = 0.2
 
 Came = Literal["own", "found", "copied"]
 _PATTERNS: dict[Came, str] = {"own": "", "found": "/", "copied": "."}
-_WORDS: dict[Came, str] = {"own": "", "found": "found in the cache by its prefix", "copied": "begun as a copy"}
+_WORDS: dict[Came, str] = {"own": "", "found": "found, not computed again", "copied": "begun as a copy"}
 
 
 @dataclass(frozen=True, slots=True)
