@@ -152,7 +152,7 @@ class Narrator:
             case WindowChanged():
                 was, self._window = self._window, event.gamma
                 return (
-                    f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses are kept; "
+                    f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses should be kept, "
                     f"a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
                 )
             case _:

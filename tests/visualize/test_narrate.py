@@ -115,7 +115,7 @@ def test_a_window_is_told_with_its_reasons() -> None:
     changes = [
         WindowChanged(t_ms=0, step=8, gamma=gamma, acceptance=0.45, draft_ms=0.9, verify_ms=6.1) for gamma in (2, 0)
     ]
-    why = "45% of guesses are kept; a guess takes 0.9 ms, a pass 6.1 ms."
+    why = "45% of guesses should be kept, a guess takes 0.9 ms, a pass 6.1 ms."
     assert a_round(told, changes[0]) == f"Round 7: 1 of 2 kept. The window went from 4 to 2: {why}"
     assert a_round(told, changes[1]) == f"Round 7: 1 of 2 kept. The window went from 2 to 0: {why}"
 
