@@ -134,8 +134,9 @@ def rows(
         was = readout.read(before.metrics) if before else Reading()
         small = ""
         if before and was.value != DASH:
-            ratio = f" · ×{now.size / was.size:.2g}" if over and now.size and was.size else ""
-            small = f"was {was.value}{ratio}"
+            small = f"was {was.value}"
+            if over and now.size and was.size:
+                small = f"×{now.size / was.size:.2g} of {was.value}"
         shown[readout.key] = [now.value, now.unit, small]
     return shown
 

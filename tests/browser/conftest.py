@@ -143,6 +143,10 @@ class Lab:
             }"""
         )
 
+    def ratio(self, readout: str) -> float:
+        """A number of this run over that of the run before, as it stands in small."""
+        return float(self.page.inner_text(f"[data-key={readout}] .was").split(" of ")[0].lstrip("×"))
+
     @property
     def running(self) -> bool:
         return self.page.evaluate("document.body.classList.contains('running')")

@@ -40,8 +40,8 @@ def test_the_run_before_stands_beside() -> None:
     before = Before(CONFIG, plain)
     shown = rows(fast, CONFIG, before)
     ratio = fast.tokens_per_second / plain.tokens_per_second
-    assert shown["speed"][2] == f"was {plain.tokens_per_second:.0f} · ×{ratio:.2g}"
-    assert rows(fast, CONFIG, before, over=False)["speed"][2] == shown["speed"][2].split(" · ")[0]
+    assert shown["speed"][2] == f"×{ratio:.2g} of {plain.tokens_per_second:.0f}"
+    assert rows(fast, CONFIG, before, over=False)["speed"][2] == f"was {plain.tokens_per_second:.0f}"
     assert shown["accepted"][2] == ""
 
 
