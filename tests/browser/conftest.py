@@ -114,7 +114,10 @@ class Lab:
 
     def finish(self, seconds: float = 60) -> None:
         self.page.wait_for_selector("body:not(.running)", timeout=1000 * seconds)
-        self.page.wait_for_timeout(120)  # the last frame is drawn with the next animation frame
+        nodes, drawn = 0, -1
+        while nodes != drawn:  # the last frame is drawn a little later, on a busy machine much later
+            self.page.wait_for_timeout(150)
+            nodes, drawn = drawn, self.page.evaluate("document.querySelectorAll('*').length")
 
     def wait_for_tokens(self, count: int) -> None:
         self.page.wait_for_function(
