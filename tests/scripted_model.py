@@ -1,4 +1,4 @@
-"""A model with no weights: its next-token logits are a table, by the last token."""
+"""Models with no weights, for tests of everything but a forward's arithmetic."""
 
 from __future__ import annotations
 
@@ -29,3 +29,45 @@ class ScriptedModel:
         self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, keep: torch.Tensor
     ) -> torch.Tensor:
         return self.table[token_ids[keep]]
+
+
+class RememberingModel(ScriptedModel):
+    """Its next token depends on every token before it, as the cache has them, and on nothing else.
+
+    What it keeps as a key is the token, as a value the position: a slot that was lost, taken by another
+    or never written changes what it says, and a slot of another position is noticed at once.
+    """
+
+    def __init__(self, vocabulary: int, words: int, *, salt: int = 0, context_length: int = 64) -> None:
+        """It says words 0 to ``words`` - 1 of the vocabulary; models of another salt say others now and then."""
+        super().__init__(torch.full((words, vocabulary), -torch.inf), "remembering")
+        law = torch.randn(words, words, generator=torch.Generator().manual_seed(0))
+        self.table[:, :words] = law
+        self.salt = salt
+        self.context_length = context_length
+
+    def forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, keep: torch.Tensor
+    ) -> torch.Tensor:
+        tokens, places = token_ids[:, None, None].float(), positions[:, None, None].float()
+        if plan.storage is not None:
+            plan.storage.layers[0].write(plan.write, tokens, places)
+        rows = torch.empty(len(token_ids), dtype=torch.long)
+        for group in plan.groups:
+            seen, at = (tokens[group.rows], places[group.rows])
+            if plan.storage is not None:
+                seen, at = plan.storage.layers[0].read(group.read)
+            seen, at = seen.view(group.sequences, -1), at.view(group.sequences, -1)
+            for sequence, own in enumerate(positions[group.rows].view(group.sequences, -1)):
+                for i, last in enumerate(own.tolist()):
+                    assert at[sequence, : last + 1].tolist() == list(range(last + 1))
+                    row = group.rows.start + sequence * len(own) + i
+                    rows[row] = self._state(seen[sequence, : last + 1].long().tolist())
+        return self.table[rows[keep]]
+
+    def _state(self, tokens: list[int]) -> int:
+        words = self.table.shape[0]
+        state = 0
+        for token in tokens:
+            state = (state * 31 + token + 7) % 1_000_003
+        return (state + self.salt * (state % 3 == 0)) % words

@@ -287,6 +287,8 @@ class Engine:
         still: list[Sequence] = []
         for sequence in self._unplaced:
             if sequence.cancelled.is_set():
+                if not sequence.recorder.began:
+                    self._start(sequence)
                 sequence.finish("cancelled")
             elif not self._place(sequence):
                 still.append(sequence)
@@ -297,7 +299,7 @@ class Engine:
         if sequence.oracle:
             if not sequence.oracle.finished:
                 return False
-            if not sequence.step:
+            if not sequence.recorder.began:
                 self._start(sequence)  # the clock of a synthetic run does not count its preparation
         try:
             setting = self._budget.setting(sequence.config)

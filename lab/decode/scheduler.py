@@ -151,7 +151,7 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, budget: int, *, alone: bool) -> Turn | None:
         """Let the first of the queue join if its tokens so far fit in the pool; None: not yet."""
-        leader = sequence.leader if sequence.leader and not sequence.leader.finished else None
+        leader = sequence.leader if sequence.leader in self.running else None
         if leader and not leader.generated:
             return None  # what it shares is about to be computed
         table, found, cached = None, [], 0

@@ -37,6 +37,11 @@ class Recorder:
         self._pending.append(event_type(t_ms=(now - self._began) * 1000, **fields))
 
     @property
+    def began(self) -> bool:
+        """Whether there has been an event."""
+        return self._began is not None
+
+    @property
     def pending(self) -> bool:
         return bool(self._pending)
 

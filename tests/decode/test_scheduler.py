@@ -1,0 +1,319 @@
+"""Any requests, arriving in any order, end with the tokens that each would have had alone.
+
+The model is scripted: it has no weights, and says something else as soon as one slot of its cache is
+not what it should be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from lab import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
+from lab.decode.request import Request
+from lab.trace.events import Admitted, BlockCopied, BlockShared, Finished, Preempted, Prefilled, StepTimed
+from lab.trace.recorder import Run
+from tests.scripted_model import RememberingModel
+from tests.tiny_models import tokenizer
+
+VOCABULARY, WORDS, CONTEXT = 257, 8, 40
+LETTERS = tokenizer().decode(list(range(WORDS)))  # the prompts' letters are the words the model knows
+
+
+def engine(draft: bool = True, **limits: int) -> Engine:
+    models = [RememberingModel(VOCABULARY, WORDS, salt=salt, context_length=CONTEXT) for salt in (0, 1)]
+    return Engine(models[0], tokenizer(), models[1] if draft else None, **limits)
+
+
+ALONE = engine()
+PLAIN = EngineConfig(paged=True, block_size=2)
+
+
+def alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[int]:
+    """The same request with nobody else there, in a pool large enough, with nothing cached."""
+    config = replace(config, num_blocks=None, enable_prefix_caching=False)
+    return ALONE.generate(prompt, config, sampling).token_ids
+
+
+PROMPTS = st.text(alphabet=LETTERS[:3], min_size=1, max_size=14)
+SAMPLINGS = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 16),
+    temperature=st.sampled_from([0.0, 1.0]),
+    top_k=st.sampled_from([0, 3]),
+    seed=st.integers(0, 99),
+    stop=st.sampled_from([(), (LETTERS[5],), (LETTERS[1] + LETTERS[2],)]),
+)
+OWN = st.fixed_dictionaries(
+    {
+        "speculative": st.sampled_from(["off", "draft", "ngram", "synthetic"]),
+        "num_speculative_tokens": st.integers(1, 5),
+        "cache_priority": st.integers(0, 2),
+        "prompt_lookup_min": st.just(1),
+    }
+)
+POOLS = st.one_of(
+    st.just({"kv_cache": False}),
+    st.fixed_dictionaries({"block_size": st.sampled_from([1, 2, 4]), "paged": st.just(False)}),
+    st.fixed_dictionaries(
+        {
+            "block_size": st.sampled_from([1, 2, 4]),
+            "paged": st.just(True),
+            "enable_prefix_caching": st.booleans(),
+            "eviction": st.sampled_from(["lru", "priority"]),
+        }
+    ),
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """Requests come, are cancelled, and are computed a step at a time."""
+
+    @initialize(pool=POOLS, tight=st.integers(0, 6), seats=st.integers(1, 5), budget=st.sampled_from([33, 40, 64]))
+    def begin(self, pool, tight, seats, budget):
+        self.engine = engine(max_num_seqs=seats, max_num_batched_tokens=budget)
+        if pool.get("kv_cache", True):  # as many blocks as the longest request needs, and hardly more
+            pool = pool | {"num_blocks": -(-30 // pool["block_size"]) + tight}
+        self.pool, self.seats, self.budget = pool, seats, budget
+        self.asked: list[tuple[Request, str, EngineConfig, SamplingParams, bool]] = []
+
+    @rule(prompt=PROMPTS, sampling=SAMPLINGS, own=OWN)
+    def submit(self, prompt, sampling, own):
+        config = EngineConfig(**self.pool, **own)
+        self.asked.append((self.engine.submit(prompt, config, sampling), prompt, config, sampling))
+
+    @rule(prompt=PROMPTS, sampling=SAMPLINGS, own=OWN, count=st.integers(2, 3))
+    def submit_continuations(self, prompt, sampling, own, count):
+        config = EngineConfig(**self.pool, **own)
+        requests = self.engine.submit_continuations(prompt, count, config, sampling)
+        for i, request in enumerate(requests):
+            self.asked.append((request, prompt, config, replace(sampling, seed=sampling.seed + i)))
+
+    @rule(which=st.integers(0, 20))
+    def cancel(self, which):
+        if which < len(self.asked):
+            self.asked[which][0].cancel()
+
+    @rule(count=st.integers(1, 6))
+    def steps(self, count):
+        for _ in range(count):
+            self.engine.step()
+
+    @invariant()
+    def the_pool_adds_up(self):
+        for pool in self.engine._pools.values():
+            running = pool.scheduler.running
+            assert len(running) <= self.seats
+            if pool.cache:
+                blocks = pool.cache.blocks
+                held = [block for sequence in running for block in sequence.table.blocks]
+                assert sum(blocks.occupancy()) == blocks.num_blocks
+                assert {block: held.count(block) for block in set(held)} == {
+                    block: blocks.references(block) for block in blocks.live_blocks()
+                }
+
+    def teardown(self):
+        left = 0
+        while self.engine.step():
+            left += 1
+            assert left < 1000, "requests that never end"
+        for request, prompt, config, sampling in self.asked:
+            run = request.result()
+            assert isinstance(run.finished, Finished)
+            expected = alone(prompt, config, sampling)
+            if run.reason == "cancelled":
+                assert run.token_ids == expected[: len(run.token_ids)]
+            else:
+                assert run.reason in ("length", "stop", "eos"), run.finished
+                assert run.token_ids == expected
+            for event in run.events:
+                if isinstance(event, StepTimed) and config.kv_cache:
+                    assert event.batch_tokens <= self.budget
+        assert self.engine.occupancy().live == 0
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+TestScheduler = SchedulerMachine.TestCase
+
+
+# -- the cases where others broke ------------------------------------------------------------------
+
+
+def kinds(run: Run, event_type: type) -> list:
+    return [event for event in run.events if isinstance(event, event_type)]
+
+
+def drain(requests: list[Request]) -> list[Run]:
+    return [request.result() for request in requests]
+
+
+def text(length: int, seed: int = 0) -> str:
+    generator = torch.Generator().manual_seed(seed)
+    return "".join(LETTERS[i] for i in torch.randint(3, (length,), generator=generator))
+
+
+CACHED = EngineConfig(paged=True, block_size=2, num_blocks=40, enable_prefix_caching=True)
+GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9])
+def test_a_prompt_that_is_cached_as_a_whole(length):
+    """At least one token is computed, whatever is found."""
+    lab, prompt = engine(), text(length)
+    first, second = (lab.generate(prompt, CACHED, GREEDY) for _ in range(2))
+    assert first.token_ids == second.token_ids == alone(prompt, CACHED, GREEDY)
+    (prefilled,) = kinds(second, Prefilled)
+    assert prefilled.cached_tokens == (length - 1) // 2 * 2
+    assert next(step.target_tokens for step in kinds(second, StepTimed)) == length - prefilled.cached_tokens
+    assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
+
+
+def test_preempted_then_found_by_its_prefix():
+    """The newest gives up its blocks, and finds what is left of them when it comes back."""
+    lab = engine()
+    config = replace(CACHED, num_blocks=16)
+    sampling = SamplingParams(max_tokens=16, ignore_eos=True)
+    runs = drain([lab.submit(text(8, seed), config, sampling) for seed in range(3)])
+    for seed, run in enumerate(runs):
+        assert run.token_ids == alone(text(8, seed), config, sampling)
+    assert not kinds(runs[0], Preempted)
+    preempted = [run for run in runs if kinds(run, Preempted)]
+    assert preempted
+    back = [admitted for run in preempted for admitted in kinds(run, Admitted)[1:]]
+    assert max(admitted.cached_tokens for admitted in back) > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_preempted_request_says_the_same(temperature):
+    lab = engine()
+    config = replace(PLAIN, num_blocks=14, speculative="draft")
+    for seed in range(20):
+        sampling = SamplingParams(max_tokens=18, temperature=temperature, seed=seed, ignore_eos=True)
+        runs = drain([lab.submit(text(6, i), config, sampling) for i in range(3)])
+        assert any(kinds(run, Preempted) for run in runs)
+        for i, run in enumerate(runs):
+            assert run.token_ids == alone(text(6, i), config, sampling)
+
+
+def test_a_stop_among_refused_proposals():
+    """The stop ends the text whatever else had been proposed and judged in that round."""
+    lab, stopped = engine(), 0
+    config = replace(CACHED, speculative="draft", num_speculative_tokens=5)
+    for seed in range(30):
+        whole = SamplingParams(max_tokens=14, temperature=1.0, seed=seed, ignore_eos=True)
+        words = lab.generate("abc", config, whole)
+        stop = words.text[5:7]
+        run = lab.generate("abc", config, replace(whole, stop=stop))
+        assert run.reason == "stop"
+        assert run.text == words.text[: words.text.index(stop)]
+        stopped += any(len(step.token_ids) > 1 for step in run._commits)
+        assert lab.occupancy().live == 0
+    assert stopped
+
+
+def test_two_equal_prompts_in_one_step():
+    lab, prompt = engine(), text(9)
+    runs = drain([lab.submit(prompt, CACHED, GREEDY) for _ in range(2)])
+    assert runs[0].token_ids == runs[1].token_ids == alone(prompt, CACHED, GREEDY)
+    assert [kinds(run, Prefilled)[0].cached_tokens for run in runs] == [0, 0]  # neither was there for the other
+    third = lab.generate(prompt, CACHED, GREEDY)
+    assert kinds(third, Prefilled)[0].cached_tokens == 8
+    assert lab.occupancy().live == 0
+
+
+def test_references_after_an_error(monkeypatch):
+    """A step that fails ends its sequences, gives their blocks back, and shared ones stay with the others."""
+    lab, prompt = engine(), text(9)
+    lab.generate(prompt, CACHED, GREEDY)
+    requests = [lab.submit(prompt, CACHED, GREEDY) for _ in range(2)]
+    lab.step()
+    assert max(lab._pools[next(iter(lab._pools))].cache.blocks._references) == 2
+    forward, broken = lab.target.forward, [True]
+
+    def fails_once(*args):
+        if broken:
+            broken.clear()
+            raise RuntimeError("a cosmic ray")
+        return forward(*args)
+
+    monkeypatch.setattr(lab.target, "forward", fails_once)
+    assert {run.reason for run in drain(requests)} == {"error"}
+    assert lab.occupancy().live == 0
+    again = lab.generate(prompt, CACHED, GREEDY)
+    assert again.token_ids == alone(prompt, CACHED, GREEDY)
+    assert kinds(again, Prefilled)[0].cached_tokens == 8
+
+
+def test_a_pool_of_exactly_the_needed_size():
+    for config in (
+        replace(PLAIN, num_blocks=10),
+        replace(PLAIN, paged=False, num_blocks=10),
+        replace(CACHED, num_blocks=10),
+    ):
+        lab = engine()
+        runs = drain([lab.submit(text(8, seed), config, SamplingParams(max_tokens=12)) for seed in range(3)])
+        for seed, run in enumerate(runs):
+            assert run.token_ids == alone(text(8, seed), config, SamplingParams(max_tokens=12))
+
+
+# -- sharing a prompt ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 4, 5])
+def test_continuations_share_the_prompt_and_copy_its_tail(length):
+    lab, prompt = engine(), text(length)
+    config = EngineConfig(paged=True, block_size=4, num_blocks=40)
+    sampling = SamplingParams(max_tokens=8, temperature=1.0, seed=3, ignore_eos=True)
+    runs = drain(lab.submit_continuations(prompt, 3, config, sampling))
+    for i, run in enumerate(runs):
+        assert run.token_ids == alone(prompt, config, replace(sampling, seed=3 + i))
+    assert len({tuple(run.token_ids) for run in runs}) == 3
+    for run in runs[1:]:
+        assert kinds(run, Prefilled)[0].cached_tokens == length - 1
+        assert sum(isinstance(event, BlockShared) for event in run.events) == -(-(length - 1) // 4)
+    copies = [event.fill for run in runs for event in kinds(run, BlockCopied)]
+    assert len(copies) == (2 if length == 4 else 0)  # three owners of a tail of three tokens; one writes in place
+
+
+# -- limits ------------------------------------------------------------------------------------------
+
+
+def test_a_long_prompt_comes_in_chunks_beside_decoding():
+    """Nobody's tokens wait for somebody else's whole prompt."""
+    lab = engine(max_num_batched_tokens=33)
+    config = replace(PLAIN, num_blocks=60)
+    talking = lab.submit(text(3), config, SamplingParams(max_tokens=20, ignore_eos=True))
+    lab.step()
+    reading = [lab.submit(text(36, seed), config, SamplingParams(max_tokens=2, ignore_eos=True)) for seed in (1, 2)]
+    runs = drain([talking, *reading])
+    assert [len(run.token_ids) for run in runs] == [20, 2, 2]
+    steps = [step.target_tokens for step in kinds(runs[1], StepTimed)]
+    assert steps == [32, 4, 1]
+    assert all(step.batch_tokens <= 33 for run in runs for step in kinds(run, StepTimed))
+    assert len(kinds(runs[0], StepTimed)) == 20  # one token in every step, whatever the others read
+
+
+def test_seats_are_limited_and_given_in_order():
+    lab = engine(max_num_seqs=2)
+    runs = drain([lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)])
+    assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
+    assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
+
+
+def test_contiguous_admits_fewer_than_paged():
+    most = {}
+    for paged in (False, True):
+        lab = engine()
+        config = EngineConfig(block_size=2, num_blocks=30, paged=paged)
+        runs = drain(
+            [lab.submit(text(4, seed), config, SamplingParams(max_tokens=24, stop=LETTERS[2])) for seed in range(8)]
+        )
+        most[paged] = max(step.batch_sequences for run in runs for step in kinds(run, StepTimed))
+    assert most[False] == 30 // 14
+    assert most[True] > 2 * most[False]
