@@ -11,7 +11,9 @@ from typing import Literal, Protocol
 
 import torch
 
-KVFormat = Literal["auto", "int8"]
+from lab.config import ConfigError
+
+KVFormat = Literal["auto", "int8", "int4"]
 
 
 class LayerStorage(Protocol):
@@ -49,7 +51,35 @@ class NativeLayer:
         return 2 * kv_heads * head_dim * dtype.itemsize
 
 
-class Int8Layer:
+class QuantisedLayer:
+    """Small whole numbers, and scales to multiply them by. A format says how to get both from a vector, and back."""
+
+    @staticmethod
+    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[..., head_dim] of any float dtype -> numbers and scales, [..., as many as the format needs]."""
+        raise NotImplementedError
+
+    @staticmethod
+    def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """What ``quantise`` made -> [..., head_dim] float32."""
+        raise NotImplementedError
+
+    def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        # Keys and values of a slot lie side by side, so that both are quantised in one go.
+        numbers, scale = self.quantise(torch.zeros(2, kv_heads, head_dim, device=device))
+        self.tensors = numbers.new_empty(slots, *numbers.shape), scale.new_empty(slots, *scale.shape)
+
+    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        for kept, new in zip(self.tensors, self.quantise(torch.stack((key, value), 1)), strict=True):
+            kept.index_copy_(0, slots, new)
+
+    def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        key, value = self.dequantise(*(_rows(kept, where) for kept in self.tensors)).to(self._dtype).unbind(1)
+        return key, value
+
+
+class Int8Layer(QuantisedLayer):
     """One signed byte a number, and one float32 scale per token and KV head.
 
     Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)``,
@@ -57,28 +87,87 @@ class Int8Layer:
     head's vector of one token: a token's outliers cost no other token its precision.
     """
 
-    def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._dtype = dtype
-        self._key = torch.empty(slots, kv_heads, head_dim, dtype=torch.int8, device=device)
-        self._value = torch.empty_like(self._key)
-        self._key_scale = torch.empty(slots, kv_heads, 1, dtype=torch.float32, device=device)
-        self._value_scale = torch.empty_like(self._key_scale)
-        self.tensors = self._key, self._value, self._key_scale, self._value_scale
+    @staticmethod
+    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[..., d] of any float dtype -> ([..., d] int8, [..., 1] float32 scale).
 
-    def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        for x, whole, scale in ((key, self._key, self._key_scale), (value, self._value, self._value_scale)):
-            q, s = quantise_int8(x)
-            whole.index_copy_(0, slots, q)
-            scale.index_copy_(0, slots, s)
+        An all-zero vector gets the smallest normal scale: it stays zero, and nothing is divided by 0.
+        """
+        x = x.float()
+        scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+        return (x / scale).round().to(torch.int8), scale
 
-    def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        key = _rows(self._key, where) * _rows(self._key_scale, where)
-        value = _rows(self._value, where) * _rows(self._value_scale, where)
-        return key.to(self._dtype), value.to(self._dtype)
+    @staticmethod
+    def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return numbers * scale
 
     @staticmethod
     def bytes_per_token(kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
         return 2 * kv_heads * (head_dim * torch.int8.itemsize + torch.float32.itemsize)
+
+
+class Int4Layer(QuantisedLayer):
+    """Half a byte a number, and one bfloat16 scale per group of 32 numbers of a head's vector.
+
+    Half a byte counts from -8 to 7. The scale has a sign, chosen so that the number furthest from
+    zero lands on -8, as in the Q4_0 format of llama.cpp; and it is wide enough for the other side to end
+    within 7.5, so that here too every number is off by at most half a scale. An offset beside the
+    scale (asymmetric quantisation) takes as many bytes when groups are twice as long: on the embedded
+    pair that had the larger error, in keys, in values and in the distributions that follow.
+
+    Steps are wide: a key that differs in its last digit, because another number of tokens shared the
+    forward, may be kept a whole step apart. Greedy tokens can then differ too.
+    """
+
+    @staticmethod
+    def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """[..., d] of any float dtype -> ([..., d / 2] uint8, [..., groups] bfloat16 scale).
+
+        An all-zero group gets the smallest normal scale: it stays zero, and nothing is divided by 0.
+
+        Raises:
+            ConfigError: d is odd.
+        """
+        group = _group(x.shape[-1])
+        x = x.float().unflatten(-1, (-1, group))
+        lowest, highest = x.aminmax(dim=-1, keepdim=True)
+        below, above = -lowest.clamp_max(0), highest.clamp_min(0)
+        scale = torch.maximum(torch.maximum(below, above) / 8, torch.minimum(below, above) / 7.5)
+        # Rounding to bfloat16 takes away at most one part in 257, which must not push a number off the end.
+        scale = (scale * (1 + 2**-8)).clamp_min(torch.finfo(torch.float32).tiny)
+        scale = torch.where(above > below, -scale, scale).bfloat16()
+        numbers = (x / scale).round() + 8
+        return pack(numbers.clamp_(0, 15).to(torch.uint8).flatten(-2)), scale[..., 0]
+
+    @staticmethod
+    def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        x = unpack(numbers).float().sub_(8)
+        return x.unflatten(-1, (scale.shape[-1], -1)).mul_(scale[..., None]).flatten(-2)
+
+    @staticmethod
+    def bytes_per_token(kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+        scales = head_dim // _group(head_dim)
+        return 2 * kv_heads * (head_dim // 2 * torch.uint8.itemsize + scales * torch.bfloat16.itemsize)
+
+
+def _group(head_dim: int) -> int:
+    """Numbers that share an INT4 scale: 32, or the whole vector if 32 does not divide it."""
+    if head_dim % 2:
+        raise ConfigError(
+            f"kv_dtype='int4' packs two numbers to a byte, and this model's heads have {head_dim}, an odd number. "
+            "Use 'int8' or 'auto'."
+        )
+    return 32 if head_dim % 32 == 0 else head_dim
+
+
+def pack(numbers: torch.Tensor) -> torch.Tensor:
+    """[..., d] uint8 from 0 to 15, d even -> [..., d / 2] uint8: two to a byte, the first in the low half."""
+    return numbers[..., 0::2] | numbers[..., 1::2] << 4
+
+
+def unpack(packed: torch.Tensor) -> torch.Tensor:
+    """[..., d / 2] uint8 -> [..., d] uint8 from 0 to 15: what ``pack`` packed."""
+    return torch.stack((packed & 15, packed >> 4), -1).flatten(-2)
 
 
 def _rows(tensor: torch.Tensor, where: slice | torch.Tensor) -> torch.Tensor:
@@ -86,17 +175,11 @@ def _rows(tensor: torch.Tensor, where: slice | torch.Tensor) -> torch.Tensor:
     return tensor[where] if isinstance(where, slice) else tensor.index_select(0, where)
 
 
-def quantise_int8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[..., d] of any float dtype -> ([..., d] int8, [..., 1] float32 scale).
-
-    An all-zero vector gets the smallest normal scale: it stays zero, and nothing is divided by 0.
-    """
-    x = x.float()
-    scale = (x.abs().amax(-1, keepdim=True) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-    return (x / scale).round().to(torch.int8), scale
-
-
-FORMATS: dict[KVFormat, type[NativeLayer] | type[Int8Layer]] = {"auto": NativeLayer, "int8": Int8Layer}
+FORMATS: dict[KVFormat, type[NativeLayer | QuantisedLayer]] = {
+    "auto": NativeLayer,
+    "int8": Int8Layer,
+    "int4": Int4Layer,
+}
 
 
 class KVStorage:
@@ -124,5 +207,5 @@ class KVStorage:
 
 
 def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes of one token in all layers: layers x 2 x kv_heads x (head_dim x bytes a number + bytes of a scale)."""
+    """Bytes of one token in all layers: layers x 2 x kv_heads x (head_dim x bytes a number + bytes of its scales)."""
     return layers * FORMATS[kv_format].bytes_per_token(kv_heads, head_dim, dtype)

@@ -10,9 +10,9 @@ from lab.kv.blocks import BlockPool, BlockTable
 from lab.kv.storage import KVStorage
 from tests import tiny_models
 
-INT8_LOGIT_ERROR = 0.03
-"""Stated bound: root-mean-square logit error of an INT8 cache, over the spread of the logits.
-These tiny models have 12 to 16 numbers a head; a scale spans 127 steps either way."""
+LOGIT_ERROR = {"int8": 0.03, "int4": 0.5}
+"""Stated bound: root-mean-square logit error of a quantised cache, over the spread of the logits.
+These tiny models have 12 to 16 numbers a head; an INT8 scale spans 127 steps either way, an INT4 scale 7.5 or 8."""
 
 
 def ignore(*_: object, **__: object) -> None:
@@ -64,12 +64,13 @@ def test_packed_chunks_equal_a_dense_forward(architecture, paged):
         assert torch.allclose(run(lab, "auto", paged, chunks, tokens), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kv_format", LOGIT_ERROR)
 @pytest.mark.parametrize("paged", [False, True])
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
-def test_int8_is_within_the_stated_error(architecture, paged):
+def test_a_quantised_cache_is_within_the_stated_error(architecture, paged, kv_format):
     lab = tiny_models.engine(architecture)
     tokens = torch.randint(256, (50,), generator=torch.Generator().manual_seed(2))
     expected = reference(lab, tokens)
-    error = run(lab, "int8", paged, [20, 1, 4, 25], tokens) - expected
+    error = run(lab, kv_format, paged, [20, 1, 4, 25], tokens) - expected
     relative = (error.square().mean().sqrt() / expected.std()).item()
-    assert 0 < relative < INT8_LOGIT_ERROR
+    assert 0 < relative < LOGIT_ERROR[kv_format]

@@ -7,13 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.kv.storage import FORMATS, KVStorage, bytes_per_token, quantise_int8
+from lab.config import ConfigError
+from lab.kv.storage import FORMATS, Int4Layer, Int8Layer, KVStorage, bytes_per_token, pack, unpack
 
 SHAPE = {"layers": 2, "kv_heads": 3, "head_dim": 16}
+QUANTISED = [Int8Layer, Int4Layer]
 
 
-def storage(kv_format, dtype=torch.float32, slots=20):
-    return KVStorage(kv_format, slots, **SHAPE, dtype=dtype, device=torch.device("cpu"))
+def storage(kv_format, dtype=torch.float32, slots=20, shape=SHAPE):
+    return KVStorage(kv_format, slots, **shape, dtype=dtype, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -47,35 +49,85 @@ def test_the_newest_write_to_a_slot_wins(kv_format):
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), st.floats(-30, 30))
-def test_int8_is_off_by_at_most_half_a_scale(numbers, power):
+@given(st.sampled_from(QUANTISED), st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), st.floats(-30, 30))
+def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
+    """The scale is the one that is kept, after its own rounding."""
     x = torch.tensor([numbers], dtype=torch.float32) * 2.0**power
-    whole, scale = quantise_int8(x)
-    assert whole.dtype == torch.int8
-    assert ((whole * scale - x).abs() <= scale * 0.5 * (1 + 1e-5)).all()
+    whole, scale = form.quantise(x)
+    half = scale.float().abs() / 2
+    assert ((form.dequantise(whole, scale) - x).abs() <= half * (1 + 1e-5)).all()
+    steps = 127 if form is Int8Layer else 7.5  # and the scale is no wider than it has to be
+    assert half <= 0.5 * x.abs().max() / steps * (1 + 2**-7) + torch.finfo(torch.float32).tiny
 
 
-def test_int8_keeps_an_all_zero_vector():
-    whole, scale = quantise_int8(torch.zeros(2, 8))
-    assert torch.equal(whole * scale, torch.zeros(2, 8))
-    assert torch.isfinite(scale).all()
+@settings(deadline=None, max_examples=200)
+@given(st.integers(0, 2**32), st.sampled_from([12, 32, 64, 80, 96, 128]), st.floats(-100, 100))
+def test_int4_groups_keep_the_bound_each_by_itself(seed, head_dim, power):
+    x = torch.randn(5, 2, head_dim, generator=torch.Generator().manual_seed(seed)) * 2.0**power
+    packed, scale = Int4Layer.quantise(x)
+    group = head_dim if head_dim % 32 else 32
+    assert packed.dtype == torch.uint8
+    assert packed.shape == (5, 2, head_dim // 2)
+    assert scale.dtype == torch.bfloat16
+    assert scale.shape == (5, 2, head_dim // group)
+    half = scale.float().abs().repeat_interleave(group, -1) / 2
+    assert ((Int4Layer.dequantise(packed, scale) - x).abs() <= half * (1 + 1e-5)).all()
 
 
-def test_one_heads_outlier_costs_no_other_head():
+def test_all_256_bytes_survive_unpacking_and_packing():
+    every = torch.arange(256).to(torch.uint8)
+    assert torch.equal(pack(unpack(every)), every)
+    assert unpack(every).max() == 15
+    assert torch.equal(unpack(torch.tensor([0x21], dtype=torch.uint8)), torch.tensor([1, 2], dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("form", QUANTISED)
+def test_an_all_zero_vector_stays_zero(form):
+    numbers, scale = form.quantise(torch.zeros(2, 8))
+    assert torch.equal(form.dequantise(numbers, scale), torch.zeros(2, 8))
+    assert (scale > 0).all()
+
+
+@pytest.mark.parametrize("form", QUANTISED)
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_does_not_become_finite(form, odd):
+    """A model that overflows must be noticed, not smoothed over."""
+    x = torch.ones(1, 8)
+    x[0, 3] = odd
+    assert not torch.isfinite(form.dequantise(*form.quantise(x))).all()
+
+
+@pytest.mark.parametrize("form", QUANTISED)
+def test_one_heads_outlier_costs_no_other_head(form):
     x = torch.ones(1, 2, 8)
     x[0, 0, 0] = 1e6
-    whole, scale = quantise_int8(x)
-    assert torch.allclose((whole * scale)[0, 1], torch.ones(8))
+    assert torch.allclose(form.dequantise(*form.quantise(x))[0, 1], torch.ones(8))
+
+
+def test_an_outlier_costs_no_other_int4_group():
+    x = torch.ones(1, 64)
+    x[0, 0] = 1e6
+    assert torch.allclose(Int4Layer.dequantise(*Int4Layer.quantise(x))[0, 32:], torch.ones(32))
+
+
+def test_int4_refuses_an_odd_head():
+    shape = SHAPE | {"head_dim": 15}
+    with pytest.raises(ConfigError, match="heads have 15, an odd number"):
+        storage("int4", shape=shape)
+    with pytest.raises(ConfigError, match="Use 'int8' or 'auto'"):
+        bytes_per_token("int4", **shape, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bytes_are_those_that_are_held(kv_format, dtype):
+@pytest.mark.parametrize("head_dim", [12, 64, 80])
+def test_bytes_are_those_that_are_held(kv_format, dtype, head_dim):
     """Every tensor a storage holds, scales included, is counted."""
-    held = sum(
-        tensor.numel() * tensor.itemsize
-        for layer in storage(kv_format, dtype, slots=20).layers
+    shape = SHAPE | {"head_dim": head_dim}
+    memory = {  # keys and values may lie in one allocation
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for layer in storage(kv_format, dtype, slots=20, shape=shape).layers
         for tensor in vars(layer).values()
         if isinstance(tensor, torch.Tensor)
-    )
-    assert held == 20 * bytes_per_token(kv_format, **SHAPE, dtype=dtype)
+    }
+    assert sum(memory.values()) == 20 * bytes_per_token(kv_format, **shape, dtype=dtype)
