@@ -1,48 +1,76 @@
-"""Measurements: ``python -m lab.bench ladder``."""
+"""Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each KV format)."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers.utils import logging as transformers_logging
 
-from lab import LabError, load_engine
+from lab import Engine, LabError, load_engine
+from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
+from lab.bench.prompts import held_out_prompts, read_text
 from lab.machine import describe_machine
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True)
-    ladder = benches.add_parser("ladder", help="each toggle's effect on speed, beside transformers' own generation")
-    ladder.add_argument("--target", help="folder or hub id; default: the embedded pair")
-    ladder.add_argument("--draft", help="folder or hub id; beside the embedded target: matched or mismatched")
-    ladder.add_argument("--device")
-    ladder.add_argument("--dtype", default="auto")
+
+    def bench(name: str, run: Callable, text: str) -> argparse.ArgumentParser:
+        command = benches.add_parser(name, help=text)
+        command.set_defaults(run=run, usage_error=command.error)
+        command.add_argument("--target", help="folder or hub id; default: the embedded pair")
+        command.add_argument("--draft", help="folder or hub id; beside the embedded target: matched or mismatched")
+        command.add_argument("--device")
+        command.add_argument("--dtype", default="auto")
+        command.add_argument("--json", type=Path, default=Path(f"runs/bench/{name}.json"))
+        return command
+
+    ladder = bench("ladder", _ladder, "each toggle's effect on speed, beside transformers' own generation")
     ladder.add_argument("--max-tokens", type=int, default=128)
     ladder.add_argument("--repeats", type=int, default=3)
-    ladder.add_argument("--json", type=Path, default=Path("runs/bench/ladder.json"))
+    kv = bench("kv", _kv, "what each KV format costs in quality")
+    kv.add_argument("--text", type=Path, nargs="+", help="text files; default: the model card's held-out prompts")
     args = parser.parse_args()
 
     transformers_logging.set_verbosity_error()
     try:
         engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
-        if engine.draft is None:
-            parser.error("the ladder has a rung for speculation: name a --draft too")
-        result = run_ladder(engine, args.max_tokens, args.repeats, lambda line: print(line, flush=True))
+        result, table = args.run(engine, args)
     except LabError as error:
-        parser.error(str(error))
-    result = {"bench": "ladder", "machine": describe_machine(engine.device), **result}
+        args.usage_error(str(error))
+    result = {"bench": args.bench, "machine": describe_machine(engine.device), **result}
     args.json.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+    print(f"\n{table}\n\nwritten to {args.json}")
 
-    print("\n" + format_rows(result["gammas"], "no speculation"))
-    print("\n" + format_rows(result["ladder"], "cache") + "\n")
-    for name, ratio in result["ratios"].items():
-        print(f"{ratio:6.2f}  {name}")
-    print(f"\nwritten to {args.json}")
+
+def _ladder(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    if engine.draft is None:
+        raise LabError("the ladder has a rung for speculation: name a --draft too")
+    result = run_ladder(engine, args.max_tokens, args.repeats, _report)
+    ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
+    tables = format_rows(result["gammas"], "no speculation"), format_rows(result["ladder"], "cache"), ratios
+    return result, "\n\n".join(tables)
+
+
+def _kv(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    if args.text:
+        texts = [(path.stem, read_text(path)) for path in args.text]
+    elif args.target:
+        raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
+    else:
+        texts = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
+    result = run_kv(engine, texts, _report)
+    return result, format_kv(result)
+
+
+def _report(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""What a model thinks of a given text under a given setting (teacher forcing).
+
+The text goes through the engine's own forward, and keys and values through its own
+storage: each token sees the stored, perhaps quantised, keys and values of itself and of all
+tokens before it, as it does in decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from lab.config import EngineConfig
+from lab.decode.engine import Engine
+from lab.decode.forward import NewTokens, forward
+from lab.kv.blocks import BlockPool, BlockTable
+from lab.kv.storage import KVStorage
+
+CHUNK = 256
+"""Tokens a forward; more would only take more memory."""
+
+
+def new_storage(engine: Engine, kv_dtype: str, slots: int) -> KVStorage:
+    """Empty slots for the engine's target."""
+    model = engine.target
+    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+    return KVStorage(kv_dtype, slots, **shape, dtype=model.dtype, device=model.device)
+
+
+@torch.inference_mode()
+def log_probabilities(
+    engine: Engine, token_ids: list[int], config: EngineConfig, storage: KVStorage | None = None, *, first: int = 1
+) -> Iterator[torch.Tensor]:
+    """The distribution of each token from number ``first`` on, given those before it. Temperature 1.
+
+    Args:
+        token_ids: N of them, at most the model's context.
+        config: its cache settings count; a drafter changes no distribution.
+        storage: whole blocks for N - 1 tokens, which are in slots 0 .. N - 2 afterwards. None: one of its own.
+
+    Yields:
+        [n, vocabulary] float64 natural logarithms, chunk by chunk; N - ``first`` rows in all.
+    """
+    ids = torch.tensor(token_ids[:-1], device=engine.target.device)
+    table, chunk = None, len(ids)  # without a cache a forward computes everything, or forgets
+    if config.kv_cache:
+        blocks = -(-len(ids) // config.block_size)
+        table = BlockTable(BlockPool(blocks, config.block_size), 0, _ignore, paged=config.paged)
+        table.reserve(len(ids))
+        storage = storage or new_storage(engine, config.kv_dtype, blocks * config.block_size)
+        chunk = CHUNK
+    for start in range(0, len(ids), chunk):
+        new = ids[start : start + chunk]
+        keep = min(len(new), max(0, start + len(new) + 1 - first))
+        logits = forward(engine.target, [NewTokens(new, start, table, keep)], storage)
+        yield logits.double().log_softmax(-1)
+
+
+def divergence(log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
+    """KL(p || q) in nats: [n, vocabulary] logarithms -> [n]."""
+    return torch.nn.functional.kl_div(log_q, log_p, reduction="none", log_target=True).sum(-1)
+
+
+def surprise(log_p: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
+    """-log p of the tokens that came, in nats: [n, vocabulary] and [n] int64 -> [n]. Perplexity is exp of its mean."""
+    return -log_p.gather(-1, token_ids[:, None])[:, 0]
+
+
+def _ignore(*_: object, **__: object) -> None:
+    """The scorer's blocks are nobody's story."""

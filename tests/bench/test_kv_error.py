@@ -1,0 +1,117 @@
+"""The error readout: exact where it must be, ordered as the formats are, JSON in the end."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import pytest
+import torch
+
+from lab import LabError
+from lab.bench import __main__ as command
+from lab.bench import kv_error
+from lab.bench.kv_error import format_kv, kv_errors, run_kv, storing_squares
+from lab.bench.score import log_probabilities
+from lab.config import EngineConfig
+from lab.kv.storage import KVStorage
+from tests import tiny_models
+
+TEXTS = [("Fox", "The fox ran over the hill. " * 20), ("Hen", "A hen sat still.")]
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def test_what_is_kept_exactly_has_no_error_and_coarser_formats_have_more(lab):
+    ids = [torch.randint(256, (60,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(4)]
+    auto, int8, int4 = kv_errors(lab, ids, silent)
+    assert (auto.key_error, auto.value_error, auto.kl.value, auto.kl.high) == (0, 0, 0, 0)
+    assert (auto.perplexity_ratio.low, auto.perplexity_ratio.high) == (1, 1)
+    assert 0 < int8.key_error < 0.01 < int4.key_error < 0.15
+    assert 0 < int8.value_error < 0.01 < int4.value_error < 0.15
+    assert 0 < int8.kl.low <= int8.kl.value < int4.kl.value
+    assert int4.bytes_ratio > int8.bytes_ratio > auto.bytes_ratio == 1
+    assert int4.perplexity / auto.perplexity == pytest.approx(int4.perplexity_ratio.value)
+
+
+def test_perplexity_is_that_of_the_text(lab):
+    ids = list(range(40, 100))
+    auto, *_ = kv_errors(lab, [ids, ids[:30]], silent)
+    nats = []
+    for part in (ids, ids[:30]):
+        scored = torch.cat(list(log_probabilities(lab, part, EngineConfig())))
+        nats += [-scored[i, token].item() for i, token in enumerate(part[1:])]
+    assert auto.perplexity == pytest.approx(math.exp(sum(nats) / len(nats)))
+
+
+def test_stored_is_compared_with_computed():
+    """A furthest number of 2 makes steps of a quarter: 2 and 1 are kept as they are, 1.125 is half a step off."""
+    shape = {"layers": 2, "kv_heads": 1, "head_dim": 2, "dtype": torch.float64, "device": torch.device("cpu")}
+    native, other = KVStorage("auto", 3, **shape), KVStorage("int4", 3, **shape)
+    key, value = torch.tensor([[[2.0, 1.0]]] * 3, dtype=torch.float64), torch.zeros(3, 1, 2, dtype=torch.float64)
+    for layer in native.layers:
+        layer.write(torch.arange(3), key, value)
+    (off_keys, off_values), (keys, values) = storing_squares(native, other, 3).tolist()
+    assert (off_keys, off_values) == (0, 0)
+    assert (keys, values) == (2 * 3 * 5, 0)
+    key[:, :, 1] = 1.125
+    for layer in native.layers:
+        layer.write(torch.arange(3), key, value)
+    assert storing_squares(native, other, 3)[0, 0] == 2 * 3 * 0.125**2
+
+
+def test_long_texts_are_cut_into_windows(lab, monkeypatch):
+    monkeypatch.setattr(kv_error, "WINDOW", 100)
+    result = json.loads(json.dumps(run_kv(lab, TEXTS, silent)))
+    tokens = [len(text) for _, text in TEXTS]  # a byte each
+    assert [text["tokens"] for text in result["texts"]] == tokens
+    assert result["windows"] == 6 + 1
+    assert result["scored_tokens"] == sum(tokens) - 7
+    assert [row["kv_dtype"] for row in result["formats"]] == ["auto", "int8", "int4"]
+    assert "Fox (540 tokens)" in format_kv(result)
+
+
+def test_a_text_of_one_token_is_refused(lab):
+    with pytest.raises(LabError, match="'a' has 1 tokens; two or more are needed"):
+        run_kv(lab, [("a", "a")], silent)
+
+
+def test_the_command_measures_a_file(lab, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+    (tmp_path / "A tale.txt").write_text(TEXTS[0][1])
+    out = tmp_path / "runs" / "kv.json"
+    argv = ["bench", "kv", "--text", str(tmp_path / "A tale.txt"), "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", argv)
+    command.main()
+    result = json.loads(out.read_text())
+    assert result["texts"] == [{"title": "A tale", "tokens": 540}]
+    assert result["machine"]["processor"]
+    assert "int4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["--target", "another"], "held out from the embedded pair's training only: name a --text"),
+    ],
+)
+def test_the_command_says_what_is_wrong(lab, monkeypatch, tmp_path, capsys, arguments, message):
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+    monkeypatch.setattr(sys, "argv", ["bench", "kv", *arguments, "--json", str(tmp_path / "kv.json")])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert message in capsys.readouterr().err
+
+
+def test_the_window_never_exceeds_the_context(lab):
+    result = run_kv(lab, [("long", "x" * (tiny_models.CONTEXT * 2))], silent)
+    assert result["window_tokens"] == tiny_models.CONTEXT

@@ -1,0 +1,53 @@
+"""Teacher forcing gives the distributions that decoding draws from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.bench import score
+from lab.bench.score import divergence, log_probabilities, surprise
+from tests import tiny_models
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(score, "CHUNK", 7)
+
+
+@pytest.mark.parametrize("config", [EngineConfig(), EngineConfig(paged=True), EngineConfig(kv_cache=False)])
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_native_scores_are_transformers(architecture, config):
+    lab = tiny_models.engine(architecture)
+    ids = torch.randint(256, (40,), generator=torch.Generator().manual_seed(1))
+    with lab.target.stock_attention() as model, torch.inference_mode():
+        expected = model(ids[None]).logits[0, :-1].double().log_softmax(-1)
+    scored = torch.cat(list(log_probabilities(lab, ids.tolist(), config)))
+    assert torch.allclose(scored, expected, atol=1e-4)
+    later = torch.cat(list(log_probabilities(lab, ids.tolist(), config, first=17)))
+    assert torch.equal(later, scored[16:])
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8", "int4"])
+def test_scores_are_those_of_decoding(kv_dtype):
+    """Greedy decoding must have taken the likeliest token of every scored distribution, under the same
+    quantised keys and values. In float64, so that a chunk and a single token round alike."""
+    lab = tiny_models.engine("llama")
+    lab.target.model.double()
+    config = EngineConfig(kv_dtype=kv_dtype)
+    run = lab.generate("The king said", config, SamplingParams(max_tokens=150, ignore_eos=True))
+    ids = run.prompt_token_ids + run.token_ids
+    scored = torch.cat(list(log_probabilities(lab, ids, config)))
+    likeliest = scored.argmax(-1).tolist()
+    assert likeliest[len(run.prompt_token_ids) - 1 :] == run.token_ids
+    if kv_dtype != "auto":  # and not because the setting is ignored
+        assert not torch.equal(scored, torch.cat(list(log_probabilities(lab, ids, EngineConfig()))))
+
+
+def test_divergence_and_surprise_are_in_nats():
+    p, q = torch.tensor([[0.5, 0.5]], dtype=torch.float64), torch.tensor([[0.25, 0.75]], dtype=torch.float64)
+    expected = 0.5 * torch.log(torch.tensor(2.0)) + 0.5 * torch.log(torch.tensor(2 / 3))
+    assert divergence(p.log(), q.log()).item() == pytest.approx(expected.item())
+    assert divergence(p.log(), p.log()).item() == 0
+    assert surprise(q.log(), torch.tensor([0])).exp().item() == pytest.approx(4)
