@@ -1,4 +1,5 @@
-"""Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each KV format)."""
+"""Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
+KV format), ``ab`` (two settings, quality beside speed)."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from pathlib import Path
 from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, load_engine
+from lab.bench.ab import format_ab, run_ab
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.prompts import held_out_prompts, read_text
+from lab.bench.settings import parse_config
 from lab.machine import describe_machine
 
 
@@ -35,6 +38,13 @@ def main() -> None:
     ladder.add_argument("--repeats", type=int, default=3)
     kv = bench("kv", _kv, "what each KV format costs in quality")
     kv.add_argument("--text", type=Path, nargs="+", help="text files; default: the model card's held-out prompts")
+    ab = bench("ab", _ab, "two settings over the same prompts: quality beside speed")
+    ab.add_argument("--a", default="", metavar="SETTINGS", help="as in kv_dtype=int8,speculative=draft; default: none")
+    ab.add_argument("--b", required=True, metavar="SETTINGS")
+    ab.add_argument("--prompts", type=Path, help="a prompt a line; default: the model card's held-out prompts")
+    ab.add_argument("--temperature", type=float, default=0.0)
+    ab.add_argument("--max-tokens", type=int, default=64)
+    ab.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
 
     transformers_logging.set_verbosity_error()
@@ -67,6 +77,23 @@ def _kv(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
         texts = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
     result = run_kv(engine, texts, _report)
     return result, format_kv(result)
+
+
+def _ab(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    prompts = held_out_prompts()
+    if args.prompts:
+        prompts = [line for line in read_text(args.prompts).splitlines() if line.strip()]
+    result = run_ab(
+        engine,
+        parse_config(args.a),
+        parse_config(args.b),
+        prompts,
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        repeats=args.repeats,
+        report=_report,
+    )
+    return result, format_ab(result)
 
 
 def _report(line: str) -> None:

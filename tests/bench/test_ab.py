@@ -1,0 +1,150 @@
+"""A against B: quality is exact where it must be. Speed is never asserted, only that it is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
+from lab.bench import __main__ as command
+from lab.bench import ab as bench
+from lab.bench.ab import Measured, Pair, matching, measure_pair, run_ab, summarise
+from lab.trace.events import FellBack
+from tests import tiny_models
+
+PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood"]
+SPECULATIVE = EngineConfig(speculative="draft", num_speculative_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+def compare(lab, a: EngineConfig, b: EngineConfig, **changes) -> dict:
+    options = {"max_tokens": 40, "temperature": 0.0, "repeats": 2} | changes
+    return json.loads(json.dumps(run_ab(lab, a, b, PROMPTS, report=lambda line: None, **options)))
+
+
+@pytest.mark.parametrize("config", [EngineConfig(), EngineConfig(kv_dtype="int4", paged=True), SPECULATIVE])
+def test_a_setting_does_not_differ_from_itself(lab, config):
+    result = compare(lab, config, config)
+    assert result["kl"] == {"value": 0, "low": 0, "high": 0}
+    assert result["metrics"]["perplexity"]["ratio"] == {"value": 1, "low": 1, "high": 1}
+    assert result["exact_match_length"] == {"value": 40, "low": 40, "high": 40}
+    assert result["identical_outputs"]["value"] == 1
+    assert result["identical_outputs"]["low"] < 1  # four prompts do not prove it of all
+    for name in ("ttft_ms", "itl_p50_ms", "tokens_per_second"):
+        for side in ("a", "b", "ratio"):
+            interval = result["metrics"][name][side]
+            assert 0 < interval["low"] <= interval["value"] <= interval["high"]
+
+
+@pytest.mark.parametrize("lossless", [EngineConfig(paged=True), EngineConfig(kv_cache=False), SPECULATIVE])
+def test_a_lossless_setting_changes_rounding_at_most(lab, lossless):
+    result = compare(lab, EngineConfig(), lossless)
+    assert result["identical_outputs"]["value"] == 1
+    assert abs(result["kl"]["value"]) < 1e-7
+
+
+def test_coarser_keys_and_values_are_further_away(lab):
+    int8 = compare(lab, EngineConfig(), EngineConfig(kv_dtype="int8"))
+    int4 = compare(lab, EngineConfig(), EngineConfig(kv_dtype="int4"))
+    assert 1e-6 < int8["kl"]["low"] <= int8["kl"]["value"] < int4["kl"]["value"]
+    assert int4["exact_match_length"]["value"] < 40
+    assert int4["metrics"]["perplexity"]["ratio"]["value"] > 1  # greedy text is likeliest to whom it came from
+
+
+def test_acceptance_is_of_the_drafter_that_ran():
+    lab = tiny_models.engine("llama", "identical")
+    acceptance = compare(lab, EngineConfig(), SPECULATIVE)["metrics"]["draft_acceptance_rate"]
+    assert acceptance["a"] is acceptance["ratio"] is None
+    assert acceptance["b"]["value"] == 1
+    both = compare(lab, replace(SPECULATIVE, num_speculative_tokens=1), SPECULATIVE)["metrics"]
+    assert both["mean_acceptance_length"]["ratio"]["value"] > 1.5
+
+
+def test_outputs_are_compared_greedily_at_any_temperature(lab):
+    """Drawn outputs differ for no reason but luck: speculation uses other random numbers."""
+    result = compare(lab, EngineConfig(), SPECULATIVE, temperature=0.9)
+    assert result["identical_outputs"]["value"] == 1
+    greedy = compare(lab, EngineConfig(), SPECULATIVE)
+    assert result["metrics"]["perplexity"]["a"]["value"] > greedy["metrics"]["perplexity"]["a"]["value"]
+
+
+@pytest.mark.parametrize("b_first", [False, True])
+def test_turns_alternate(lab, monkeypatch, b_first):
+    turns = []
+    decode = bench._decode
+    monkeypatch.setattr(bench, "_decode", lambda *given: (turns.append(given[2].paged), decode(*given))[1])
+    a, b = EngineConfig(), EngineConfig(paged=True)
+    measure_pair(lab, a, b, "A fox", SamplingParams(max_tokens=3, ignore_eos=True), 4, b_first=b_first)
+    assert turns == [b_first, not b_first, not b_first, b_first] * 2
+
+
+def test_matching_stops_at_the_first_difference():
+    assert matching([1, 2, 3], [1, 2, 4]) == 2
+    assert matching([1, 2], [1, 2, 4]) == 2
+    assert matching([5], [1]) == 0
+
+
+def test_figures_are_those_of_the_pairs():
+    slow, fast = Measured(10, 4, 100, None, None), Measured(20, 2, 300, 0.5, 2.5)
+    pairs = [Pair(slow, fast, 10, True, 10, 1.0, 20, 20), Pair(slow, fast, 4, False, 30, 0.0, 60, 60)]
+    result = summarise(pairs)
+    assert result["kl"]["value"] == 1 / 40  # a token's mean, not a prompt's
+    assert result["exact_match_length"]["value"] == 7
+    assert result["identical_outputs"]["value"] == 0.5
+    assert result["metrics"]["tokens_per_second"]["ratio"] == {"value": 3, "low": 3, "high": 3}
+    assert result["metrics"]["perplexity"]["a"]["value"] == pytest.approx(2.718281828**2)
+
+
+def spoilt(run: Run, how: str) -> Run:
+    if how == "error":
+        return Run([*run.events[:-1], replace(run.finished, reason="error", message="It broke.")])
+    return Run([*run.events[:-1], FellBack(t_ms=1.0, part="drafter", reason="It broke."), run.finished])
+
+
+@pytest.mark.parametrize(("how", "message"), [("error", "failed: It broke"), ("fall", "without its drafter: It broke")])
+def test_what_did_not_run_as_set_is_no_measurement(lab, monkeypatch, how, message):
+    run = lab.generate("A fox", EngineConfig(), SamplingParams(max_tokens=3))
+    monkeypatch.setattr(lab, "generate", lambda *_: spoilt(run, how))
+    with pytest.raises(LabError, match=message):
+        compare(lab, EngineConfig(), EngineConfig())
+
+
+@pytest.mark.parametrize("changes", [{"max_tokens": 1}, {"repeats": 0}])
+def test_too_little_to_measure_is_refused(lab, changes):
+    with pytest.raises(ConfigError, match="two tokens at least"):
+        compare(lab, EngineConfig(), EngineConfig(), **changes)
+
+
+def test_a_prompt_that_fills_the_context_is_refused(lab):
+    with pytest.raises(LabError, match="room for one token only"):
+        bench._decode(lab, "x" * (tiny_models.CONTEXT - 1), EngineConfig(), SamplingParams(max_tokens=9))
+
+
+def test_the_command_compares_over_a_file_of_prompts(lab, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+    (tmp_path / "prompts.txt").write_text("The king\n\nA fox\n")
+    out = tmp_path / "ab.json"
+    argv = ["bench", "ab", "--b", "kv_dtype=int8,speculative=draft", "--prompts", str(tmp_path / "prompts.txt")]
+    monkeypatch.setattr(sys, "argv", [*argv, "--max-tokens", "8", "--json", str(out)])
+    command.main()
+    result = json.loads(out.read_text())
+    assert (result["bench"], result["prompts"], len(result["samples"])) == ("ab", 2, 2)
+    assert (result["a"]["kv_dtype"], result["b"]["kv_dtype"]) == ("auto", "int8")
+    printed = capsys.readouterr().out
+    assert "A: the default settings" in printed
+    assert "B: kv_dtype=int8, speculative=draft" in printed
+
+
+def test_the_command_passes_on_what_is_wrong_with_a_setting(lab, monkeypatch, capsys):
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+    monkeypatch.setattr(sys, "argv", ["bench", "ab", "--b", "kv_cache=false,kv_dtype=int8"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert "nothing is stored" in capsys.readouterr().err

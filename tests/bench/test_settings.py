@@ -1,0 +1,43 @@
+"""Settings on a command line: what they mean, and what is said when they mean nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from lab import ConfigError, EngineConfig
+from lab.bench.settings import parse_config
+
+
+def test_every_type_of_field_can_be_given():
+    text = "kv_dtype=int8, paged=true, kv_cache=True,num_blocks=40,early_exit_layer=none,synthetic_acceptance_rate=.5"
+    expected = EngineConfig(kv_dtype="int8", paged=True, num_blocks=40, synthetic_acceptance_rate=0.5)
+    assert parse_config(text) == expected
+    assert parse_config("") == EngineConfig()
+
+
+@pytest.mark.parametrize("field", fields(EngineConfig), ids=lambda field: field.name)
+def test_every_field_takes_its_own_default(field):
+    assert parse_config(f"{field.name}={field.default}") == EngineConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("dtype=int8", r"no setting 'dtype'; there are kv_cache, kv_dtype, .*synthetic_acceptance_rate"),
+        ("paged", r"'paged' is no setting: write field=value"),
+        ("paged=", r"'paged=' is no setting"),
+        ("paged=1", r"paged is true or false, not '1'"),
+        ("block_size=big", r"block_size is a whole number, not 'big'"),
+        ("num_blocks=1.5", r"num_blocks is a whole number or none, not '1.5'"),
+        ("synthetic_acceptance_rate=often", r"synthetic_acceptance_rate is a number, not 'often'"),
+        ("synthetic_acceptance_rate=nan", r"from 0.0 to 1.0"),
+        ("paged=true,paged=false", r"paged is set twice"),
+        ("kv_dtype=int2", r"kv_dtype is one of 'auto', 'int8', 'int4', not 'int2'"),  # EngineConfig's own words
+        ("kv_cache=false,paged=true", r"there are no blocks to hand out"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_config(text)
