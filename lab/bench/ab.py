@@ -214,11 +214,11 @@ def format_ab(result: dict) -> str:
         f"{result['prompts']} prompts, {result['max_tokens']} tokens each, temperature {result['temperature']:g}, "
         f"{result['repeats']} times; means and their 95% intervals",
         "",
-        f"{'':24}{'A':28}{'B':28}B / A",
+        f"{'':24}{'A':30}{'B':30}B / A",
     ]
     for name, sides in result["metrics"].items():
         cells = ["-" if sides[side] is None else str(Interval(**sides[side])) for side in ("a", "b", "ratio")]
-        lines.append(f"{name:24}{cells[0]:28}{cells[1]:28}{cells[2]}")
+        lines.append(f"{name:24}{cells[0]:30}{cells[1]:30}{cells[2]}")
     lines += [
         "",
         f"{'exact-match length':24}{Interval(**result['exact_match_length'])}",

@@ -26,9 +26,8 @@ def run(lab, kv_format: str, paged: bool, chunks: list[int], tokens: torch.Tenso
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
     storage = KVStorage(kv_format, 160, **shape, dtype=model.dtype, device=model.device)
     for layer in storage.layers:  # what stale slots hold must not matter
-        for tensor in vars(layer).values():
-            if isinstance(tensor, torch.Tensor):
-                tensor.fill_(torch.nan if tensor.is_floating_point() else 77)
+        for tensor in layer.tensors:
+            tensor.fill_(torch.nan if tensor.is_floating_point() else 77)
     tables = [BlockTable(pool, owner, ignore, paged=paged) for owner in range(2)]
     if not paged:
         for table in tables:
