@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Sequence
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -97,3 +98,15 @@ def engine(architecture: str = "llama", draft: str | None = None, *, seed: int =
     }
     drafter = LanguageModel(drafts[draft](), draft) if draft else None
     return Engine(LanguageModel(model, architecture), tokenizer(), drafter, **limits)
+
+
+def continuation(engine: Engine, ids: Sequence[int], count: int) -> list[int]:
+    """``count`` greedy tokens after ``ids``, by transformers itself. (Random models say no text: decoding
+    their tokens and encoding them again gives others.)
+    """
+    ids = torch.tensor([list(ids)])
+    with engine.target.stock_attention() as model:
+        eos, model.generation_config.eos_token_id = model.generation_config.eos_token_id, None
+        output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+        model.generation_config.eos_token_id = eos
+    return output[0, ids.shape[1] :].tolist()

@@ -1,0 +1,206 @@
+"""Real (tiny) models in company: the same tokens as alone, driven in either way, within one budget of memory."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from lab import ConfigError, EngineConfig, SamplingParams
+from lab.trace.events import Admitted, CacheDropped, Finished, Prefilled, StepTimed
+from tests import tiny_models
+
+PROMPTS = [
+    "There was once a fisherman",
+    "The king",
+    "A very long way from here, where the swallows fly when we have winter, there lived a king",
+    "There was once a fisherman and his wife",
+    "Snow",
+    "There was once a fisherman",
+]
+CONFIGS = {
+    "contiguous": EngineConfig(),
+    "paged": EngineConfig(paged=True, block_size=4),
+    "cached": EngineConfig(paged=True, block_size=4, enable_prefix_caching=True),
+    "int8": EngineConfig(paged=True, kv_dtype="int8"),
+    "no cache": EngineConfig(kv_cache=False),
+}
+DRAFTERS = ("off", "draft", "ngram", "early_exit", "synthetic")
+
+
+def kinds(run, event_type):
+    return [event for event in run.events if isinstance(event, event_type)]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+def test_the_same_tokens_alone_and_in_any_company(architecture, name):
+    """Greedy, float32: every drafter, lengths and windows of all sizes, requests joining and leaving in between."""
+    lab = tiny_models.engine(architecture, "good", max_num_seqs=4, max_num_batched_tokens=48)
+    asked = []
+    for i, prompt in enumerate(PROMPTS):
+        config = replace(
+            CONFIGS[name],
+            speculative=DRAFTERS[i % len(DRAFTERS)],
+            num_speculative_tokens=1 + i,
+            early_exit_layer=1 + i % 2,
+        )
+        asked.append((prompt, config, SamplingParams(max_tokens=12 + 7 * i, ignore_eos=True)))
+    plain = replace(CONFIGS[name], enable_prefix_caching=False)
+    alone = [lab.generate(prompt, plain, sampling).token_ids for prompt, _, sampling in asked]
+    requests = []
+    for prompt, config, sampling in asked:
+        requests.append(lab.submit(prompt, config, sampling))
+        lab.step()
+    runs = [request.result() for request in requests]
+    assert [run.token_ids for run in runs] == alone
+    assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) >= 2
+    assert lab.occupancy().live == 0
+
+
+def test_draws_do_not_depend_on_company():
+    lab = tiny_models.engine("llama", "good")
+    configs = [replace(CONFIGS["cached"], speculative=drafter) for drafter in DRAFTERS]
+    samplings = [
+        SamplingParams(max_tokens=30, temperature=1.0, top_p=top_p, seed=7, ignore_eos=True) for top_p in (1.0, 0.9)
+    ]
+    asked = [(prompt, config, s) for prompt in PROMPTS[:3] for config in configs for s in samplings]
+    alone = [lab.generate(*request).token_ids for request in asked]
+    requests = [lab.submit(*request) for request in asked]
+    assert [request.result().token_ids for request in requests] == alone
+
+
+def test_a_background_loop_serves_many_threads():
+    lab = tiny_models.engine("llama", "good")
+    config = replace(CONFIGS["cached"], speculative="draft")
+    samplings = [SamplingParams(max_tokens=20, temperature=1.0, seed=seed) for seed in range(8)]
+    alone = [lab.generate(PROMPTS[i % 6], config, sampling).token_ids for i, sampling in enumerate(samplings)]
+    results: dict[int, list[int]] = {}
+
+    def ask(i: int) -> None:
+        results[i] = lab.generate(PROMPTS[i % 6], config, samplings[i]).token_ids
+
+    with lab.serving():
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(samplings))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert [results[i] for i in range(len(samplings))] == alone
+        gone = lab.submit(PROMPTS[0], config, SamplingParams(max_tokens=250, ignore_eos=True))
+        events = iter(gone)
+        next(events)
+        events.close()  # its reader goes away
+        after = lab.generate(PROMPTS[1], config, samplings[1])
+    assert after.reason == "length"
+    assert lab.occupancy().live == 0
+    assert lab.generate(PROMPTS[0], config, samplings[0]).token_ids == alone[0]  # without the loop again
+
+
+def test_a_request_can_be_cancelled_while_it_waits():
+    lab = tiny_models.engine("llama", "good", max_num_seqs=1)
+    first, second = (lab.submit(PROMPTS[0], CONFIGS["paged"], SamplingParams(max_tokens=9)) for _ in range(2))
+    second.cancel()
+    assert first.result().reason == "length"
+    run = second.result()
+    assert (run.reason, run.token_ids) == ("cancelled", [])
+    assert not kinds(run, Admitted)
+
+
+# -- pools and memory ------------------------------------------------------------------------------
+
+
+def test_pools_of_different_settings_take_turns():
+    lab = tiny_models.engine("llama", "good")
+    sampling = SamplingParams(max_tokens=10, ignore_eos=True)
+    requests = [lab.submit(PROMPTS[0], config, sampling) for config in CONFIGS.values()]
+    order = []
+    while not all(request.finished for request in requests):
+        before = [request._sequence.step for request in requests]
+        lab.step()
+        order += [i for i, request in enumerate(requests) if request._sequence.step > before[i]]
+    assert order[: 2 * len(requests)] == [*range(len(requests))] * 2
+    assert all(step.batch_sequences == 1 for r in requests for step in kinds(r.result(), StepTimed))
+
+
+def test_pools_stay_within_the_budget_and_wait_for_it():
+    lab = tiny_models.engine("llama", "good")
+    configs = [EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (1, 2, 4, 8)]
+    room = 2 * lab._budget.pool_bytes(lab._budget.setting(configs[0]))
+    lab = tiny_models.engine("llama", "good", kv_bytes=room)
+    sampling = SamplingParams(max_tokens=20, ignore_eos=True)
+    alone = lab.generate(PROMPTS[0], EngineConfig(), sampling).token_ids
+    requests = [lab.submit(PROMPTS[0], config, sampling) for config in configs]
+    most = 0
+    while lab.step():
+        most = max(most, lab._bytes_in_use())
+        assert most <= room
+    assert most == room
+    assert [request.result().token_ids for request in requests] == [alone] * len(configs)
+
+
+def test_an_idle_pool_keeps_what_it_cached_until_the_memory_is_needed():
+    lab = tiny_models.engine("llama", "good")
+    cached = replace(CONFIGS["cached"], num_blocks=32)
+    room = 2 * lab._budget.pool_bytes(lab._budget.setting(cached))
+    lab = tiny_models.engine("llama", "good", kv_bytes=room)
+
+    def found() -> int:
+        return kinds(lab.generate(PROMPTS[0], cached, SamplingParams(max_tokens=2)), Prefilled)[0].cached_tokens
+
+    assert [found(), found()] == [0, 24]
+    lab.generate(PROMPTS[1], replace(cached, enable_prefix_caching=False), SamplingParams(max_tokens=2))
+    assert found() == 24
+    lab.generate(PROMPTS[1], replace(cached, enable_prefix_caching=False, num_blocks=64), SamplingParams(max_tokens=2))
+    assert found() == 0
+
+
+@pytest.mark.parametrize("limits", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 32}])
+def test_limits_below_one_round_are_refused(limits):
+    with pytest.raises(ConfigError, match="too few"):
+        tiny_models.engine("llama", **limits)
+
+
+# -- versions --------------------------------------------------------------------------------------
+
+
+def test_other_weights_drop_the_cache_even_in_mid_run():
+    lab, other = tiny_models.engine("llama"), tiny_models.engine("llama", seed=5)
+    config, sampling = CONFIGS["cached"], SamplingParams(max_tokens=12, ignore_eos=True)
+    lab.generate(PROMPTS[0], config, sampling)
+    under_way = lab.submit(PROMPTS[2], config, sampling)
+    for _ in range(4):
+        lab.step()
+    lab.target.model.load_state_dict(other.target.model.state_dict())
+    run = lab.generate(PROMPTS[0], config, sampling)
+    assert kinds(run, Prefilled)[0].cached_tokens == 0
+    assert run.token_ids == other.generate(PROMPTS[0], config, sampling).token_ids
+    changed = under_way.result()
+    assert len(kinds(changed, CacheDropped)) == 1
+    said = [*changed.prompt_token_ids, *changed.token_ids[:4]]
+    assert changed.token_ids[4:] == tiny_models.continuation(other, said, 8)
+
+
+def test_an_identity_changes_with_weights_dtype_and_adapters():
+    model = tiny_models.engine("llama").target
+    seen = [model.identity()]
+    assert model.identity() == seen[0]
+
+    def then(change) -> None:
+        change()
+        seen.append(model.identity())
+
+    layer = model.model.model.layers[0].mlp
+    then(lambda: layer.up_proj.weight.requires_grad_(False).mul_(2))
+    then(lambda: model.model.double())
+    then(lambda: layer.__dict__.update(active_adapters=["a"], disable_adapters=False))
+    then(lambda: layer.__dict__.update(active_adapters=["b"]))
+    then(lambda: layer.__dict__.update(disable_adapters=True))
+    assert len(set(seen)) == len(seen)
+
+
+def test_every_request_ends_with_a_finished_event():
+    lab = tiny_models.engine("llama", "good")
+    requests = [lab.submit(prompt, CONFIGS["cached"], SamplingParams(max_tokens=3)) for prompt in PROMPTS]
+    assert all(isinstance(request.result().events[-1], Finished) for request in requests)

@@ -1,0 +1,148 @@
+"""Each drafter proposes what it says it does, and none changes the text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab import ConfigError, EngineConfig, SamplingParams
+from lab.decode.drafters import lookup
+from lab.trace.events import Judged, Proposed
+from tests import tiny_models
+
+PROMPT = "The king had three daughters, and the king had three"
+PLAIN = EngineConfig(paged=True, block_size=4)
+TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=30)
+
+
+def of(run, event_type):
+    return [event for event in run.events if isinstance(event, event_type)]
+
+
+# -- prompt lookup ---------------------------------------------------------------------------------
+
+
+@given(TOKENS, st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
+def test_lookup_finds_the_longest_ending_that_occurred_before(tokens, count, shortest, more):
+    longest = shortest + more
+    found = lookup(tokens, count, shortest, longest)
+    lengths = [
+        length
+        for length in range(shortest, min(longest, len(tokens) - 1) + 1)
+        if any(tokens[i : i + length] == tokens[-length:] for i in range(len(tokens) - length))
+    ]
+    assert bool(found) == bool(lengths)
+    if found:
+        length = max(lengths)
+        last = max(i for i in range(len(tokens) - length) if tokens[i : i + length] == tokens[-length:])
+        assert found == tokens[last + length :][:count]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_prompt_lookup_proposes_from_the_text_itself(temperature):
+    lab = tiny_models.engine("llama")  # no draft model is needed
+    config = replace(PLAIN, speculative="ngram", prompt_lookup_min=1, prompt_lookup_max=3)
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=60, temperature=temperature, seed=1, ignore_eos=True))
+    proposed, known = of(run, Proposed), list(run.prompt_token_ids)
+    assert proposed
+    for event in run.events:
+        if isinstance(event, Proposed):
+            assert event.q == 1
+            if event.position == 0:
+                assert event.token_id == lookup(known, 1, 1, 3)[0]
+        elif isinstance(event, Judged) and temperature:
+            assert event.accepted == (event.u < event.p)
+        elif event.kind == "committed":
+            known += event.token_ids
+    if not temperature:
+        assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=60, ignore_eos=True)).token_ids
+
+
+# -- early exit ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_early_exit_proposes_what_the_first_layers_say(architecture, layers):
+    """Against the same model with the other layers cut off, decoding by itself."""
+    lab = tiny_models.engine(architecture)
+    config = replace(PLAIN, speculative="early_exit", early_exit_layer=layers, num_speculative_tokens=3)
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=40, ignore_eos=True))
+    assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=40, ignore_eos=True)).token_ids
+
+    cut = tiny_models.engine(architecture)
+    blocks = cut.target.model.get_decoder()
+    name = "h" if architecture == "gpt2" else "layers"
+    setattr(blocks, name, getattr(blocks, name)[:layers])
+    known, checked = list(run.prompt_token_ids), 0
+    with cut.target.stock_attention() as model, torch.inference_mode():
+        guesses: list[int] = []
+        for event in run.events:
+            if isinstance(event, Proposed):
+                logits = model(torch.tensor([known + guesses]), use_cache=False).logits[0, -1]
+                assert event.token_id == logits.argmax().item()
+                assert event.q == pytest.approx(logits.softmax(-1)[event.token_id].item(), abs=1e-4)
+                guesses.append(event.token_id)
+                checked += 1
+            elif event.kind == "committed":
+                known, guesses = known + list(event.token_ids), []
+    assert checked > 20
+
+
+def test_early_exit_shares_all_weights():
+    model = tiny_models.engine("llama").target
+    cut = model.first(1)
+    theirs = {parameter.data_ptr() for parameter in model.model.parameters()}
+    assert {parameter.data_ptr() for parameter in cut.model.parameters()} < theirs
+    assert (cut.layers, model.layers, len(model.model.model.layers)) == (1, 3, 3)
+
+
+@pytest.mark.parametrize("layers", [3, 99])
+def test_an_exit_that_is_none_is_refused(layers):
+    with pytest.raises(ConfigError, match=r"llama has 3 layers\. Choose from 1 to 2"):
+        tiny_models.engine("llama").stream(PROMPT, replace(PLAIN, speculative="early_exit", early_exit_layer=layers))
+
+
+# -- synthetic -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])
+def test_synthetic_acceptance_is_the_rate_asked_for(rate, temperature):
+    """1,000 coins and more: off by five standard deviations once in a million; a rate off by 0.1 is always seen."""
+    lab = tiny_models.engine("llama")
+    config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=rate, num_speculative_tokens=4)
+    judged = []
+    for seed in range(8):
+        sampling = SamplingParams(max_tokens=200, temperature=temperature, seed=seed, ignore_eos=True)
+        run = lab.generate(PROMPT, config, sampling)
+        assert run.token_ids == lab.generate(PROMPT, EngineConfig(), sampling).token_ids
+        assert {event.q for event in of(run, Proposed)} == {1.0}
+        assert {event.u for event in of(run, Judged)} == {None}
+        judged += [event.accepted for event in of(run, Judged)]
+    assert len(judged) > 1000
+    assert sum(judged) / len(judged) == pytest.approx(rate, abs=5 * (rate * (1 - rate) / len(judged)) ** 0.5)
+
+
+def test_the_time_to_prepare_a_synthetic_run_is_not_counted(monkeypatch):
+    lab = tiny_models.engine("llama")
+    events = list(
+        lab.stream(PROMPT, EngineConfig(speculative="synthetic"), SamplingParams(max_tokens=20, ignore_eos=True))
+    )
+    assert events[0].kind == "run_started"
+    assert events[0].t_ms == 0
+    assert events[0].config["speculative"] == "synthetic"
+    assert sum(event.kind == "prefilled" for event in events) == 1
+
+
+def test_a_cancelled_synthetic_run_ends_before_it_begins():
+    lab = tiny_models.engine("llama")
+    request = lab.submit(PROMPT, EngineConfig(speculative="synthetic"), SamplingParams(max_tokens=200))
+    lab.step()
+    request.cancel()
+    assert request.result().reason == "cancelled"
+    assert not lab.step()

@@ -1,0 +1,123 @@
+"""What fails on purpose, in mid-run, does not end the run: it goes on as plain decoding would."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.kv.storage import Int4Layer, Int8Layer
+from lab.trace.events import FellBack, Proposed, StepTimed
+from tests import tiny_models
+
+PROMPT = "The king had three daughters"
+PLAIN = EngineConfig(paged=True, block_size=4)
+FAILURES = {
+    "an exception": (RuntimeError("the draft is gone"), "RuntimeError: the draft is gone"),
+    "out of memory": (torch.OutOfMemoryError("no more"), "ran out of memory"),
+    "not finite": (None, "not finite"),
+}
+
+
+def fell_back(run) -> list[FellBack]:
+    return [event for event in run.events if isinstance(event, FellBack)]
+
+
+def failing(forward, after: int, error: Exception | None):
+    """``forward`` that raises from its call number ``after`` on, or gives NaN."""
+    calls = iter(range(10**6))
+
+    def wrapped(*args):
+        if next(calls) < after:
+            return forward(*args)
+        if error:
+            raise error
+        return forward(*args) * torch.nan
+
+    return wrapped
+
+
+@pytest.fixture
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("after", [0, 1, 9, 10, 11])
+def test_a_draft_that_fails(lab, monkeypatch, kind, after):
+    """In a round's first proposal or its last: the text is what plain decoding gives."""
+    sampling = SamplingParams(max_tokens=40, ignore_eos=True)
+    plain = lab.generate(PROMPT, PLAIN, sampling)
+    error, reason = FAILURES[kind]
+    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, after, error))
+    run = lab.generate(PROMPT, replace(PLAIN, speculative="draft"), sampling)
+    assert run.token_ids == plain.token_ids
+    assert run.reason == "length"
+    (event,) = fell_back(run)
+    assert event.part == "drafter"
+    assert reason in event.reason
+    at = run.events.index(event)
+    later = run.events[at:]
+    assert not any(isinstance(event, Proposed) for event in later)
+    assert all(step.step_kind == "decode" for step in later[1:] if isinstance(step, StepTimed)) or error is None
+    assert lab.occupancy().live == 0
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_after_a_draft_has_failed_draws_are_those_of_plain_decoding(lab, monkeypatch, kind):
+    sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=5, ignore_eos=True)
+    error, _ = FAILURES[kind]
+    plain = lab.generate(PROMPT, PLAIN, sampling)
+    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, 0, error))
+    run = lab.generate(PROMPT, replace(PLAIN, speculative="draft"), sampling)
+    assert run.token_ids == plain.token_ids
+
+
+def test_a_failing_draft_is_its_users_trouble_only(lab, monkeypatch):
+    """In one batch: those that draft fall back, the others notice nothing."""
+    sampling = SamplingParams(max_tokens=30, ignore_eos=True)
+    plain = lab.generate(PROMPT, PLAIN, sampling).token_ids
+    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, 6, RuntimeError("gone")))
+    configs = [replace(PLAIN, speculative=drafter) for drafter in ("draft", "off", "ngram", "draft")]
+    runs = [request.result() for request in [lab.submit(PROMPT, config, sampling) for config in configs]]
+    assert [run.token_ids for run in runs] == [plain] * 4
+    assert [len(fell_back(run)) for run in runs] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("kv_dtype", "layer"), [("int8", Int8Layer), ("int4", Int4Layer)])
+@pytest.mark.parametrize("way", ["raises", "garbage"])
+@pytest.mark.parametrize("drafter", ["off", "draft", "early_exit"])
+def test_quantised_storage_that_fails(lab, monkeypatch, kv_dtype, layer, way, drafter):
+    """What was said stays; the rest is what plain storage gives."""
+    sampling = SamplingParams(max_tokens=30, ignore_eos=True)
+    config = replace(PLAIN, speculative=drafter)
+    calls, dequantise = iter(range(10**6)), layer.dequantise
+
+    def broken(numbers, scale):
+        if next(calls) < 40:
+            return dequantise(numbers, scale)
+        if way == "raises":
+            raise RuntimeError("a bad kernel")
+        return dequantise(numbers, scale) * torch.nan
+
+    monkeypatch.setattr(layer, "dequantise", staticmethod(broken))
+    run = lab.generate(PROMPT, replace(config, kv_dtype=kv_dtype), sampling)
+    assert run.reason == "length", run.finished
+    assert "kv_format" in [event.part for event in fell_back(run)]
+    at = next(i for i, event in enumerate(run.events) if isinstance(event, FellBack) and event.part == "kv_format")
+    said = sum(len(e.token_ids) for e in run.events[:at] if e.kind == "committed")
+    assert 0 < said < 30
+    begun = [*run.prompt_token_ids, *run.token_ids[:said]]
+    assert run.token_ids[said:] == tiny_models.continuation(lab, begun, 30 - said)
+    assert lab.occupancy().live == 0
+
+
+def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
+    """There is nothing left to fall back to."""
+    monkeypatch.setattr(lab.target, "forward", failing(lab.target.forward, 4, RuntimeError("gone")))
+    run = lab.generate(PROMPT, replace(PLAIN, kv_dtype="int8"), SamplingParams(max_tokens=20))
+    assert [event.part for event in fell_back(run)] == ["kv_format"]
+    assert run.reason == "error"
+    assert "RuntimeError: gone" in run.finished.message
