@@ -14,6 +14,7 @@ page that opens late can catch up. A frame is a JSON-able dict:
     layout                 {chart: {axis path: range}}
     captions               {chart: its caption}, those that changed
     say                    the step in one sentence
+    linger                 true where that is rare enough to be left standing for a moment
     notice                 what has to stay beside the numbers
     finished               {reason, message}, last frame only
 
@@ -138,9 +139,10 @@ class Reducer:
                 case RunStarted():
                     frames.append(self._frame(event, self._head(event)))
                 case Admitted():
-                    frames.append(self._frame(event, {"say": self._narrator.admitted(event)}))
+                    said = self._narrator.admitted(event)
+                    frames.append(self._frame(event, {"say": said, "linger": bool(said)}))
                 case Preempted():
-                    frames.append(self._frame(event, {"say": self._narrator.preempted(event)}))
+                    frames.append(self._frame(event, {"say": self._narrator.preempted(event), "linger": True}))
                 case StepTimed():
                     self._at = event.step
                     frames.append(self._frame(event, self._closed(event)))
@@ -206,6 +208,7 @@ class Reducer:
             "charts": charts,
             "layout": layout,
             "captions": {"rounds": rounds.caption(timed.batch_sequences)},
+            "linger": any(not isinstance(event, BlockEvicted) for event in step.rare),
             "say": self._narrator.step(
                 timed, step.proposals, list(step.verdicts.values()), step.own, pieces, step.rare
             ),

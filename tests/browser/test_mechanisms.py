@@ -29,6 +29,9 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     lab.page.evaluate(
         """() => {
           window.patterns = new Set();
+          window.said = [];
+          const say = document.querySelector(".say");
+          new MutationObserver(() => said.push(say.textContent)).observe(say, { childList: true });
           const plot = document.querySelector("[data-chart=blocks] .plot");
           plot.on("plotly_afterplot", () => (plot.data[3].marker.pattern.shape ?? []).forEach((s) => patterns.add(s)));
         }"""
@@ -40,6 +43,8 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     lab.finish()
     second = lab.seen()
     assert second["text"] == text
+    said = lab.page.evaluate("window.said")
+    assert any(sentence.startswith("Found ") and "tokens in the cache" in sentence for sentence in said)
     assert int(second["numbers"]["found"]) >= 32
     assert "Same engine settings" in lab.page.inner_text(".compared")
 

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from lab.config import EngineConfig
 from lab.trace.events import (
     BlockAllocated,
+    BlockEvicted,
     BlockFreed,
     Bonus,
     Committed,
     Event,
+    FellBack,
     Finished,
     Judged,
     Proposed,
@@ -163,6 +165,16 @@ def test_a_prefill_in_parts_adds_its_token_once() -> None:
     parts = picture(frames)
     assert parts.tokens == whole.tokens
     assert parts.columns == whole.columns
+
+
+def test_what_is_rare_lingers() -> None:
+    events = script(CONFIGS["speculative"], max_tokens=12)
+    at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed) and event.step == 1)
+    evicted = BlockEvicted(t_ms=0, block=90)
+    failed = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
+    for rare, lingers in ((evicted, False), (failed, True)):
+        frames = Reducer().feed([*events[:at], rare, *events[at:]])
+        assert [frame.get("linger", False) for frame in frames if frame["step"] == 1] == [lingers]
 
 
 def test_a_shared_pass_is_called_one() -> None:

@@ -80,7 +80,7 @@ function clear() {
 function begin(id) {
   run = { id, read: 0, running: true };
   $(".stage").dataset.run = id;
-  say("Waiting for the engine …");
+  sayNow("Waiting for the engine …");
   $(".say").classList.remove("problem");
   body.classList.add("running");
   if (narrow.matches) $(".story").scrollIntoView({ behavior: "smooth", block: "start" });
@@ -117,7 +117,7 @@ function take(record) {
   if (record.compared) $(".compared").textContent = record.compared;
   if (record.readouts) show(record.readouts);
   if (record.finished) finish(record.say, record.finished.reason === "error");
-  else if (record.say) say(record.say);
+  else if (record.say) say(record.say, record.linger);
 }
 
 function open(head) {
@@ -152,25 +152,36 @@ function show(rows) {
   }
 }
 
-let spoken = 0;
+let quietUntil = 0;
 let pendingWords;
-/** The step's sentence, at most three times a second: faster than that nobody reads. */
-function say(text) {
+let pendingLingers = false;
+/** The step's sentence, at most three times a second: faster than that nobody reads. What is rare waits its
+    turn and lingers, or a room would never see it. */
+function say(text, lingers = false) {
+  if (pendingLingers && !lingers) return;
   clearTimeout(pendingWords);
-  const wait = spoken + 330 - performance.now();
   const speak = () => {
-    spoken = performance.now();
+    quietUntil = performance.now() + (lingers ? 1500 : 330);
+    pendingLingers = false;
     $(".say").textContent = text;
   };
-  if (wait <= 0) speak();
-  else pendingWords = setTimeout(speak, wait);
+  const wait = quietUntil - performance.now();
+  if (wait <= 0) return speak();
+  pendingLingers = lingers;
+  pendingWords = setTimeout(speak, wait);
+}
+
+/** What is said at the beginning and at the end waits for nothing. */
+function sayNow(text) {
+  quietUntil = 0;
+  pendingLingers = false;
+  say(text);
 }
 
 function finish(text, failed) {
   run.running = false;
   body.classList.remove("running");
-  clearTimeout(pendingWords);
-  $(".say").textContent = text;
+  sayNow(text);
   $(".say").classList.toggle("problem", failed);
   charts.forEach((name) => dirty.add(name));
 }
