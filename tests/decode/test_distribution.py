@@ -9,6 +9,7 @@ from lab import EngineConfig, SamplingParams
 from lab.decode import outcome
 from lab.decode.engine import Engine
 from lab.decode.sampling import distribution
+from lab.trace.events import Proposed
 from tests.decode.test_acceptance import REJECT_BELOW, g_test, redraws_from_p
 from tests.scripted_model import ScriptedModel
 from tests.tiny_models import tokenizer
@@ -30,17 +31,28 @@ def chain(seed: int) -> torch.Tensor:
     return table
 
 
-def p_value(settings: dict[str, float]) -> float:
-    """Of the second and third generated tokens, the first a round of speculation gives, against their exact law."""
+def p_value(settings: dict[str, float], drafter: str = "draft") -> float:
+    """Of the second and third generated tokens, the first a round of speculation gives, against their exact law.
+
+    All runs at once: in batches of hundreds, each with a seed of its own.
+    """
     target = chain(1)
-    engine = Engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"))
-    config = EngineConfig(paged=True, speculative="draft", num_speculative_tokens=2, num_blocks=4)
-    counts = torch.zeros(WORDS, WORDS)
-    for seed in range(RUNS):
-        tokens = engine.generate("a", config, SamplingParams(max_tokens=4, seed=seed, **settings)).token_ids
-        counts[tokens[1], tokens[2]] += 1
+    engine = Engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
+    config = EngineConfig(
+        paged=True, block_size=4, num_blocks=1024, speculative=drafter, num_speculative_tokens=2, prompt_lookup_min=1
+    )
+    prompt = tokenizer().decode([*range(WORDS), 0])  # every word and one that follows it: something to look up
+    requests = [
+        engine.submit(prompt, config, SamplingParams(max_tokens=4, seed=seed, **settings)) for seed in range(RUNS)
+    ]
+    counts, proposed = torch.zeros(WORDS, WORDS), 0
+    for request in requests:
+        run = request.result()
+        counts[run.token_ids[1], run.token_ids[2]] += 1
+        proposed += any(isinstance(event, Proposed) for event in run.events)
+    assert proposed > RUNS / 2
     p = distribution(target, SamplingParams(**settings))
-    start = p[engine.tokenizer("a")["input_ids"][0], :WORDS]
+    start = p[engine.tokenizer(prompt)["input_ids"][-1], :WORDS]
     step = p[:WORDS, :WORDS]
     expected = (start @ step)[:, None] * step
     return g_test(counts.flatten(), expected.flatten())
@@ -51,6 +63,12 @@ def test_engine_follows_the_target(name):
     assert p_value(SAMPLINGS[name]) > REJECT_BELOW
 
 
-def test_it_would_be_noticed_if_not(monkeypatch):
+@pytest.mark.parametrize("drafter", ["ngram", "synthetic"])
+def test_engine_follows_the_target_whoever_proposes(drafter):
+    assert p_value(SAMPLINGS["plain"], drafter) > REJECT_BELOW
+
+
+@pytest.mark.parametrize("drafter", ["draft", "ngram"])
+def test_it_would_be_noticed_if_not(monkeypatch, drafter):
     monkeypatch.setattr(outcome, "judge_sampled", redraws_from_p)
-    assert p_value(SAMPLINGS["plain"]) < REJECT_BELOW
+    assert p_value(SAMPLINGS["plain"], drafter) < REJECT_BELOW
