@@ -14,8 +14,9 @@ import torch
 from lab.config import EngineConfig
 from lab.decode.engine import Engine
 from lab.decode.forward import NewTokens, forward
-from lab.kv.blocks import BlockPool, BlockTable
+from lab.kv.blocks import BlockPool
 from lab.kv.storage import KVStorage
+from lab.kv.table import BlockTable
 
 CHUNK = 256
 """Tokens a forward; more would only take more memory."""

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 
 from lab.kv.attention import Group, StepPlan
-from lab.kv.blocks import BlockTable
 from lab.kv.storage import KVStorage
+from lab.kv.table import BlockTable
 from lab.pair.models import LanguageModel
 
 

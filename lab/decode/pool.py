@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.config import LabError
 from lab.decode.clock import StepClock
-from lab.decode.drafters import Drafter, ModelDrafter, PromptLookup, Proposals, Synthetic
+from lab.decode.drafters import Drafter, Drafters, Proposals
 from lab.decode.forward import NewTokens, forward
 from lab.decode.outcome import Outcome, Round, commit, judge
 from lab.decode.scheduler import Scheduler, Turn
@@ -66,15 +66,17 @@ class Pool:
         self._tokenizer = tokenizer
         self._budget = budget
         self._costs = Costs()
-        self._drafters: dict[tuple, Drafter] = {}
+        self._drafters = Drafters(target, draft, self.cache)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; it gets the drafter it asks for, if it has none of its own."""
-        if sequence.config.speculative == "off" or sequence.gave_up_drafter:
-            sequence.drafter = None
-        else:
-            sequence.drafter = self._drafter(sequence)
+        sequence.drafter = None if sequence.gave_up_drafter else self._drafters.of(sequence)
         self.scheduler.add(sequence)
+
+    @property
+    def holds_prefixes(self) -> bool:
+        """Whether something in it could still be found."""
+        return self.cache is not None and self.cache.blocks.occupancy().cached > 0
 
     def reap(self) -> None:
         """End the sequences that have been cancelled."""
@@ -90,9 +92,9 @@ class Pool:
         """Compute one batch. Raises what the target's forward raises; nothing is committed then."""
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
+        clock.mark("rest")
         proposals = self._propose(turns)
-        if any(proposals.values()):
-            clock.mark("draft")
+        clock.mark("draft")
         rounds = [Round(turn.sequence, proposals.get(turn.sequence)) for turn in turns]
         batch = [self._new_tokens(turn, round) for turn, round in zip(turns, rounds, strict=True)]
         logits = forward(self._target, batch, self.cache.target if self.cache else None)
@@ -149,7 +151,7 @@ class Pool:
             sequence.keep(len(sequence.tokens) - 1)  # the newest token is computed by the next step
             if not outcome.draft_finite:
                 self._give_up_drafter(sequence, "Its output is not finite.")
-            elif sequence.drafter:
+            elif sequence.drafter and kind != "prefill":
                 self._follow(sequence, outcome)
         if sequence.table and sequence.config.enable_prefix_caching:
             # A block that drafting requests may find holds the draft's keys and values as well.
@@ -196,7 +198,7 @@ class Pool:
                 draft_ms=parts["draft"],
                 verify_ms=parts["verify"],
                 sample_ms=parts["sample"],
-                rest_ms=max(0.0, total - sum(parts.values())),
+                rest_ms=parts["rest"] + max(0.0, total - sum(parts.values())),
                 total_ms=max(total, sum(parts.values())),
                 kv_tokens=sequence.computed,
                 kv_reserved_bytes=sequence.table.capacity * kv_bytes if sequence.table else 0,
@@ -221,30 +223,6 @@ class Pool:
         if sequence.config.speculative == "draft":
             room = min(room, self._draft.context_length - known)
         return max(0, min(sequence.window.gamma, room))
-
-    def _drafter(self, sequence: Sequence) -> Drafter:
-        config, cache, target = sequence.config, self.cache, self._target
-        if config.speculative == "synthetic":  # it knows one request's answers only
-            own = sequence.oracle.tokens[sequence.prompt_length :]
-            return Synthetic(config.synthetic_acceptance_rate, own, target.vocabulary, target.device)
-        if config.speculative == "draft":
-            key, make = ("draft",), lambda: ModelDrafter(self._draft, cache.draft if cache else None)
-        elif config.speculative == "early_exit":
-            layers = target.early_layers(config.early_exit_layer)
-            key = ("early_exit", layers)
-
-            def make() -> Drafter:
-                return ModelDrafter(target.first(layers), cache.target if cache else None, early_exit=True)
-        else:
-            low, high = config.prompt_lookup_min, config.prompt_lookup_max
-            key = ("ngram", low, high)
-
-            def make() -> Drafter:
-                return PromptLookup(low, high, target.vocabulary, target.device)
-
-        if key not in self._drafters:
-            self._drafters[key] = make()
-        return self._drafters[key]
 
     def _give_up_drafter(self, sequence: Sequence, reason: str) -> None:
         sequence.drafter, sequence.gave_up_drafter = None, True

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from lab.config import PoolExhaustedError
 from lab.decode.sequence import Sequence
-from lab.kv.blocks import BlockPool, BlockTable, CopyBlock
+from lab.kv.blocks import BlockPool
 from lab.kv.prefix import Prefix
+from lab.kv.table import BlockTable, CopyBlock
 from lab.trace.events import Admitted, Preempted
 
 

@@ -10,8 +10,8 @@ import torch
 
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.text import TextStream
-from lab.kv.blocks import BlockTable
 from lab.kv.prefix import Prefix
+from lab.kv.table import BlockTable
 from lab.trace.events import Finished, StopReason
 from lab.trace.recorder import Recorder
 
@@ -39,7 +39,7 @@ class Sequence:
         table: its cache blocks; ``table.length`` tokens have the target's keys and
             values. None without a cache.
         draft_length: tokens that have the draft's keys and values, in the same slots.
-        root: where the chain of its prefixes begins: which models compute them.
+        root: where the chain of its prefixes begins: which models compute them. None: not in a pool yet.
         leader: another sequence with the same prompt, whose blocks it may begin with.
         oracle: the same request decoded plainly, for a synthetic drafter to know the answers from.
         drafter: who proposes; None: nobody (yet).
@@ -58,7 +58,7 @@ class Sequence:
     recorder: Recorder
     eos: frozenset[int]
     window: Window
-    root: Prefix
+    root: Prefix | None = None
     leader: Sequence | None = None
     oracle: Sequence | None = None
     drafter: Drafter | None = None

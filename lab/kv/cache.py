@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psutil
 import torch
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import ConfigError, EngineConfig, PromptError
 from lab.kv.blocks import BlockPool, Eviction
 from lab.kv.storage import KVFormat, KVStorage, bytes_per_token
 from lab.pair.models import LanguageModel
@@ -91,6 +91,29 @@ class Budget:
             config.enable_prefix_caching,
             config.eviction,
         )
+
+    def allows(self, config: EngineConfig) -> bool:
+        """Whether the blocks that are asked for fit in the budget."""
+        try:
+            self.setting(config)
+        except ConfigError:
+            return False
+        return True
+
+    def refuse_misfit(self, prompt_tokens: int, end: int, config: EngineConfig) -> None:
+        """Refuse a sequence of up to ``end`` tokens that the whole pool could not hold.
+
+        Raises:
+            PromptError: with both numbers.
+            ConfigError: see ``setting``.
+        """
+        setting = self.setting(config)
+        needed = -(-end // setting.block_size)
+        if setting.num_blocks and needed > setting.num_blocks:
+            raise PromptError(
+                f"{end:,} tokens (a prompt of {prompt_tokens:,} and the output) need {needed:,} cache blocks of "
+                f"{setting.block_size}; the pool has {setting.num_blocks:,}. Raise num_blocks, or lower max_tokens."
+            )
 
     def pool_bytes(self, setting: PoolSetting) -> int:
         """Bytes of a whole pool, the draft's share included."""

@@ -134,7 +134,7 @@ def test_pools_stay_within_the_budget_and_wait_for_it():
     requests = [lab.submit(PROMPTS[0], config, sampling) for config in configs]
     most = 0
     while lab.step():
-        most = max(most, lab._bytes_in_use())
+        most = max(most, lab._pools.bytes_in_use())
         assert most <= room
     assert most == room
     assert [request.result().token_ids for request in requests] == [alone] * len(configs)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from lab.decode.forward import NewTokens, forward
-from lab.kv.blocks import BlockPool, BlockTable
+from lab.kv.blocks import BlockPool
 from lab.kv.storage import KVStorage
+from lab.kv.table import BlockTable
 from tests import tiny_models
 
 LOGIT_ERROR = {"int8": 0.03, "int4": 0.5}

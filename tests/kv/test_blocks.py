@@ -9,8 +9,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from lab.config import PoolExhaustedError
 from lab.kv import prefix as prefix_module
-from lab.kv.blocks import BlockPool, BlockTable
+from lab.kv.blocks import BlockPool
 from lab.kv.prefix import Prefix
+from lab.kv.table import BlockTable
 from lab.trace.events import BlockAllocated, BlockCopied, BlockEvicted, BlockFreed, BlockShared, BlockStored
 
 ROOT = Prefix.root("weights")

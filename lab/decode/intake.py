@@ -1,0 +1,127 @@
+"""From a prompt to a sequence, or to a sentence that says why not."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import threading
+from dataclasses import asdict, replace
+
+from transformers import PreTrainedTokenizerBase
+
+from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.decode.sequence import Sequence
+from lab.decode.text import TextStream
+from lab.decode.window import Window
+from lab.kv.cache import Budget
+from lab.pair.models import LanguageModel
+from lab.trace.events import RunStarted
+from lab.trace.recorder import Recorder
+
+
+class Intake:
+    """Checks what is asked for, and numbers it in the order in which it came."""
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        tokenizer: PreTrainedTokenizerBase,
+        budget: Budget,
+    ) -> None:
+        self._target = target
+        self._draft = draft
+        self._tokenizer = tokenizer
+        self._budget = budget
+        self._order = itertools.count()
+        self._encoding = threading.Lock()
+        eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
+        eos = tokenizer.eos_token_id if eos is None else eos
+        self._eos = frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
+
+    def sequence(
+        self,
+        prompt: str,
+        config: EngineConfig | None,
+        sampling: SamplingParams | None,
+        cancelled: threading.Event | None = None,
+    ) -> Sequence:
+        """Raises what ``Engine.submit`` raises."""
+        config, sampling = config or EngineConfig(), seeded(sampling or SamplingParams())
+        self._refuse_drafter(config)
+        tokens = self._encode(prompt)
+        if len(tokens) >= self._target.context_length:
+            raise PromptError(
+                f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
+                f"{self._target.context_length:,}, prompt and output together. Shorten the prompt."
+            )
+        sequence = Sequence(
+            prompt=prompt,
+            order=next(self._order),
+            tokens=tokens,
+            prompt_length=len(tokens),
+            end=min(len(tokens) + sampling.max_tokens, self._target.context_length),
+            config=config,
+            sampling=sampling,
+            text=TextStream(self._tokenizer, tokens, sampling.stop),
+            recorder=Recorder(),
+            eos=self._eos,
+            window=Window(config.num_speculative_tokens, config.adaptive_window),
+            cancelled=cancelled or threading.Event(),
+        )
+        self._budget.refuse_misfit(sequence.prompt_length, sequence.end, config)
+        if config.speculative == "synthetic":
+            plain = replace(config, speculative="off")
+            sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled)
+        return sequence
+
+    def announce(self, sequence: Sequence) -> None:
+        """Begin a sequence's record. Its clock starts here."""
+        config, pieces = sequence.config, TextStream(self._tokenizer)
+        sequence.recorder.emit(
+            RunStarted,
+            prompt=sequence.prompt,
+            prompt_token_ids=tuple(sequence.tokens),
+            prompt_pieces=tuple(pieces.push(token) for token in sequence.tokens),
+            config=asdict(config),
+            sampling=asdict(sequence.sampling) | {"stop": list(sequence.sampling.stop)},
+            target=self._target.name,
+            draft=self._draft.name if config.speculative == "draft" else None,
+            device=str(self._target.device),
+            dtype=str(self._target.dtype).removeprefix("torch."),
+            num_blocks=self._budget.setting(config).num_blocks,
+            block_bytes=config.block_size * self._budget.token_bytes(config),
+        )
+
+    def _encode(self, prompt: str) -> list[int]:
+        if not isinstance(prompt, str):
+            raise PromptError(f"The prompt is a string, not {type(prompt).__name__}.")
+        try:
+            prompt.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                f"The prompt is not valid text: half a character (a lone surrogate) stands at {error.start}."
+            ) from error
+        with self._encoding:  # tokenizers are not made for several threads
+            tokens = self._tokenizer(prompt)["input_ids"] if prompt else []
+        if not tokens:
+            raise PromptError("The prompt is empty. Write at least one word to go on from.")
+        return tokens
+
+    def _refuse_drafter(self, config: EngineConfig) -> None:
+        name, layers = self._target.name, self._target.layers
+        if config.speculative == "draft" and self._draft is None:
+            raise ConfigError(
+                f"speculative='draft' needs a draft model, and {name} was loaded without one. "
+                "Load one with load_engine(draft=...), or choose another drafter."
+            )
+        if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
+            raise ConfigError(
+                f"early_exit_layer={config.early_exit_layer} is not an exit: {name} has {layers} layers. "
+                f"Choose from 1 to {layers - 1}."
+            )
+
+
+def seeded(sampling: SamplingParams) -> SamplingParams:
+    """A seed that was picked is recorded like one that was given."""
+    return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(31))

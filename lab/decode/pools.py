@@ -1,0 +1,141 @@
+"""The pools of an engine: one for each setting in use, within one memory budget."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from lab.config import LabError
+from lab.decode.pool import Pool, explain
+from lab.decode.sequence import Sequence
+from lab.kv.cache import Budget, PoolSetting
+from lab.kv.prefix import Prefix
+from lab.trace.events import CacheDropped, FellBack
+
+log = logging.getLogger(__name__)
+
+
+class Pools:
+    """Gives every sequence to the pool that it asks for; pools with work take turns.
+
+    A pool is made when it is first asked for. One that nobody uses any more makes room for the
+    next; if it still holds prefixes that can be found, only when its memory is needed. A sequence whose
+    pool has no room yet waits.
+
+    Args:
+        make: makes a pool.
+        identity: of the weights in use; another one means that all that is cached is worth nothing.
+    """
+
+    def __init__(
+        self, make: Callable[[PoolSetting], Pool], budget: Budget, identity: Callable[[], tuple[int, ...]]
+    ) -> None:
+        self._make = make
+        self._budget = budget
+        self._identity = identity
+        self._known_identity = identity()
+        self._pools: dict[PoolSetting, Pool] = {}  # the one that waited longest for its turn first
+        self.unplaced: list[Sequence] = []
+
+    def __iter__(self):
+        return iter(list(self._pools.values()))
+
+    @property
+    def busy(self) -> bool:
+        """Whether any sequence is under way."""
+        return bool(self.unplaced) or any(len(pool.scheduler) for pool in self)
+
+    def bytes_in_use(self) -> int:
+        return sum(self._budget.pool_bytes(setting) for setting in self._pools)
+
+    # -- a step --------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """One step of the pool that has waited longest. False if there is nothing to do."""
+        pool = next((pool for pool in self if len(pool.scheduler)), None)
+        if pool is None:
+            return False
+        self._pools[pool.setting] = self._pools.pop(pool.setting)
+        try:
+            pool.step()
+        except Exception as error:
+            if not isinstance(error, LabError):
+                log.exception("a step failed")
+            pool.failed += [(sequence, error) for sequence in pool.scheduler.running]
+        failed, pool.failed = dict(pool.failed), []
+        for sequence, error in failed.items():
+            pool.scheduler.remove(sequence)
+            self._go_on_without(sequence, pool.setting, error)
+        return True
+
+    def _go_on_without(self, sequence: Sequence, setting: PoolSetting, error: Exception) -> None:
+        """A sequence failed in a pool: from quantised storage it moves to plain storage, from there nowhere."""
+        if setting.kv_dtype == "auto":
+            sequence.finish("error", explain(error))
+            return
+        sequence.recorder.emit(FellBack, part="kv_format", reason=explain(error))
+        sequence.config = replace(sequence.config, kv_dtype="auto")
+        if not self._budget.allows(sequence.config):
+            sequence.config = replace(sequence.config, num_blocks=None)
+        self.unplaced.append(sequence)
+
+    # -- coming and going ----------------------------------------------------------------------
+
+    def reap(self) -> None:
+        """End what has been cancelled."""
+        for pool in self:
+            pool.reap()
+        for sequence in self.unplaced:
+            if sequence.cancelled.is_set():
+                sequence.finish("cancelled")
+        self.unplaced = [sequence for sequence in self.unplaced if not sequence.finished]
+
+    def place(self) -> None:
+        """Put the sequences that wait for a place into their pools, as far as there is memory."""
+        self.unplaced = [sequence for sequence in self.unplaced if not self._place(sequence)]
+
+    def _place(self, sequence: Sequence) -> bool:
+        if sequence.oracle and not sequence.oracle.finished:
+            return False
+        try:
+            # Asked again, for it may have fallen back to a format that needs more memory.
+            self._budget.refuse_misfit(sequence.prompt_length, sequence.end, sequence.config)
+            setting = self._budget.setting(sequence.config)
+            if setting not in self._pools:
+                if not self._make_room(setting):
+                    return False
+                self._pools[setting] = self._make(setting)
+            if sequence.root is None:
+                sequence.root = self._root(sequence)
+            self._pools[setting].add(sequence)
+        except Exception as error:
+            log.warning("a sequence could not be placed", exc_info=True)
+            sequence.finish("error", explain(error))
+        return True
+
+    def _root(self, sequence: Sequence) -> Prefix:
+        """With a draft model a block holds its keys and values too: such blocks are found by such requests."""
+        return Prefix.root((self._known_identity, sequence.config.speculative == "draft"))
+
+    def _make_room(self, setting: PoolSetting) -> bool:
+        wanted = self._budget.pool_bytes(setting)
+        idle = [pool for pool in self if not len(pool.scheduler)]
+        for pool in sorted(idle, key=lambda pool: pool.holds_prefixes):
+            if not pool.holds_prefixes or self.bytes_in_use() + wanted > self._budget.limit:
+                del self._pools[pool.setting]
+        return self.bytes_in_use() + wanted <= self._budget.limit or not self._pools
+
+    def drop_if_stale(self) -> None:
+        """Keys and values that other weights computed are worth nothing: compute everything again."""
+        identity = self._identity()
+        if identity == self._known_identity:
+            return
+        self._known_identity = identity
+        pools, self._pools = list(self), {}
+        for pool in pools:
+            for sequence in (*pool.scheduler.running, *pool.scheduler.waiting):
+                sequence.release()
+                sequence.root = None
+                sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")
+                self.unplaced.append(sequence)

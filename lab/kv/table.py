@@ -1,0 +1,154 @@
+"""The blocks of one sequence.
+
+A table maps position to slot:
+``slot = table[position // block_size] * block_size + position % block_size``.
+
+Two policies share this addressing, so they can be compared fairly: *contiguous*
+reserves a run of neighbouring blocks for all the tokens a sequence may ever
+have, when it starts; *paged* takes any block when one is needed and gives
+whole blocks back as soon as they hold nothing that is wanted.
+
+A paged table may begin with blocks that others have too. Before it writes into one of
+those it takes a copy of its own (copy on write).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from lab.kv.blocks import BlockPool, Emit
+from lab.kv.prefix import Prefix
+from lab.trace.events import BlockAllocated, BlockCopied, BlockFreed, BlockShared, BlockStored
+
+CopyBlock = Callable[[int, int], None]
+"""Called as ``copy(source, destination)``: copies all slots of a block, in every storage."""
+
+
+class BlockTable:
+    """The blocks of one sequence, in the order of its positions.
+
+    Attributes:
+        length: tokens whose keys and values are wanted.
+    """
+
+    def __init__(self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None) -> None:
+        self.pool = pool
+        self.owner = owner
+        self.paged = paged
+        self.blocks: list[int] = []
+        self.length = 0
+        self._emit = emit
+        self._copy = copy
+        self._prefixes: list[Prefix] = []  # of the blocks known to be full, from the first on
+
+    @property
+    def capacity(self) -> int:
+        return len(self.blocks) * self.pool.block_size
+
+    def missing(self, tokens: int) -> int:
+        """Blocks to take before ``tokens`` positions can be written, a copy of the tail included."""
+        more = max(0, -(-tokens // self.pool.block_size) - len(self.blocks))
+        return more + (tokens > self.length and self._tail_is_shared())
+
+    def reserve(self, tokens: int) -> None:
+        """Own enough blocks for ``tokens`` positions, and be free to write from ``length`` on.
+
+        Raises:
+            PoolExhaustedError: the pool has too few. The table is unchanged.
+        """
+        missing = self.missing(tokens)
+        if not missing:
+            return
+        if not self.paged and self.blocks:
+            raise AssertionError("a contiguous table is reserved once, whole")
+        taken = self.pool.take(missing, self._emit, neighbours=not self.paged)
+        if tokens > self.length and self._tail_is_shared():
+            self._copy_tail(taken.pop(0))
+        for block in taken:
+            self._append(BlockAllocated, block, fill=0)
+
+    def _tail_is_shared(self) -> bool:
+        """The block that ``length`` points into is not this sequence's alone to write to."""
+        index = self.length // self.pool.block_size
+        if index >= len(self.blocks):
+            return False
+        block = self.blocks[index]
+        return self.pool.references(block) > 1 or self.pool.is_stored(block)
+
+    def _copy_tail(self, fresh: int) -> None:
+        index, fill = divmod(self.length, self.pool.block_size)
+        shared = self.blocks[index]
+        self._copy(shared, fresh)
+        self._give_back(index)
+        self.blocks[index] = fresh
+        self._emit(BlockCopied, block=fresh, owner=self.owner, index=index, fill=fill, source=shared)
+
+    # -- sharing -----------------------------------------------------------------------------
+
+    def adopt_prefix(self, found: list[tuple[int, Prefix]]) -> None:
+        """Begin with full blocks that were found by their prefix (``BlockPool.find``)."""
+        for block, prefix in found:
+            self._append(BlockShared, block, fill=self.pool.block_size, references=self.pool.share(block))
+            self._prefixes.append(prefix)
+        self.length = self.capacity
+
+    def adopt_table(self, other: BlockTable, length: int) -> None:
+        """Begin with the first ``length`` positions of another sequence; the tail is copied at the first write."""
+        size = self.pool.block_size
+        for index, block in enumerate(other.blocks[: -(-length // size)]):
+            fill = min(size, length - index * size)
+            self._append(BlockShared, block, fill=fill, references=self.pool.share(block))
+        self._prefixes = other._prefixes[: length // size]
+        self.length = length
+
+    def store_full(self, tokens: Sequence[int], length: int, root: Prefix, priority: int) -> None:
+        """Let every block be found that is full with the first ``length`` of ``tokens``."""
+        size = self.pool.block_size
+        for index in range(len(self._prefixes), length // size):
+            parent = self._prefixes[-1] if self._prefixes else root
+            prefix = parent.then(tokens[index * size : (index + 1) * size])
+            self._prefixes.append(prefix)
+            if self.pool.store(self.blocks[index], prefix, priority):
+                self._emit(BlockStored, block=self.blocks[index], owner=self.owner, index=index)
+
+    # -- giving back -------------------------------------------------------------------------
+
+    def roll_back(self, length: int) -> None:
+        """Only the first ``length`` positions are wanted now. Paged: give whole blocks back.
+
+        Nothing is erased: the next write covers what the stale slots hold.
+        """
+        self.length = length
+        del self._prefixes[length // self.pool.block_size :]
+        if self.paged:
+            self._free_from(-(-length // self.pool.block_size))
+
+    def release(self) -> None:
+        """Give every block back, the last one first: a beginning is more use to others than an end."""
+        self._free_from(0)
+        self._prefixes.clear()
+        self.length = 0
+
+    def _append(self, event: type, block: int, **fields: int) -> None:
+        self._emit(event, block=block, owner=self.owner, index=len(self.blocks), **fields)
+        self.blocks.append(block)
+
+    def _free_from(self, index: int) -> None:
+        while len(self.blocks) > index:
+            self._give_back(len(self.blocks) - 1)
+            self.blocks.pop()
+
+    def _give_back(self, index: int) -> None:
+        block, size = self.blocks[index], self.pool.block_size
+        fill = min(size, max(0, self.length - index * size))
+        references = self.pool.give_back(block)
+        cached = not references and self.pool.is_stored(block)
+        self._emit(
+            BlockFreed,
+            block=block,
+            owner=self.owner,
+            index=index,
+            fill=fill,
+            references=references,
+            cached=cached,
+        )
