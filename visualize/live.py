@@ -147,11 +147,10 @@ def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
 
 
 def _pool(engine: Streams, settings: Settings) -> int | None:
-    """Two full contexts of blocks: enough to see what a run leaves free, few enough to see each."""
+    """So few blocks that each can be seen, and no more than there is memory for."""
     if not settings.cache:
         return None
-    wanted = 2 * -(-engine.context_length // settings.block_size)
-    return min(wanted, engine.default_num_blocks(settings.engine_config()))
+    return min(settings.pool_size // settings.block_size, engine.default_num_blocks(settings.engine_config()))
 
 
 def _line(record: dict[str, Any]) -> str:

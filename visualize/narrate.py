@@ -64,7 +64,12 @@ class Narrator:
             return f"{again}All of {self._whole()} are computed again."
         if event.running > 1:
             return f"Admitted: {event.running} sequences share the pool and every pass."
-        return "Nothing of the prompt is in the cache yet." if self._config["enable_prefix_caching"] else ""
+        if not self._config["enable_prefix_caching"]:
+            return ""
+        size = self._config["block_size"]
+        if self._prompt <= size:
+            return f"The prompt's {_count(self._prompt, 'token')} fill no block of {size}: nothing of it can be shared."
+        return "Nothing of the prompt is in the cache yet."
 
     def preempted(self, event: Preempted) -> str:
         return (

@@ -155,6 +155,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
         "early_exit_layer": ("layers that guess", {}),
         "synthetic_acceptance_rate": ("guesses that are right", {}),
         "block_size": ("block size", {}),
+        "num_blocks": ("blocks in the pool", {}),
         "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
         "cache_priority": ("cache priority", {}),
     }

@@ -19,6 +19,7 @@ CHOICES: dict[str, dict[Any, str]] = {
     "kv_format": KV_FORMATS,
     "speculation": {name: drafter.label for name, drafter in DRAFTERS.items()},
     "block_size": {size: str(size) for size in (4, 8, 16, 32, 64)},
+    "pool_size": {size: f"{size:,}" for size in (256, 512, 1024, 2048)},
     "eviction": {"lru": "Least recently used", "priority": "Lowest priority"},
 }
 """The values of a setting that is one of a few, and how the page calls each."""
@@ -41,7 +42,9 @@ MAX_PROMPT = 4000
 class Settings:
     """The page's controls, with the values they start with. ``seed`` None: the engine picks one."""
 
-    prompt: str = "Once upon a time there was a poor miller who had three sons, and"
+    prompt: str = (
+        "Once upon a time there was a poor miller who had three sons, and when he grew old he said to the eldest,"
+    )
     pair: str = "matched"
     cache: bool = True
     kv_format: str = "auto"
@@ -53,6 +56,7 @@ class Settings:
     gamma: int = 4
     adaptive_window: bool = False
     block_size: int = 16
+    pool_size: int = 2048
     eviction: str = "lru"
     cache_priority: int = 0
     temperature: float = 0.8

@@ -112,7 +112,8 @@ class Budget:
         if setting.num_blocks and needed > setting.num_blocks:
             raise PromptError(
                 f"{end:,} tokens (a prompt of {prompt_tokens:,} and the output) need {needed:,} cache blocks of "
-                f"{setting.block_size}; the pool has {setting.num_blocks:,}. Raise num_blocks, or lower max_tokens."
+                f"{setting.block_size}; the pool has {setting.num_blocks:,}. Use a larger pool (num_blocks), or lower "
+                "max_tokens."
             )
 
     def pool_bytes(self, setting: PoolSetting) -> int:

@@ -49,6 +49,25 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     assert "Same engine settings" in lab.page.inner_text(".compared")
 
 
+def test_in_a_small_pool_what_was_cached_makes_room(visit: Visit) -> None:
+    lab = visit().open(prompt=TALE, max_tokens=160, speculation="off", prefix_caching=1, pool_size=256)
+    lab.run()
+    lab.finish()
+    kept = lab.seen()["blocks"]["cached"]
+    assert kept > 10
+    lab.page.fill("#prompt textarea", "The king's youngest daughter went down to the well, and there she saw")
+    lab.run()
+    lab.page.wait_for_function(
+        """kept => {
+          const count = (name) => document.querySelector("[data-chart=blocks] .plot").data
+            .find((trace) => trace.name === name).y.filter((y) => y !== null).length;
+          return count("live") > 16 - kept && count("cached") < kept;
+        }""",
+        arg=kept,
+    )
+    lab.finish()
+
+
 @pytest.mark.parametrize("speculation", ["ngram", "early_exit", "synthetic"])
 def test_every_drafter_guesses_and_says_who_it_is(visit: Visit, speculation: str) -> None:
     lab = visit().open(prompt=TALE, max_tokens=120, speculation=speculation, temperature=0)

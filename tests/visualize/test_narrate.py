@@ -67,6 +67,8 @@ def test_an_admission_tells_what_was_found() -> None:
     hit = "Found 48 of the prompt's 61 tokens in the cache: 3 blocks, nothing to compute for them."
     assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted(48)) == hit
     assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted()).startswith("Nothing of the prompt")
+    short = narrator(paged=True, enable_prefix_caching=True, block_size=64).admitted(admitted())
+    assert short == "The prompt's 61 tokens fill no block of 64: nothing of it can be shared."
     assert narrator().admitted(admitted(running=3)) == "Admitted: 3 sequences share the pool and every pass."
     assert narrator().admitted(admitted()) == ""
 

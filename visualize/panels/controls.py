@@ -26,6 +26,7 @@ SAYS = {
     "prefix_caching": "Prompts that begin alike share blocks.",
     "adaptive_window": "Guesses follow what is kept and what it costs.",
     "block_size": "Token slots in a cache block.",
+    "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
     "eviction": "Which cached prefix makes room for a new block.",
     "cache_priority": "Of the prefixes this run leaves behind.",
     "temperature": "0 always takes the likeliest token (greedy).",
@@ -83,6 +84,7 @@ def build() -> Controls:
         inputs["adaptive_window"] = _toggle("adaptive_window")
         with gr.Accordion("Pool", open=False, elem_id="pool"):
             inputs["block_size"] = _choice("block_size", "Block size")
+            inputs["pool_size"] = _choice("pool_size", "Pool size")
             inputs["eviction"] = _choice("eviction", "Eviction")
             inputs["cache_priority"] = _slider("cache_priority", "Cache priority", 1)
         with gr.Accordion("Sampling", open=False, elem_id="sampling"):
@@ -114,7 +116,16 @@ def to_settings(values: tuple[Any, ...]) -> Settings:
     Numbers come as the browser sends them: a whole one may be a float.
     """
     given = dict(zip(NAMES, values, strict=True))
-    for name in ("gamma", "early_exit_layer", "cache_priority", "block_size", "top_k", "max_tokens", "seed"):
+    for name in (
+        "gamma",
+        "early_exit_layer",
+        "cache_priority",
+        "block_size",
+        "pool_size",
+        "top_k",
+        "max_tokens",
+        "seed",
+    ):
         value = given[name]
         if isinstance(value, float) and math.isfinite(value) and value == int(value):
             given[name] = int(value)
@@ -140,6 +151,7 @@ _DEPENDENT = (
     "gamma",
     "adaptive_window",
     "block_size",
+    "pool_size",
     "eviction",
     "cache_priority",
 )
@@ -157,7 +169,7 @@ def _state(settings: Settings) -> dict[str, dict[str, Any]]:
     settings = replace(settings, **{name: NEUTRAL[name] for name in useless})
     reasons = {name: f"{reason[0].upper()}{reason[1:]}." for name, reason in useless.items()}
     if not settings.cache:
-        reasons["block_size"] = "Needs the KV cache: no cache, no blocks."
+        reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")
     if settings.speculation == "off":
         reasons |= dict.fromkeys(("gamma", "adaptive_window"), "Needs someone who guesses.")
     if not settings.prefix_caching:
