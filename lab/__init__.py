@@ -58,6 +58,9 @@ def load_engine(
     *,
     device: str | None = None,
     dtype: str = "auto",
+    max_num_seqs: int = 64,
+    max_num_batched_tokens: int | None = None,
+    kv_bytes: int | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode.
 
@@ -67,12 +70,14 @@ def load_engine(
             or "mismatched" beside the embedded target. None beside another target: no speculation.
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
         dtype: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float32 on a CPU.
+        max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
         UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
-        ConfigError: an unknown dtype.
+        ConfigError: an unknown dtype, or limits that are too low.
     """
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
     device = device or best_device()
     torch_dtype = resolve_dtype(dtype, device)
 
@@ -90,7 +95,7 @@ def load_engine(
         target_model, tokenizer = load(target, str(target))
         draft_name = str(draft)
     if draft is None:
-        return Engine(target_model, tokenizer)
+        return Engine(target_model, tokenizer, **limits)
     draft_model, draft_tokenizer = load(draft, draft_name)
     refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
-    return Engine(target_model, tokenizer, draft_model)
+    return Engine(target_model, tokenizer, draft_model, **limits)

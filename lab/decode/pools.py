@@ -62,7 +62,7 @@ class Pools:
         except Exception as error:
             if not isinstance(error, LabError):
                 log.exception("a step failed")
-            pool.failed += [(sequence, error) for sequence in pool.scheduler.running]
+            pool.failed += [(sequence, error) for sequence in pool.scheduler.running or pool.scheduler.waiting]
         failed, pool.failed = dict(pool.failed), []
         for sequence, error in failed.items():
             pool.scheduler.remove(sequence)

@@ -200,6 +200,16 @@ def test_an_identity_changes_with_weights_dtype_and_adapters():
     assert len(set(seen)) == len(seen)
 
 
+def test_a_request_that_cannot_even_be_scheduled_ends_with_an_error(monkeypatch):
+    """Whatever goes wrong, the engine does not turn on the spot."""
+    lab = tiny_models.engine("llama")
+    monkeypatch.setattr("lab.decode.scheduler.Scheduler._fits", lambda *_: 1 / 0)
+    run = lab.generate(PROMPTS[0], CONFIGS["paged"])
+    assert run.reason == "error"
+    assert "ZeroDivisionError" in run.finished.message
+    assert not lab.step()
+
+
 def test_every_request_ends_with_a_finished_event():
     lab = tiny_models.engine("llama", "good")
     requests = [lab.submit(prompt, CONFIGS["cached"], SamplingParams(max_tokens=3)) for prompt in PROMPTS]
