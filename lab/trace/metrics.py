@@ -21,8 +21,7 @@ class Metrics:
         elapsed_ms: from the run's beginning to its last event.
         ttft_ms: time to first token: from the beginning to the first commit.
         tokens_per_second: tokens after the first, over the time after the first.
-        itl_p50_ms, itl_p99_ms: inter-token latency. The tokens of one commit arrive
-            together; each counts as the time since the commit before, divided by their number.
+        itl_p50_ms, itl_p99_ms: inter-token latency (``inter_token_ms``).
         mean_acceptance_length: 1 + accepted / rounds that had proposals: tokens a round gives.
         draft_acceptance_rate: accepted proposals / proposals.
         acceptance_by_position: accepted at a position / rounds that had proposals.
@@ -58,10 +57,7 @@ def measure(events: Iterable[Event]) -> Metrics:
     generated = sum(len(commit.token_ids) for commit in commits)
     later = generated - len(commits[0].token_ids) if commits else 0
     decode_ms = commits[-1].t_ms - commits[0].t_ms if commits else 0.0
-    gaps: list[float] = []
-    for before, commit in itertools.pairwise(commits):
-        tokens = len(commit.token_ids)
-        gaps += [(commit.t_ms - before.t_ms) / tokens] * tokens
+    gaps = inter_token_ms(commits)
     rounds = len({event.step for event in proposed})
     window = max((event.position for event in proposed), default=-1) + 1
     by_position = np.bincount([event.position for event in accepted], minlength=window)
@@ -84,3 +80,16 @@ def measure(events: Iterable[Event]) -> Metrics:
         kv_used_bytes=max((step.kv_used_bytes for step in steps), default=0),
         peak_memory_bytes=max((step.memory_bytes for step in steps), default=0),
     )
+
+
+def inter_token_ms(events: Iterable[Event]) -> list[float]:
+    """Inter-token latency of every token after the first commit, in milliseconds.
+
+    The tokens of one commit arrive together; each counts as the time since the commit before, divided by
+    their number.
+    """
+    gaps: list[float] = []
+    for before, commit in itertools.pairwise(event for event in events if isinstance(event, Committed)):
+        tokens = len(commit.token_ids)
+        gaps += [(commit.t_ms - before.t_ms) / tokens] * tokens
+    return gaps
