@@ -1,5 +1,6 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
-KV format), ``ab`` (two settings, quality beside speed)."""
+KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
+adaptive window against fixed ones)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from lab.bench.ab import format_ab, run_ab
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.prompts import held_out_prompts, read_text
+from lab.bench.serve import format_serve, run_serve
 from lab.bench.settings import parse_config
+from lab.bench.window import format_window, run_window
 from lab.machine import describe_machine
 
 
@@ -45,6 +48,14 @@ def main() -> None:
     ab.add_argument("--temperature", type=float, default=0.0)
     ab.add_argument("--max-tokens", type=int, default=64)
     ab.add_argument("--repeats", type=int, default=3)
+    serve = bench("serve", _serve, "many requests at once against one after another, in time and in memory")
+    serve.add_argument("--requests", type=int, default=16)
+    serve.add_argument("--seed", type=int, default=0, help="of the lengths")
+    serve.add_argument("--repeats", type=int, default=3)
+    window = bench("window", _window, "the adaptive window against fixed ones")
+    window.add_argument("--mismatched", help="a draft that guesses badly; default: the embedded one")
+    window.add_argument("--max-tokens", type=int, default=96)
+    window.add_argument("--repeats", type=int, default=4)
     args = parser.parse_args()
 
     transformers_logging.set_verbosity_error()
@@ -60,8 +71,7 @@ def main() -> None:
 
 
 def _ladder(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    if engine.draft is None:
-        raise LabError("the ladder has a rung for speculation: name a --draft too")
+    _require_draft(engine)
     result = run_ladder(engine, args.max_tokens, args.repeats, _report)
     ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
     tables = format_rows(result["gammas"], "no speculation"), format_rows(result["ladder"], "cache"), ratios
@@ -94,6 +104,24 @@ def _ab(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
         report=_report,
     )
     return result, format_ab(result)
+
+
+def _serve(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    _require_draft(engine)
+    result = run_serve(engine, args.requests, args.seed, args.repeats, _report)
+    return result, format_serve(result)
+
+
+def _window(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    _require_draft(engine)
+    mismatched = load_engine(args.target, args.mismatched or "mismatched", device=args.device, dtype=args.dtype)
+    result = run_window(engine, mismatched, args.max_tokens, args.repeats, _report)
+    return result, format_window(result)
+
+
+def _require_draft(engine: Engine) -> None:
+    if engine.draft is None:
+        raise LabError("this bench has rows for speculation: name a --draft too")
 
 
 def _report(line: str) -> None:

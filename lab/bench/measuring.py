@@ -1,0 +1,108 @@
+"""What the benches on many requests measure, and how rows take turns."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+from lab.bench.workload import Job
+from lab.config import EngineConfig, LabError
+from lab.decode.engine import Engine
+from lab.trace.events import Admitted, Preempted, StepTimed
+from lab.trace.metrics import inter_token_ms
+from lab.trace.recorder import Run
+
+Figures = dict[str, float]
+"""Of one measurement, by name."""
+
+Measured = TypeVar("Measured")
+
+
+def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[Run], float]:
+    """Submit all jobs, wait for all; the runs and the seconds it took.
+
+    Raises:
+        LabError: one of them failed.
+    """
+    began = time.perf_counter()
+    requests = [engine.submit(job.prompt, config, job.sampling) for job in jobs]
+    runs = [request.result() for request in requests]
+    if engine.device.startswith("cuda"):
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+    for run in runs:
+        if run.reason == "error":
+            raise LabError(run.finished.message)
+    return runs, seconds
+
+
+def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
+    """All jobs, arriving together, on a fresh engine: throughput, latencies, and what was in flight."""
+    fresh = Engine(engine.target, engine.tokenizer, engine.draft, max_num_seqs=max_num_seqs)
+    runs, seconds = finish(fresh, jobs, config)
+    ttft = [run.metrics.ttft_ms for run in runs]
+    gaps = [gap for run in runs for gap in inter_token_ms(run.events)]
+    return latencies(sum(len(run.token_ids) for run in runs), seconds, ttft, gaps) | in_flight(runs)
+
+
+def latencies(tokens: int, seconds: float, ttft: list[float], gaps: list[float]) -> Figures:
+    """Tokens a second of the whole; percentiles of ``ttft`` (a request each) and ``gaps`` (between the tokens
+    of all requests), in milliseconds.
+    """
+    figures = {"tokens_per_second": tokens / seconds}
+    for name, values in (("ttft", ttft), ("itl", gaps)):
+        for percent in (50, 99):
+            figures[f"{name}_p{percent}_ms"] = float(np.percentile(values, percent))
+    return figures
+
+
+def in_flight(runs: list[Run]) -> Figures:
+    """Sequences in a step, slots that are reserved and not used, preemptions. Means are over the steps.
+
+    A step of n sequences is told n times, once to each, so it counts as n n-ths.
+    """
+    events = [event for run in runs for event in run.events]
+    told = [event for event in events if isinstance(event, StepTimed)]
+    steps = sum(1 / event.batch_sequences for event in told)
+    reserved = sum(event.kv_reserved_bytes for event in told)
+    wasted = reserved - sum(event.kv_used_bytes for event in told)
+    slot_bytes = runs[0].started.block_bytes / runs[0].config.block_size
+    return {
+        "most_sequences": max(event.running for event in events if isinstance(event, Admitted)),
+        "mean_sequences": len(told) / steps,
+        "wasted_slots": wasted / slot_bytes / steps,
+        "wasted_share": wasted / reserved,
+        "preemptions": sum(isinstance(event, Preempted) for event in events),
+    }
+
+
+def take_turns(
+    rows: dict[str, Callable[[], Measured]], repeats: int, report: Callable[[str], None]
+) -> dict[str, list[Measured]]:
+    """Call every row ``repeats`` times, interleaved in changing order, after once each to warm up."""
+    results: dict[str, list[Measured]] = {name: [] for name in rows}
+    order, shuffle = list(rows), random.Random(0).shuffle
+    for row in rows.values():
+        row()
+    for repeat in range(repeats):
+        shuffle(order)
+        for name in order:
+            results[name].append(rows[name]())
+        report(f"  repeat {repeat + 1} of {repeats} done")
+    return results
+
+
+def summarise(samples: list[Figures]) -> Figures:
+    """Medians, and quartiles of the tokens a second."""
+    rates = [figures["tokens_per_second"] for figures in samples]
+    lower, upper = map(float, np.percentile(rates, (25, 75)))
+    return {name: statistics.median(figures[name] for figures in samples) for name in samples[0]} | {
+        "lower": lower,
+        "upper": upper,
+    }

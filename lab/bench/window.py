@@ -1,0 +1,133 @@
+"""The adaptive window against fixed ones, over a mix in which no fixed one is best everywhere.
+
+- easy: stories, greedy, the draft that was distilled from the target. Its text soon repeats itself.
+- middling: the same draft, program code at temperature 1.5: nothing either model has read much of.
+- hard: stories, greedy, a draft that knows another language only: it is all but never right.
+
+A large window suits the first, a small one the second, none the third. One request
+at a time. Every setting has engines of its own, so that the adaptive one knows no
+costs but those of its own steps. Settings take turns on each request.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from lab.bench.ladder import PROMPTS
+from lab.bench.measuring import finish, take_turns
+from lab.bench.workload import Job
+from lab.config import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
+
+GAMMAS = (1, 2, 3, 4, 6, 8)
+STORIES = PROMPTS[:3]
+CODE = (
+    "def read(self, size=-1):\n    if self.closed:\n        raise ValueError(",
+    "import os\nimport sys\n\nclass Parser:\n    def __init__(self, name):\n        self.",
+    "for i in range(len(values)):\n    if values[i] > limit:\n        ",
+)
+ADAPTIVE = "adaptive"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of requests in the mix."""
+
+    engine: Engine
+    prompts: tuple[str, ...]
+    temperature: float
+
+
+def mix(engine: Engine, mismatched: Engine) -> dict[str, Kind]:
+    return {
+        "easy": Kind(engine, STORIES, 0.0),
+        "middling": Kind(engine, CODE, 1.5),
+        "hard": Kind(mismatched, STORIES, 0.0),
+    }
+
+
+def window_configs() -> dict[str, EngineConfig]:
+    fixed = {f"gamma {g}": EngineConfig(speculative="draft", num_speculative_tokens=g) for g in GAMMAS}
+    adaptive = EngineConfig(speculative="draft", num_speculative_tokens=max(GAMMAS), adaptive_window=True)
+    return {"off": EngineConfig()} | fixed | {ADAPTIVE: adaptive}
+
+
+def run_window(
+    engine: Engine, mismatched: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]
+) -> dict[str, object]:
+    """Time every setting on every request of the mix.
+
+    Returns:
+        A JSON-ready dict: ``rows`` (tokens a second of the whole mix with quartiles over repeats, and of
+        each kind), and the adaptive window's ratios to the worst and the best fixed one.
+    """
+    kinds = mix(engine, mismatched)
+    calls: dict[tuple[str, str, int], Callable[[], tuple[int, float]]] = {}
+    for name, config in window_configs().items():
+        for kind, some in kinds.items():
+            own = Engine(some.engine.target, some.engine.tokenizer, some.engine.draft)
+            for i, prompt in enumerate(some.prompts):
+                sampling = SamplingParams(max_tokens=max_tokens, temperature=some.temperature, seed=i, ignore_eos=True)
+                calls[name, kind, i] = partial(timed, own, Job(prompt, sampling), config)
+    times = take_turns(calls, repeats, report)
+
+    def rates(name: str, wanted: set[str]) -> list[float]:
+        """Of each repeat: all tokens of the kinds wanted over all their time."""
+        some = [times[key] for key in times if key[0] == name and key[1] in wanted]
+        return [sum(n for n, _ in again) / sum(s for _, s in again) for again in zip(*some, strict=True)]
+
+    rows = {}
+    for name in window_configs():
+        lower, median, upper = map(float, np.percentile(rates(name, set(kinds)), (25, 50, 75)))
+        by_kind = {kind: statistics.median(rates(name, {kind})) for kind in kinds}
+        rows[name] = {"mix": median, "lower": lower, "upper": upper} | by_kind
+    return {
+        "max_tokens": max_tokens,
+        "repeats": repeats,
+        "dtype": engine.dtype,
+        "target": engine.target.name,
+        "mix": {
+            kind: {"draft": some.engine.draft.name, "temperature": some.temperature, "prompts": some.prompts}
+            for kind, some in kinds.items()
+        },
+        "unit": "output tokens a second: all tokens / all time of a repeat, medians over repeats, quartiles of the mix",
+        "rows": rows,
+        "ratios": {part: against_fixed(rows, part) for part in ("mix", *kinds)},
+    }
+
+
+def timed(engine: Engine, job: Job, config: EngineConfig) -> tuple[int, float]:
+    """Tokens and seconds of one request."""
+    (run,), seconds = finish(engine, [job], config)
+    return len(run.token_ids), seconds
+
+
+def against_fixed(rows: dict[str, dict[str, float]], part: str) -> dict[str, float | str]:
+    """The adaptive window's speed on a part of the mix, to that of the worst and the best fixed one."""
+    fixed = {name: row[part] for name, row in rows.items() if name != ADAPTIVE}
+    worst, best = min(fixed, key=fixed.__getitem__), max(fixed, key=fixed.__getitem__)
+    return {
+        "worst": worst,
+        "to_worst": rows[ADAPTIVE][part] / fixed[worst],
+        "best": best,
+        "to_best": rows[ADAPTIVE][part] / fixed[best],
+    }
+
+
+def format_window(result: dict) -> str:
+    kinds = list(result["mix"])
+    lines = [f"{'tokens/s':12} {'the mix':>8}   quartiles    " + "".join(f"{kind:>10}" for kind in kinds)]
+    for name, row in result["rows"].items():
+        quartiles = f"{row['lower']:.0f} to {row['upper']:.0f}"
+        lines.append(f"{name:12} {row['mix']:8.1f}   {quartiles:12}" + "".join(f"{row[k]:10.1f}" for k in kinds))
+    for part, found in result["ratios"].items():
+        lines.append(
+            f"adaptive, {part}: {found['to_worst']:.2f} of the worst fixed ({found['worst']}), "
+            f"{found['to_best']:.2f} of the best fixed ({found['best']})"
+        )
+    return "\n".join(lines)

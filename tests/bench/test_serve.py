@@ -1,0 +1,161 @@
+"""The serving bench measures what it says, on models small enough to wait for."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+
+import pytest
+
+from lab import EngineConfig, LabError
+from lab.bench import serve as bench
+from lab.bench.ladder import PROMPTS as OPENINGS
+from lab.bench.measuring import finish, in_flight, latencies, serve, summarise, take_turns
+from lab.bench.stock_batching import serve_stock
+from lab.bench.workload import Lengths, exactly, write
+from lab.trace.events import StepTimed
+from tests import tiny_models
+
+PROMPTS = ["The king", "A fox went out", "Long ago, by the side of the sea, a fisherman"]
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+def test_lengths_have_a_long_tail_and_follow_the_seed():
+    lengths = Lengths(median=48, sigma=0.8, shortest=1, longest=10_000)
+    drawn = lengths.draw(4000, seed=0)
+    assert drawn == lengths.draw(4000, seed=0) != lengths.draw(4000, seed=1)
+    # The standard error of the logarithms' mean is 0.8 / sqrt(4000) = 0.013, of their deviation 0.009.
+    logarithms = [math.log(length) for length in drawn]
+    assert statistics.mean(logarithms) == pytest.approx(math.log(48), abs=0.06)
+    assert statistics.stdev(logarithms) == pytest.approx(0.8, abs=0.04)
+    assert max(drawn) > 5 * statistics.median(drawn)
+    assert set(Lengths(median=10, sigma=2.0, shortest=8, longest=12).draw(200, 0)) == {8, 9, 10, 11, 12}
+
+
+def test_prompts_have_the_lengths_asked_for(lab):
+    lengths = [3, 40, 11]
+    openings = [len(lab.tokenizer(opening)["input_ids"]) for opening in OPENINGS[:3]]
+    texts = write(lab, lengths)
+    assert texts == write(lab, lengths)
+    runs, _ = finish(lab, exactly(texts, [1] * 3), EngineConfig())
+    for run, opening, length in zip(runs, openings, lengths, strict=True):
+        # A random model's bytes need not be valid text, and what is not is written as three bytes.
+        assert opening + length / 4 <= len(run.prompt_token_ids) <= opening + 3 * length
+
+
+def test_one_at_a_time_and_all_at_once_do_the_same_work(lab):
+    jobs = exactly(PROMPTS, [5, 9, 17])
+    alone = serve(lab, jobs, EngineConfig(), max_num_seqs=1)
+    together = serve(lab, jobs, EngineConfig(), max_num_seqs=3)
+    assert alone["most_sequences"] == alone["mean_sequences"] == 1
+    assert together["most_sequences"] == 3
+    # All prompts fit in the first step, so there are as many steps as the longest output has tokens.
+    assert together["mean_sequences"] == pytest.approx((5 + 9 + 17) / 17)
+    assert alone["preemptions"] == together["preemptions"] == 0
+
+
+def test_time_to_first_token_counts_waiting():
+    runs, _ = finish(tiny_models.engine("llama", max_num_seqs=1), exactly(PROMPTS, [8, 8, 8]), EngineConfig())
+    waited = 0.0
+    for run in runs:
+        # All had arrived before the first step, so those before it ran while it waited.
+        assert run.metrics.ttft_ms > waited
+        waited += sum(event.total_ms for event in run.events if isinstance(event, StepTimed))
+
+
+def test_waste_is_what_is_reserved_and_not_used(lab):
+    (run,), _ = finish(lab, exactly(["abcdefgh"], [24]), EngineConfig(block_size=16))
+    found = in_flight([run])
+    # Two blocks of 16 slots are reserved for 32 tokens; after step k, 8 + k of them hold keys and values.
+    steps = sum(isinstance(event, StepTimed) for event in run.events)
+    assert steps == 24
+    assert found["wasted_slots"] == pytest.approx(statistics.mean(32 - (8 + k) for k in range(steps)))
+    assert found["wasted_share"] == pytest.approx(found["wasted_slots"] / 32)
+    (paged,), _ = finish(lab, exactly(["abcdefgh"], [24]), EngineConfig(block_size=16, paged=True))
+    assert in_flight([paged])["wasted_slots"] < found["wasted_slots"]
+
+
+def test_transformers_decodes_the_same_tokens_each_to_its_own_length(lab):
+    """Otherwise the rows would compare different work."""
+    jobs = exactly(PROMPTS, [5, 9, 17])
+    runs, _ = finish(lab, jobs, EngineConfig())
+    stock = serve_stock(lab, jobs, max_batch_tokens=512)
+    assert stock.outputs == [run.token_ids for run in runs]
+    assert len(stock.ttft) == 3
+    assert len(stock.gaps) == 4 + 8 + 16
+    assert all(0 < ttft <= 1000 * stock.seconds for ttft in stock.ttft)
+
+
+def test_a_failed_request_is_not_measured(lab, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no kernel")
+
+    monkeypatch.setattr("lab.decode.pool.forward", broken)
+    with pytest.raises(LabError, match="no kernel"):
+        finish(lab, exactly(PROMPTS[:1], [4]), EngineConfig())
+
+
+def test_percentiles_and_medians():
+    figures = latencies(tokens=50, seconds=2.0, ttft=[1.0, 2.0, 3.0], gaps=[5.0] * 99 + [105.0])
+    assert figures["tokens_per_second"] == 25
+    assert figures["ttft_p50_ms"] == 2
+    assert figures["itl_p50_ms"] == 5
+    assert 5 < figures["itl_p99_ms"] <= 105
+    some = summarise([{"tokens_per_second": rate, "preemptions": 2} for rate in (10.0, 50.0, 20.0)])
+    assert some == {"tokens_per_second": 20, "preemptions": 2, "lower": 15, "upper": 35}
+
+
+def test_rows_take_turns():
+    order: list[str] = []
+    rows = {name: lambda name=name: order.append(name) for name in "abc"}
+    results = take_turns(rows, 5, lambda line: None)
+    assert {name: len(some) for name, some in results.items()} == {"a": 5, "b": 5, "c": 5}
+    rounds = ["".join(order[i : i + 3]) for i in range(0, len(order), 3)]
+    assert all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert len(set(rounds)) > 1
+
+
+def test_where_speculation_stops_paying(monkeypatch):
+    monkeypatch.setattr(bench, "SIZES", (1, 2, 4, 8))
+
+    def found(*ratios: float) -> object:
+        growth = {}
+        for size, value in zip(bench.SIZES, ratios, strict=True):
+            growth[bench.growth_name(size, 0.0, "off")] = {"tokens_per_second": 100.0}
+            growth[bench.growth_name(size, 0.0, "draft")] = {"tokens_per_second": 100.0 * value}
+        return bench.speculation(growth, 0.0)["stops_paying_at"]
+
+    assert found(2.0, 1.5, 0.9, 0.8) == 4
+    assert found(2.0, 0.9, 1.1, 0.8) == 8  # once below is not for good
+    assert found(2.0, 1.5, 1.2, 1.1) is None
+    assert found(0.9, 0.8, 0.7, 0.6) == 1
+
+
+def test_the_whole_bench(lab, monkeypatch):
+    monkeypatch.setattr(bench, "SIZES", (1, 4))
+    monkeypatch.setattr(bench, "TEMPERATURES", (0.0,))
+    monkeypatch.setattr(bench, "GROWTH_TOKENS", 8)
+    monkeypatch.setattr(bench, "SHARED_TOKENS", 32)
+    monkeypatch.setattr(bench, "PARAGRAPH_TOKENS", 48)
+    monkeypatch.setattr(bench, "Lengths", lambda: Lengths(median=8, sigma=0.5, shortest=4, longest=20))
+    lines: list[str] = []
+    result = json.loads(json.dumps(bench.run_serve(lab, 4, 0, 1, lines.append)))
+    assert lines
+    shared = result["throughput"]
+    assert shared["batched paged"]["most_sequences"] == 4
+    assert result["memory_setting"]["num_blocks"] < result["memory_setting"]["blocks_all_fill"]
+    memory = result["memory"]
+    assert memory["contiguous, the most"]["most_sequences"] < memory["paged"]["most_sequences"]
+    assert memory["contiguous, the most"]["wasted_share"] > memory["paged"]["wasted_share"]
+    assert memory["contiguous, the most"]["preemptions"] == 0
+    ratio = result["ratios"]["batched paged / one after another"]
+    rates = {name: row["tokens_per_second"] for name, row in shared.items()}
+    assert ratio == pytest.approx(rates["batched paged"] / rates["one after another"])
+    text = bench.format_serve(result)
+    for name in (*shared, *memory, *result["ratios"]):
+        assert name in text

@@ -1,0 +1,38 @@
+"""The bench of the adaptive window compares like with like."""
+
+from __future__ import annotations
+
+import json
+
+from lab.bench import window as bench
+from tests import tiny_models
+
+
+def test_every_setting_is_timed_on_every_kind(monkeypatch):
+    monkeypatch.setattr(bench, "GAMMAS", (1, 3))
+    lines: list[str] = []
+    good, bad = tiny_models.engine("llama", "good"), tiny_models.engine("llama", "bad")
+    result = json.loads(json.dumps(bench.run_window(good, bad, max_tokens=6, repeats=2, report=lines.append)))
+    assert lines
+    assert list(result["rows"]) == ["off", "gamma 1", "gamma 3", "adaptive"]
+    assert [kind["draft"] for kind in result["mix"].values()] == ["good", "good", "bad"]
+    for row in result["rows"].values():
+        assert 0 < row["lower"] <= row["mix"] <= row["upper"]
+        assert min(row[kind] for kind in result["mix"]) > 0
+    assert set(result["ratios"]) == {"mix", "easy", "middling", "hard"}
+    text = bench.format_window(result)
+    for name in (*result["rows"], *result["ratios"]):
+        assert name in text
+
+
+def test_the_adaptive_window_is_set_against_the_worst_and_the_best_fixed_one():
+    rows = {"off": {"mix": 100.0}, "gamma 1": {"mix": 80.0}, "gamma 3": {"mix": 120.0}, "adaptive": {"mix": 150.0}}
+    found = bench.against_fixed(rows, "mix")
+    assert found == {"worst": "gamma 1", "to_worst": 1.875, "best": "gamma 3", "to_best": 1.25}
+
+
+def test_only_the_adaptive_setting_adapts():
+    configs = bench.window_configs()
+    assert [name for name, config in configs.items() if config.adaptive_window] == ["adaptive"]
+    assert configs["adaptive"].num_speculative_tokens == max(bench.GAMMAS)
+    assert configs["off"].speculative == "off"
