@@ -4,14 +4,15 @@ With acceptance probability a, a round of g proposals gives (1 - a^(g + 1)) / (1
 tokens on average (Leviathan et al., 2211.17192, equation 1) and takes the time of g proposals and of
 one pass over g + 1 tokens a sequence. The adaptive window is the g with the best quotient: what
 Leviathan's section 3.5 does with constants, Liu et al. (2406.14066) do with measured times
-("goodput"), and so it is done here. Acceptance is that of recent rounds, times are medians of
+("goodput"), and so it is done here. Acceptance is that of recent rounds, times are those of
 recent steps.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,13 +20,16 @@ import numpy as np
 
 FORGET = 0.9
 """What a round leaves of the weight of those before it in the estimate of acceptance."""
-PROBE_EVERY = 16
+PROBE_EVERY = 32
 """Rounds after which a window of 0 is tried at 1: what is never proposed is never accepted."""
-RELUCTANCE = 1.03
+AGEING = 0.5
+"""What is left then of the weight of all rounds before: they are long ago, and a few good probes shall count."""
+RELUCTANCE = 1.05
 """A new window must promise so much more than the present one: measurements are noisy."""
-RECENT = 64
+RECENT = 128
 """Steps that a measured time is taken from."""
 REFIT_EVERY = 8
+"""Steps; the first so many are each taken into account at once."""
 
 
 def tokens_per_round(acceptance: float, gamma: int) -> float:
@@ -36,16 +40,20 @@ def tokens_per_round(acceptance: float, gamma: int) -> float:
 class Costs:
     """Measured times of a pool's steps, in milliseconds.
 
-    A pass of the target is taken to cost a constant and so much a token: a line through the medians
-    of the sizes seen, which is near enough over the few tokens of a decode or verify step. Before two sizes
-    have been seen more tokens seem free, and so a larger window is tried.
+    A pass of the target is taken to cost a constant and so much a token, which is near enough over the few
+    tokens of a decode or verify step. The line is the one of Theil and Sen (Sen 1968): its slope is the
+    median of the slopes of all pairs of steps, so that steps which something else slowed down do not bend it. A
+    pair counts by the reciprocal of its larger step: prompts would bend it too, the first in a cold cache most
+    of all. Until a second size is known, a pass is taken to cost so much a token and nothing else; so a smaller
+    window is tried.
     """
 
     def __init__(self) -> None:
         self._passes: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._proposals: deque[float] = deque(maxlen=RECENT)
         self._seen = 0
-        self._fit = (0.0, 0.0, 0.0)  # of a proposal, of a pass, of a token more in it
+        self._slope = math.inf
+        self._fit: tuple[float, float, float] | None = None  # of a proposal, of a pass, of a token more in it
 
     def observe(self, tokens: int, pass_ms: float, window: int, draft_ms: float) -> None:
         """A pass over ``tokens`` took ``pass_ms``; before it, ``window`` proposals a sequence took ``draft_ms``."""
@@ -53,30 +61,39 @@ class Costs:
         if window:
             self._proposals.append(draft_ms / window)
         self._seen += 1
+        if self._seen <= REFIT_EVERY or self._seen % REFIT_EVERY == 0:
+            self._fit = None
 
     def proposal_ms(self) -> float:
         """One proposal for every sequence of the batch."""
-        return self._line()[0]
+        return self._fitted()[0]
 
     def pass_ms(self, tokens: int) -> float:
         """A pass of the target over ``tokens``."""
-        _, base, slope = self._line()
+        _, base, slope = self._fitted()
         return base + slope * tokens
 
-    def _line(self) -> tuple[float, float, float]:
-        if self._seen % REFIT_EVERY == 0 or not self._fit[1]:
-            by_size: dict[int, list[float]] = defaultdict(list)
-            for tokens, ms in self._passes:
-                by_size[tokens].append(ms)
-            sizes = np.array(list(by_size), dtype=float)
-            times = np.array([statistics.median(some) for some in by_size.values()])
-            weights = np.sqrt([len(some) for some in by_size.values()])
-            slope = max(0.0, float(np.polyfit(sizes, times, 1, w=weights)[0])) if len(sizes) > 1 else 0.0
-            centre, level = (float(np.average(values, weights=weights**2)) for values in (sizes, times))
-            slope = min(slope, level / centre)  # no pass takes less than no time
+    def _fitted(self) -> tuple[float, float, float]:
+        if self._fit is None:
+            sizes, times = np.array(self._passes, dtype=float).T
+            self._slope = _slope(sizes, times, self._slope)
+            slope = min(self._slope, float(np.median(times / sizes)))  # the constant is not negative
             proposal = statistics.median(self._proposals) if self._proposals else 0.0
-            self._fit = (proposal, level - slope * centre, slope)
+            self._fit = (proposal, max(0.0, float(np.median(times - slope * sizes))), slope)
         return self._fit
+
+
+def _slope(sizes: np.ndarray, times: np.ndarray, otherwise: float) -> float:
+    """The weighted median of the slopes of all pairs of points, at least 0; ``otherwise`` if all have one size."""
+    first, second = np.triu_indices(len(sizes), 1)
+    apart = sizes[first] != sizes[second]
+    if not apart.any():
+        return otherwise
+    first, second = first[apart], second[apart]
+    slopes = (times[first] - times[second]) / (sizes[first] - sizes[second])
+    order = np.argsort(slopes)
+    weight = np.cumsum(1 / np.maximum(sizes[first], sizes[second])[order])
+    return max(0.0, float(slopes[order][np.searchsorted(weight, weight[-1] / 2)]))
 
 
 def best_window(acceptance: float, most: int, round_ms: Callable[[int], float]) -> int:
@@ -133,4 +150,5 @@ class Window:
             self.gamma = best
         elif before == 0 and self._rounds % PROBE_EVERY == 0:
             self.gamma = 1
+            self._accepted, self._judged = AGEING * self._accepted, AGEING * self._judged
         return self.gamma != before
