@@ -11,7 +11,6 @@ recent steps.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +23,14 @@ PROBE_EVERY = 32
 """Rounds after which a window of 0 is tried at 1: what is never proposed is never accepted."""
 AGEING = 0.5
 """What is left then of the weight of all rounds before: they are long ago, and a few good probes shall count."""
+PRIOR = (2.0, 4.0)
+"""Accepted and judged proposals that a request seems to have had before its first: one bad round is no verdict."""
 RELUCTANCE = 1.05
 """A new window must promise so much more than the present one: measurements are noisy."""
 RECENT = 128
-"""Steps that a measured time is taken from."""
+"""Measurements that a line is drawn from."""
 REFIT_EVERY = 8
-"""Steps; the first so many are each taken into account at once."""
+"""Measurements; the first so many are each taken into account at once."""
 
 
 def tokens_per_round(acceptance: float, gamma: int) -> float:
@@ -37,50 +38,66 @@ def tokens_per_round(acceptance: float, gamma: int) -> float:
     return sum(acceptance**i for i in range(gamma + 1))
 
 
-class Costs:
-    """Measured times of a pool's steps, in milliseconds.
+class Line:
+    """Milliseconds by size: a constant and so much for each one more, from recent measurements.
 
-    A pass of the target is taken to cost a constant and so much a token, which is near enough over the few
-    tokens of a decode or verify step. The line is the one of Theil and Sen (Sen 1968): its slope is the
-    median of the slopes of all pairs of steps, so that steps which something else slowed down do not bend it. A
-    pair counts by the reciprocal of its larger step: prompts would bend it too, the first in a cold cache most
-    of all. Until a second size is known, a pass is taken to cost so much a token and nothing else; so a smaller
-    window is tried.
+    It is the line of Theil and Sen (Sen 1968): its slope is the median of the slopes of all pairs of
+    points, so that steps which something else slowed down do not bend it. A pair counts by the reciprocal of
+    its larger size: prompts would bend the line too, the first in a cold cache most of all. Until a second size
+    is known, there is taken to be no constant; so a smaller window is tried.
     """
 
     def __init__(self) -> None:
-        self._passes: deque[tuple[int, float]] = deque(maxlen=RECENT)
-        self._proposals: deque[float] = deque(maxlen=RECENT)
+        self._points: deque[tuple[int, float]] = deque(maxlen=RECENT)
         self._seen = 0
         self._slope = math.inf
-        self._fit: tuple[float, float, float] | None = None  # of a proposal, of a pass, of a token more in it
+        self._fit: tuple[float, float] | None = (0.0, 0.0)
 
-    def observe(self, tokens: int, pass_ms: float, window: int, draft_ms: float) -> None:
-        """A pass over ``tokens`` took ``pass_ms``; before it, ``window`` proposals a sequence took ``draft_ms``."""
-        self._passes.append((tokens, pass_ms))
-        if window:
-            self._proposals.append(draft_ms / window)
+    def observe(self, size: int, ms: float) -> None:
+        self._points.append((size, ms))
         self._seen += 1
         if self._seen <= REFIT_EVERY or self._seen % REFIT_EVERY == 0:
             self._fit = None
 
-    def proposal_ms(self) -> float:
-        """One proposal for every sequence of the batch."""
-        return self._fitted()[0]
+    def ms(self, size: int) -> float:
+        """0 before anything is measured."""
+        if self._fit is None:
+            sizes, times = np.array(self._points, dtype=float).T
+            self._slope = _slope(sizes, times, self._slope)
+            slope = min(self._slope, float(np.median(times / sizes)))  # the constant is not negative
+            self._fit = (max(0.0, float(np.median(times - slope * sizes))), slope)
+        constant, slope = self._fit
+        return constant + slope * size
+
+
+class Costs:
+    """Measured times of a pool's steps, in milliseconds.
+
+    Both are near enough to lines over the few tokens of a round: a pass of the target by the tokens in it,
+    drafting by the proposals.
+    """
+
+    def __init__(self) -> None:
+        self._passes = Line()
+        self._drafts = Line()
+
+    def observe(self, tokens: int, pass_ms: float, window: int, draft_ms: float) -> None:
+        """A pass over ``tokens`` took ``pass_ms``; before it, ``window`` proposals a sequence took ``draft_ms``."""
+        self._passes.observe(tokens, pass_ms)
+        if window:
+            self._drafts.observe(window, draft_ms)
 
     def pass_ms(self, tokens: int) -> float:
         """A pass of the target over ``tokens``."""
-        _, base, slope = self._fitted()
-        return base + slope * tokens
+        return self._passes.ms(tokens)
 
-    def _fitted(self) -> tuple[float, float, float]:
-        if self._fit is None:
-            sizes, times = np.array(self._passes, dtype=float).T
-            self._slope = _slope(sizes, times, self._slope)
-            slope = min(self._slope, float(np.median(times / sizes)))  # the constant is not negative
-            proposal = statistics.median(self._proposals) if self._proposals else 0.0
-            self._fit = (proposal, max(0.0, float(np.median(times - slope * sizes))), slope)
-        return self._fit
+    def draft_ms(self, window: int) -> float:
+        """``window`` proposals for every sequence of the batch."""
+        return self._drafts.ms(window) if window else 0.0
+
+    def proposal_ms(self) -> float:
+        """One proposal for every sequence, the first of a round."""
+        return self.draft_ms(1)
 
 
 def _slope(sizes: np.ndarray, times: np.ndarray, otherwise: float) -> float:
@@ -114,8 +131,8 @@ class Window:
     adaptive: bool
     gamma: int = 0
     _rounds: int = 0
-    _accepted: float = 0.0
-    _judged: float = 0.0
+    _accepted: float = PRIOR[0]
+    _judged: float = PRIOR[1]
 
     def __post_init__(self) -> None:
         self.gamma = self.most
@@ -123,7 +140,7 @@ class Window:
     @property
     def acceptance(self) -> float:
         """Accepted of judged proposals in recent rounds; a half before there are any."""
-        return (self._accepted + 0.5) / (self._judged + 1)
+        return self._accepted / self._judged
 
     def observe(self, accepted: int, judged: int, sequences: int, costs: Costs) -> bool:
         """After a round: of ``judged`` proposals ``accepted`` were kept, in a batch of ``sequences``.
@@ -140,7 +157,7 @@ class Window:
             self._judged = FORGET * self._judged + judged
 
         def round_ms(gamma: int) -> float:
-            return gamma * costs.proposal_ms() + costs.pass_ms(sequences * (gamma + 1))
+            return costs.draft_ms(gamma) + costs.pass_ms(sequences * (gamma + 1))
 
         def promise(gamma: int) -> float:
             return tokens_per_round(self.acceptance, gamma) / round_ms(gamma)

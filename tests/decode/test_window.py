@@ -96,8 +96,8 @@ def test_a_fixed_window_stays():
 def test_it_settles_where_theory_says(acceptance, sequences):
     """Its windows promise, at the true acceptance, nearly what the best one does.
 
-    The mean share over 20 scripts of 200 rounds after 100. With these seeds it was 0.978 at worst. Between
-    scripts it spread by at most 0.026, so the mean of 20 by 0.006: 0.95 is more than four of those below. It can
+    The mean share over 20 scripts of 200 rounds after 100. With these seeds it was 0.957 at worst. Between
+    scripts it spread by at most 0.024, so the mean of 20 by 0.0054: 0.93 is five of those below. It can
     fail: no single window passes (next test).
     """
     best = max(rate(acceptance, gamma, sequences) for gamma in range(MOST + 1))
@@ -107,7 +107,7 @@ def test_it_settles_where_theory_says(acceptance, sequences):
         script.run(acceptance, 100)
         gammas = script.run(acceptance, 200)
         shares.append(statistics.mean(rate(acceptance, gamma, sequences) for gamma in gammas) / best)
-    assert statistics.mean(shares) > 0.95
+    assert statistics.mean(shares) > 0.93
 
 
 def test_no_fixed_window_settles_so():
@@ -116,11 +116,11 @@ def test_no_fixed_window_settles_so():
             rate(acceptance, gamma) / max(rate(acceptance, other) for other in range(MOST + 1))
             for acceptance in (0.02, 0.3, 0.5, 0.7, 0.85, 0.95)
         ]
-        assert min(shares) < 0.95
+        assert min(shares) < 0.93
 
 
 def test_it_stops_proposing_when_the_draft_is_worthless_and_comes_back_when_it_is_good_again():
-    """From 0.85 to 0.02 and back, 40 times. With these seeds it fell in at most 41 rounds and rose in at most 29."""
+    """From 0.85 to 0.02 and back, 40 times. With these seeds it fell in at most 37 rounds and rose in at most 72."""
     fell, rose = [], []
     for seed in range(40):
         script = Script(seed)
@@ -180,7 +180,7 @@ def observed(seed: int, *, noise: float, stalls: float) -> Costs:
 def test_costs_find_the_line_in_noisy_times(stalls):
     """10% noise, and every tenth time 20 times too long.
 
-    With these seeds one fit in 30 spread by at most 3%, their mean was off by at most 2.2%; a plain mean of
+    With these seeds a fit spread by at most 3.2%, their mean was off by at most 2.2%; a plain mean of
     the times with stalls would be off by 190%.
     """
     fits = [observed(seed, noise=0.1, stalls=stalls) for seed in range(30)]
