@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
@@ -20,6 +22,71 @@ def test_the_ladder_is_the_recorded_one():
         row = recorded[name]
         assert [int(median), int(lower), int(upper)] == [round(row[key]) for key in ("median", "lower", "upper")]
         assert float(ratio) == round(row["median"] / base, 2)
+
+
+def record(bench: str) -> dict:
+    return json.loads((ROOT / f"docs/bench/{bench}-cpu.json").read_text("utf-8"))
+
+
+def serving() -> list[str]:
+    rows = []
+    for name, row in record("serve")["throughput"].items():
+        gaps = f"{row['itl_p50_ms']:.1f} / {row['itl_p99_ms']:.1f}"
+        flying = f"{row['mean_sequences']:.1f}" if "mean_sequences" in row else ""
+        rows.append(f"| {name} | {row['tokens_per_second']:.0f} | {row['ttft_p50_ms']:.0f} | {gaps} | {flying} |")
+    return rows
+
+
+def growth() -> list[str]:
+    result = record("serve")
+
+    def cell(size: str, temperature: str) -> str:
+        off, on = (
+            result["growth"][f"{size} at once, temperature {temperature}, speculation {way}"]["tokens_per_second"]
+            for way in ("off", "draft")
+        )
+        return f"{off:.0f}, {on:.0f}: {on / off:.2f}"
+
+    sizes = result["speculation"]["temperature 0"]["ratio_by_size"]
+    return [f"| {size} | {cell(size, '0')} | {cell(size, '0.8')} |" for size in sizes]
+
+
+def memory() -> list[str]:
+    return [
+        f"| {name} | {row['most_sequences']} | {row['mean_sequences']:.1f} | {row['wasted_share']:.0%} "
+        f"| {row['preemptions']} | {row['tokens_per_second']:.0f} |"
+        for name, row in record("serve")["memory"].items()
+    ]
+
+
+def formats() -> list[str]:
+    rows = []
+    for row in record("kv-error")["formats"]:
+        off = f"{row['key_error']:.2%} | {row['value_error']:.2%}"
+        rows.append(
+            f"| {row['kv_dtype']} | {row['bytes_per_token']:,} | {off} | {row['perplexity']:.2f} "
+            f"| {row['kl']['value']:.2g} |"
+        )
+    return rows
+
+
+@pytest.mark.parametrize("table", [serving, growth, memory, formats], ids=lambda table: table.__name__)
+def test_every_row_is_the_recorded_one(table):
+    for row in table():
+        assert row + "\n" in README
+
+
+def test_the_figures_in_sentences_are_the_recorded_ones():
+    serve, window = record("serve"), record("window")["ratios"]["mix"]
+    text = " ".join(README.split())
+    one_length = serve["ratios"]["16 of one length at once / one"]
+    mixed = serve["ratios"]["batched paged / one after another"]
+    left = serve["throughput"]["batched paged"]["mean_sequences"]
+    assert f"give {one_length:.1f} times the tokens a second of one" in text
+    assert f"only {mixed:.1f}, because on average only {left:.0f} are left" in text
+    assert f"{window['to_best']:.2f} times the best fixed gamma ({window['best']})" in text
+    assert f"{window['to_worst']:.2f} times the worst ({window['worst']})" in text
+    assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
 
 
 def test_the_space_uses_the_pinned_gradio():
