@@ -125,7 +125,8 @@ def growth_name(size: int, temperature: float, speculative: str) -> str:
 def memory_rows(engine: Engine, prompts: list[str]) -> tuple[Rows, dict[str, object]]:
     """Every request writes one paragraph, and nobody knows before how long it gets: the model's own long tail.
 
-    A seed settles a text in any company and any cache, so all rows do the same work:
+    A seed settles a text in any company and any cache, but for a draw within rounding of another token
+    (1e-7: seen once in 2,000 tokens), so all rows do the same work or nearly:
 
     - contiguous, the most: a request reserves the most it may need, as it has to;
     - contiguous, foreseen: it reserves what it will turn out to need, which no server knows;
