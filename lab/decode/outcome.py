@@ -128,7 +128,7 @@ def _judge_alike(
     else:
         accepted, next_token = judge_matching(own[index], tokens)
     p_proposed = p[:, :-1].gather(-1, tokens[..., None])[..., 0]
-    after = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
+    after = p[torch.arange(rows, device=p.device), accepted]
     p_next = after.gather(-1, next_token[:, None])
     numbers = [tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next]
     return torch.cat([part.double() for part in numbers], dim=1).flatten()

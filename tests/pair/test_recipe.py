@@ -182,6 +182,17 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
     train(tiny(), data, refuse, checkpoint=tmp_path / "halves.pt", **options)
 
 
+def test_training_can_go_on_from_another_model(tmp_path):
+    data = [(np.random.default_rng(0).integers(300, size=80_000).astype(np.uint16), 1.0)]
+    options = {"tokens": TOKENS_A_STEP, "checkpoint": tmp_path / "next.pt", "device": "cpu", "compiled": False}
+    first = random_model(6)
+    trained = train(tiny(), data, next_token_loss, initial=first, peak_lr=0.0, **options)
+    for (name, a), b in zip(first.state_dict().items(), trained.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    both = Record(3, 30, 2.0, 1.5, "one machine").then(Record(4, 50, 1.0, 0.5, "another"))
+    assert both == Record(7, 80, 3.0, 0.5, "one machine, then another")
+
+
 def test_a_checkpoint_that_tells_little_is_read(tmp_path):
     torch.save({"model": random_model(0).state_dict(), "optimizers": [], "step": 7}, tmp_path / "old.pt")
     _, record = restore(tiny(), tmp_path / "old.pt")
@@ -217,7 +228,8 @@ def test_samples_continue_training_text_and_resume(tmp_path):
     assert (rows[:, -1] == 0).all()
 
 
-def test_distillation_raises_the_shared_mass(tmp_path):
+@pytest.mark.parametrize("kl_weight", [1.0, 0.0])
+def test_distillation_raises_the_shared_mass(tmp_path, kl_weight):
     target, tokens = random_model(3, initializer_range=0.1), np.random.default_rng(0).integers(300, size=80_000)
     data = [(tokens.astype(np.uint16), 1.0)]
     unseen = [torch.from_numpy(np.random.default_rng(1).integers(300, size=(8, 65)))]
@@ -225,7 +237,7 @@ def test_distillation_raises_the_shared_mass(tmp_path):
     draft = train(
         tiny(),
         data,
-        distillation_loss(target),
+        distillation_loss(target, kl_weight=kl_weight),
         tokens=60 * 1024,
         checkpoint=tmp_path / "draft.pt",
         device="cpu",

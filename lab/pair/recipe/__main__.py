@@ -174,7 +174,7 @@ def main() -> None:
         help="that the target writes for each training of the draft",
     )
     parser.add_argument("--draft-tokens", type=float, default=17e6)
-    parser.add_argument("--sharpen-tokens", type=float, default=4e6)
+    parser.add_argument("--sharpen-tokens", type=float, default=5e6)
     parser.add_argument("--mismatched-tokens", type=float, default=3e6)
     parser.add_argument("--target-hours", type=float, help="for the card, where the checkpoint does not tell")
     parser.add_argument("--remark", default="", help="for the card: what was done otherwise than these options say")
