@@ -1,20 +1,25 @@
 """The one attention function: every toggle goes through it.
 
 A step is a packed forward. ``input_ids`` is [1, N]: some new tokens of some
-sequences, one after another. A ``StepPlan`` says which rows are whose, into
+sequences, one after another. A plan says which rows are whose, into
 which slots their keys and values go, and which slots each sequence may look at.
 Decoding one token, verifying several proposals and reading a prompt differ only
 in how many new tokens a sequence brings.
+
+There are two ways to compute it: the reference, in torch, which gathers the slots that it reads
+(``StepPlan``), and Triton kernels, which read a cache block by block (``BlockPlan``).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
+from lab.config import ConfigError
 from lab.kv.storage import KVStorage
 
 NAME = "decode_lab"
@@ -42,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What a packed forward of N tokens needs beside them.
+    """What the reference needs beside the N tokens of a packed forward.
 
     Attributes:
         groups: in the order of their rows.
@@ -55,6 +60,62 @@ class StepPlan:
     storage: KVStorage | None
 
 
+@dataclass(frozen=True, slots=True)
+class BlockPlan:
+    """What the kernels need beside the N tokens of a packed forward, S sequences one after another.
+
+    Attributes:
+        write: [N] int64, a slot for each new token.
+        starts: [S + 1] int64, the row at which each sequence begins; last N.
+        lengths: [S] int64, tokens of each, the new ones included.
+        tables: [S, B] int64, the blocks of each in the order of their positions, the shorter ones padded.
+        block_size: slots in a block.
+        longest_new: most new tokens of a sequence.
+        longest: most tokens of a sequence.
+        storage: where they go.
+    """
+
+    write: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    tables: torch.Tensor
+    block_size: int
+    longest_new: int
+    longest: int
+    storage: KVStorage
+
+
+class KernelError(Exception):
+    """A Triton kernel did not compile or did not run. The reference can compute the same."""
+
+
+KernelChoice = Literal["auto", "triton", "reference"]
+
+
+def use_kernels(choice: KernelChoice, device: torch.device) -> bool:
+    """Whether Triton kernels are used on ``device``. "auto": on a GPU, if Triton is installed.
+
+    Raises:
+        ConfigError: no such choice, or kernels are asked for where they cannot run.
+    """
+    if choice not in ("auto", "triton", "reference"):
+        raise ConfigError(f"kernels is 'auto', 'triton' or 'reference', not {choice!r}.")
+    if choice == "reference" or (choice == "auto" and device.type != "cuda"):
+        return False
+    try:
+        from lab.kv.attend_kernel import INTERPRETED
+    except ImportError as error:
+        if choice == "auto":
+            return False
+        raise ConfigError(f"kernels='triton' needs the package triton, which cannot be imported ({error}).") from error
+    if device.type != "cuda" and not INTERPRETED:
+        raise ConfigError(
+            f"kernels='triton' needs a GPU, and the model is on {device}. Use 'reference' or 'auto'; or set "
+            "TRITON_INTERPRET=1 before the lab is imported, to run the kernels in Python, very slowly."
+        )
+    return True
+
+
 def attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -62,7 +123,7 @@ def attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
-    plan: StepPlan | None = None,
+    plan: StepPlan | BlockPlan | None = None,
     **_: object,
 ) -> tuple[torch.Tensor, None]:
     """Store the new keys and values, then let every new token attend to what came before it.
@@ -78,6 +139,7 @@ def attention(
 
     Raises:
         RuntimeError: called without a plan (``model.generate`` on a model the lab has plugged into).
+        KernelError: see there. New keys and values may have been stored or not; storing them again is safe.
     """
     if plan is None:
         raise RuntimeError(
@@ -85,6 +147,8 @@ def attention(
             "yourself, do so inside `with engine.target.stock_attention():`"
         )
     new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
+    if isinstance(plan, BlockPlan):
+        return _by_kernels(module.layer_idx, query[0].transpose(0, 1), new_key, new_value, plan, scaling)[None], None
     if plan.storage is not None:
         layer = plan.storage.layers[module.layer_idx]
         layer.write(plan.write, new_key, new_value)
@@ -120,6 +184,24 @@ def _attend(
     )
     out = out.view(rows, kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4)
     return out.reshape(rows * count, heads, dim)
+
+
+def _by_kernels(
+    layer_idx: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: BlockPlan, scaling: float | None
+) -> torch.Tensor:
+    """query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d]."""
+    # Here, so that the lab works where Triton is not installed.
+    from lab.kv.attend_kernel import attend
+    from lab.kv.store_kernel import store
+
+    layer = plan.storage.layers[layer_idx]
+    try:
+        with torch.cuda.device_of(query):  # Triton launches on the current device
+            store(layer, plan.write, key, value)
+            return attend(layer, query, plan, scaling)
+    except Exception as error:
+        first_line = (str(error).strip().splitlines() or ["no message"])[0]
+        raise KernelError(f"{type(error).__name__}: {first_line[:200]}") from error
 
 
 AttentionInterface.register(NAME, attention)

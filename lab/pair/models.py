@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError
-from lab.kv.attention import NAME, StepPlan
+from lab.kv.attention import NAME, BlockPlan, StepPlan
 
 
 class LanguageModel:
@@ -52,7 +52,7 @@ class LanguageModel:
         return self.model.dtype
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan, keep: torch.Tensor
+        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan | BlockPlan, keep: torch.Tensor
     ) -> torch.Tensor:
         """One packed forward.
 

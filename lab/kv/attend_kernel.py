@@ -1,0 +1,278 @@
+"""Triton: attention that reads a cache where it lies, block by block.
+
+A program takes a tile of one sequence's new tokens, with all query heads that share one KV head, and goes
+once over the keys and values that they may see: running maximum, running sum, no matrix of scores in
+memory (FlashAttention: Dao et al., 2205.14135). A position's slot comes from the block table
+(PagedAttention: Kwon et al., 2309.06180); a contiguous sequence has a table too. Tokens see each other by
+position, so a decoded token, a verify of several and a prompt's chunk differ in nothing but their number.
+
+One new token of one sequence is too little for a GPU: its positions are then split over several programs,
+and a second kernel combines what they found, weighed by their sums (Flash-Decoding: Dao et al., 2023).
+
+INT8 and INT4 are dequantised in registers. An INT8 scale belongs to a whole vector, so it multiplies a
+score, or a weight, instead of the vector's numbers: a little more exact than the reference, which rounds
+what it dequantised to the model's dtype. An INT4 byte holds two neighbours: keys and values are taken as
+an even and an odd half, each a tile of its own, and so nothing has to be interleaved.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+import triton
+import triton.language as tl
+
+from lab.kv.attention import BlockPlan
+from lab.kv.storage import LayerStorage
+from lab.kv.store_kernel import parts
+
+LOG2_E = 1.4426950408889634
+MOST_ROWS = 64
+"""Of a tile: new tokens x the query heads of a KV head."""
+TILE_BYTES = 16 * 1024
+"""Keys of a tile, in the dtype they are multiplied in: two such tiles, twice over, fit every GPU's shared memory."""
+MOST_SPLITS = 128
+SHORTEST_SPLIT = 256
+"""Tokens that are worth a program of their own."""
+PROGRAMS_PER_PROCESSOR = 4
+
+
+def attend(
+    layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None, splits: int | None = None
+) -> torch.Tensor:
+    """Every new token to all positions up to its own. Sums are float32.
+
+    Args:
+        layer: the new keys and values are in it already.
+        query: [N, heads, head_dim] of any strides.
+        scaling: factor on the scores; None: 1 / sqrt(head_dim).
+        splits: programs among which a sequence's positions are split, a power of two. None: as many as
+            fill the device.
+
+    Returns:
+        [N, heads, head_dim] in the query's dtype.
+    """
+    form, (keys, values, key_scales, value_scales) = parts(layer)
+    (tokens, heads, dim), (sequences, height) = query.shape, plan.tables.shape
+    shared = heads // keys.shape[1]
+    width = keys.shape[-1]
+    rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, MOST_ROWS)))
+    padded = max(16, triton.next_power_of_2(width))
+    # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
+    dtype = torch.float32 if INTERPRETED else query.dtype
+    columns = min(128, max(16, TILE_BYTES // (triton.next_power_of_2(dim) * dtype.itemsize)))
+    tiles = triton.cdiv(plan.longest_new, rows // shared)
+    if splits is None:
+        splits = _splits(sequences * tiles * keys.shape[1], plan.longest, query.device)
+
+    out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
+    found = out
+    if splits > 1:
+        found = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=query.device)
+    maxima, sums = torch.empty(2, tokens, heads, splits, dtype=torch.float32, device=query.device)
+    _attend_kernel[sequences * tiles, keys.shape[1], splits](
+        found,
+        maxima,
+        sums,
+        query,
+        keys,
+        values,
+        key_scales,
+        value_scales,
+        plan.tables,
+        plan.starts,
+        plan.lengths,
+        (dim**-0.5 if scaling is None else scaling) * LOG2_E,
+        tiles,
+        height,
+        *query.stride(),
+        *keys.stride()[:2],
+        *key_scales.stride()[:2],
+        FORMAT=form,
+        DTYPE=getattr(tl, str(dtype).removeprefix("torch.")),
+        HEADS=heads,
+        SHARED=shared,
+        DIM=dim,
+        WIDTH=width,
+        PADDED=padded,
+        BYTES_PER_SCALE=width // key_scales.shape[-1],
+        BLOCK_SIZE=plan.block_size,
+        ROWS=rows,
+        COLUMNS=columns,
+        SPLITS=splits,
+        num_warps=4,
+        num_stages=2,
+    )
+    if splits > 1:
+        _combine_kernel[tokens, heads](
+            out, found, maxima, sums, DIM=dim, PADDED=triton.next_power_of_2(dim), SPLITS=splits, num_warps=4
+        )
+    return out
+
+
+def _splits(programs: int, longest: int, device: torch.device) -> int:
+    """A power of two: enough for every processor to have a few programs, none with very little to do."""
+    wanted = min(PROGRAMS_PER_PROCESSOR * _processors(device) // programs, longest // SHORTEST_SPLIT, MOST_SPLITS)
+    return 1 << max(0, wanted.bit_length() - 1)
+
+
+@functools.cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@triton.jit
+def _attend_kernel(
+    found,  # [N, heads, head_dim], or one for each split [N, heads, splits, head_dim]
+    maxima,  # [N, heads, splits]
+    sums,
+    query,
+    keys,
+    values,
+    key_scales,
+    value_scales,
+    tables,
+    starts,
+    lengths,
+    scaling,  # of scores to the base 2
+    tiles,
+    height,
+    query_token,
+    query_head,
+    query_dim,
+    numbers_slot,
+    numbers_head,
+    scales_slot,
+    scales_head,
+    FORMAT: tl.constexpr,
+    DTYPE: tl.constexpr,  # of the products
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,  # of a stored vector: half of DIM for INT4
+    PADDED: tl.constexpr,
+    BYTES_PER_SCALE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    sequence, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
+    kv_head, split = tl.program_id(1), tl.program_id(2)
+    TOKENS: tl.constexpr = ROWS // SHARED
+    first = tl.load(starts + sequence)
+    new = tl.load(starts + sequence + 1) - first
+    if tile * TOKENS >= new:
+        return
+
+    # The tile's rows: token by token, the heads of each side by side, so that they share the keys that are loaded.
+    row = tl.arange(0, ROWS)
+    token = tile * TOKENS + row // SHARED
+    head = kv_head * SHARED + row % SHARED
+    real = (row < TOKENS * SHARED) & (token < new)
+    length = tl.load(lengths + sequence)
+    position = length - new + token
+
+    # INT4: dimension 2i is in the low half of byte i and 2i + 1 in the high one.
+    STEP: tl.constexpr = 2 if FORMAT == "int4" else 1
+    i = tl.arange(0, PADDED)
+    stored = i < WIDTH
+    q_at = query + (first + token)[:, None] * query_token + head[:, None] * query_head + (STEP * i)[None, :] * query_dim
+    q_mask = real[:, None] & stored[None, :]
+    q = tl.load(q_at, mask=q_mask, other=0.0).to(DTYPE)
+    q_odd = q
+    if FORMAT == "int4":
+        q_odd = tl.load(q_at + query_dim, mask=q_mask, other=0.0).to(DTYPE)
+
+    # This split's share of what the tile's last token sees.
+    seen = tl.minimum(length, length - new + (tile + 1) * TOKENS)
+    share = tl.cdiv(tl.cdiv(seen, SPLITS), COLUMNS) * COLUMNS
+    begin = split * share
+    end = tl.minimum(begin + share, seen)
+
+    maximum = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, PADDED], tl.float32)
+    acc_odd = acc
+    for start in range(begin, end, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        inside = column < end
+        block = tl.load(tables + sequence * height + column // BLOCK_SIZE, mask=inside, other=0)
+        slot = block * BLOCK_SIZE + column % BLOCK_SIZE
+        numbers = (slot * numbers_slot + kv_head * numbers_head)[:, None] + i[None, :]
+        scales = slot * scales_slot + kv_head * scales_head
+        group = scales[:, None] + (i // BYTES_PER_SCALE)[None, :]
+        # Nothing is loaded from where no token is: what stale slots hold may be NaN, and 0 x NaN is.
+        mask = inside[:, None] & stored[None, :]
+
+        k = tl.load(keys + numbers, mask=mask, other=0)
+        if FORMAT == "int4":
+            k_scale = tl.load(key_scales + group, mask=mask, other=0.0).to(tl.float32)
+            score = tl.dot(q, tl.trans(_even(k, k_scale, DTYPE)), input_precision="ieee")
+            score = tl.dot(q_odd, tl.trans(_odd(k, k_scale, DTYPE)), score, input_precision="ieee")
+        else:
+            score = tl.dot(q, tl.trans(k.to(DTYPE)), input_precision="ieee")
+            if FORMAT == "int8":
+                score *= tl.load(key_scales + scales, mask=inside, other=0.0)[None, :]
+        score = tl.where(inside[None, :] & (column[None, :] <= position[:, None]), score * scaling, float("-inf"))
+
+        newest = tl.maximum(maximum, tl.max(score, 1))
+        reference = tl.where(newest == float("-inf"), 0.0, newest)  # nothing seen yet: no inf - inf
+        weight = tl.exp2(score - reference[:, None])
+        shrink = tl.exp2(maximum - reference)
+        maximum = newest
+        total = total * shrink + tl.sum(weight, 1)
+
+        v = tl.load(values + numbers, mask=mask, other=0)
+        acc *= shrink[:, None]
+        if FORMAT == "int4":
+            v_scale = tl.load(value_scales + group, mask=mask, other=0.0).to(tl.float32)
+            weight = weight.to(DTYPE)
+            acc = tl.dot(weight, _even(v, v_scale, DTYPE), acc, input_precision="ieee")
+            acc_odd = tl.dot(weight, _odd(v, v_scale, DTYPE), acc_odd * shrink[:, None], input_precision="ieee")
+        else:
+            if FORMAT == "int8":
+                weight *= tl.load(value_scales + scales, mask=inside, other=0.0)[None, :]
+            acc = tl.dot(weight.to(DTYPE), v.to(DTYPE), acc, input_precision="ieee")
+
+    place = ((first + token) * HEADS + head) * SPLITS + split
+    if SPLITS == 1:
+        acc /= total[:, None]
+        acc_odd /= total[:, None]
+    else:
+        tl.store(maxima + place, maximum, mask=real)
+        tl.store(sums + place, total, mask=real)
+    at = found + place[:, None] * DIM + (STEP * i)[None, :]
+    tl.store(at, acc.to(found.dtype.element_ty), mask=q_mask)
+    if FORMAT == "int4":
+        tl.store(at + 1, acc_odd.to(found.dtype.element_ty), mask=q_mask)
+
+
+@triton.jit
+def _even(packed, scale, DTYPE: tl.constexpr):
+    return (((packed & 15).to(tl.float32) - 8) * scale).to(DTYPE)
+
+
+@triton.jit
+def _odd(packed, scale, DTYPE: tl.constexpr):
+    return (((packed >> 4).to(tl.float32) - 8) * scale).to(DTYPE)
+
+
+@triton.jit
+def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.constexpr, SPLITS: tl.constexpr):
+    """One token and query head: the splits' sums, each as if it had known the largest score of all."""
+    row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+    split, i = tl.arange(0, SPLITS), tl.arange(0, PADDED)
+    maximum = tl.load(maxima + row * SPLITS + split)
+    weight = tl.exp2(maximum - tl.max(maximum, 0))
+    total = tl.sum(weight * tl.load(sums + row * SPLITS + split), 0)
+    parts = tl.load(
+        found + (row * SPLITS + split)[:, None] * DIM + i[None, :], mask=(i < DIM)[None, :] & (split >= 0)[:, None]
+    )
+    mean = tl.sum(weight[:, None] * parts, 0) / total
+    tl.store(out + row * DIM + i, mean.to(out.dtype.element_ty), mask=i < DIM)
+
+
+INTERPRETED = not isinstance(_attend_kernel, triton.JITFunction)
+"""TRITON_INTERPRET=1 was set when this file was imported: the kernels run in Python, on CPU tensors."""

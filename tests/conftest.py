@@ -1,0 +1,10 @@
+"""Where there is no GPU, Triton's kernels run in its interpreter, which it asks for when it is first imported."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"

@@ -1,0 +1,229 @@
+"""Triton's kernels against the reference: in the interpreter, or for real where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+
+from lab.kv.attend_kernel import attend
+from lab.kv.attention import BlockPlan
+from lab.kv.storage import FORMATS, KVStorage
+from lab.kv.store_kernel import store
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+QUANTISED = [kv_format for kv_format in FORMATS if kv_format != "auto"]
+ERROR = {torch.float32: 4e-6, torch.float16: 4e-3, torch.bfloat16: 4e-2}
+"""Largest difference to float64, of values that are normally distributed: a few of the dtype's steps."""
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """New inputs every time. The number is in the report of a test that fails."""
+    seed = random.getrandbits(31)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    return seed
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_outputs():
+    """What ``torch.empty`` returns is full of NaN: a result that is not written is noticed."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def poisoned(kv_format: str, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVStorage:
+    storage = KVStorage(kv_format, slots, layers=1, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, device=DEVICE)
+    for tensor in storage.layers[0].tensors:
+        tensor.fill_(torch.nan if tensor.is_floating_point() else 77)
+    return storage
+
+
+class Case:
+    """Sequences of given lengths whose last tokens are new, in shuffled blocks of a poisoned cache."""
+
+    def __init__(
+        self,
+        kv_format: str,
+        lengths: list[int],
+        new: list[int],
+        *,
+        block_size: int = 16,
+        kv_heads: int = 2,
+        shared: int = 2,
+        head_dim: int = 64,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        heights = [-(-length // block_size) for length in lengths]
+        blocks = torch.randperm(sum(heights) + 1)
+        self.storage = poisoned(kv_format, len(blocks) * block_size, kv_heads, head_dim, dtype)
+        self.layer = self.storage.layers[0]
+        # Tables are padded with a block that nobody wrote to.
+        tables = blocks[-1].repeat(len(lengths), max(heights))
+        self.slots = []
+        for row, (taken, length) in enumerate(zip(blocks[:-1].split(heights), lengths, strict=True)):
+            tables[row, : len(taken)] = taken
+            slots = (taken[:, None] * block_size + torch.arange(block_size)).flatten()[:length].to(DEVICE)
+            key, value = torch.randn(2, length, kv_heads, head_dim, dtype=dtype, device=DEVICE)
+            self.layer.write(slots, key, value)
+            self.slots.append(slots)
+        # The heads' rows lie apart, as in a model.
+        self.query = torch.randn(kv_heads * shared, sum(new), head_dim, dtype=dtype, device=DEVICE).transpose(0, 1)
+        self.new, self.shared = new, shared
+        self.plan = BlockPlan(
+            write=torch.cat([slots[-count:] for slots, count in zip(self.slots, new, strict=True)]),
+            starts=torch.tensor([0, *new]).cumsum(0).to(DEVICE),
+            lengths=torch.tensor(lengths).to(DEVICE),
+            tables=tables.to(DEVICE),
+            block_size=block_size,
+            longest_new=max(new),
+            longest=max(lengths),
+            storage=self.storage,
+        )
+
+    def expected(self) -> torch.Tensor:
+        """In float64, each sequence by itself."""
+        outputs = []
+        for slots, query in zip(self.slots, self.query.double().split(self.new), strict=True):
+            key, value = (x.double().repeat_interleave(self.shared, 1) for x in self.layer.read(slots))
+            score = torch.einsum("qhd,khd->hqk", query, key) * query.shape[-1] ** -0.5
+            future = torch.ones(score.shape[1:], dtype=torch.bool, device=DEVICE).triu(len(slots) - len(query) + 1)
+            weight = score.masked_fill(future, -torch.inf).softmax(-1)
+            outputs.append(torch.einsum("hqk,khd->qhd", weight, value))
+        return torch.cat(outputs)
+
+    def error(self, *, splits: int | None = None) -> float:
+        """The largest, over the one that the dtype is granted."""
+        out = attend(self.layer, self.query, self.plan, splits=splits)
+        assert out.dtype == self.query.dtype
+        return (out.double() - self.expected()).abs().max().item() / ERROR[self.query.dtype]
+
+
+# -- storing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize(
+    ("dtype", "head_dim"),
+    [(torch.float32, 12), (torch.float32, 64), (torch.float16, 80), (torch.bfloat16, 128)],
+)
+def test_what_is_stored_is_what_the_reference_stores(kv_format, dtype, head_dim):
+    """Large vectors and small ones, zeros, and numbers half-way between two steps: the same bits on a CPU."""
+    key, value = torch.randn(2, 9, 3, head_dim, device=DEVICE)
+    size = torch.logspace(-30, 4, 9, device=DEVICE)[:, None, None]
+    key, value = (key * size).to(dtype), (value * size.flip(0)).to(dtype)
+    key[3], value[4] = 0, 0
+    key[5] = torch.arange(head_dim, device=DEVICE)[None] - head_dim // 2
+    slots = torch.randperm(20, device=DEVICE)[:9]
+    ours, theirs = (poisoned(kv_format, 20, 3, head_dim, dtype).layers[0] for _ in range(2))
+    # The first is laid out as rotary embeddings leave keys, the second as a projection leaves values.
+    store(ours, slots, key.transpose(0, 1).contiguous().transpose(0, 1), value)
+    theirs.write(slots, key, value)
+    for our, their in zip(ours.tensors, theirs.tensors, strict=True):
+        if DEVICE.type == "cpu":
+            assert torch.equal(our.view(torch.uint8), their.view(torch.uint8))
+    for our, their in zip(ours.read(slots), theirs.read(slots), strict=True):
+        # On a GPU torch's own division may round a scale, and then a number, the other way: at most a step.
+        largest = their.float().abs().amax(-1, keepdim=True)
+        step = {"auto": 0, "int8": 1 / 127, "int4": 1 / 7}[kv_format] * largest
+        assert ((our.float() - their.float()).abs() <= step).all()
+
+
+@pytest.mark.parametrize("kv_format", QUANTISED)
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_what_is_not_finite_does_not_become_finite(kv_format, odd):
+    layer = poisoned(kv_format, 2, 1, 64, torch.float32).layers[0]
+    x = torch.ones(2, 1, 64, device=DEVICE)
+    x[1, 0, 3] = odd
+    store(layer, torch.arange(2, device=DEVICE), x, x)
+    for read in layer.read(slice(0, 2)):
+        assert torch.isfinite(read[0]).all()
+        assert not torch.isfinite(read[1]).all()
+
+
+# -- compiling -------------------------------------------------------------------------------
+
+SHARED_MEMORY = 99 * 1024
+"""Bytes a program may have on the smallest of today's GPUs, compute capability 8.6 (CUDA C++ Programming Guide)."""
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton compiles here: see the tests marked gpu")
+def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
+    """To machine code, by Triton's own assembler. Whether it runs, and how fast, only a GPU can say."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.kv.compile_kernels", "90"],
+        cwd=Path(__file__).parents[2],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    shared = [int(line.split()[1]) for line in done.stdout.splitlines()]
+    assert len(shared) == 4 * 4  # four kinds of numbers; store, attend in splits, combine, attend
+    assert max(shared) <= SHARED_MEMORY
+
+
+# -- attending -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("shared", [1, 2, 4])
+@pytest.mark.parametrize("splits", [1, 4])
+def test_heads_and_splits(kv_format, head_dim, shared, splits):
+    """One new token, several, and a whole prompt in one batch; some splits of the short ones are empty."""
+    case = Case(kv_format, [1, 75, 150, 5], [1, 1, 3, 5], shared=shared, head_dim=head_dim)
+    assert case.error(splits=splits) < 1
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize("block_size", [1, 8, 16, 24, 128])
+def test_block_sizes(kv_format, block_size):
+    """Lengths that fill their last block, begin a new one, and end inside one."""
+    assert Case(kv_format, [48, 49, 130], [1, 2, 1], block_size=block_size, shared=1).error(splits=2) < 1
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize(("head_dim", "shared"), [(12, 2), (80, 3), (32, 7)])
+def test_shapes_that_are_no_powers_of_two(kv_format, head_dim, shared):
+    assert Case(kv_format, [70, 33], [4, 1], head_dim=head_dim, shared=shared).error(splits=2) < 1
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_a_prompt_in_chunks_of_several_tiles(kv_format):
+    """More new tokens than a tile holds, after tokens that are there already."""
+    assert Case(kv_format, [100, 90, 64], [70, 1, 64], shared=4, kv_heads=1).error() < 1
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("splits", [1, 2])
+def test_half_precision(kv_format, dtype, splits):
+    assert Case(kv_format, [90, 17], [1, 4], dtype=dtype).error(splits=splits) < 1
+
+
+def test_large_scores_neither_overflow_nor_vanish():
+    case = Case("auto", [80, 3], [1, 2])
+    case.query *= 1e3
+    assert case.error(splits=2) < 500  # a score of thousands is itself known to a few ten-thousandths
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+def test_what_is_not_finite_is_noticed(splits):
+    """By its own sequence, and by no other."""
+    case = Case("auto", [40, 40], [1, 1])
+    case.layer.tensors[0][case.slots[0][7]] = torch.nan
+    out = attend(case.layer, case.query, case.plan, splits=splits)
+    assert out[0].isnan().all()
+    assert out[1].isfinite().all()
