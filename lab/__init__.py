@@ -20,6 +20,7 @@ from lab.config import (
     UnsupportedModelError,
 )
 from lab.decode.engine import Engine
+from lab.kv.attention import KernelChoice
 from lab.pair.loading import (
     EMBEDDED_DRAFTS,
     EMBEDDED_TARGET,
@@ -61,6 +62,7 @@ def load_engine(
     max_num_seqs: int = 64,
     max_num_batched_tokens: int | None = None,
     kv_bytes: int | None = None,
+    kernels: KernelChoice = "auto",
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode.
 
@@ -71,13 +73,19 @@ def load_engine(
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
         dtype: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float32 on a CPU.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
+        kernels: "triton" or "reference" (torch); "auto": Triton on a GPU if it is installed.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
         UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
-        ConfigError: an unknown dtype, or limits that are too low.
+        ConfigError: an unknown dtype, limits that are too low, or kernels where they cannot run.
     """
-    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
+    settings = {
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "kv_bytes": kv_bytes,
+        "kernels": kernels,
+    }
     device = device or best_device()
     torch_dtype = resolve_dtype(dtype, device)
 
@@ -95,7 +103,7 @@ def load_engine(
         target_model, tokenizer = load(target, str(target))
         draft_name = str(draft)
     if draft is None:
-        return Engine(target_model, tokenizer, **limits)
+        return Engine(target_model, tokenizer, **settings)
     draft_model, draft_tokenizer = load(draft, draft_name)
     refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
-    return Engine(target_model, tokenizer, draft_model, **limits)
+    return Engine(target_model, tokenizer, draft_model, **settings)

@@ -85,10 +85,10 @@ def perturbed(model: PreTrainedModel, noise: float, *, seed: int = 1) -> PreTrai
 DRAFTS = ("good", "bad", "identical")
 
 
-def engine(architecture: str = "llama", draft: str | None = None, *, seed: int = 0, **limits: int) -> Engine:
+def engine(architecture: str = "llama", draft: str | None = None, *, seed: int = 0, **limits: object) -> Engine:
     """``draft``: "identical" (the target's weights), "good" (nearly), "bad" (unrelated), or None.
 
-    ``limits``: those of ``Engine``.
+    ``limits``: and other settings of ``Engine``.
     """
     model = random_model(architecture, seed=seed)
     drafts = {

@@ -22,6 +22,7 @@ from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
+from lab.kv.attention import KernelChoice, use_kernels
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
 from lab.pair.models import LanguageModel
@@ -42,9 +43,11 @@ class Engine:
         max_num_batched_tokens: most tokens in one step, proposals included; longer prompts come in chunks.
             None: 8,192 on a GPU, 512 on a CPU.
         kv_bytes: memory for all caches together. None: 90% of what a GPU has free, 25% of it on a CPU.
+        kernels: who writes and reads the caches. "triton": kernels, "reference": torch, "auto": kernels on
+            a GPU if Triton is installed. Where they fail, the reference goes on (``FellBack``).
 
     Raises:
-        ConfigError: a limit below what one round of speculation needs.
+        ConfigError: a limit below what one round of speculation needs, or kernels where they cannot run.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Engine:
         max_num_seqs: int = 64,
         max_num_batched_tokens: int | None = None,
         kv_bytes: int | None = None,
+        kernels: KernelChoice = "auto",
     ) -> None:
         tokens = max_num_batched_tokens or BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
         if max_num_seqs < 1 or tokens < 33:
@@ -66,12 +70,14 @@ class Engine:
         self.target = target
         self.draft = draft
         self.tokenizer = tokenizer
+        with_kernels = use_kernels(kernels, target.device)
+        self.kernels: KernelChoice = "triton" if with_kernels else "reference"
         self._budget = Budget(target, draft, kv_bytes)
         self._intake = Intake(target, draft, tokenizer, self._budget)
 
         def make(setting: PoolSetting) -> Pool:
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": tokens}
-            return Pool(setting, target, draft, tokenizer, self._budget, **limits)
+            return Pool(setting, target, draft, tokenizer, self._budget, **limits, kernels=with_kernels)
 
         self._pools = Pools(make, self._budget, self._weights_identity)
         self._inbox: deque[Sequence] = deque()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import groupby
 from typing import NamedTuple
 
 import torch
+from torch.nn import functional as F
 
-from lab.kv.attention import Group, StepPlan
+from lab.kv.attention import BlockPlan, Group, KernelError, StepPlan
 from lab.kv.storage import KVStorage
 from lab.kv.table import BlockTable
 from lab.pair.models import LanguageModel
+
+log = logging.getLogger(__name__)
 
 
 class NewTokens(NamedTuple):
@@ -36,9 +40,51 @@ class NewTokens(NamedTuple):
 def forward(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None) -> torch.Tensor:
     """Compute the new tokens of every sequence in ``batch`` and store their keys and values.
 
+    A kernel that fails is not asked again: the reference computes the same tokens, writing over what the
+    kernel may have stored.
+
     Returns:
         [sum of keep, vocabulary] float32 logits, sequence by sequence.
     """
+    if storage and storage.kernels.on:
+        try:
+            return _by_kernels(model, batch, storage)
+        except KernelError as error:
+            log.warning("a kernel failed", exc_info=True)
+            storage.kernels.give_up(str(error))
+    return _by_reference(model, batch, storage)
+
+
+def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> torch.Tensor:
+    size = batch[0].table.pool.block_size
+    lengths = torch.tensor([new.stop for new in batch])
+    counts = torch.tensor([len(new.token_ids) for new in batch])
+    starts = F.pad(counts.cumsum(0), (1, 0))
+    longest = int(lengths.max())
+    height = -(-longest // size)
+    tables = torch.tensor([(new.table.blocks + [0] * height)[:height] for new in batch])
+    sequence = torch.arange(len(batch)).repeat_interleave(counts)
+    positions = torch.arange(len(sequence)) + (lengths - starts[1:])[sequence]
+    write = tables[sequence, positions // size] * size + positions % size
+    kept = torch.cat([torch.arange(end - new.keep, end) for new, end in zip(batch, starts[1:].tolist(), strict=True)])
+    # One copy to the device for all of them.
+    numbers = positions, write, starts, lengths, kept, tables.flatten()
+    on_device = torch.cat(numbers).to(model.device).split([len(some) for some in numbers])
+    positions, write, starts, lengths, kept, tables = on_device
+    plan = BlockPlan(
+        write=write,
+        starts=starts,
+        lengths=lengths,
+        tables=tables.view(len(batch), height),
+        block_size=size,
+        longest_new=int(counts.max()),
+        longest=longest,
+        storage=storage,
+    )
+    return model.forward(torch.cat([new.token_ids for new in batch]), positions, plan, kept)
+
+
+def _by_reference(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None) -> torch.Tensor:
     order = sorted(range(len(batch)), key=lambda i: _shape(batch[i], i))
     first_row, kept, rows = {}, [], 0
     for i in order:

@@ -50,9 +50,10 @@ class Pool:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
+        kernels: bool = False,
     ) -> None:
         self.setting = setting
-        self.cache = Cache(setting, target, draft) if setting.num_blocks else None
+        self.cache = Cache(setting, target, draft, kernels=kernels) if setting.num_blocks else None
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
             self.cache.copy_block if self.cache else None,
@@ -98,6 +99,7 @@ class Pool:
         rounds = [Round(turn.sequence, proposals.get(turn.sequence)) for turn in turns]
         batch = [self._new_tokens(turn, round) for turn, round in zip(turns, rounds, strict=True)]
         logits = forward(self._target, batch, self.cache.target if self.cache else None)
+        self._tell_kernel_failure(turns)
         clock.mark("verify")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
         judged = judge(logits, complete) if complete else []
@@ -209,6 +211,14 @@ class Pool:
             if sequence.reason:
                 self.scheduler.remove(sequence)
                 sequence.finish(sequence.reason)
+
+    def _tell_kernel_failure(self, turns: list[Turn]) -> None:
+        """Every sequence is told once that the reference computes it, the one that joins later too."""
+        if self.cache and self.cache.kernels.failure:
+            for turn in turns:
+                if not turn.sequence.gave_up_kernels:
+                    turn.sequence.gave_up_kernels = True
+                    turn.sequence.recorder.emit(FellBack, part="kernel", reason=self.cache.kernels.failure)
 
     # -- drafting ----------------------------------------------------------------------------
 

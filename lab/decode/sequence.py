@@ -44,6 +44,7 @@ class Sequence:
         oracle: the same request decoded plainly, for a synthetic drafter to know the answers from.
         drafter: who proposes; None: nobody (yet).
         gave_up_drafter: it failed, and another is not wanted.
+        gave_up_kernels: they failed, and it has been told.
         cached_tokens: tokens that were not computed when it was admitted last.
     """
 
@@ -63,6 +64,7 @@ class Sequence:
     oracle: Sequence | None = None
     drafter: Drafter | None = None
     gave_up_drafter: bool = False
+    gave_up_kernels: bool = False
     table: BlockTable | None = None
     draft_length: int = 0
     cached_tokens: int = 0

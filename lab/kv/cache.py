@@ -9,7 +9,7 @@ import torch
 
 from lab.config import ConfigError, EngineConfig, PromptError
 from lab.kv.blocks import BlockPool, Eviction
-from lab.kv.storage import KVFormat, KVStorage, bytes_per_token
+from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
 from lab.pair.models import LanguageModel
 
 # Share of the free memory that all caches together may take, and the most it is
@@ -34,12 +34,16 @@ class Cache:
 
     Target and draft have a storage each and share the blocks: position i of a
     sequence has one slot, in which the target keeps its keys and values and the draft its own.
+    Kernels that fail for one of them are given up for both.
     """
 
-    def __init__(self, setting: PoolSetting, target: LanguageModel, draft: LanguageModel | None) -> None:
+    def __init__(
+        self, setting: PoolSetting, target: LanguageModel, draft: LanguageModel | None, *, kernels: bool = False
+    ) -> None:
         self.blocks = BlockPool(setting.num_blocks, setting.block_size, eviction=setting.eviction)
-        self.target = _storage(target, setting)
-        self.draft = _storage(draft, setting) if draft else None
+        self.kernels = Kernels(kernels)
+        self.target = _storage(target, setting, self.kernels)
+        self.draft = _storage(draft, setting, self.kernels) if draft else None
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy all slots of a block, the target's and the draft's."""
@@ -139,7 +143,7 @@ def _token_bytes(model: LanguageModel, kv_dtype: KVFormat) -> int:
     )
 
 
-def _storage(model: LanguageModel, setting: PoolSetting) -> KVStorage:
+def _storage(model: LanguageModel, setting: PoolSetting, kernels: Kernels) -> KVStorage:
     return KVStorage(
         setting.kv_dtype,
         setting.num_blocks * setting.block_size,
@@ -148,6 +152,7 @@ def _storage(model: LanguageModel, setting: PoolSetting) -> KVStorage:
         head_dim=model.head_dim,
         dtype=model.dtype,
         device=model.device,
+        kernels=kernels,
     )
 
 

@@ -7,6 +7,7 @@ format works with every block policy. Slots are rows of a tensor, so a block is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
@@ -182,8 +183,22 @@ FORMATS: dict[KVFormat, type[NativeLayer | QuantisedLayer]] = {
 }
 
 
+@dataclass(slots=True)
+class Kernels:
+    """Whether Triton kernels write and read a cache, and if not any more: why."""
+
+    on: bool = False
+    failure: str | None = None
+
+    def give_up(self, reason: str) -> None:
+        self.on, self.failure = False, reason
+
+
 class KVStorage:
-    """The slots of one model: one ``LayerStorage`` a layer."""
+    """The slots of one model: one ``LayerStorage`` a layer.
+
+    ``kernels`` None: the reference writes and reads them. The slots hold the same either way.
+    """
 
     def __init__(
         self,
@@ -195,7 +210,9 @@ class KVStorage:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        kernels: Kernels | None = None,
     ) -> None:
+        self.kernels = kernels or Kernels()
         form = FORMATS[kv_format]
         self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, device) for _ in range(layers)]
 
