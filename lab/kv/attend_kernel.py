@@ -60,7 +60,7 @@ def attend(
     rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, MOST_ROWS)))
     padded = max(16, triton.next_power_of_2(width))
     # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
-    dtype = torch.float32 if INTERPRETED else query.dtype
+    dtype = torch.float32 if INTERPRETED and query.dtype == torch.bfloat16 else query.dtype
     columns = min(128, max(16, TILE_BYTES // (triton.next_power_of_2(dim) * dtype.itemsize)))
     tiles = triton.cdiv(plan.longest_new, rows // shared)
     if splits is None:
@@ -96,7 +96,8 @@ def attend(
         DIM=dim,
         WIDTH=width,
         PADDED=padded,
-        BYTES_PER_SCALE=width // key_scales.shape[-1],
+        GROUPS=key_scales.shape[-1],
+        PADDED_GROUP=width // key_scales.shape[-1] if key_scales.shape[-1] > 1 else padded,
         BLOCK_SIZE=plan.block_size,
         ROWS=rows,
         COLUMNS=columns,
@@ -122,7 +123,9 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-@triton.jit
+# A kernel is compiled again for every kind of argument: not for a table that has grown, nor for where in the
+# plan's one tensor a part happens to begin.
+@triton.jit(do_not_specialize=("tiles", "height"), do_not_specialize_on_alignment=("tables", "starts", "lengths"))
 def _attend_kernel(
     found,  # [N, heads, head_dim], or one for each split [N, heads, splits, head_dim]
     maxima,  # [N, heads, splits]
@@ -152,7 +155,8 @@ def _attend_kernel(
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,  # of a stored vector: half of DIM for INT4
     PADDED: tl.constexpr,
-    BYTES_PER_SCALE: tl.constexpr,
+    GROUPS: tl.constexpr,  # of an INT4 vector, each with a scale
+    PADDED_GROUP: tl.constexpr,  # bytes of one
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -161,8 +165,8 @@ def _attend_kernel(
     sequence, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     kv_head, split = tl.program_id(1), tl.program_id(2)
     TOKENS: tl.constexpr = ROWS // SHARED
-    first = tl.load(starts + sequence)
-    new = tl.load(starts + sequence + 1) - first
+    first = tl.load(starts + sequence).to(tl.int32)
+    new = tl.load(starts + sequence + 1).to(tl.int32) - first
     if tile * TOKENS >= new:
         return
 
@@ -171,7 +175,7 @@ def _attend_kernel(
     token = tile * TOKENS + row // SHARED
     head = kv_head * SHARED + row % SHARED
     real = (row < TOKENS * SHARED) & (token < new)
-    length = tl.load(lengths + sequence)
+    length = tl.load(lengths + sequence).to(tl.int32)
     position = length - new + token
 
     # INT4: dimension 2i is in the low half of byte i and 2i + 1 in the high one.
@@ -202,13 +206,12 @@ def _attend_kernel(
         slot = block * BLOCK_SIZE + column % BLOCK_SIZE
         numbers = (slot * numbers_slot + kv_head * numbers_head)[:, None] + i[None, :]
         scales = slot * scales_slot + kv_head * scales_head
-        group = scales[:, None] + (i // BYTES_PER_SCALE)[None, :]
         # Nothing is loaded from where no token is: what stale slots hold may be NaN, and 0 x NaN is.
         mask = inside[:, None] & stored[None, :]
 
         k = tl.load(keys + numbers, mask=mask, other=0)
         if FORMAT == "int4":
-            k_scale = tl.load(key_scales + group, mask=mask, other=0.0).to(tl.float32)
+            k_scale = _group_scales(key_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
             score = tl.dot(q, tl.trans(_even(k, k_scale, DTYPE)), input_precision="ieee")
             score = tl.dot(q_odd, tl.trans(_odd(k, k_scale, DTYPE)), score, input_precision="ieee")
         else:
@@ -218,25 +221,30 @@ def _attend_kernel(
         score = tl.where(inside[None, :] & (column[None, :] <= position[:, None]), score * scaling, float("-inf"))
 
         newest = tl.maximum(maximum, tl.max(score, 1))
-        reference = tl.where(newest == float("-inf"), 0.0, newest)  # nothing seen yet: no inf - inf
-        weight = tl.exp2(score - reference[:, None])
-        shrink = tl.exp2(maximum - reference)
+        base = tl.where(newest == float("-inf"), 0.0, newest)  # nothing seen yet: no inf - inf
+        weight = tl.exp2(score - base[:, None])
+        shrink = tl.exp2(maximum - base)
         maximum = newest
         total = total * shrink + tl.sum(weight, 1)
 
         v = tl.load(values + numbers, mask=mask, other=0)
         acc *= shrink[:, None]
         if FORMAT == "int4":
-            v_scale = tl.load(value_scales + group, mask=mask, other=0.0).to(tl.float32)
+            v_scale = _group_scales(value_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
             weight = weight.to(DTYPE)
             acc = tl.dot(weight, _even(v, v_scale, DTYPE), acc, input_precision="ieee")
             acc_odd = tl.dot(weight, _odd(v, v_scale, DTYPE), acc_odd * shrink[:, None], input_precision="ieee")
         else:
+            v = v.to(DTYPE)
             if FORMAT == "int8":
-                weight *= tl.load(value_scales + scales, mask=inside, other=0.0)[None, :]
-            acc = tl.dot(weight.to(DTYPE), v.to(DTYPE), acc, input_precision="ieee")
+                v_scale = tl.load(value_scales + scales, mask=inside, other=0.0)
+                if tl.float16 == DTYPE:  # a small weight times a small scale would vanish
+                    v = (v * v_scale[:, None]).to(DTYPE)
+                else:
+                    weight *= v_scale[None, :]
+            acc = tl.dot(weight.to(DTYPE), v, acc, input_precision="ieee")
 
-    place = ((first + token) * HEADS + head) * SPLITS + split
+    place = ((first + token).to(tl.int64) * HEADS + head) * SPLITS + split
     if SPLITS == 1:
         acc /= total[:, None]
         acc_odd /= total[:, None]
@@ -247,6 +255,15 @@ def _attend_kernel(
     tl.store(at, acc.to(found.dtype.element_ty), mask=q_mask)
     if FORMAT == "int4":
         tl.store(at + 1, acc_odd.to(found.dtype.element_ty), mask=q_mask)
+
+
+@triton.jit
+def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr, PADDED_GROUP: tl.constexpr):
+    """The scale of every byte. Each is loaded once and spread over its group's bytes."""
+    group = tl.arange(0, PADDED // PADDED_GROUP)[None, :]
+    scale = tl.load(scales + at[:, None] + group, mask=inside[:, None] & (group < GROUPS), other=0.0).to(tl.float32)
+    scale = tl.broadcast_to(scale[:, :, None], (scale.shape[0], scale.shape[1], PADDED_GROUP))
+    return tl.reshape(scale, (scale.shape[0], PADDED))
 
 
 @triton.jit

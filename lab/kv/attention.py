@@ -199,6 +199,8 @@ def _by_kernels(
         with torch.cuda.device_of(query):  # Triton launches on the current device
             store(layer, plan.write, key, value)
             return attend(layer, query, plan, scaling)
+    except torch.OutOfMemoryError:
+        raise  # the reference would take more
     except Exception as error:
         first_line = (str(error).strip().splitlines() or ["no message"])[0]
         raise KernelError(f"{type(error).__name__}: {first_line[:200]}") from error

@@ -60,7 +60,7 @@ def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: to
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=("slots",))  # a part of one tensor, wherever it begins
 def _store_kernel(
     key,
     value,

@@ -31,7 +31,7 @@ triton.runtime.driver.set_active(
         get_current_target=lambda: target, get_current_device=lambda: 0, get_current_stream=lambda device: 0
     )
 )
-for kv_format, dtype in [*product(FORMATS, [torch.bfloat16]), ("auto", torch.float32)]:
+for kv_format, dtype in [*product(FORMATS, [torch.bfloat16]), ("auto", torch.float32), ("int8", torch.float16)]:
     storage = KVStorage(kv_format, 32, layers=1, kv_heads=2, head_dim=128, dtype=dtype, device=torch.device("cpu"))
     layer = storage.layers[0]
     store_kernel.store(layer, torch.arange(20), *torch.randn(2, 20, 2, 128, dtype=dtype))

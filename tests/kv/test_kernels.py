@@ -62,7 +62,9 @@ class Case:
         shared: int = 2,
         head_dim: int = 64,
         dtype: torch.dtype = torch.float32,
+        size: float = 1,
     ) -> None:
+        """``size``: of the values."""
         heights = [-(-length // block_size) for length in lengths]
         blocks = torch.randperm(sum(heights) + 1)
         self.storage = poisoned(kv_format, len(blocks) * block_size, kv_heads, head_dim, dtype)
@@ -74,11 +76,11 @@ class Case:
             tables[row, : len(taken)] = taken
             slots = (taken[:, None] * block_size + torch.arange(block_size)).flatten()[:length].to(DEVICE)
             key, value = torch.randn(2, length, kv_heads, head_dim, dtype=dtype, device=DEVICE)
-            self.layer.write(slots, key, value)
+            self.layer.write(slots, key, size * value)
             self.slots.append(slots)
         # The heads' rows lie apart, as in a model.
         self.query = torch.randn(kv_heads * shared, sum(new), head_dim, dtype=dtype, device=DEVICE).transpose(0, 1)
-        self.new, self.shared = new, shared
+        self.new, self.shared, self.size = new, shared, size
         self.plan = BlockPlan(
             write=torch.cat([slots[-count:] for slots, count in zip(self.slots, new, strict=True)]),
             starts=torch.tensor([0, *new]).cumsum(0).to(DEVICE),
@@ -105,7 +107,7 @@ class Case:
         """The largest, over the one that the dtype is granted."""
         out = attend(self.layer, self.query, self.plan, splits=splits)
         assert out.dtype == self.query.dtype
-        return (out.double() - self.expected()).abs().max().item() / ERROR[self.query.dtype]
+        return (out.double() - self.expected()).abs().max().item() / (self.size * ERROR[self.query.dtype])
 
 
 # -- storing ---------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     shared = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    assert len(shared) == 4 * 4  # four kinds of numbers; store, attend in splits, combine, attend
+    assert len(shared) == 5 * 4  # five kinds of numbers; store, attend in splits, combine, attend
     assert max(shared) <= SHARED_MEMORY
 
 
@@ -211,6 +213,12 @@ def test_a_prompt_in_chunks_of_several_tiles(kv_format):
 @pytest.mark.parametrize("splits", [1, 2])
 def test_half_precision(kv_format, dtype, splits):
     assert Case(kv_format, [90, 17], [1, 4], dtype=dtype).error(splits=splits) < 1
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_small_values_keep_their_precision(kv_format):
+    """float16 has no exponent to spare."""
+    assert Case(kv_format, [90, 17], [1, 4], dtype=torch.float16, size=1e-3).error() < 1
 
 
 def test_large_scores_neither_overflow_nor_vanish():
