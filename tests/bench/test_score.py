@@ -26,7 +26,9 @@ def test_native_scores_are_transformers(architecture, config):
     scored = torch.cat(list(log_probabilities(lab, ids.tolist(), config)))
     assert torch.allclose(scored, expected, atol=1e-4)
     later = torch.cat(list(log_probabilities(lab, ids.tolist(), config, first=17)))
-    assert torch.equal(later, scored[16:])
+    assert torch.allclose(
+        later, scored[16:], atol=1e-5
+    )  # with several threads a product of fewer rows adds up otherwise
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8", "int4"])

@@ -81,6 +81,15 @@ def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Vi
     assert link(lab) == {"prefix_caching": "1", "eviction": "priority", "cache_priority": "6"}
 
 
+def test_a_format_tells_its_recorded_error(visit: Visit) -> None:
+    lab = visit().open()
+    assert "Fewer bits" in lab.page.inner_text("#kv-format")
+    lab.choose("kv-format", "INT4")
+    lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('perplexity +')")
+    lab.choose("kv-format", "Native")
+    lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('Fewer bits')")
+
+
 def test_a_link_opens_every_control_as_it_says(visit: Visit) -> None:
     lab = visit().open(
         kv_format="int4",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
+from visualize.recorded import KV_ERROR, kv_error
 from visualize.settings import BOUNDS, CHOICES, DEFAULTS, NAMES, NEUTRAL, Settings, from_link, senseless
 
 
@@ -153,3 +155,13 @@ def test_bounds_are_within_the_engines() -> None:
             settings = Settings(**{name: value})
             settings.engine_config()
             settings.sampling()
+
+
+def test_a_format_is_shown_with_the_error_that_was_recorded_for_it() -> None:
+    recorded = json.loads(KV_ERROR.read_text("utf-8"))["formats"]
+    assert kv_error("auto") == ""
+    for row in recorded[1:]:
+        said = kv_error(row["kv_dtype"])
+        assert f"{row['key_error']:.1%}" in said
+        assert f"{row['value_error']:.1%}" in said
+        assert f"{row['perplexity'] / recorded[0]['perplexity'] - 1:+.2%}" in said

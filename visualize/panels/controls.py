@@ -8,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 
+from visualize.recorded import kv_error
 from visualize.settings import BOUNDS, CHOICES, DEFAULTS, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
 from visualize.vocabulary import DRAFTERS
 
@@ -139,7 +140,7 @@ def show(settings: Settings) -> list[Any]:
     return [gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES]
 
 
-_SWITCHES = ("cache", "paged", "prefix_caching", "speculation", "adaptive_window", "eviction")
+_SWITCHES = ("cache", "kv_format", "paged", "prefix_caching", "speculation", "adaptive_window", "eviction")
 _DEPENDENT = (
     "kv_format",
     "paged",
@@ -181,6 +182,8 @@ def _state(settings: Settings) -> dict[str, dict[str, Any]]:
     }
     for name in useless:
         state[name]["value"] = NEUTRAL[name]
+    if "kv_format" not in reasons:
+        state["kv_format"]["info"] = kv_error(settings.kv_format) or SAYS["kv_format"]
     state["speculation"]["info"] = DRAFTERS[settings.speculation].about
     state["gamma"]["label"] = f"Most {GAMMA.lower()}" if settings.adaptive_window else GAMMA
     for name, drafter in (("pair", "draft"), ("early_exit_layer", "early_exit"), ("synthetic_rate", "synthetic")):

@@ -1,0 +1,21 @@
+"""Figures that were measured before, with the command that measures them again."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+KV_ERROR = Path(__file__).parents[1] / "docs" / "bench" / "kv-error-cpu.json"
+"""Written by ``python -m lab.bench kv``, for the embedded target."""
+
+
+@functools.cache
+def kv_error(kv_dtype: str) -> str:
+    """How far a KV format is off, in a sentence; empty for the model's own, and where there is no record."""
+    if kv_dtype == "auto" or not KV_ERROR.exists():
+        return ""
+    row = next(row for row in json.loads(KV_ERROR.read_text("utf-8"))["formats"] if row["kv_dtype"] == kv_dtype)
+    more = f"{row['perplexity_ratio']['value'] - 1:+.2%}"
+    off = f"{row['key_error']:.1%} off, values {row['value_error']:.1%}"
+    return f"Keys {off}; perplexity {more} (recorded)."
