@@ -1,4 +1,7 @@
-"""Where there is no GPU, Triton's kernels run in its interpreter, which it asks for when it is first imported."""
+"""Where there is no GPU, Triton's kernels run in its interpreter, which it asks for when it is first imported.
+
+One thread for torch: the models of the tests are so small that two are slower than one.
+"""
 
 from __future__ import annotations
 
@@ -8,3 +11,5 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+torch.set_num_threads(1)
