@@ -42,9 +42,7 @@ MAX_PROMPT = 4000
 class Settings:
     """The page's controls, with the values they start with. ``seed`` None: the engine picks one."""
 
-    prompt: str = (
-        "Once upon a time there was a poor miller who had three sons, and when he grew old he said to the eldest,"
-    )
+    prompt: str = "Once upon a time there was a poor miller who had three sons, and when he grew old he said,"
     pair: str = "matched"
     cache: bool = True
     kv_format: str = "auto"
