@@ -74,3 +74,25 @@ def test_a_quantised_cache_is_within_the_stated_error(architecture, paged, kv_fo
     error = run(lab, kv_format, paged, [20, 1, 4, 25], tokens) - expected
     relative = (error.square().mean().sqrt() / expected.std()).item()
     assert 0 < relative < LOGIT_ERROR[kv_format]
+
+
+def test_padding_beside_a_longer_sequence_must_not_matter():
+    """Two lengths in one group, the slots after the shorter one never written: 0 x NaN would be NaN."""
+    lab = tiny_models.engine("llama")
+    model, pool = lab.target, BlockPool(num_blocks=20, block_size=4)
+    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+    storage = KVStorage("auto", 80, **shape, dtype=model.dtype, device=model.device)
+    for layer in storage.layers:
+        for tensor in layer.tensors:
+            tensor.fill_(torch.nan)
+    tokens = torch.randint(256, (14,), generator=torch.Generator().manual_seed(3))
+    tables = [BlockTable(pool, owner, ignore, paged=True) for owner in range(2)]
+    with torch.inference_mode():
+        for table, length in zip(tables, (9, 14), strict=True):
+            table.reserve(length)
+            forward(model, [NewTokens(tokens[: length - 1], 0, table, keep=0)], storage)
+        last = [NewTokens(tokens[n - 1 : n], n - 1, table, keep=1) for table, n in zip(tables, (9, 14), strict=True)]
+        out = forward(model, last, storage)
+        with model.stock_attention() as dense:
+            expected = torch.stack([dense(tokens[None, :n]).logits[0, -1] for n in (9, 14)])
+    assert torch.allclose(out, expected, atol=1e-4, rtol=1e-4)
