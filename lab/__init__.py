@@ -21,12 +21,12 @@ from lab.config import (
 )
 from lab.decode.engine import Engine
 from lab.kv.attention import KernelChoice
+from lab.pair.devices import DeviceMap, first_kind, refuse_device_map, resolve_device
 from lab.pair.loading import (
     EMBEDDED_DRAFTS,
     EMBEDDED_TARGET,
     WEIGHTS,
     ModelLoadError,
-    best_device,
     load_model,
     load_tokenizer,
     refuse_mismatch,
@@ -58,6 +58,7 @@ def load_engine(
     draft: str | Path | None = None,
     *,
     device: str | None = None,
+    device_map: DeviceMap | None = None,
     dtype: str = "auto",
     max_num_seqs: int = 64,
     max_num_batched_tokens: int | None = None,
@@ -71,6 +72,9 @@ def load_engine(
         draft: a folder or a hub id with the target's tokenizer; "matched" (the default)
             or "mismatched" beside the embedded target. None beside another target: no speculation.
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
+        device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
+            the GPUs, and what they cannot hold over memory), or a device for each of its modules by name (a GPU's
+            number, "cpu", "disk"). A draft goes where the target's tokens come out.
         dtype: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float32 on a CPU.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton" or "reference" (torch); "auto": Triton on a GPU if it is installed.
@@ -78,7 +82,7 @@ def load_engine(
     Raises:
         ModelLoadError: a model that cannot be found or read.
         UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
-        ConfigError: an unknown dtype, limits that are too low, or kernels where they cannot run.
+        ConfigError: an unknown dtype or device, limits that are too low, or kernels where they cannot run.
     """
     settings = {
         "max_num_seqs": max_num_seqs,
@@ -86,11 +90,16 @@ def load_engine(
         "kv_bytes": kv_bytes,
         "kernels": kernels,
     }
-    device = device or best_device()
-    torch_dtype = resolve_dtype(dtype, device)
+    if device_map is None:
+        place = kind = resolve_device(device)
+    else:
+        refuse_device_map(device_map, device)
+        place, kind = device_map, first_kind(device_map)
+    torch_dtype = resolve_dtype(dtype, kind)
 
-    def load(where: str | Path, name: str):
-        return load_model(where, name=name, device=device, dtype=torch_dtype), load_tokenizer(where, name=name)
+    def load(where: str | Path, name: str, place: str | DeviceMap = place):
+        model = load_model(where, name=name, place=place, dtype=torch_dtype)
+        return model, load_tokenizer(where, name=name)
 
     if target is None:
         target_model, tokenizer = load(WEIGHTS / "target", EMBEDDED_TARGET)
@@ -104,6 +113,6 @@ def load_engine(
         draft_name = str(draft)
     if draft is None:
         return Engine(target_model, tokenizer, **settings)
-    draft_model, draft_tokenizer = load(draft, draft_name)
+    draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))
     refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
     return Engine(target_model, tokenizer, draft_model, **settings)

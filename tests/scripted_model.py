@@ -14,6 +14,7 @@ class ScriptedModel:
 
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
     device, dtype = torch.device("cpu"), torch.float32
+    layer_devices = (device,)
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
         """``table``: [vocabulary, vocabulary] float32, logits of the next token by the last."""

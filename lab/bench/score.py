@@ -26,7 +26,7 @@ def new_storage(engine: Engine, kv_dtype: str, slots: int) -> KVStorage:
     """Empty slots for the engine's target."""
     model = engine.target
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    return KVStorage(kv_dtype, slots, **shape, dtype=model.dtype, device=model.device)
+    return KVStorage(kv_dtype, slots, **shape, dtype=model.dtype, device=model.layer_devices)
 
 
 @torch.inference_mode()

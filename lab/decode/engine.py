@@ -263,7 +263,8 @@ class Engine:
 
     def _enqueue(self, sequence: Sequence) -> None:
         if self.target.device.type == "cuda" and not self._pools.busy:
-            torch.cuda.reset_peak_memory_stats(self.target.device)
+            for device in {self.target.device, *self.target.layer_devices}:
+                torch.cuda.reset_peak_memory_stats(device)
         if sequence.oracle:
             self._inbox.append(sequence.oracle)
         else:

@@ -63,6 +63,7 @@ class Pool:
         )
         self.failed: list[tuple[Sequence, Exception]] = []
         self._target = target
+        self._devices = {target.device, *target.layer_devices}
         self._draft = draft
         self._tokenizer = tokenizer
         self._budget = budget
@@ -183,7 +184,7 @@ class Pool:
     def _close(self, clock: StepClock, turns: list[Turn], kinds: list[str], tokens: list[int]) -> None:
         """Time the step for every sequence in it, and let go of those that are done."""
         parts, total = clock.read()
-        memory = memory_in_use(self._target.device)
+        memory = memory_in_use(self._devices)
         broken = {sequence for sequence, _ in self.failed}
         for turn, kind, count in zip(turns, kinds, tokens, strict=True):
             sequence = turn.sequence
@@ -251,10 +252,10 @@ def explain(error: Exception) -> str:
     return f"The engine failed in this step ({type(error).__name__}: {error})."
 
 
-def memory_in_use(device: torch.device) -> int:
-    """Bytes: CUDA's peak since it was reset, or the resident size of this process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+def memory_in_use(devices: set[torch.device]) -> int:
+    """Bytes: CUDA's peak since it was reset, of all its devices, or the resident size of this process."""
+    if cuda := [device for device in devices if device.type == "cuda"]:
+        return sum(torch.cuda.max_memory_allocated(device) for device in cuda)
     return _process(os.getpid()).memory_info().rss
 
 

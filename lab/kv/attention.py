@@ -12,7 +12,7 @@ There are two ways to compute it: the reference, in torch, which gathers the slo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
@@ -27,7 +27,27 @@ NAME = "decode_lab"
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Plan:
+    """What follows a step through the layers, to wherever they are."""
+
+    copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def to(self, device: torch.device | int | str, non_blocking: bool = False) -> Plan:
+        """The plan with its tensors on ``device``, copied there once a step.
+
+        accelerate's hooks call it, as they call every argument's ``to``, before each module of a model that is
+        on several devices.
+        """
+        device = torch.device(device)
+        if device not in self.copies:
+            parts = {part.name: getattr(self, part.name) for part in fields(self) if part.init}
+            self.copies[device] = replace(self, **{name: _on(part, device) for name, part in parts.items()})
+            self.copies[device].copies[device] = self.copies[device]
+        return self.copies[device]
+
+
+@dataclass(frozen=True, slots=True)
+class Group(Plan):
     """Sequences that bring equally many new tokens and are about equally long: one call of the kernel.
 
     Attributes:
@@ -46,7 +66,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(Plan):
     """What the reference needs beside the N tokens of a packed forward.
 
     Attributes:
@@ -61,7 +81,7 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockPlan:
+class BlockPlan(Plan):
     """What the kernels need beside the N tokens of a packed forward, S sequences one after another.
 
     Attributes:
@@ -160,6 +180,12 @@ def attention(
             keys, values = new_key[group.rows], new_value[group.rows]
         outputs.append(_attend(query[0, :, group.rows], keys, values, group, scaling))
     return torch.cat(outputs)[None], None
+
+
+def _on(part: object, device: torch.device) -> object:
+    if isinstance(part, tuple):
+        return tuple(_on(one, device) for one in part)
+    return part.to(device) if isinstance(part, (torch.Tensor, Plan)) else part
 
 
 def _attend(

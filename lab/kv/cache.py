@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 import psutil
@@ -58,7 +59,8 @@ class Budget:
     """How much memory caches take, and how much they may.
 
     Args:
-        limit: bytes for all caches together. None: a share of what is free when first asked.
+        limit: bytes for all caches together. None: a share of what is free when first asked, on the device
+            that is the first to be full.
     """
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
@@ -69,7 +71,8 @@ class Budget:
     @property
     def limit(self) -> int:
         if self._limit is None:
-            self._limit = int(_free_bytes(self._target.device) * MEMORY_SHARE.get(self._target.device.type, 0.25))
+            models = [model for model in (self._target, self._draft) if model]
+            self._limit = _limit(models)
         return self._limit
 
     def setting(self, config: EngineConfig) -> PoolSetting:
@@ -143,6 +146,21 @@ def _token_bytes(model: LanguageModel, kv_dtype: KVFormat) -> int:
     )
 
 
+def _limit(models: list[LanguageModel]) -> int:
+    """Bytes of caches, when every token takes some on each device that computes layers."""
+    on_device: Counter[torch.device] = Counter()
+    for model in models:
+        for device in model.layer_devices:
+            on_device[device] += _token_bytes(model, "auto") // model.layers
+    whole = on_device.total()
+    return int(
+        min(
+            _free_bytes(device) * MEMORY_SHARE.get(device.type, 0.25) * whole / part
+            for device, part in on_device.items()
+        )
+    )
+
+
 def _storage(model: LanguageModel, setting: PoolSetting, kernels: Kernels) -> KVStorage:
     return KVStorage(
         setting.kv_dtype,
@@ -151,7 +169,7 @@ def _storage(model: LanguageModel, setting: PoolSetting, kernels: Kernels) -> KV
         kv_heads=model.kv_heads,
         head_dim=model.head_dim,
         dtype=model.dtype,
-        device=model.device,
+        device=model.layer_devices,
         kernels=kernels,
     )
 

@@ -7,6 +7,7 @@ format works with every block policy. Slots are rows of a tensor, so a block is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -195,7 +196,7 @@ class Kernels:
 
 
 class KVStorage:
-    """The slots of one model: one ``LayerStorage`` a layer.
+    """The slots of one model: one ``LayerStorage`` a layer, all on one device or each on its own.
 
     ``kernels`` None: the reference writes and reads them. The slots hold the same either way.
     """
@@ -209,12 +210,13 @@ class KVStorage:
         kv_heads: int,
         head_dim: int,
         dtype: torch.dtype,
-        device: torch.device,
+        device: torch.device | Sequence[torch.device],
         kernels: Kernels | None = None,
     ) -> None:
         self.kernels = kernels or Kernels()
         form = FORMATS[kv_format]
-        self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, device) for _ in range(layers)]
+        devices = [device] * layers if isinstance(device, torch.device) else device
+        self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, where) for where in devices]
 
     def copy(self, source: slice, destination: slice) -> None:
         """Copy a run of slots onto another of equal length, as they are stored."""

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from lab.config import ConfigError, LabError, UnsupportedModelError
+from lab.pair.devices import DeviceMap, refuse_incomplete
 from lab.pair.models import LanguageModel, refuse_unsupported
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -19,11 +20,6 @@ target; the mismatched one has the same shape and learnt from program code."""
 
 class ModelLoadError(LabError):
     """A model that cannot be found or read."""
-
-
-def best_device() -> str:
-    """ "cuda" when there is one, else "cpu"."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def resolve_dtype(dtype: str, device: str) -> torch.dtype:
@@ -43,25 +39,44 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
     return found
 
 
-def load_model(where: str | Path, *, name: str, device: str, dtype: torch.dtype) -> LanguageModel:
+def load_model(
+    where: str | Path,
+    *,
+    name: str,
+    place: str | DeviceMap,
+    dtype: torch.dtype,
+) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
+
+    Args:
+        place: a device, or accelerate's ``device_map``.
 
     Raises:
         ModelLoadError: nothing readable there.
         UnsupportedModelError: the engine would decode it wrongly.
+        ConfigError: a map that leaves some of them out.
     """
     try:
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
         refuse_unsupported(config, name)
-        model = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=dtype, trust_remote_code=False)
+        if isinstance(place, dict):
+            with torch.device("meta"):
+                refuse_incomplete(place, AutoModelForCausalLM.from_config(config, trust_remote_code=False), name)
+        model = AutoModelForCausalLM.from_pretrained(
+            where,
+            config=config,
+            dtype=dtype,
+            device_map=place,
+            trust_remote_code=False,
+        )
     except LabError:
         raise
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelLoadError(
             f"{name} could not be loaded: give a folder with config.json and safetensors, or a hub id of a "
             f"causal language model. ({_first_line(error)})"
         ) from error
-    return LanguageModel(model.to(device), name)
+    return LanguageModel(model, name)
 
 
 def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:

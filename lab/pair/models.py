@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError
 from lab.kv.attention import NAME, BlockPlan, StepPlan
+from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched, rebind_hook
 
 
 class LanguageModel:
@@ -42,10 +43,21 @@ class LanguageModel:
         self.vocabulary: int = config.vocab_size
         self.context_length: int = config.max_position_embeddings
         model.set_attn_implementation(NAME)
+        if is_dispatched(model):
+            gather_hidden_states(model)
 
     @property
     def device(self) -> torch.device:
-        return self.model.device
+        """Where tokens go in and logits come out."""
+        return execution_device(self.model)
+
+    @property
+    def layer_devices(self) -> list[torch.device]:
+        """Where each layer's attention is computed, and so where its keys and values are kept."""
+        if not is_dispatched(self.model):
+            return [self.device] * self.layers
+        attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
+        return [execution_device(attention[layer]) for layer in range(self.layers)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -89,10 +101,11 @@ class LanguageModel:
         """A number that is another one when the weights, their dtype or the active adapters are.
 
         It looks at addresses and version counters, not at the numbers themselves. An adapter that is
-        switched on or off in a way of its own may escape it.
+        switched on or off in a way of its own may escape it, and so may a change of offloaded weights.
         """
         weights = tuple(
-            (name, weight.dtype, weight.data_ptr(), weight._version) for name, weight in self.model.named_parameters()
+            (name, weight.dtype, weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+            for name, weight in self.model.named_parameters()
         )
         adapters = tuple(
             (name, str(getattr(module, "active_adapters", None)), getattr(module, "disable_adapters", None))
@@ -118,6 +131,7 @@ def _cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
     """A copy of the modules above a list of ``layers`` layers, with the first ``kept`` of them. Weights are shared."""
     found = copy.copy(module)
     found._modules = dict(module._modules)
+    rebind_hook(found)
     for name, child in module._modules.items():
         if isinstance(child, nn.ModuleList) and len(child) == layers:
             found._modules[name] = child[:kept]

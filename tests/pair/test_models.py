@@ -139,7 +139,7 @@ def test_unknown_dtype():
 def test_a_window_is_refused_before_weights_are_read(tmp_path):
     MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8).save_pretrained(tmp_path)  # no weights at all
     with pytest.raises(UnsupportedModelError, match="window 8"):
-        load_model(tmp_path, name="m", device="cpu", dtype=torch.float32)
+        load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
 
 def test_shape_of_keys_and_values():

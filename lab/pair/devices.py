@@ -1,0 +1,130 @@
+"""On which devices a model computes: one, or several through accelerate's ``device_map``."""
+
+from __future__ import annotations
+
+import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
+from torch import nn
+from transformers import PreTrainedModel
+
+from lab.config import ConfigError
+
+DeviceMap = str | dict[str, str | int]
+"""As accelerate has it: "auto", or a device for each module by name ("" is the whole model): the number of a
+GPU, "cuda:1", "cpu" or "disk". Beside a GPU "cpu" and "disk" are where weights wait; the GPU computes with them."""
+
+
+def best_device() -> str:
+    """ "cuda" when there is one, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def resolve_device(device: str | None) -> str:
+    """The device that is asked for; None: the best there is.
+
+    Raises:
+        ConfigError: no name of a device, or one that this machine lacks.
+    """
+    if device is None:
+        return best_device()
+    kind, _, index = str(device).partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()) or (kind == "cpu" and int(index or 0)):
+        raise ConfigError(f"device is 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not {device!r}.")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device={device!r} is not there: {_gpus()} Choose another, or 'cpu'.")
+    return device
+
+
+def refuse_device_map(device_map: DeviceMap, device: str | None) -> None:
+    """Refuse what accelerate could not carry out, before anything is loaded.
+
+    Raises:
+        ConfigError: no map, a device in it that this machine lacks, or one device asked for beside it.
+    """
+    if device is not None:
+        raise ConfigError(f"device={device!r} is one device and device_map={device_map!r} spreads. Give one of them.")
+    if device_map == "auto":
+        return
+    if not isinstance(device_map, dict) or not device_map or not all(isinstance(name, str) for name in device_map):
+        raise ConfigError(
+            "device_map is 'auto', or a device for each module by name, as in {'model.embed_tokens': 0, ...}, "
+            f"not {device_map!r}."
+        )
+    for name, place in device_map.items():
+        whole = isinstance(place, int) and not isinstance(place, bool)
+        try:
+            if place != "disk":
+                resolve_device(f"cuda:{place}" if whole else str(place))
+        except ConfigError as error:
+            raise ConfigError(
+                f"device_map puts {name or 'the model'!r} on {place!r}, which is no place here: {_gpus()} "
+                "A place is the number of a GPU, 'cpu' or 'disk'."
+            ) from error
+
+
+def refuse_incomplete(device_map: dict[str, str | int], model: nn.Module, name: str) -> None:
+    """Refuse a map that names other modules than the model's, or gives weights two places or none.
+
+    Args:
+        model: may be without weights, on "meta".
+
+    Raises:
+        ConfigError: with the first such name.
+    """
+    modules = dict(model.named_modules())
+    if unknown := [module for module in device_map if module not in modules]:
+        children = ", ".join(repr(child) for child, _ in model.base_model.named_children())
+        raise ConfigError(
+            f"device_map names {unknown[0]!r}, and {name} has no module of that name. Below "
+            f"{model.base_model_prefix!r} it has {children}."
+        )
+    for weight in model.state_dict():
+        places = [module for module in device_map if f".{weight}.".startswith(f".{module}." if module else ".")]
+        if len(places) != 1:
+            places = " and ".join(map(repr, places)) or "none of its modules"
+            raise ConfigError(
+                f"device_map names {places} for {weight} of {name}. Name one for every weight, none inside another."
+            )
+
+
+def first_kind(device_map: DeviceMap) -> str:
+    """ "cuda" if any of a map's modules computes on a GPU, else "cpu"."""
+    if device_map == "auto":
+        return best_device()
+    return "cuda" if any(isinstance(place, int) or "cuda" in place for place in device_map.values()) else "cpu"
+
+
+def execution_device(module: nn.Module) -> torch.device:
+    """Where a module computes: where accelerate's hook brings its inputs, or without one where its weights are.
+
+    Weights that are offloaded are nowhere ("meta") between passes.
+    """
+    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    return next(module.parameters()).device if device is None else torch.device(device)
+
+
+def is_dispatched(model: PreTrainedModel) -> bool:
+    """Whether accelerate's hooks bring each module's inputs, or its weights, to where it computes."""
+    return any(hasattr(module, "_hf_hook") for module in model.modules())
+
+
+def gather_hidden_states(model: PreTrainedModel) -> None:
+    """Let the last hidden states of a dispatched model come back to the device that its inputs came from.
+
+    The model then picks the rows whose logits are wanted by an index that is there. Without it the
+    hidden states would be wherever the last norm is, and indexing does not cross devices.
+    """
+    hook = AlignDevicesHook(execution_device(model), io_same_device=True)
+    add_hook_to_module(model.base_model, hook, append=True)
+
+
+def rebind_hook(copied: nn.Module) -> None:
+    """Give a shallow copy of a module that has a hook a hook of its own: the one it has calls the original."""
+    if hook := copied.__dict__.pop("_hf_hook", None):
+        del copied.forward, copied._old_forward
+        add_hook_to_module(copied, hook)
+
+
+def _gpus() -> str:
+    count = torch.cuda.device_count()
+    return f"this machine has {f'GPUs 0 to {count - 1}' if count > 1 else 'GPU 0' if count else 'no GPU'}."

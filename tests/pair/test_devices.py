@@ -1,0 +1,175 @@
+"""A model on several devices decodes as it does on one.
+
+No machine of these tests has two GPUs: devices are pretended (``tests.pretended_devices``), and offloading
+to disk, whose hooks are the same, is real.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from accelerate import dispatch_model
+
+from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
+from lab.decode.engine import Engine
+from lab.decode.pool import Pool
+from lab.kv import cache
+from lab.kv.attention import Group, StepPlan
+from lab.kv.cache import Budget
+from lab.pair.models import LanguageModel
+from lab.trace.events import CacheDropped, FellBack, Proposed
+from tests import tiny_models
+from tests.pretended_devices import PretendedDevices
+
+PROMPT = "There was once a fisherman"
+SAMPLING = SamplingParams(max_tokens=12, ignore_eos=True)
+FIRST, SECOND = torch.device("meta:0"), torch.device("meta:1")
+
+# The last norm and the head are on different devices, as accelerate leaves them when the head is tied.
+LLAMA = {"model.embed_tokens": FIRST, "model.rotary_emb": FIRST, "model.norm": SECOND, "lm_head": FIRST}
+LLAMA |= {"model.layers.0": FIRST, "model.layers.1": SECOND, "model.layers.2": SECOND}
+GPT2 = {"transformer.wte": FIRST, "transformer.wpe": FIRST, "transformer.ln_f": SECOND, "lm_head": FIRST}
+GPT2 |= {"transformer.h.0": FIRST, "transformer.h.1": SECOND, "transformer.h.2": SECOND}
+MAPS = {"llama": LLAMA, "gpt2": GPT2}
+
+
+@pytest.fixture
+def devices(monkeypatch):
+    # A tensor that wraps another cannot be cut under inference mode.
+    monkeypatch.setattr(Pool, "step", torch.no_grad()(Pool.step.__wrapped__))
+    with PretendedDevices() as pretended:
+        yield pretended
+
+
+def spread(architecture: str) -> LanguageModel:
+    model = tiny_models.random_model(architecture)
+    return LanguageModel(dispatch_model(model, MAPS[architecture], main_device=FIRST), architecture)
+
+
+def said(engine: Engine, config: EngineConfig) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The tokens, and what was proposed on the way."""
+    run = Run(engine.stream(PROMPT, config, SAMPLING))
+    assert not [event for event in run.events if isinstance(event, (FellBack, CacheDropped))]
+    assert len(run.token_ids) == SAMPLING.max_tokens
+    return run.token_ids, [event.token_id for event in run.events if isinstance(event, Proposed)]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EngineConfig(),
+        EngineConfig(kv_cache=False),
+        EngineConfig(kv_dtype="int8", paged=True),
+        EngineConfig(paged=True, enable_prefix_caching=True, speculative="draft"),
+        EngineConfig(speculative="early_exit", early_exit_layer=2),
+    ],
+    ids=["contiguous", "no cache", "int8 paged", "drafted", "early exit"],
+)
+@pytest.mark.parametrize("architecture", MAPS)
+def test_two_devices_say_what_one_says(devices, architecture, config):
+    alone = tiny_models.engine(architecture, "good")
+    draft = LanguageModel(alone.draft.model, "draft")
+    expected = said(alone, config)
+    draft.model.to(FIRST)
+    assert said(Engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
+
+
+def test_one_copy_a_round_comes_to_the_host(devices):
+    engine = Engine(spread("llama"), tiny_models.tokenizer())
+    said(engine, EngineConfig())
+    assert devices.arrivals[torch.device("cpu")] == SAMPLING.max_tokens
+
+
+def test_keys_and_values_are_where_their_layer_computes(devices):
+    model = spread("llama")
+    assert model.device == FIRST
+    assert model.layer_devices == [FIRST, SECOND, SECOND]
+    assert model.first(2).layer_devices == [FIRST, SECOND]
+    engine = Engine(model, tiny_models.tokenizer())
+    said(engine, EngineConfig(kv_dtype="int8"))
+    (pool,) = engine._pools
+    assert [{tensor.device for tensor in layer.tensors} for layer in pool.cache.target.layers] == [
+        {FIRST},
+        {SECOND},
+        {SECOND},
+    ]
+
+
+def test_a_plan_is_copied_once_a_device(devices):
+    numbers = torch.arange(3).to(FIRST)
+    plan = StepPlan((Group(slice(0, 3), 1, None, numbers),), numbers, None)
+    devices.arrivals.clear()
+    there = plan.to(SECOND)
+    assert (there.write.device, there.groups[0].read.device) == (SECOND, SECOND)
+    assert there.to(SECOND) is plan.to(SECOND) is there
+    assert devices.arrivals == {SECOND: 2}
+    assert plan.to(FIRST).write is numbers
+
+
+def test_devices_do_not_mix(devices):
+    """What the other tests rest on."""
+    with pytest.raises(RuntimeError, match="different devices: meta:0, meta:1"):
+        torch.ones(2, device=FIRST) + torch.ones(2, device=SECOND)
+
+
+def test_the_fuller_device_limits_the_cache(devices, monkeypatch):
+    free = {FIRST: 1_000_000, SECOND: 1_200_000}
+    monkeypatch.setattr(cache, "_free_bytes", free.__getitem__)
+    budget = Budget(spread("llama"), None)
+    # Two of three layers are on the second device: its share fills up first.
+    assert budget.limit == int(1_200_000 * 0.25 * 3 / 2)
+    free[FIRST] = 100_000
+    assert Budget(spread("llama"), None).limit == int(100_000 * 0.25 * 3 / 1)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    tiny_models.random_model("qwen3").save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
+    return tmp_path
+
+
+DISK = {"model.embed_tokens": "cpu", "model.rotary_emb": "cpu", "model.norm": "cpu", "lm_head": "disk"}
+DISK |= {"model.layers.0": "cpu", "model.layers.1": "disk", "model.layers.2": "disk"}
+
+
+@pytest.mark.parametrize("device_map", [DISK, {"": "disk"}], ids=["in part", "whole"])
+def test_weights_on_disk_decode_the_same(folder, device_map):
+    """Twice, so that the weights that came and went are still taken for the same."""
+    plain = load_engine(folder, device="cpu")
+    offloaded = load_engine(folder, folder, device_map=device_map)
+    assert "meta" in {weight.device.type for weight in offloaded.target.model.parameters()}
+    assert offloaded.device == "cpu"
+    assert {weight.device.type for weight in offloaded.draft.model.parameters()} == {"cpu"}
+    config = EngineConfig(paged=True, enable_prefix_caching=True, speculative="early_exit", early_exit_layer=2)
+    for _ in range(2):
+        assert said(offloaded, config) == said(plain, config)
+
+
+def test_auto_is_the_host_where_there_is_no_gpu(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    engine = load_engine(folder, device_map="auto")
+    assert (engine.device, engine.dtype) == ("cpu", "float32")
+    assert said(engine, EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"device": "gpu"}, r"device is 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not 'gpu'"),
+        ({"device": "cuda:x"}, "not 'cuda:x'"),
+        ({"device": "cuda:99"}, r"device='cuda:99' is not there: this machine has .*GPU"),
+        ({"device": "cpu", "device_map": "auto"}, "Give one of them"),
+        ({"device_map": "balanced"}, r"device_map is 'auto', or a device for each module by name.*not 'balanced'"),
+        ({"device_map": {}}, r"not \{\}"),
+        ({"device_map": {"": 99}}, "puts 'the model' on 99, which is no place here: this machine has .*GPU"),
+        ({"device_map": {"model": "cpu", "lm_head": "attic"}}, "puts 'lm_head' on 'attic'"),
+        ({"device_map": {"model": "cpu", "lm_head": True}}, "puts 'lm_head' on True"),
+        ({"device_map": {"model": "cpu", "tail": "disk"}}, r"names 'tail', and .* has no module .* 'embed_tokens'"),
+        ({"device_map": {"model": "cpu"}}, "names none of its modules for lm_head.weight"),
+        ({"device_map": {"": "cpu", "lm_head": "disk"}}, "names '' and 'lm_head' for lm_head.weight"),
+    ],
+)
+def test_places_that_are_none(folder, settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_engine(folder, **settings)
