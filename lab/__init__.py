@@ -32,6 +32,7 @@ from lab.pair.loading import (
     refuse_mismatch,
     resolve_dtype,
 )
+from lab.pair.quantization import Quantization, resolve_quantization
 from lab.trace.metrics import Metrics, measure
 from lab.trace.recorder import Run, RunFileError
 
@@ -60,6 +61,7 @@ def load_engine(
     device: str | None = None,
     device_map: DeviceMap | None = None,
     dtype: str = "auto",
+    quantization: Quantization | None = None,
     max_num_seqs: int = 64,
     max_num_batched_tokens: int | None = None,
     kv_bytes: int | None = None,
@@ -75,14 +77,18 @@ def load_engine(
         device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
             the GPUs, and what they cannot hold over memory), or a device for each of its modules by name (a GPU's
             number, "cpu", "disk"). A draft goes where the target's tokens come out.
-        dtype: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float32 on a CPU.
+        dtype: what is computed in: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float32 on a
+            CPU, float16 with bitsandbytes.
+        quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
+            ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton" or "reference" (torch); "auto": Triton on a GPU if it is installed.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
         UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
-        ConfigError: an unknown dtype or device, limits that are too low, or kernels where they cannot run.
+        ConfigError: an unknown dtype, device or quantization, or those that do not go together; a library that is
+            not installed; limits that are too low, or kernels where they cannot run.
     """
     settings = {
         "max_num_seqs": max_num_seqs,
@@ -95,10 +101,11 @@ def load_engine(
     else:
         refuse_device_map(device_map, device)
         place, kind = device_map, first_kind(device_map)
+    weights, dtype = resolve_quantization(quantization, dtype, kind.partition(":")[0])
     torch_dtype = resolve_dtype(dtype, kind)
 
     def load(where: str | Path, name: str, place: str | DeviceMap = place):
-        model = load_model(where, name=name, place=place, dtype=torch_dtype)
+        model = load_model(where, name=name, place=place, dtype=torch_dtype, quantization=weights)
         return model, load_tokenizer(where, name=name)
 
     if target is None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError
 from lab.pair.devices import DeviceMap, refuse_incomplete
 from lab.pair.models import LanguageModel, refuse_unsupported
+from lab.pair.quantization import refuse_quantised
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
@@ -45,20 +47,24 @@ def load_model(
     name: str,
     place: str | DeviceMap,
     dtype: torch.dtype,
+    quantization: QuantizationConfigMixin | None = None,
 ) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
 
     Args:
         place: a device, or accelerate's ``device_map``.
+        quantization: how its linear layers are to keep their weights. None: as they were saved.
 
     Raises:
         ModelLoadError: nothing readable there.
         UnsupportedModelError: the engine would decode it wrongly.
-        ConfigError: a map that leaves some of them out.
+        ConfigError: weights that are quantised already, or a map that leaves some of them out.
     """
     try:
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
         refuse_unsupported(config, name)
+        if quantization is not None:
+            refuse_quantised(config, name)
         if isinstance(place, dict):
             with torch.device("meta"):
                 refuse_incomplete(place, AutoModelForCausalLM.from_config(config, trust_remote_code=False), name)
@@ -67,6 +73,7 @@ def load_model(
             config=config,
             dtype=dtype,
             device_map=place,
+            quantization_config=quantization,
             trust_remote_code=False,
         )
     except LabError:

@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from lab.config import UnsupportedModelError
 from lab.kv.attention import NAME, BlockPlan, StepPlan
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched, rebind_hook
+from lab.pair.quantization import stored_tensors
 
 
 class LanguageModel:
@@ -85,6 +86,23 @@ class LanguageModel:
         )
         return output.logits[0].float()
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of weights that a pass over one token reads.
+
+        Every weight once, in the form it is stored in: a quantised one its small numbers and its scales. A
+        table that is looked up (embeddings) is left out, for a token reads one row of it, unless it is the head too.
+        All experts of a mixture are counted, of which a token reads a few; so are offloaded weights, which
+        come from memory or a disk for every pass.
+        """
+        tables = {id(module.weight) for module in self.model.modules() if isinstance(module, nn.Embedding)}
+        head = self.model.get_output_embeddings()
+        tables.discard(id(getattr(head, "weight", None)))
+        # By identity, so that tied weights count once. What has no dimensions is a mark of a format.
+        stored = {id(weight): weight for weight in self.model.state_dict(keep_vars=True).values() if weight.dim()}
+        parts = [part for key, weight in stored.items() if key not in tables for part in stored_tensors(weight)]
+        return sum(part.nbytes for part in parts)
+
     def early_layers(self, wanted: int | None) -> int:
         """Layers an early exit computes: those wanted, or a quarter of all."""
         return max(1, self.layers // 4) if wanted is None else wanted
@@ -104,8 +122,9 @@ class LanguageModel:
         switched on or off in a way of its own may escape it, and so may a change of offloaded weights.
         """
         weights = tuple(
-            (name, weight.dtype, weight.data_ptr(), 0 if weight.is_inference() else weight._version)
+            (name, part.dtype, part.data_ptr(), 0 if part.is_inference() else part._version)
             for name, weight in self.model.named_parameters()
+            for part in stored_tensors(weight)
         )
         adapters = tuple(
             (name, str(getattr(module, "active_adapters", None)), getattr(module, "disable_adapters", None))

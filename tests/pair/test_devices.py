@@ -144,6 +144,7 @@ def test_weights_on_disk_decode_the_same(folder, device_map):
     config = EngineConfig(paged=True, enable_prefix_caching=True, speculative="early_exit", early_exit_layer=2)
     for _ in range(2):
         assert said(offloaded, config) == said(plain, config)
+    assert offloaded.target.weight_bytes == plain.target.weight_bytes
 
 
 def test_auto_is_the_host_where_there_is_no_gpu(folder, monkeypatch):

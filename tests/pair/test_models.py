@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch.testing._internal.two_tensor import TwoTensor
 from transformers import (
     AutoModelForCausalLM,
     BartConfig,
@@ -22,6 +23,7 @@ from transformers import (
 from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, UnsupportedModelError, load_engine
 from lab.pair.loading import load_model, refuse_mismatch
 from lab.pair.models import LanguageModel, refuse_unsupported
+from lab.pair.quantization import stored_tensors
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -147,3 +149,44 @@ def test_shape_of_keys_and_values():
     assert (model.layers, model.kv_heads, model.head_dim, model.vocabulary) == (2, 1, 8, 50)
     gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "g")
     assert (gpt2.layers, gpt2.kv_heads, gpt2.head_dim, gpt2.context_length) == (3, 4, 12, tiny_models.CONTEXT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("architecture", "changes", "unread"),
+    [
+        ("llama", {}, "model.embed_tokens.weight"),
+        ("llama", {"tie_word_embeddings": True}, None),
+        ("gpt2", {}, "transformer.wpe.weight"),  # GPT-2's head is its table of tokens; of positions a pass reads one
+    ],
+)
+def test_a_pass_reads_every_weight_once_and_a_row_of_each_table(architecture, changes, unread, dtype):
+    model = tiny_models.random_model(architecture, **changes).to(dtype)
+    read = [weight.numel() for name, weight in model.named_parameters() if name != unread]
+    assert len(read) + bool(unread) == len(list(model.parameters()))
+    assert LanguageModel(model, "m").weight_bytes == sum(read) * dtype.itemsize
+
+
+def test_an_early_exit_reads_its_own_layers():
+    model = LanguageModel(tiny_models.random_model("llama"), "m")
+    layer = sum(weight.nbytes for weight in model.model.model.layers[1].parameters())
+    assert model.first(1).weight_bytes == model.weight_bytes - 2 * layer
+
+
+def test_a_weight_of_several_tensors_is_all_of_them():
+    numbers, scales = torch.ones(4, 4), torch.ones(4, 4)
+    assert stored_tensors(numbers) == [numbers]
+    parts = stored_tensors(TwoTensor(numbers, TwoTensor(numbers, scales)))
+    assert [id(part) for part in parts] == [id(numbers), id(numbers), id(scales)]
+
+
+def test_a_change_inside_a_weight_of_several_tensors_is_noticed():
+    model = tiny_models.random_model("llama")
+    projection = model.model.layers[0].mlp.up_proj
+    numbers = projection.weight.detach()
+    projection.weight = torch.nn.Parameter(TwoTensor(numbers.clone(), numbers.clone()), requires_grad=False)
+    wrapped = LanguageModel(model, "m")
+    before = wrapped.identity()
+    assert wrapped.identity() == before
+    projection.weight.b.add_(1)
+    assert wrapped.identity() != before

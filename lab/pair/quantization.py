@@ -1,0 +1,86 @@
+"""Weights in INT8, through the libraries that transformers supports. Both are optional."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from transformers import BitsAndBytesConfig, PreTrainedConfig, TorchAoConfig
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from lab.config import ConfigError
+
+Quantization = Literal["torchao-int8", "bitsandbytes-int8"]
+"""How linear layers keep their weights; the embedding table, the head and the norms stay as they are.
+
+"torchao-int8": a byte a number and a scale per output row, in the compute dtype; activations are not
+quantised. "bitsandbytes-int8": LLM.int8() (Dettmers et al., 2208.07339): a byte a number and a float32 scale
+per output row; activations are quantised too, token by token, but for their outliers.
+"""
+
+
+def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[QuantizationConfigMixin | None, str]:
+    """What transformers is told, and the dtype by name: "auto" is float16 for bitsandbytes, which computes in it.
+
+    Args:
+        kind: of the device, as in "cuda".
+
+    Raises:
+        ConfigError: no such choice, a dtype that does not go with it, or its library is not installed or does not
+            know the device.
+    """
+    if choice is None:
+        return None, dtype
+    if choice not in get_args(Quantization):
+        raise ConfigError(f"quantization is {', '.join(map(repr, get_args(Quantization)))} or None, not {choice!r}.")
+    if choice == "torchao-int8":
+        try:
+            from torchao.quantization import Int8WeightOnlyConfig
+        except ImportError as error:
+            raise _missing(choice, "torchao", error) from error
+        # The settings of torch.compile are the whole process's, not a model's.
+        return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False)), dtype
+    if dtype not in ("auto", "float16"):
+        raise ConfigError(
+            f"quantization={choice!r} computes in float16 and dtype={dtype!r} asks for another. Set dtype='float16' or "
+            "'auto', or quantization='torchao-int8'."
+        )
+    try:
+        from bitsandbytes import supported_torch_devices
+    except ImportError as error:
+        raise _missing(choice, "bitsandbytes", error) from error
+    if kind not in supported_torch_devices:
+        raise ConfigError(
+            f"quantization={choice!r} cannot run on {kind!r} with this version of bitsandbytes, which knows "
+            f"{', '.join(sorted(supported_torch_devices))}. Choose another device, or quantization='torchao-int8'."
+        )
+    return BitsAndBytesConfig(load_in_8bit=True), "float16"
+
+
+def refuse_quantised(config: PreTrainedConfig, name: str) -> None:
+    """Weights that were saved quantised are not quantised again.
+
+    Raises:
+        ConfigError: with how they are.
+    """
+    if saved := getattr(config, "quantization_config", None):
+        method = saved.get("quant_method", "in some way")
+        raise ConfigError(
+            f"{name} was saved with quantised weights ({method}), which are loaded as they are. Leave quantization "
+            "at None, or choose the model's unquantised weights."
+        )
+
+
+def _missing(choice: str, package: str, error: ImportError) -> ConfigError:
+    return ConfigError(
+        f"quantization={choice!r} needs the package {package}, which cannot be imported ({error}). "
+        "Install what is listed in requirements-optional.txt."
+    )
+
+
+def stored_tensors(weight: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a weight is kept in: itself, or what a quantised one consists of."""
+    if not hasattr(weight, "__tensor_flatten__"):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()
+    return [part for name in names for part in stored_tensors(getattr(weight, name))]

@@ -1,0 +1,118 @@
+"""INT8 weights. What needs a library is skipped where it is not installed (requirements-optional.txt)."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import LlamaConfig
+
+from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, load_engine
+from lab.pair.quantization import refuse_quantised, resolve_quantization
+from tests import tiny_models
+
+SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
+DTYPES = {"torchao-int8": "float32", "bitsandbytes-int8": "float16"}
+"""What dtype="auto" is with each on a CPU."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    tiny_models.random_model("llama").save_pretrained(path)
+    tiny_models.tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("choice", DTYPES)
+class TestInt8:
+    @pytest.fixture
+    def engines(self, folder, choice):
+        pytest.importorskip(choice.removesuffix("-int8"), reason="an optional library")
+        plain = load_engine(folder, device="cpu", dtype=DTYPES[choice])
+        return plain, load_engine(folder, folder, device="cpu", quantization=choice)
+
+    def test_it_decodes_and_drafts(self, engines, choice):
+        _, int8 = engines
+        assert int8.dtype == DTYPES[choice]
+        for config in (EngineConfig(paged=True), EngineConfig(kv_dtype="int8")):
+            assert len(int8.generate("Once", config, SAMPLING).token_ids) == SAMPLING.max_tokens
+        drafted = int8.generate("Once", EngineConfig(speculative="draft"), SAMPLING)
+        assert drafted.metrics.mean_acceptance_length > 3  # the draft is the target, quantised alike
+
+    def test_its_logits_are_near(self, engines, choice):
+        logits = []
+        for engine in engines:
+            with engine.target.stock_attention() as model, torch.inference_mode():
+                logits.append(model(torch.arange(3, 40)[None]).logits.float())
+        off = ((logits[1] - logits[0]).norm() / logits[0].norm()).item()
+        assert 0 < off < 0.1
+
+    def test_its_bytes_are_those_that_are_stored(self, engines, choice):
+        plain, int8 = (engine.target for engine in engines)
+        linear = [module for module in plain.model.model.layers.modules() if isinstance(module, torch.nn.Linear)]
+        saved = sum(module.weight.nbytes - module.weight.numel() for module in linear)
+        rows = sum(module.out_features for module in linear)
+        beside = int8.weight_bytes - (plain.weight_bytes - saved)
+        assert 4 * rows <= beside <= 8 * rows  # a float32 scale a row, and what torchao keeps for a zero point
+
+    def test_a_change_of_its_numbers_is_noticed(self, engines, choice):
+        model = engines[1].target
+        before = model.identity()
+        assert model.identity() == before
+        weight = model.model.model.layers[0].mlp.up_proj.weight
+        with torch.no_grad():
+            getattr(weight, "qdata", weight).bitwise_not_()
+        assert model.identity() != before
+
+
+@pytest.mark.parametrize("choice", DTYPES)
+def test_a_library_that_is_not_there_is_named(folder, choice, monkeypatch):
+    library = choice.removesuffix("-int8")
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.quantization", None)
+    with pytest.raises(ConfigError, match=f"needs the package {library}.*requirements-optional.txt"):
+        load_engine(folder, device="cpu", quantization=choice)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"quantization": "int8"}, "quantization is 'torchao-int8', 'bitsandbytes-int8' or None, not 'int8'"),
+        ({"quantization": "bitsandbytes-int8", "dtype": "float32"}, "computes in float16 and dtype='float32' asks"),
+        ({"quantization": "bitsandbytes-int8", "dtype": "bfloat16"}, "computes in float16 and dtype='bfloat16' asks"),
+        ({"dtype": "int8"}, "dtype is .*not 'int8'"),
+    ],
+)
+def test_what_does_not_go_together(folder, settings, reason):
+    with pytest.raises(ConfigError, match=reason):
+        load_engine(folder, device="cpu", **settings)
+
+
+def test_a_device_that_the_library_does_not_know(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(supported_torch_devices={"cuda", "xpu"}))
+    with pytest.raises(ConfigError, match=r"cannot run on 'cpu' .* which knows cuda, xpu"):
+        load_engine(folder, device="cpu", quantization="bitsandbytes-int8")
+
+
+def test_weights_saved_in_a_way_whose_library_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.quantizers.quantizer_gptq.is_optimum_available", lambda: False)
+    model = tiny_models.random_model("llama")
+    model.config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    model.config.save_pretrained(tmp_path)
+    with pytest.raises(ModelLoadError, match=r"could not be loaded: .*optimum"):
+        load_engine(tmp_path, device="cpu")
+
+
+def test_quantised_weights_are_not_quantised_again():
+    config = LlamaConfig()
+    refuse_quantised(config, "m")
+    config.quantization_config = {"quant_method": "gptq", "bits": 4}
+    with pytest.raises(ConfigError, match=r"m was saved with quantised weights \(gptq\)"):
+        refuse_quantised(config, "m")
+
+
+def test_none_is_none():
+    assert resolve_quantization(None, "auto", "cpu") == (None, "auto")
