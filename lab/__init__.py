@@ -99,7 +99,7 @@ def load_engine(
     if device_map is None:
         place = kind = resolve_device(device)
     else:
-        refuse_device_map(device_map, device)
+        refuse_device_map(device_map, device, quantization)
         place, kind = device_map, first_kind(device_map)
     weights, dtype = resolve_quantization(quantization, dtype, kind.partition(":")[0])
     torch_dtype = resolve_dtype(dtype, kind)

@@ -35,11 +35,12 @@ def resolve_device(device: str | None) -> str:
     return device
 
 
-def refuse_device_map(device_map: DeviceMap, device: str | None) -> None:
+def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: str | None = None) -> None:
     """Refuse what accelerate could not carry out, before anything is loaded.
 
     Raises:
-        ConfigError: no map, a device in it that this machine lacks, or one device asked for beside it.
+        ConfigError: no map, a device in it that this machine lacks, one device asked for beside it, or offloading
+            of weights that are to be quantised.
     """
     if device is not None:
         raise ConfigError(f"device={device!r} is one device and device_map={device_map!r} spreads. Give one of them.")
@@ -60,6 +61,12 @@ def refuse_device_map(device_map: DeviceMap, device: str | None) -> None:
                 f"device_map puts {name or 'the model'!r} on {place!r}, which is no place here: {_gpus()} "
                 "A place is the number of a GPU, 'cpu' or 'disk'."
             ) from error
+    places = set(device_map.values())
+    if quantization is not None and ("disk" in places or ("cpu" in places and len(places) > 1)):
+        raise ConfigError(
+            f"quantization={quantization!r} quantises weights where they compute, and device_map keeps some on the "
+            "CPU or on disk. Put every module on a GPU, or leave quantization at None."
+        )
 
 
 def refuse_incomplete(device_map: dict[str, str | int], model: nn.Module, name: str) -> None:

@@ -84,11 +84,15 @@ def test_a_library_that_is_not_there_is_named(folder, choice, monkeypatch):
         ({"quantization": "bitsandbytes-int8", "dtype": "float32"}, "computes in float16 and dtype='float32' asks"),
         ({"quantization": "bitsandbytes-int8", "dtype": "bfloat16"}, "computes in float16 and dtype='bfloat16' asks"),
         ({"dtype": "int8"}, "dtype is .*not 'int8'"),
+        (
+            {"quantization": "torchao-int8", "device": None, "device_map": {"": "disk"}},
+            "keeps some on the CPU or on disk",
+        ),
     ],
 )
 def test_what_does_not_go_together(folder, settings, reason):
     with pytest.raises(ConfigError, match=reason):
-        load_engine(folder, device="cpu", **settings)
+        load_engine(folder, **{"device": "cpu"} | settings)
 
 
 def test_a_device_that_the_library_does_not_know(folder, monkeypatch):
