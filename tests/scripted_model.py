@@ -22,6 +22,7 @@ class ScriptedModel:
         self.table = table
         self.vocabulary = table.shape[1]
         self.model = SimpleNamespace(generation_config=None)
+        self.native = SimpleNamespace(model=None, failure=None, prepare=lambda model: None)
 
     def identity(self) -> int:
         return id(self.table)

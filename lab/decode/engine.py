@@ -22,9 +22,11 @@ from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
-from lab.kv.attention import KernelChoice, use_kernels
+from lab.kv.attention import KernelChoice, choose_kernels
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
+from lab.kv.storage import Kernel
+from lab.native.model import refusal
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import Run
@@ -43,8 +45,9 @@ class Engine:
         max_num_batched_tokens: most tokens in one step, proposals included; longer prompts come in chunks.
             None: 8,192 on a GPU, 512 on a CPU.
         kv_bytes: memory for all caches together. None: 90% of what a GPU has free, 25% of it on a CPU.
-        kernels: who writes and reads the caches. "triton": kernels, "reference": torch, "auto": kernels on
-            a GPU if Triton is installed. Where they fail, the reference goes on (``FellBack``).
+        kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
+            (``lab.native``), "reference": torch. "auto": Triton on a GPU if it is installed; C on a CPU, made ready in
+            the background while torch goes ahead. Where they fail, the reference goes on (``FellBack``).
 
     Raises:
         ConfigError: a limit below what one round of speculation needs, or kernels where they cannot run.
@@ -70,14 +73,17 @@ class Engine:
         self.target = target
         self.draft = draft
         self.tokenizer = tokenizer
-        with_kernels = use_kernels(kernels, target.device)
-        self.kernels: KernelChoice = "triton" if with_kernels else "reference"
+        self.kernels: Kernel = choose_kernels(kernels, target.device)
+        if self.kernels == "c":
+            self._prepare_native(wait=kernels == "c")
+            if kernels == "c" and (reason := target.native.failure or refusal(target)):
+                raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
         self._budget = Budget(target, draft, kv_bytes)
         self._intake = Intake(target, draft, tokenizer, self._budget)
 
         def make(setting: PoolSetting) -> Pool:
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": tokens}
-            return Pool(setting, target, draft, tokenizer, self._budget, **limits, kernels=with_kernels)
+            return Pool(setting, target, draft, tokenizer, self._budget, **limits, kernels=self.kernels)
 
         self._pools = Pools(make, self._budget, self._weights_identity)
         self._inbox: deque[Sequence] = deque()
@@ -250,8 +256,8 @@ class Engine:
 
     def _take_in(self) -> None:
         """Put what has come into pools, and take out what has been cancelled."""
-        if self._inbox:
-            self._pools.drop_if_stale()
+        if self._inbox and self._pools.drop_if_stale() and self.kernels == "c":
+            self._prepare_native(wait=True)
         while self._inbox:
             self._pools.unplaced.append(self._inbox.popleft())
         for sequence in self._pools.unplaced:
@@ -271,6 +277,18 @@ class Engine:
             self._intake.announce(sequence)
         self._inbox.append(sequence)
         self.wake()
+
+    def _prepare_native(self, *, wait: bool = False) -> None:
+        models = [model for model in (self.target, self.draft) if model]
+
+        def prepare() -> None:
+            for model in models:
+                model.native.prepare(model)
+
+        if wait:
+            prepare()
+        else:
+            threading.Thread(target=prepare, name="decode-lab-native", daemon=True).start()
 
     def _weights_identity(self) -> tuple[int, ...]:
         return tuple(model.identity() for model in (self.target, self.draft) if model)

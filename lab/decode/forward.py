@@ -40,13 +40,19 @@ class NewTokens(NamedTuple):
 def forward(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None) -> torch.Tensor:
     """Compute the new tokens of every sequence in ``batch`` and store their keys and values.
 
-    A kernel that fails is not asked again: the reference computes the same tokens, writing over what the
-    kernel may have stored.
+    On a CPU a step in C computes them (``lab.native``), once that is ready. A kernel that fails is not asked
+    again: the reference computes the same tokens, writing over what the kernel may have stored.
 
     Returns:
         [sum of keep, vocabulary] float32 logits, sequence by sequence.
     """
-    if storage and storage.kernels.on:
+    used = storage.kernels.used if storage else "reference"
+    if used == "c":
+        if native := model.native.model:
+            return native.step(batch, model.layers, storage)
+        if model.native.failure:
+            storage.kernels.give_up(f"Torch computes the steps, several times slower: {model.native.failure}.")
+    elif used == "triton":
         try:
             return _by_kernels(model, batch, storage)
         except KernelError as error:

@@ -27,6 +27,7 @@ from lab.decode.sequence import Sequence
 from lab.decode.text import token_text
 from lab.decode.window import Costs
 from lab.kv.cache import Budget, Cache, PoolSetting
+from lab.kv.storage import Kernel
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Prefilled, StepTimed, WindowChanged
 
@@ -50,7 +51,7 @@ class Pool:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        kernels: bool = False,
+        kernels: Kernel = "reference",
     ) -> None:
         self.setting = setting
         self.cache = Cache(setting, target, draft, kernels=kernels) if setting.num_blocks else None

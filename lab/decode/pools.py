@@ -126,11 +126,15 @@ class Pools:
                 del self._pools[pool.setting]
         return self.bytes_in_use() + wanted <= self._budget.limit or not self._pools
 
-    def drop_if_stale(self) -> None:
-        """Keys and values that other weights computed are worth nothing: compute everything again."""
+    def drop_if_stale(self) -> bool:
+        """Keys and values that other weights computed are worth nothing: compute everything again.
+
+        Returns:
+            Whether the weights have changed.
+        """
         identity = self._identity()
         if identity == self._known_identity:
-            return
+            return False
         self._known_identity = identity
         pools, self._pools = list(self), {}
         for pool in pools:
@@ -139,3 +143,4 @@ class Pools:
                 sequence.root = None
                 sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")
                 self.unplaced.append(sequence)
+        return True

@@ -24,8 +24,7 @@ import triton
 import triton.language as tl
 
 from lab.kv.attention import BlockPlan
-from lab.kv.storage import LayerStorage
-from lab.kv.store_kernel import parts
+from lab.kv.storage import LayerStorage, parts
 
 LOG2_E = 1.4426950408889634
 MOST_ROWS = 64

@@ -13,14 +13,14 @@ There are two ways to compute it: the reference, in torch, which gathers the slo
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from lab.config import ConfigError
-from lab.kv.storage import KVStorage
+from lab.kv.storage import Kernel, KVStorage
 
 NAME = "decode_lab"
 """What the function is called in transformers' registry."""
@@ -109,31 +109,35 @@ class KernelError(Exception):
     """A Triton kernel did not compile or did not run. The reference can compute the same."""
 
 
-KernelChoice = Literal["auto", "triton", "reference"]
+KernelChoice = Literal["auto", "triton", "c", "reference"]
 
 
-def use_kernels(choice: KernelChoice, device: torch.device) -> bool:
-    """Whether Triton kernels are used on ``device``. "auto": on a GPU, if Triton is installed.
+def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
+    """Who computes a step on ``device``. "auto": Triton's kernels on a GPU if Triton is installed, C on a CPU.
 
     Raises:
         ConfigError: no such choice, or kernels are asked for where they cannot run.
     """
-    if choice not in ("auto", "triton", "reference"):
-        raise ConfigError(f"kernels is 'auto', 'triton' or 'reference', not {choice!r}.")
-    if choice == "reference" or (choice == "auto" and device.type != "cuda"):
-        return False
+    if choice not in get_args(KernelChoice):
+        raise ConfigError(f"kernels is {', '.join(map(repr, get_args(KernelChoice)))}, not {choice!r}.")
+    if choice == "c" and device.type != "cpu":
+        raise ConfigError(f"kernels='c' computes on a CPU, and the model is on {device}. Use 'triton' or 'auto'.")
+    if choice in ("reference", "c"):
+        return choice
+    if choice == "auto" and device.type != "cuda":
+        return "c" if device.type == "cpu" else "reference"
     try:
         from lab.kv.attend_kernel import INTERPRETED
     except ImportError as error:
         if choice == "auto":
-            return False
+            return "reference"
         raise ConfigError(f"kernels='triton' needs the package triton, which cannot be imported ({error}).") from error
     if device.type != "cuda" and not INTERPRETED:
         raise ConfigError(
-            f"kernels='triton' needs a GPU, and the model is on {device}. Use 'reference' or 'auto'; or set "
+            f"kernels='triton' needs a GPU, and the model is on {device}. Use 'c', 'reference' or 'auto'; or set "
             "TRITON_INTERPRET=1 before the lab is imported, to run the kernels in Python, very slowly."
         )
-    return True
+    return "triton"
 
 
 def attention(

@@ -16,6 +16,7 @@ import torch
 from lab.config import ConfigError
 
 KVFormat = Literal["auto", "int8", "int4"]
+Kernel = Literal["triton", "c", "reference"]
 
 
 class LayerStorage(Protocol):
@@ -184,15 +185,26 @@ FORMATS: dict[KVFormat, type[NativeLayer | QuantisedLayer]] = {
 }
 
 
+def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """A layer's format, and its keys, values and the scales of both, each [slots, kv_heads, numbers of a head].
+
+    Native storage has no scales; the numbers stand in for them and are not looked at.
+    """
+    if isinstance(layer, NativeLayer):
+        return "native", layer.tensors * 2
+    numbers, scales = layer.tensors
+    return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
+
+
 @dataclass(slots=True)
 class Kernels:
-    """Whether Triton kernels write and read a cache, and if not any more: why."""
+    """Who writes and reads a cache, and if that is no longer who was asked: why."""
 
-    on: bool = False
+    used: Kernel = "reference"
     failure: str | None = None
 
     def give_up(self, reason: str) -> None:
-        self.on, self.failure = False, reason
+        self.used, self.failure = "reference", reason
 
 
 class KVStorage:

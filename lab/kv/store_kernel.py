@@ -14,23 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
-from lab.kv.storage import Int4Layer, LayerStorage, NativeLayer
+from lab.kv.storage import LayerStorage, parts
 
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 ROUND_INT4_SCALE_UP = tl.constexpr(1 + 2**-8)
 # Added to a number below 2^22 and taken away again, 1.5 * 2^23 leaves the nearest whole number, ties to even.
 WHOLE = tl.constexpr(12582912.0)
-
-
-def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """A layer's format, and its keys, values and the scales of both, each [slots, kv_heads, numbers of a head].
-
-    Native storage has no scales; the numbers stand in for them and are not looked at.
-    """
-    if isinstance(layer, NativeLayer):
-        return "native", layer.tensors * 2
-    numbers, scales = layer.tensors
-    return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
 
 
 def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:

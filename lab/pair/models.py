@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError
 from lab.kv.attention import NAME, BlockPlan, StepPlan
+from lab.native.model import Native
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched, rebind_hook
 from lab.pair.quantization import stored_tensors
 
@@ -25,6 +26,7 @@ class LanguageModel:
         query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
         context_length: most positions it was made for.
+        native: its step in C (``lab.native``), shared with its early exits.
 
     Raises:
         UnsupportedModelError: see ``refuse_unsupported``.
@@ -36,6 +38,7 @@ class LanguageModel:
         config = model.config.get_text_config(decoder=True)
         self.name = name
         self.model = model.eval()
+        self.native = Native()
         self.layers: int = config.num_hidden_layers
         heads: int = config.num_attention_heads
         self.kv_heads: int = getattr(config, "num_key_value_heads", None) or heads

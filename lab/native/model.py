@@ -1,0 +1,260 @@
+"""A language model as ``step.c`` sees it: packed weights, pointers and sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from array import array
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from lab.kv.storage import KVStorage, parts
+from lab.native.build import BuildError, library
+
+if TYPE_CHECKING:
+    from lab.decode.forward import NewTokens
+    from lab.pair.models import LanguageModel
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+"""Model types whose layers are: RMSNorm, attention with rotary embedding, RMSNorm, SwiGLU."""
+FORMATS = ("native", "int8", "int4")
+BLOCK, LANES = 32, 16
+
+
+class _Linear(Structure):
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("outputs", c_int32))
+
+
+class _Layer(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((name, _Linear) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+    )
+
+
+class _Model(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim", "vocabulary")),
+        *((name, c_float) for name in ("epsilon", "scaling")),
+        *((name, c_void_p) for name in ("embedding", "final_norm", "cosine", "sine")),
+        ("layer", POINTER(_Layer)),
+        ("head", _Linear),
+    )
+
+
+class _Slots(Structure):
+    _fields_ = tuple((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales"))
+
+
+class _Storage(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("format", "group")),
+        *((name, c_int64) for name in ("slot_stride", "scale_stride", "head_scales")),
+        ("layer", POINTER(_Slots)),
+    )
+
+
+class _Plan(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
+        *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
+    )
+
+
+class NativeModel:
+    """A Llama-shaped model on a CPU, in float32, with a copy of its matrices in bfloat16.
+
+    The copy is exact: a model whose matrices bfloat16 cannot hold is refused.
+
+    Args:
+        model: see ``can_step``.
+
+    Raises:
+        BuildError: ``step.c`` cannot be compiled here.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._forward = library().forward
+        self._kept: list[object] = []  # what C points to
+        self._storages: WeakKeyDictionary[KVStorage, _Storage] = WeakKeyDictionary()
+        body, config = model.model.model, model.model.config
+        self._vocabulary = config.vocab_size
+        layers = (_Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
+        positions = torch.arange(model.context_length)[None]
+        with torch.inference_mode():
+            cosine, sine = body.rotary_emb(torch.zeros(1), positions)
+        self._model = _Model(
+            hidden=config.hidden_size,
+            heads=model.kv_heads * model.query_groups,
+            kv_heads=model.kv_heads,
+            head_dim=model.head_dim,
+            vocabulary=config.vocab_size,
+            epsilon=config.rms_norm_eps,
+            scaling=body.layers[0].self_attn.scaling,
+            embedding=self._numbers(body.embed_tokens.weight),
+            final_norm=self._numbers(body.norm.weight),
+            cosine=self._numbers(cosine[0]),
+            sine=self._numbers(sine[0]),
+            layer=layers,
+            head=self._linear(model.model.lm_head),
+        )
+
+    def step(self, batch: list[NewTokens], layers: int, storage: KVStorage) -> torch.Tensor:
+        """Compute the new tokens of every sequence through the first ``layers`` layers, the last norm and the head,
+        and store their keys and values.
+
+        Returns:
+            [sum of keep, vocabulary] float32 logits, sequence by sequence.
+
+        Raises:
+            MemoryError: too little for the step's activations.
+        """
+        counts = [len(new.token_ids) for new in batch]
+        tables = [new.table.blocks for new in batch]
+        height = max(map(len, tables))
+        keep, last = array("i"), 0
+        for new, count in zip(batch, counts, strict=True):
+            last += count
+            keep.extend(range(last - new.keep, last))
+        token_ids = torch.cat([new.token_ids for new in batch])
+        arrays = (
+            array("i", [new.start for new in batch]),
+            array("i", counts),
+            array("i", [block for table in tables for block in table + [0] * (height - len(table))]),
+        )
+        starts, many, blocks = (some.buffer_info()[0] for some in arrays)
+        plan = _Plan(
+            sequences=len(batch),
+            rows=last,
+            kept=len(keep),
+            block_size=batch[0].table.pool.block_size,
+            height=height,
+            starts=starts,
+            counts=many,
+            tables=blocks,
+            token_ids=token_ids.data_ptr(),
+            keep=keep.buffer_info()[0],
+        )
+        logits = torch.empty(len(keep), self._vocabulary)
+        failed = self._forward(
+            ctypes.byref(self._model),
+            layers,
+            ctypes.byref(self._storage(storage)),
+            ctypes.byref(plan),
+            c_void_p(logits.data_ptr()),
+            torch.get_num_threads(),
+        )
+        if failed:
+            raise MemoryError("a step's activations do not fit in memory")
+        return logits
+
+    # -- what C points to ----------------------------------------------------------------------
+
+    def _storage(self, storage: KVStorage) -> _Storage:
+        if storage not in self._storages:
+            self._storages[storage] = describe(storage)
+        return self._storages[storage]
+
+    def _layer(self, layer: nn.Module) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
+        return _Layer(
+            self._numbers(layer.input_layernorm.weight),
+            self._numbers(layer.post_attention_layernorm.weight),
+            *(self._numbers(norm.weight) if norm is not None else None for norm in norms),
+            *(self._linear(getattr(attention, f"{name}_proj")) for name in "qkvo"),
+            *(self._linear(getattr(mlp, f"{name}_proj")) for name in ("gate", "up", "down")),
+        )
+
+    def _linear(self, linear: nn.Linear) -> _Linear:
+        outputs, inputs = linear.weight.shape
+        packed = pack(linear.weight.detach())
+        self._kept.append(packed)
+        bias = self._numbers(linear.bias) if linear.bias is not None else None
+        return _Linear(packed.data_ptr(), bias, inputs, outputs)
+
+    def _numbers(self, tensor: torch.Tensor) -> int:
+        tensor = tensor.detach().float().contiguous()
+        self._kept.append(tensor)
+        return tensor.data_ptr()
+
+
+class Native:
+    """A model's step in C, from when it is ready.
+
+    Attributes:
+        model: None: not yet, or not for this model.
+        failure: why there will be none, where there could be.
+    """
+
+    def __init__(self) -> None:
+        self.model: NativeModel | None = None
+        self.failure: str | None = None
+        self._identity: int | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self, model: LanguageModel) -> None:
+        """Compile and pack, unless that is done. Takes a second; once on a machine, a few."""
+        with self._lock:
+            if self._identity == (identity := model.identity()):
+                return
+            self._identity, self.model, self.failure = identity, None, None
+            if refusal(model):
+                return
+            try:
+                self.model = NativeModel(model)
+            except BuildError as error:
+                self.failure = str(error)
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """[outputs, inputs] -> [blocks of 32 outputs, inputs, 16, 2] bfloat16, the last block padded with zeros.
+
+    A pair holds outputs i and i + 16 of its block: 32 bits, of which the one is the low half and the other the high.
+    """
+    outputs, inputs = weight.shape
+    padded = weight.new_zeros(-(-outputs // BLOCK) * BLOCK, inputs, dtype=torch.bfloat16)
+    padded[:outputs] = weight
+    return padded.view(-1, 2, LANES, inputs).permute(0, 3, 2, 1).contiguous()
+
+
+def describe(storage: KVStorage) -> _Storage:
+    """Where a cache's numbers and scales lie, and how far apart."""
+    slots = []
+    for layer in storage.layers:
+        form, tensors = parts(layer)
+        slots.append(_Slots(*(tensor.data_ptr() for tensor in tensors)))
+    keys, _, scales, _ = tensors
+    groups = scales.shape[-1]
+    head_dim = keys.shape[-1] * (2 if form == "int4" else 1)
+    layout = FORMATS.index(form), head_dim // groups, keys.stride(0), scales.stride(0), groups
+    return _Storage(*layout, (_Slots * len(slots))(*slots))
+
+
+def refusal(model: LanguageModel) -> str | None:
+    """Why ``step.c`` cannot compute this model, in a sentence; None if it can."""
+    inner, config = model.model, model.model.config
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return f"it computes float32 on a CPU, and this model is {model.dtype} on {model.device.type}"
+    if config.model_type not in FAMILIES:
+        return f"it knows the layers of {', '.join(FAMILIES)}, not of {config.model_type}"
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
+        return f"its rotary embedding changes with the length ({rope['rope_type']})"
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        return "its rotary embedding is partial"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, not silu"
+    if any(size % LANES for size in (config.hidden_size, config.intermediate_size, model.head_dim)):
+        return f"its hidden, intermediate and head sizes are not multiples of {LANES}"
+    linears = [module for module in inner.modules() if isinstance(module, nn.Linear)]
+    kinds = {type(module) for module in linears}
+    if kinds != {nn.Linear} or len(linears) != 7 * model.layers + 1:
+        return "its matrices are not plain ones"
+    if any(not torch.equal(module.weight, module.weight.bfloat16().float()) for module in linears):
+        return "its matrices hold more digits than bfloat16 can"
+    return None

@@ -1,0 +1,286 @@
+"""The step in C: what transformers' modules with the reference attention compute, for every family and format."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+
+from lab import ConfigError, EngineConfig, SamplingParams, load_engine
+from lab.decode.engine import Engine
+from lab.decode.forward import NewTokens, forward
+from lab.kv.blocks import BlockPool
+from lab.kv.storage import Kernels, KVStorage
+from lab.kv.table import BlockTable
+from lab.native import build
+from lab.native.model import NativeModel, pack, refusal
+from lab.pair.models import LanguageModel
+from lab.trace.events import FellBack
+from tests import tiny_models
+
+SHAPE = {
+    "vocab_size": tiny_models.VOCABULARY,  # no multiple of a block of outputs
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": tiny_models.CONTEXT,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+    "initializer_range": 0.3,
+    "sliding_window": None,
+}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 4.0, "low_freq_factor": 1.0}
+LLAMA3 |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+FAMILIES = {
+    "llama": LlamaConfig(**SHAPE),
+    "llama, scaled positions": LlamaConfig(**SHAPE, rope_parameters=LLAMA3),
+    "llama, biases, one KV head": LlamaConfig(**SHAPE | {"num_key_value_heads": 1}, attention_bias=True, mlp_bias=True),
+    "mistral": MistralConfig(**SHAPE),
+    "qwen2": Qwen2Config(**SHAPE, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SHAPE),
+}
+FORMATS = ("auto", "int8", "int4")
+LLAMA = FAMILIES["llama"]
+
+
+def exact(config, *, seed: int = 0) -> PreTrainedModel:
+    """A random model whose matrices bfloat16 holds exactly."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or "bias" in name:
+                parameter += 0.2 * torch.randn_like(parameter)
+            else:
+                parameter.copy_(parameter.bfloat16().float())
+    return model
+
+
+def storage_of(model: LanguageModel, kv_format: str, slots: int, used: str = "reference") -> KVStorage:
+    shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+    storage = KVStorage(kv_format, slots, **shape, dtype=model.dtype, device=model.device, kernels=Kernels(used))
+    for layer in storage.layers:
+        for tensor in layer.tensors:  # what nobody wrote must not be read
+            tensor.fill_(math.nan if tensor.is_floating_point() else 77)
+    return storage
+
+
+def table(pool: BlockPool, tokens: int, *, paged: bool = True) -> BlockTable:
+    made = BlockTable(pool, 0, lambda *_, **__: None, paged=paged)
+    made.reserve(tokens)
+    return made
+
+
+@functools.cache
+def llama() -> LanguageModel:
+    return LanguageModel(exact(LLAMA), "llama")
+
+
+def logits_of_both(model: LanguageModel, kv_format: str, lengths: list[tuple[int, int]], block_size: int = 8):
+    """Logits of sequences of (known, new) tokens, by the reference and in C; and what both left in the cache."""
+    generator = torch.Generator().manual_seed(7)
+    results = []
+    native = NativeModel(model)
+    slots = block_size * sum(-(-(known + new) // block_size) for known, new in lengths)
+    texts = [torch.randint(0, 257, (known + new,), generator=generator) for known, new in lengths]
+    for step in (lambda batch, storage: forward(model, batch, storage),
+                 lambda batch, storage: native.step(batch, model.layers, storage)):  # fmt: skip
+        storage, pool = storage_of(model, kv_format, slots), BlockPool(slots // block_size, block_size)
+        tables = [table(pool, known + new) for known, new in lengths]
+        for text, its, (known, _) in zip(texts, tables, lengths, strict=True):
+            if known:
+                forward(model, [NewTokens(text[:known], 0, its, 0)], storage)
+        batch = [
+            NewTokens(text[known:], known, its, keep=1 + i % new)
+            for i, (text, its, (known, new)) in enumerate(zip(texts, tables, lengths, strict=True))
+        ]
+        results.append((step(batch, storage), storage))
+    return results
+
+
+@pytest.mark.parametrize("kv_format", FORMATS)
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+@torch.inference_mode()
+def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
+    model = LanguageModel(exact(config), "exact")
+    assert refusal(model) is None
+    (expected, theirs), (actual, ours) = logits_of_both(model, kv_format, [(37, 1), (0, 3), (20, 7), (8, 1)])
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+    for left, right in zip(theirs.layers, ours.layers, strict=True):
+        for a, b in zip(left.read(slice(None)), right.read(slice(None)), strict=True):
+            # A number half-way between two steps may be kept a step apart.
+            close = torch.isclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
+            assert close.double().mean() > 0.999
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_size=1, max_size=4),
+    block_size=st.sampled_from((1, 3, 16, 33)),
+    threads=st.sampled_from((1, 2)),
+)
+@torch.inference_mode()
+def test_any_lengths_and_blocks(lengths, block_size, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        (expected, _), (actual, _) = logits_of_both(llama(), "auto", lengths, block_size)
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+def engines(config=LLAMA, **settings) -> tuple[Engine, Engine]:
+    """The same pair on the reference and in C."""
+    made = []
+    for kernels in ("reference", "c"):
+        target, draft = exact(config), exact(config, seed=1)
+        pair = LanguageModel(target, "target"), tiny_models.tokenizer(), LanguageModel(draft, "draft")
+        made.append(Engine(*pair, kernels=kernels, **settings))
+    return tuple(made)
+
+
+CONFIGS = {
+    "contiguous": EngineConfig(),
+    "paged": EngineConfig(paged=True, block_size=4),
+    "int8": EngineConfig(kv_dtype="int8"),
+    "prefixes": EngineConfig(paged=True, enable_prefix_caching=True, block_size=4),
+    "draft": EngineConfig(paged=True, block_size=4, speculative="draft"),
+    "early exit": EngineConfig(speculative="early_exit", early_exit_layer=2),
+    "lookup": EngineConfig(speculative="ngram"),
+    "no cache": EngineConfig(kv_cache=False),
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_the_engine_says_the_same(monkeypatch, config, temperature):
+    reference, native = engines()
+    steps = []
+    step = NativeModel.step
+    counted = lambda self, batch, *rest: steps.append(len(batch)) or step(self, batch, *rest)  # noqa: E731
+    monkeypatch.setattr(NativeModel, "step", counted)
+    sampling = SamplingParams(max_tokens=12, ignore_eos=True, temperature=temperature, seed=5)
+    prompts = ["The king", "Once upon a time", "a"]
+    expected = [request.result().token_ids for request in [reference.submit(p, config, sampling) for p in prompts]]
+    assert not steps
+    assert [r.result().token_ids for r in [native.submit(p, config, sampling) for p in prompts]] == expected
+    assert bool(steps) == config.kv_cache
+    if steps:
+        assert max(steps) == len(prompts)  # one call for the whole batch
+
+
+def test_changed_weights_are_packed_again():
+    reference, native = engines()
+    sampling = SamplingParams(max_tokens=6, ignore_eos=True)
+    before = native.generate("The king", sampling=sampling).token_ids
+    for engine in (reference, native):
+        with torch.no_grad():
+            weight = engine.target.model.model.layers[1].mlp.down_proj.weight
+            weight.copy_((-weight).bfloat16().float())
+    after = native.generate("The king", sampling=sampling)
+    assert after.token_ids == reference.generate("The king", sampling=sampling).token_ids != before
+
+
+def test_weights_that_are_not_finite_are_told():
+    _, native = engines()
+    with torch.no_grad():
+        native.target.model.model.layers[0].self_attn.q_proj.weight[0, 0] = math.nan
+    run = native.generate("The king", sampling=SamplingParams(max_tokens=6))
+    assert run.reason == "error"
+    assert "not finite" in run.finished.message
+
+
+def test_what_it_does_not_know_goes_to_torch():
+    model = exact(LLAMA)
+    assert "float32" in refusal(LanguageModel(copy.deepcopy(model).bfloat16(), "half"))
+    odd = copy.deepcopy(LLAMA)
+    odd.hidden_act = "gelu"
+    assert "gelu" in refusal(LanguageModel(exact(odd), "gelu"))
+    odd = copy.deepcopy(LLAMA)
+    odd.intermediate_size = 72
+    assert "multiples of 16" in refusal(LanguageModel(exact(odd), "odd"))
+    assert "gpt2" in refusal(LanguageModel(tiny_models.random_model("gpt2"), "gpt2"))
+    with torch.no_grad():
+        model.lm_head.weight[3, 3] = 1 / 3
+    refused = LanguageModel(model, "fine")
+    assert "bfloat16" in refusal(refused)
+    with pytest.raises(ConfigError, match="more digits than bfloat16"):
+        Engine(refused, tiny_models.tokenizer(), kernels="c")
+    engine = Engine(refused, tiny_models.tokenizer())
+    run = engine.generate("The king", sampling=SamplingParams(max_tokens=3))
+    assert len(run.token_ids) == 3
+    assert not [event for event in run.events if isinstance(event, FellBack)]
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_torch_goes_on_and_says_so(monkeypatch, tmp_path, compiler):
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.library.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match="kernels='c' cannot compute"):
+            engines()
+        reference = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
+        engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
+        engine.target.native.prepare(engine.target)  # what the engine does in the background
+        sampling = SamplingParams(max_tokens=4, ignore_eos=True)
+        runs = [engine.generate("The king", sampling=sampling) for _ in range(2)]
+    finally:
+        build.library.cache_clear()
+    assert runs[0].token_ids == reference.generate("The king", sampling=sampling).token_ids
+    for run in runs:
+        (told,) = [event for event in run.events if isinstance(event, FellBack)]
+        assert told.part == "kernel"
+        assert "Torch computes the steps" in told.reason
+        assert compiler in told.reason
+
+
+def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.library.cache_clear()
+    try:
+        build.library()
+        (made,) = (tmp_path / "decode-lab").iterdir()
+        written = made.stat().st_mtime_ns
+        build.library.cache_clear()
+        build.library()
+        assert [file.stat().st_mtime_ns for file in (tmp_path / "decode-lab").iterdir()] == [written]
+    finally:
+        build.library.cache_clear()
+
+
+def test_it_is_the_default_on_a_cpu():
+    assert load_engine(device="cpu").kernels == "c"
+    with pytest.raises(ConfigError, match="kernels is 'auto', 'triton', 'c', 'reference'"):
+        load_engine(device="cpu", kernels="fast")
+
+
+def test_packing_and_unpacking():
+    weight = torch.arange(40 * 6, dtype=torch.float32).view(40, 6)
+    packed = pack(weight)
+    assert packed.shape == (2, 6, 16, 2)
+    assert packed[0, 5, 3, 0] == weight[3, 5]
+    assert packed[0, 5, 3, 1] == weight[19, 5].bfloat16()
+    assert packed[1, 2, 7, 0] == weight[39, 2].bfloat16()
+    assert not packed[1, :, 8:, 0].any()
+    assert not packed[1, :, :, 1].any()
+
+
+def test_matrices_of_another_kind_are_left_to_torch():
+    class Adapted(nn.Linear):
+        pass
+
+    model = exact(LLAMA)
+    model.model.layers[0].mlp.up_proj = Adapted(48, 80, bias=False)
+    assert "plain" in refusal(LanguageModel(model, "adapted"))
