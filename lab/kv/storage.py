@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 
@@ -17,6 +17,13 @@ from lab.config import ConfigError
 
 KVFormat = Literal["auto", "int8", "int4"]
 Kernel = Literal["triton", "c", "reference"]
+
+
+class VectorBytes(NamedTuple):
+    """What one head's key, or value, of one token takes."""
+
+    numbers: int
+    scales: int
 
 
 class LayerStorage(Protocol):
@@ -50,8 +57,8 @@ class NativeLayer:
         return _rows(self._key, where), _rows(self._value, where)
 
     @staticmethod
-    def bytes_per_token(kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-        return 2 * kv_heads * head_dim * dtype.itemsize
+    def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
+        return VectorBytes(head_dim * dtype.itemsize, 0)
 
 
 class QuantisedLayer:
@@ -105,8 +112,8 @@ class Int8Layer(QuantisedLayer):
         return numbers * scale
 
     @staticmethod
-    def bytes_per_token(kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-        return 2 * kv_heads * (head_dim * torch.int8.itemsize + torch.float32.itemsize)
+    def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
+        return VectorBytes(head_dim * torch.int8.itemsize, torch.float32.itemsize)
 
 
 class Int4Layer(QuantisedLayer):
@@ -148,9 +155,9 @@ class Int4Layer(QuantisedLayer):
         return x.unflatten(-1, (scale.shape[-1], -1)).mul_(scale[..., None]).flatten(-2)
 
     @staticmethod
-    def bytes_per_token(kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
+    def vector_bytes(head_dim: int, dtype: torch.dtype) -> VectorBytes:
         scales = head_dim // _group(head_dim)
-        return 2 * kv_heads * (head_dim // 2 * torch.uint8.itemsize + scales * torch.bfloat16.itemsize)
+        return VectorBytes(head_dim // 2 * torch.uint8.itemsize, scales * torch.bfloat16.itemsize)
 
 
 def _group(head_dim: int) -> int:
@@ -238,5 +245,5 @@ class KVStorage:
 
 
 def bytes_per_token(kv_format: KVFormat, *, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-    """Bytes of one token in all layers: layers x 2 x kv_heads x (head_dim x bytes a number + bytes of its scales)."""
-    return layers * FORMATS[kv_format].bytes_per_token(kv_heads, head_dim, dtype)
+    """Bytes of one token in all layers: layers x KV heads x 2 (a key and a value) x bytes of a vector."""
+    return layers * kv_heads * 2 * sum(FORMATS[kv_format].vector_bytes(head_dim, dtype))

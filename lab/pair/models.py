@@ -15,6 +15,7 @@ from lab.kv.attention import NAME, BlockPlan, StepPlan
 from lab.native.model import Native
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched, rebind_hook
 from lab.pair.quantization import stored_tensors
+from lab.pair.shape import ModelShape
 
 
 class LanguageModel:
@@ -35,17 +36,16 @@ class LanguageModel:
     def __init__(self, model: PreTrainedModel, name: str) -> None:
         refuse_unsupported(model.config, name, type(model))
         refuse_sinks(model, name)
-        config = model.config.get_text_config(decoder=True)
+        shape = ModelShape.from_config(model.config)
         self.name = name
         self.model = model.eval()
         self.native = Native()
-        self.layers: int = config.num_hidden_layers
-        heads: int = config.num_attention_heads
-        self.kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
-        self.query_groups = heads // self.kv_heads
-        self.head_dim: int = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.vocabulary: int = config.vocab_size
-        self.context_length: int = config.max_position_embeddings
+        self.layers = shape.layers
+        self.kv_heads = shape.kv_heads
+        self.query_groups = shape.query_groups
+        self.head_dim = shape.head_dim
+        self.vocabulary = shape.vocabulary
+        self.context_length = shape.context_length
         model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)

@@ -1,0 +1,143 @@
+"""What the memory of a device goes to: weights, and the cache of as many sequences as fit.
+
+The cache as this lab keeps it (``lab.kv``): slots in blocks, a sequence's blocks reserved for the most it may need
+(contiguous) or taken as they fill (paged; Kwon et al., 2309.06180).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+
+from lab.config import ConfigError
+from lab.kv.storage import FORMATS, KVFormat, VectorBytes, bytes_per_token
+from lab.memory.lengths import Lengths
+from lab.pair.shape import ModelShape
+
+GiB = 2**30
+Policy = Literal["contiguous", "paged"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+WeightFormat = Literal["float32", "bfloat16", "int8", "int4"]
+WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}
+"""Bits a parameter. Scales of quantised weights, a few percent more, differ by method and are left out."""
+
+GPUS = {
+    "T4": 16,
+    "L4": 24,
+    "RTX 3090": 24,
+    "RTX 4090": 24,
+    "RTX 5090": 32,
+    "A100 40 GB": 40,
+    "L40S": 48,
+    "A100 80 GB": 80,
+    "H100 80 GB": 80,
+    "H200": 141,
+    "MI300X": 192,
+}
+"""Memory in the vendor's "GB", which for GPUs are 2^30 bytes. Drivers report up to 6% less: error correction takes
+some on cards with GDDR memory."""
+
+
+class Split(NamedTuple):
+    """Bytes of a device's memory by what they are for; they add up to all of it.
+
+    ``tokens``: keys and values of tokens. ``vain``: slots that sequences hold and never fill.
+    ``unused``: left of the cache, too little for another sequence.
+    """
+
+    weights: float
+    set_aside: float
+    tokens: float
+    vain: float
+    unused: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """One model on one device.
+
+    Attributes:
+        shape, parameters: of the model.
+        weights: what a parameter is stored as. Computed is in float32 if they are that, else in bfloat16.
+        kv_dtype: what a cache slot holds; "auto" is the dtype of computation.
+        memory: bytes of the device.
+        set_aside: share of the memory kept for activations, the device's own context and fragments.
+        lengths: of the sequences, each counted at its full length.
+        block_size: token positions in a block.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    shape: ModelShape
+    parameters: int
+    weights: WeightFormat = "bfloat16"
+    kv_dtype: KVFormat = "auto"
+    memory: int
+    set_aside: float = 0.1
+    lengths: Lengths
+    block_size: int = 16
+
+    def __post_init__(self) -> None:
+        if self.weights not in WEIGHT_BITS:
+            raise ConfigError(f"weights is one of {', '.join(map(repr, WEIGHT_BITS))}, not {self.weights!r}.")
+        if self.kv_dtype not in FORMATS:
+            raise ConfigError(f"kv_dtype is one of {', '.join(map(repr, FORMATS))}, not {self.kv_dtype!r}.")
+        if not 1 <= self.memory <= 2**50:
+            raise ConfigError("A device's memory is more than nothing and at most 1,048,576 GiB.")
+        if not 0 <= self.set_aside < 1:
+            raise ConfigError(f"The share that is set aside is from 0 to below 1, not {self.set_aside!r}.")
+        if not 1 <= self.block_size <= 1024:
+            raise ConfigError(f"block_size is a whole number from 1 to 1024, not {self.block_size!r}.")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.weights == "float32" else torch.bfloat16
+
+    @property
+    def vector_bytes(self) -> VectorBytes:
+        """Of one head's key, or value, of one token."""
+        return FORMATS[self.kv_dtype].vector_bytes(self.shape.head_dim, self.dtype)
+
+    @property
+    def token_bytes(self) -> int:
+        """Of one token in all layers: keys, values and scales."""
+        shape = self.shape
+        return bytes_per_token(
+            self.kv_dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.dtype
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        return -(-self.parameters * WEIGHT_BITS[self.weights] // 8)
+
+    @property
+    def cache_bytes(self) -> int:
+        """What is left for the cache; negative where not even the weights fit."""
+        return math.floor(self.memory * (1 - self.set_aside)) - self.weight_bytes
+
+    @property
+    def num_blocks(self) -> int:
+        return max(0, self.cache_bytes) // (self.token_bytes * self.block_size)
+
+    def blocks_per_sequence(self, policy: Policy) -> float:
+        """Contiguous: those of the longest, whatever comes of it. Paged: those that a sequence fills, on average."""
+        most = self.lengths.most_blocks(self.block_size)
+        return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
+
+    def sequences(self, policy: Policy) -> int:
+        """How many fit at once. Paged: so many fit on average; the lengths of the moment decide."""
+        return math.floor(self.num_blocks / self.blocks_per_sequence(policy) + 1e-9)
+
+    def split(self, policy: Policy) -> Split:
+        """Where the memory is when ``sequences(policy)`` are in flight. Weights that do not fit take what there is."""
+        set_aside = self.memory - math.floor(self.memory * (1 - self.set_aside))
+        weights = min(self.weight_bytes, self.memory - set_aside)
+        count = self.sequences(policy)
+        held = count * self.blocks_per_sequence(policy) * self.block_size * self.token_bytes
+        tokens = count * self.lengths.mean * self.token_bytes
+        return Split(weights, set_aside, tokens, held - tokens, self.memory - set_aside - weights - held)

@@ -1,0 +1,114 @@
+"""Models whose memory can be told: well-known ones by heart, any other from its configuration."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from lab.config import UnsupportedModelError
+from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
+from lab.pair.models import refuse_unsupported
+from lab.pair.shape import ModelShape
+
+PUBLISHED = Path(__file__).parent / "models.json"
+"""Well-known models by those numbers of their published config.json that bytes follow from, and their parameters as
+transformers counts them (tied embeddings once; a test counts again). Models are left out whose cache is not keys and
+values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, Phi-3, gpt-oss) or
+latent attention (DeepSeek V3)."""
+MOST_PARTS = 1000
+"""Layers, or experts of a layer. A configuration comes from anybody, and its model is built, if without weights."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model by its numbers. ``source``: where they are from."""
+
+    name: str
+    shape: ModelShape
+    parameters: int
+    source: str
+
+
+@functools.cache
+def known() -> dict[str, Model]:
+    """The bundled models by key, the lab's own pair last. Nothing is fetched, no weights are read."""
+    models = {}
+    for key, entry in json.loads(PUBLISHED.read_text("utf-8")).items():
+        shape = ModelShape.from_config(published_config(entry["config"]))
+        models[key] = Model(entry["name"], shape, entry["parameters"], f"config.json of {entry['source']}")
+    own = {"target": EMBEDDED_TARGET, EMBEDDED_DRAFTS["matched"]: f"{EMBEDDED_TARGET}, the draft"}
+    for folder, name in own.items():
+        config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
+        source = f"its own config.json, lab/pair/weights/{folder}"
+        models[f"{EMBEDDED_TARGET}-{folder}"] = Model(
+            f"This lab's {name}", ModelShape.from_config(config), count_parameters(config), source
+        )
+    return models
+
+
+def published_config(entry: dict) -> PreTrainedConfig:
+    """A transformers configuration from an entry of ``models.json``."""
+    return AutoConfig.for_model(**entry)
+
+
+def find(where: str | Path) -> Model:
+    """A model from the configuration in a folder (a ``Path``) or of a hub id (a ``str``), and from nothing else.
+
+    Code that comes with a model is never run, and weights are neither fetched nor read.
+
+    Raises:
+        ModelLoadError: no hub id, or no configuration to be had there.
+        UnsupportedModelError: its cache is not keys and values of every position in every layer.
+    """
+    if isinstance(where, str):
+        _refuse_other_than_hub_id(where)
+    try:
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+    except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
+        raise ModelLoadError(
+            f"There is no configuration to be had of {where}. A hub id is owner/name, as Qwen/Qwen3-8B; it needs a "
+            "network, or the model in the local cache, and a model that is open to all and brings no code of its own."
+        ) from error
+    name = Path(where).name if isinstance(where, Path) else where
+    refuse_unsupported(config, name)
+    return Model(name, ModelShape.from_config(config), count_parameters(config), f"config.json of {name}")
+
+
+def count_parameters(config: PreTrainedConfig) -> int:
+    """Parameters of the model that transformers makes of a configuration, tied ones once. It is made without memory.
+
+    Raises:
+        UnsupportedModelError: transformers makes no causal language model of it.
+    """
+    for name, size in config.get_text_config(decoder=True).to_dict().items():
+        if isinstance(size, int) and size > MOST_PARTS and ("layer" in name or "expert" in name):
+            raise UnsupportedModelError(f"The configuration gives {size:,} as {name}: no model has that many.")
+    try:
+        # float32 is what torch's default is anyhow: transformers sets it for the whole process while it builds.
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"transformers makes no causal language model of this {config.model_type} configuration."
+        ) from error
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _refuse_other_than_hub_id(where: str) -> None:
+    """Or a text field would read the server's folders."""
+    try:
+        validate_repo_id(where)
+    except HFValidationError:
+        reason = "it is owner/name, as Qwen/Qwen3-8B, in letters, digits, '-', '_' and '.'"
+    else:
+        if not Path(where).exists():
+            return
+        reason = "there is a file or folder of that name here, and only the hub is asked"
+    raise ModelLoadError(f"{where[:80]!r} is not taken as a hub id: {reason}.")

@@ -1,0 +1,107 @@
+"""The numbers of a model's shape that its cache follows from, read from its configuration alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from lab.config import UnsupportedModelError
+
+MOST = {"layers": 1000, "heads": 10_000, "kv_heads": 10_000, "head_dim": 10_000}
+MOST_ELSE = 10**8
+"""More than any model has: a configuration may come from anybody."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A decoder-only transformer with keys and values in every layer.
+
+    Attributes:
+        layers: each with keys and values of its own.
+        heads, kv_heads: query heads, and the heads of keys and values that they share.
+        head_dim: numbers in one head's key, and in its value.
+        hidden_size, intermediate_size: width of the residual stream and of the feed-forward layers.
+        vocabulary: width of the logits.
+        context_length: most positions the model was made for.
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocabulary: int
+    context_length: int
+
+    @classmethod
+    def from_config(cls, config: PreTrainedConfig) -> ModelShape:
+        """The shape a transformers configuration describes.
+
+        Raises:
+            UnsupportedModelError: a number is missing, or cannot be one of a model.
+        """
+        text = config.get_text_config(decoder=True)
+        if getattr(text, "attn_config", None) is not None:
+            raise UnsupportedModelError(
+                f"A {text.model_type} configuration tells of its attention in a section of its own, which is not read "
+                "here. Llama, Mistral, Qwen, Phi, GPT-2, Falcon and others that give num_attention_heads work."
+            )
+        hidden, heads = _read(text, "hidden_size"), _read(text, "num_attention_heads")
+        sizes = {
+            "layers": _read(text, "num_hidden_layers"),
+            "heads": heads,
+            "kv_heads": _kv_heads(text, heads),
+            "head_dim": getattr(text, "head_dim", None) or hidden // heads,
+            "hidden_size": hidden,
+            "intermediate_size": _first(text, "intermediate_size", "ffn_hidden_size", "n_inner") or 4 * hidden,
+            "vocabulary": _read(text, "vocab_size"),
+            "context_length": _read(text, "max_position_embeddings"),
+        }
+        for name, size in sizes.items():
+            _plausible(name, size, MOST.get(name, MOST_ELSE))
+        if sizes["heads"] % sizes["kv_heads"]:
+            raise UnsupportedModelError(
+                f"The configuration gives {sizes['heads']} query heads and {sizes['kv_heads']} KV heads, and as many "
+                "query heads have to share each KV head."
+            )
+        return cls(**sizes)
+
+    @property
+    def query_groups(self) -> int:
+        """Query heads that share a KV head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def sharing(self) -> str:
+        """ "MHA", "GQA" (Ainslie et al., 2305.13245) or "MQA" (Shazeer, 1911.02150)."""
+        if self.kv_heads == self.heads:
+            return "MHA"
+        return "MQA" if self.kv_heads == 1 else "GQA"
+
+
+def _kv_heads(text: PreTrainedConfig, heads: int) -> int:
+    """One for all with ``multi_query``, which Falcon's newer architecture ignores (transformers' FalconAttention)."""
+    if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
+        return 1
+    return _first(text, "num_key_value_heads", "num_kv_heads") or heads
+
+
+def _first(text: PreTrainedConfig, *names: str) -> Any:
+    return next((found for name in names if (found := getattr(text, name, None)) is not None), None)
+
+
+def _read(text: PreTrainedConfig, name: str) -> int:
+    found = getattr(text, name, None)
+    _plausible(name, found, MOST_ELSE)
+    return found
+
+
+def _plausible(name: str, size: Any, most: int) -> None:
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
+        raise UnsupportedModelError(
+            f"The configuration gives {str(size)[:40]!r} as {name}; a decoder with keys and values in every layer has "
+            f"a whole number from 1 to {most:,} there."
+        )

@@ -1,0 +1,198 @@
+"""What fits: laws that hold for any model and device, and agreement with what the engine really allocates."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from lab.config import ConfigError, EngineConfig
+from lab.kv.cache import Budget, Cache
+from lab.memory.capacity import GPUS, POLICIES, WEIGHT_BITS, Deployment, GiB
+from lab.memory.lengths import Lengths
+from lab.memory.models import known
+from lab.pair.loading import WEIGHTS, load_model
+
+FORMATS = ("auto", "int8", "int4")
+
+
+@st.composite
+def deployments(draw: st.DrawFn) -> Deployment:
+    model = draw(st.sampled_from(list(known().values())))
+    longest = draw(st.integers(1, 200_000))
+    return Deployment(
+        shape=model.shape,
+        parameters=model.parameters,
+        weights=draw(st.sampled_from(list(WEIGHT_BITS))),
+        kv_dtype=draw(st.sampled_from(FORMATS)),
+        memory=draw(st.integers(GiB, 400 * GiB)),
+        set_aside=draw(st.floats(0, 0.9)),
+        lengths=Lengths(draw(st.floats(1, longest)), longest),
+        block_size=draw(st.sampled_from((1, 8, 16, 128))),
+    )
+
+
+@given(deployments())
+def test_paged_holds_at_least_as_many(deployment: Deployment) -> None:
+    assert deployment.sequences("paged") >= deployment.sequences("contiguous") >= 0
+
+
+@given(deployments())
+def test_fewer_bits_are_fewer_bytes_and_more_sequences(deployment: Deployment) -> None:
+    native, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in FORMATS)
+    assert native.token_bytes > int8.token_bytes > int4.token_bytes
+    for policy in POLICIES:
+        assert native.sequences(policy) <= int8.sequences(policy) <= int4.sequences(policy)
+
+
+@given(deployments(), st.integers(0, 100 * GiB))
+def test_more_memory_never_holds_fewer(deployment: Deployment, more: int) -> None:
+    larger = replace(deployment, memory=deployment.memory + more)
+    for policy in POLICIES:
+        assert larger.sequences(policy) >= deployment.sequences(policy)
+
+
+@given(deployments(), st.floats(0, 1))
+def test_shorter_sequences_never_fit_less_often(deployment: Deployment, shorter: float) -> None:
+    lengths = deployment.lengths
+    shorter = replace(deployment, lengths=Lengths(1 + shorter * (lengths.mean - 1), lengths.longest))
+    assert shorter.sequences("paged") >= deployment.sequences("paged")
+    assert shorter.sequences("contiguous") == deployment.sequences("contiguous")  # it reserves the longest anyhow
+
+
+@given(deployments(), st.sampled_from(POLICIES))
+def test_the_parts_are_the_whole(deployment: Deployment, policy: str) -> None:
+    split = deployment.split(policy)
+    assert sum(split) == pytest.approx(deployment.memory)
+    assert min(split) >= -1e-6 * deployment.memory
+    if deployment.cache_bytes <= 0:
+        assert split.tokens == deployment.sequences(policy) == 0
+
+
+def llama(**changes: object) -> Deployment:
+    model = known()["llama-3.1-8b"]
+    return replace(
+        Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=Lengths(1000, 8192)),
+        **changes,
+    )
+
+
+def test_a_model_worked_out_by_hand() -> None:
+    """32 layers x 8 heads x 2 x 128 numbers x 2 bytes, and so on."""
+    assert llama().token_bytes == 131_072
+    assert llama(kv_dtype="int8").token_bytes == 32 * 8 * 2 * (128 + 4)
+    assert llama(kv_dtype="int4").token_bytes == 32 * 8 * 2 * (64 + 4 * 2)
+    assert llama(weights="float32").token_bytes == 2 * 131_072
+    assert llama().weight_bytes == 2 * 8_030_261_248
+    assert llama().cache_bytes == 72 * GiB - 16_060_522_496
+    assert llama().sequences("contiguous") == (72 * GiB - 16_060_522_496) // (8192 * 131_072) == 57
+    assert llama(weights="int4").weight_bytes == 8_030_261_248 // 2
+
+
+def test_all_of_one_length_fit_as_often_either_way() -> None:
+    same = llama(lengths=Lengths(8192, 8192))
+    assert same.sequences("paged") == same.sequences("contiguous")
+    assert same.split("paged") == same.split("contiguous")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return [load_model(WEIGHTS / name, name=name, device="cpu", dtype=torch.float32) for name in ("target", "draft")]
+
+
+@pytest.mark.parametrize("kv_dtype", FORMATS)
+def test_it_says_what_the_engine_allocates(pair, kv_dtype: str) -> None:
+    """For the embedded pair: the bytes of every tensor of a real cache, and the blocks that its budget grants."""
+    target, draft = pair
+    both = [
+        Deployment(
+            shape=known()[f"stories-{name}"].shape,
+            parameters=known()[f"stories-{name}"].parameters,
+            weights="float32",
+            kv_dtype=kv_dtype,
+            memory=GiB,
+            lengths=Lengths(100, 1024),
+        )
+        for name in ("target", "draft")
+    ]
+    setting = Budget(target, draft).setting(EngineConfig(kv_dtype=kv_dtype, paged=True, num_blocks=7))
+    cache = Cache(setting, target, draft)
+    for deployment, storage, model in zip(both, (cache.target, cache.draft), pair, strict=True):
+        held = sum(tensor.untyped_storage().nbytes() for layer in storage.layers for tensor in layer.tensors)
+        assert held == 7 * 16 * deployment.token_bytes
+        weights = {parameter.data_ptr(): parameter.nbytes for parameter in model.model.parameters()}
+        assert sum(weights.values()) == deployment.weight_bytes
+    assert Budget(target, draft).pool_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
+    room = 40 * 16 * both[0].token_bytes + 5  # forty blocks of the target alone, and a bit
+    alone = replace(both[0], memory=both[0].weight_bytes + room, set_aside=0.0)
+    granted = Budget(target, None, limit=room).setting(EngineConfig(kv_dtype=kv_dtype)).num_blocks
+    assert granted == alone.num_blocks == 40
+
+
+@given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from((1, 3, 16, 128)))
+def test_lengths_are_what_their_probabilities_say(longest: int, share: float, block_size: int) -> None:
+    """Against the sum over all lengths, one by one."""
+    mean = 1 + share * (longest - 1)
+    lengths = Lengths(mean, longest)
+    # P(length = n) from P(length > n) = r^n, cut off at the longest
+    r = torch.tensor(lengths.log_survival, dtype=torch.float64).exp()
+    over = r ** torch.arange(longest + 1, dtype=torch.float64)
+    over[-1] = 0
+    exactly = over[:-1] - over[1:]
+    n = torch.arange(1, longest + 1, dtype=torch.float64)
+    assert float(exactly.sum()) == pytest.approx(1)
+    assert float((exactly * n).sum()) == pytest.approx(mean, rel=1e-6)
+    assert lengths.mean_blocks(block_size) == pytest.approx(float((exactly * (n / block_size).ceil()).sum()), rel=1e-6)
+
+
+def test_lengths_are_what_a_sample_of_them_is() -> None:
+    lengths, draw = Lengths(300, 2000), random.Random(1)
+
+    def one() -> int:
+        length, r = 1, torch.tensor(lengths.log_survival).exp().item()
+        while length < lengths.longest and draw.random() < r:
+            length += 1
+        return length
+
+    sample = [one() for _ in range(3000)]
+    assert sum(sample) / 3000 == pytest.approx(300, rel=0.06)
+    assert sum(-(-length // 16) for length in sample) / 3000 == pytest.approx(lengths.mean_blocks(16), rel=0.06)
+
+
+@settings(max_examples=30)
+@given(st.floats(1, 10_000_000), st.integers(1, 10_000_000))
+def test_lengths_of_any_size_are_in_bounds(mean: float, longest: int) -> None:
+    assume(mean <= longest)
+    blocks = Lengths(mean, longest).mean_blocks(16)
+    assert mean / 16 * (1 - 1e-6) <= blocks <= -(-longest // 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"weights": "int2"}, "weights is one of 'float32'"),
+        ({"kv_dtype": "fp8"}, "kv_dtype is one of 'auto'"),
+        ({"memory": 0}, "more than nothing"),
+        ({"set_aside": 1.0}, "from 0 to below 1"),
+        ({"block_size": 0}, "block_size is a whole number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(change: dict, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        llama(**change)
+
+
+@pytest.mark.parametrize(("mean", "longest"), [(0, 10), (11, 10), (float("nan"), 10), (1, 0), (1, 1.5), (5, 10**9)])
+def test_lengths_that_cannot_be_are_refused(mean: float, longest: int) -> None:
+    with pytest.raises(ConfigError, match=r"mean length|longest sequence"):
+        Lengths(mean, longest)
+
+
+def test_a_gpu_has_the_memory_its_vendor_gives() -> None:
+    for name, size in GPUS.items():
+        said = [int(word) for word in name.split() if word.isdigit() and name.endswith("GB")]
+        assert said in ([], [size])

@@ -1,0 +1,116 @@
+"""Bundled models against what transformers makes of their configurations; any other model; and none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, DeepseekV3Config, GPTBigCodeConfig, LlamaConfig, MistralConfig, MptConfig
+
+from lab.config import UnsupportedModelError
+from lab.memory.models import PUBLISHED, Model, count_parameters, find, known, published_config
+from lab.pair.loading import WEIGHTS, ModelLoadError
+from lab.pair.models import refuse_unsupported
+from lab.pair.shape import ModelShape
+from tests import tiny_models
+
+TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+LISTED = json.loads(PUBLISHED.read_text("utf-8"))
+
+
+def kept(config) -> set[tuple[int, int, int]]:
+    """Layers, heads and numbers of the keys and values that a model with this configuration really caches."""
+    with torch.device("meta"), torch.no_grad():
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        layers = model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=True).past_key_values.layers
+    return {(len(layers), *(part.shape[i] for i in (1, 3))) for layer in layers for part in (layer.keys, layer.values)}
+
+
+@pytest.mark.parametrize("key", LISTED)
+def test_a_listed_model_is_what_its_configuration_makes(key: str) -> None:
+    config, model = published_config(LISTED[key]["config"]), known()[key]
+    refuse_unsupported(config, model.name)
+    assert count_parameters(config) == model.parameters
+    assert kept(config) == {(model.shape.layers, model.shape.kv_heads, model.shape.head_dim)}
+
+
+@pytest.mark.parametrize("config", [*tiny_models.CONFIGS.values(), GPTBigCodeConfig()], ids=lambda c: c.model_type)
+def test_any_configurations_shape_is_what_the_model_caches(config) -> None:
+    shape = ModelShape.from_config(config)
+    assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
+
+
+def test_heads_are_shared_by_some_all_or_none() -> None:
+    sharing = {key: known()[key].shape.sharing for key in ("llama-2-7b", "llama-3.1-8b", "falcon-7b")}
+    assert sharing == {"llama-2-7b": "MHA", "llama-3.1-8b": "GQA", "falcon-7b": "MQA"}
+    assert known()["falcon-7b"].shape.query_groups == 71
+
+
+def test_the_labs_own_pair_is_listed_as_it_is() -> None:
+    target = known()["stories-target"]
+    assert target.shape == find(WEIGHTS / "target").shape
+    assert target.parameters == find(WEIGHTS / "target").parameters
+
+
+def test_a_folder_needs_a_configuration_and_no_weights(tmp_path) -> None:
+    LlamaConfig(**TINY, num_key_value_heads=1, max_position_embeddings=77).save_pretrained(tmp_path / "mine")
+    model = find(tmp_path / "mine")
+    assert model == Model(
+        "mine", model.shape, 2 * 50 * 16 + 2 * (2 * 16**2 + 2 * 16 * 8 + 3 * 16**2 + 32) + 16, model.source
+    )
+    assert (model.shape.kv_heads, model.shape.head_dim, model.shape.context_length) == (1, 8, 77)
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["../../etc", "/etc", "a/b/c", "", " ", "a b", "x" * 200, "..", "-", "<img src=x onerror=alert(1)>", "a\0b"],
+)
+def test_what_is_no_hub_id_is_not_looked_for(where: str) -> None:
+    with pytest.raises(ModelLoadError, match="not taken as a hub id: it is owner/name"):
+        find(where)
+
+
+def test_a_hub_id_never_reads_a_folder(tmp_path, monkeypatch) -> None:
+    LlamaConfig(**TINY).save_pretrained(tmp_path / "secret" / "model")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelLoadError, match="only the hub is asked"):
+        find("secret/model")
+
+
+def test_without_a_network_a_hub_id_is_a_sentence(monkeypatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelLoadError, match=r"no configuration to be had of somebody/some-model\..*needs a network"):
+        find("somebody/some-model")
+
+
+def test_a_configuration_that_cannot_be_read_is_a_sentence(tmp_path) -> None:
+    for text in ("{not json", "[]", '{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config"}}'):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(ModelLoadError, match="no configuration to be had"):
+            find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8), "sliding-window"),
+        (DeepseekV3Config(num_hidden_layers=2), "latent attention"),
+        (MptConfig(), "section of its own"),
+        (LlamaConfig(**TINY | {"num_hidden_layers": 10**6}), "num_hidden_layers|as layers"),
+        (LlamaConfig(**TINY | {"vocab_size": 10**12}), "vocab_size"),
+        (LlamaConfig(**TINY | {"num_attention_heads": 4, "num_key_value_heads": 3}), "share each KV head"),
+    ],
+    ids=["window", "latent", "mpt", "layers", "vocabulary", "heads"],
+)
+def test_a_model_that_would_be_told_wrong_is_refused(tmp_path, config, says: str) -> None:
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=says):
+        find(tmp_path)
+
+
+def test_absurd_numbers_are_refused_before_a_model_is_made(tmp_path) -> None:
+    config = json.loads(LlamaConfig(**TINY).to_json_string()) | {"num_local_experts": 10**9, "model_type": "mixtral"}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
+    with pytest.raises(UnsupportedModelError, match="1,000,000,000 as num_local_experts"):
+        find(tmp_path)
