@@ -15,9 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 import gradio as gr
 
 from lab import Engine, load_engine
-from visualize.panels import lab
-from visualize.panels.look import theme
-from visualize.panels.stage import style
+from visualize.panels import lab, memory
+from visualize.panels.look import style, theme
 
 _loading = threading.Lock()
 
@@ -34,8 +33,11 @@ def engine(pair: str) -> Engine:
 
 
 def build() -> gr.Blocks:
-    """The whole page."""
-    return lab.build(engine)
+    """All pages: the Lab at the root, every other at an address of its own."""
+    pages = lab.build(engine)
+    with pages.route("Memory", "/memory", show_in_navbar=False):
+        memory.build(pages)
+    return pages
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,17 +1,13 @@
-"""Everything a person sets on the page, and the page's link that says it again.
-
-A link comes from anywhere, so each of its values is checked against the same
-bounds as the page's own controls; what does not fit is left at its default and named.
-"""
+"""Everything a person sets on the Lab's page, and the link that says it again."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
+from visualize.link import Link
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 CHOICES: dict[str, dict[Any, str]] = {
@@ -93,18 +89,12 @@ class Settings:
 
 NAMES = tuple(field.name for field in fields(Settings))
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
+LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT}, may_be_empty=("seed",))
 
 
 def from_link(query: Mapping[str, str]) -> tuple[Settings, list[str]]:
     """The settings a link asks for, and a sentence for each value that was left out."""
-    settings: dict[str, Any] = {}
-    notices = []
-    for name in NAMES:
-        if name in query:
-            try:
-                settings[name] = _read(name, str(query[name]))
-            except ValueError as error:
-                notices.append(f"The link's {name.replace('_', ' ')} was left out: {error}.")
+    settings, notices = LINK.read(query)
     for name, reason in senseless(Settings(**settings)).items():
         if name in settings and settings[name] != NEUTRAL[name]:
             notices.append(f"The link's {name.replace('_', ' ')} was left out: it {reason}.")
@@ -121,32 +111,3 @@ def senseless(settings: Settings) -> dict[str, str]:
     if not settings.cache:
         return dict.fromkeys(NEUTRAL, "needs the KV cache: else nothing is kept")
     return {} if settings.paged else {"prefix_caching": "needs paged blocks: only those can be shared"}
-
-
-def _read(name: str, text: str) -> Any:
-    if name == "prompt":
-        if len(text) > MAX_PROMPT:
-            raise ValueError(f"it has more than {MAX_PROMPT:,} characters")
-        return text
-    if name in CHOICES:
-        texts = {str(value): value for value in CHOICES[name]}
-        return texts[_one_of(text, tuple(texts))]
-    if isinstance(DEFAULTS[name], bool):
-        return _one_of(text, ("0", "1")) == "1"
-    if name == "seed" and not text:
-        return None
-    low, high = BOUNDS[name]
-    whole = not isinstance(DEFAULTS[name], float)
-    try:
-        value = int(text) if whole else float(text)
-    except ValueError:
-        value = math.nan
-    if not low <= value <= high:
-        raise ValueError(f"it is a {'whole ' if whole else ''}number from {low:g} to {high:g}")
-    return value
-
-
-def _one_of(text: str, allowed: tuple[str, ...]) -> str:
-    if text not in allowed:
-        raise ValueError(f"it is one of {', '.join(allowed)}")
-    return text

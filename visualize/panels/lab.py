@@ -1,4 +1,4 @@
-"""The page: controls on the left, the stage on the right, and what connects them."""
+"""The Lab: controls on the left, the stage on the right, and what connects them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,11 @@ import gradio as gr
 
 from lab.trace.metrics import measure
 from visualize.live import Line, LiveRun, Streams, transcript
-from visualize.panels import controls, stage
+from visualize.panels import controls, header, stage
 from visualize.readouts import Before
-from visualize.settings import from_link
+from visualize.settings import DEFAULTS, NAMES, from_link
 
-TITLE = "Decode Lab"
-HEADER = """
-<header class="lab-header">
-  <h1>Decode Lab</h1>
-  <p>A language model decoding with nothing hidden: guesses, verdicts, cache, time.</p>
-  <span id="device"></span>
-  <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
-</header>
-"""
+ABOUT = "A language model decoding with nothing hidden: guesses, verdicts, cache, time."
 
 
 def build(load: Callable[[str], Streams]) -> gr.Blocks:
@@ -53,8 +45,8 @@ def build(load: Callable[[str], Streams]) -> gr.Blocks:
             gr.Warning(notice, title="About this link")
         return controls.show(settings)
 
-    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
-        gr.HTML(HEADER, apply_default_css=False, elem_id="header")
+    with gr.Blocks(title=header.TITLE, fill_width=True, analytics_enabled=False) as page:
+        header.build("Lab", ABOUT)
         with gr.Row(elem_id="lab"):
             with gr.Column(elem_id="controls"):
                 panel = controls.build()
@@ -70,7 +62,7 @@ def build(load: Callable[[str], Streams]) -> gr.Blocks:
             [control.change for control in panel.values],
             fn=None,
             inputs=panel.values,
-            js="(...values) => window.decodeLab?.link(values)",
+            js=header.keep_address(NAMES, DEFAULTS),
         )
         page.load(opened, outputs=panel.values, **quiet).then(
             fn=None, js="() => { document.body.dataset.ready = 'yes' }"

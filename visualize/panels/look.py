@@ -1,8 +1,17 @@
-"""The theme: system fonts, one accent, calm surfaces. Nothing of it is fetched."""
+"""The theme and the style sheets: system fonts, one accent, calm surfaces. Nothing of it is fetched."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
+import plotly
+
+from visualize.vocabulary import css_variables
+
+STATIC = Path(__file__).parents[1] / "static"
+PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+"""The plotly.js that belongs to this plotly.py: served from here, so that nothing is fetched from elsewhere."""
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -30,3 +39,15 @@ def theme() -> gr.themes.Base:
         slider_color="#0072B2",
         slider_color_dark="#2f8fcb",
     )
+
+
+def style() -> str:
+    """The pages' style sheets, for the head: Gradio's ``css`` argument would rewrite their rules."""
+    sheets = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("page.css", "memory.css"))
+    return f"<style>{css_variables()}{sheets}</style>"
+
+
+def charts() -> str:
+    """For the head of a component that draws charts: the script that draws them."""
+    gr.set_static_paths([PLOTLY])
+    return f'<script src="gradio_api/file={PLOTLY.as_posix()}"></script>'

@@ -9,28 +9,21 @@ the page as text.
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import gradio as gr
-import plotly
 
 from visualize.figures import shells, timing
+from visualize.panels.look import STATIC, charts
 from visualize.readouts import labels
-from visualize.settings import DEFAULTS, NAMES
-from visualize.vocabulary import as_json, css_variables
-
-STATIC = Path(__file__).parents[1] / "static"
-PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-"""The plotly.js that belongs to this plotly.py: served from here, so that nothing is fetched from elsewhere."""
+from visualize.vocabulary import as_json
 
 
 def build() -> gr.HTML:
-    gr.set_static_paths([PLOTLY])
     return gr.HTML(
         value="",
         html_template=(STATIC / "stage.html").read_text(encoding="utf-8"),
         js_on_load=_script(),
-        head=f'<script src="gradio_api/file={PLOTLY.as_posix()}"></script>',
+        head=charts(),
         apply_default_css=False,
         elem_id="stage",
     )
@@ -43,12 +36,5 @@ def _script() -> str:
         "rolling": ["rounds", "timing"],
         "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
         "readouts": labels(),
-        "names": NAMES,
-        "defaults": DEFAULTS,
     }
     return f"const setup = {json.dumps(setup)};\n{(STATIC / 'stage.js').read_text(encoding='utf-8')}"
-
-
-def style() -> str:
-    """The page's style sheet, for the head: Gradio's ``css`` argument would rewrite its rules."""
-    return f"<style>{css_variables()}{(STATIC / 'page.css').read_text(encoding='utf-8')}</style>"

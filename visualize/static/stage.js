@@ -2,7 +2,7 @@
 // It knows how to append tokens, patch columns and redraw; what they mean was decided in Python.
 // Gradio runs this once, as a function of (element, props, watch, ...), with ``setup`` put before it.
 
-const { vocabulary, shells, rolling, parts, readouts, names, defaults } = setup;
+const { vocabulary, shells, rolling, parts, readouts } = setup;
 const states = vocabulary.states;
 const $ = (selector) => element.querySelector(selector);
 const charts = Object.keys(shells);
@@ -126,7 +126,7 @@ function open(head) {
   document.querySelector("#device")?.replaceChildren(
     `${head.target}${head.draft ? ` + ${head.draft}` : ""} · ${head.dtype} · measured on ${head.device}`,
   );
-  if (new URLSearchParams(location.search).get("seed") === "") address({ seed: head.sampling.seed });
+  if (new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
   for (const text of head.prompt) append({ text, origin: "prompt" });
 }
 
@@ -320,15 +320,8 @@ function filled(trace, values, first) {
   return { ...trace, ...rest, marker };
 }
 
-// -- light and dark, keys, the link ------------------------------------------------------------
+// -- light and dark, keys ----------------------------------------------------------------------
 
-const KEPT = "decode-lab-look";
-function wear(dark) {
-  body.classList.toggle("dark", dark);
-}
-
-const chosen = localStorage.getItem(KEPT);
-if (chosen) wear(chosen === "dark");
 new MutationObserver(() => {
   if (look() === worn) return;
   worn = look();
@@ -338,12 +331,6 @@ new MutationObserver(() => {
 }).observe(body, { attributes: true, attributeFilter: ["class"] });
 let worn = look();
 
-document.addEventListener("click", (event) => {
-  if (!event.target.closest("#look")) return;
-  wear(look() === "light");
-  localStorage.setItem(KEPT, look());
-});
-
 document.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
@@ -352,25 +339,6 @@ document.addEventListener("keydown", (event) => {
     document.querySelector("#stop").click();
   }
 });
-
-function address(changes) {
-  const query = new URLSearchParams(location.search);
-  for (const [name, value] of Object.entries(changes)) {
-    if (value === null) query.delete(name);
-    else query.set(name, value);
-  }
-  const text = query.toString();
-  history.replaceState(history.state, "", text ? `?${text}` : location.pathname);
-}
-
-/** The page's address says what the controls say; what is at its default is left out. */
-window.decodeLab = {
-  link(values) {
-    const plain = (value) => (typeof value === "boolean" ? Number(value) : (value ?? ""));
-    const entries = names.map((name, i) => [name, values[i] === defaults[name] ? null : plain(values[i])]);
-    address(Object.fromEntries(entries));
-  },
-};
 
 const hint = [...$(".text").childNodes];
 clear();

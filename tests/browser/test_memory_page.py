@@ -1,0 +1,109 @@
+"""The Memory page: opened by its link, it answers, keeps its address, and fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+
+
+def opened(lab: Lab, **link: object) -> Page:
+    lab.page.goto(f"{lab.server}/memory?{urlencode(link)}")
+    lab.page.wait_for_selector("body[data-ready]")
+    return lab.page
+
+
+def number(page: Page, label: str) -> str:
+    return page.inner_text(f"[data-key='{label}'] .number").replace("\n", "")
+
+
+def becomes(page: Page, label: str, value: str) -> None:
+    said = "[...document.querySelectorAll('.readout')].find((card) => card.dataset.key === label)"
+    page.wait_for_function(
+        f"([label, value]) => {said}.querySelector('.value').textContent === value", arg=[label, value], timeout=10_000
+    )
+
+
+def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> None:
+    page = opened(visit(), model="llama-2-7b", kv_format="int8", mean=300)
+    assert "Llama 2 7B: 32 layers" in page.inner_text(".sheet-say")
+    assert number(page, "KV a token") == "264KiB"
+    assert "32 × 32 × 2 × 132" in page.inner_text(".formula")
+    page.wait_for_selector("[data-chart=split] .main-svg")
+    traces = page.evaluate("[...document.querySelectorAll('.plot')].map((plot) => plot.data.length)")
+    assert traces == [5, 2, 5]  # length, fit, split
+
+    page.click("#model input")
+    page.click("[role=option]:has-text('Falcon 7B')")
+    becomes(page, "KV a token", "4.25")  # 32 x 1 x 2 x (64 + 4) bytes
+    assert "MQA: 1/71" not in page.inner_text(".sheet-say")  # what stands there is that it was made for 2,048 positions
+    page.fill("#longest input", "2048")
+    page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('MQA: 1/71')")
+    page.click("#kv-format label:has-text('Native')")
+    becomes(page, "KV a token", "8")
+    page.wait_for_function("!location.search.includes('kv_format')")
+    assert urlsplit(page.url).path == "/memory"
+    said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+    assert said == {"model": "falcon-7b", "mean": "300", "longest": "2048"}
+
+
+def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
+    page = opened(visit(), mean="many")
+    assert "mean was left out" in page.inner_text(".toast-wrap")
+    page.fill("#mean input", "9999")
+    page.wait_for_selector(".sheet-say.problem")
+    assert "The mean length is between 1 token and the longest" in page.inner_text(".sheet-say")
+    assert number(page, "KV a token") == "128KiB"  # faint, but there
+    page.fill("#mean input", "400")
+    page.wait_for_selector(".sheet:not(.stale)")
+
+    page.click("#model input")
+    page.click("[role=option]:has-text('Another')")
+    page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('Write the hub id')")
+    hostile = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}\u202e"
+    for asked, says in ((hostile, "not taken as a hub id"), ("../../etc/passwd", "passwd"), ("a/b", "of a/b.")):
+        page.fill("#hub textarea, #hub input", asked)
+        page.keyboard.press("Enter")
+        page.wait_for_function("says => document.querySelector('.sheet-say').textContent.includes(says)", arg=says)
+    assert page.evaluate("window.pwned") is None
+    assert page.query_selector(".sheet img") is None
+
+
+def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:
+    lab = visit(color_scheme="light")
+    page = opened(lab)
+    ink = "document.querySelector('[data-chart=length] .plot').layout.font.color"
+    page.wait_for_selector("[data-chart=length] .main-svg")
+    light = page.evaluate(ink)
+    page.focus("#look")
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"{ink} !== '{light}'")
+    page.click("nav a:has-text('Lab')")
+    lab.ready()
+    assert urlsplit(page.url).path == "/"
+    assert page.evaluate("document.body.classList.contains('dark')")
+    assert page.inner_text("nav [aria-current]") == "Lab"
+    page.click("nav a:has-text('Memory')")
+    page.wait_for_selector("[data-chart=length] .main-svg")
+    assert urlsplit(page.url).path == "/memory"
+    assert page.evaluate("document.body.classList.contains('dark')")
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
+def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
+    wide, high = size
+    page = opened(visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800), gpu="other", memory=48)
+    across, down = page.evaluate(OVERFLOW)
+    assert across == 0
+    if wide > 800:
+        assert down == 0
+        assert page.evaluate("(box => box.clientHeight >= box.scrollHeight)(document.querySelector('#settings'))")
+        bottom = page.evaluate("document.querySelector('.formula').getBoundingClientRect().bottom")
+        assert bottom <= high

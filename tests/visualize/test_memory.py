@@ -1,0 +1,224 @@
+"""The Memory page's inputs, what it says of them, and its charts, by their data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.config import ConfigError
+from lab.memory.capacity import POLICIES, GiB
+from lab.memory.models import Model, known
+from visualize.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
+from visualize.figures import memory
+from visualize.figures.base import draw
+from visualize.panels.memory import _answer
+from visualize.sheet import about, formula, in_every_format, notice, readouts, sheet, size
+
+LLAMA = known()["llama-3.1-8b"]
+
+
+def answer(**changes: object) -> dict:
+    """What the page gets for these inputs, at last."""
+    *_, (line, _) = _answer(None, *(getattr(Inputs(**changes), name) for name in NAMES))
+    assert "<" not in line
+    return json.loads(line)
+
+
+def test_the_page_begins_with_an_answer() -> None:
+    first = answer()
+    assert first["notice"] == ""
+    shown = {row["label"]: row["value"] for row in first["readouts"]}
+    assert shown["KV a token"] == "128 KiB"
+    assert shown["weights"] == "15 GiB"
+    assert int(shown["fit paged"].replace(",", "")) > int(shown["fit contiguous"]) > 0
+
+
+def test_every_choice_has_an_answer() -> None:
+    models = [model for model in CHOICES["model"] if model != OTHER]
+    for model, (weights, kv_format) in itertools.product(
+        models, zip(CHOICES["weights"], [*CHOICES["kv_format"], "int4"], strict=True)
+    ):
+        assert answer(model=model, weights=weights, kv_format=kv_format)["charts"]
+    for gpu in CHOICES["gpu"]:
+        assert answer(gpu=gpu)["charts"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"mean": 5000}, "mean length is between 1 token and the longest, 4,096, not 5,000"),
+        ({"mean": 0}, "Mean length is a number from 1 to"),
+        ({"longest": 10**9}, "Longest is a number from 1 to 10,000,000"),
+        ({"longest": 4096.5}, "whole number of tokens"),
+        ({"batch": float("nan")}, "Sequences in a batch is a number"),
+        ({"gpu": OTHER, "memory": -1}, "memory, GiB is a number from 0.1 to 100,000"),
+        ({"set_aside": 99}, "Set aside, % is a number from 0 to 90"),
+        ({"model": OTHER}, "Write the hub id"),
+        ({"model": OTHER, "hub": "../../etc/passwd"}, "'../../etc/passwd' is not taken as a hub id"),
+        ({"model": OTHER, "hub": "<img src=x onerror=alert(1)>\u202e"}, "is not taken as a hub id"),
+    ],
+)
+def test_bad_input_is_a_sentence(inputs: dict, says: str) -> None:
+    problem = answer(**inputs)["problem"]
+    assert says in problem
+    assert problem.isprintable()
+
+
+def test_the_hub_is_asked_once_for_an_id_until_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def look_up(hub: str) -> Model:
+        asked.append(hub)
+        return replace(LLAMA, name=hub)
+
+    monkeypatch.setattr("visualize.panels.memory.find", look_up)
+    values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in NAMES]
+    (waiting, _), (line, found) = _answer(None, *values)
+    assert "Asking the hub for some/model" in json.loads(waiting)["status"]
+    assert json.loads(line)["about"].startswith("some/model: 32 layers")
+    assert len(list(_answer(found, *values))) == 1
+    assert asked == ["some/model"]
+
+
+def test_formula_and_readouts_are_the_same_numbers() -> None:
+    chosen = Inputs(kv_format="int4").deployment(LLAMA)
+    rows = {row["name"]: row for row in formula(chosen, 32)}
+    shown = {row["label"]: row["value"] for row in readouts(chosen, 32)}
+    assert rows["vector"]["numbers"] == "64 + 8"
+    assert rows["token"]["numbers"] == "32 × 8 × 2 × 72"
+    assert math.prod(map(int, rows["token"]["numbers"].split(" × "))) == chosen.token_bytes
+    assert rows["token"]["result"] == f"{chosen.token_bytes:,} B = {shown['KV a token']}"
+    pairs = {"batch": "batch of 32", "weights": "weights", "left for KV": "left for KV"}
+    pairs |= {"contiguous": "fit contiguous", "paged": "fit paged", "sequence": "mean sequence"}
+    for row, readout in pairs.items():
+        assert rows[row]["result"] == shown[readout]
+
+
+def test_how_heads_are_shared_is_told() -> None:
+    assert "32 query heads on 8 KV heads of 128 numbers (GQA: 1/4 of the cache of MHA)" in about(LLAMA)
+    assert "71 query heads on 1 KV head of 64 numbers (MQA: 1/71" in about(known()["falcon-7b"])
+    assert "each with a KV head of 128 numbers (MHA)" in about(known()["llama-2-7b"])
+
+
+def test_what_does_not_fit_is_told() -> None:
+    large = known()["llama-3.1-70b"]
+    nothing = Inputs().deployment(large)
+    assert "The weights take 131 GiB and there are 72 GiB: nothing fits" in notice(large, nothing)
+    assert sheet(large, nothing, 32)["charts"]["fit"]["columns"][0]["y"] == [0, 0, 0]
+    assert "made for 1,024 positions" in notice(known()["gpt-2"], Inputs().deployment(known()["gpt-2"]))
+    small = Inputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
+    assert "Not one sequence of 100,000 tokens fits" in notice(LLAMA, small)
+
+
+def test_an_odd_head_has_no_int4() -> None:
+    odd = replace(LLAMA, shape=replace(LLAMA.shape, head_dim=33))
+    assert list(in_every_format(Inputs().deployment(odd))) == ["auto", "int8"]
+    assert sheet(odd, Inputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
+    with pytest.raises(ConfigError, match="an odd number"):
+        sheet(odd, Inputs(kv_format="int4").deployment(odd), 1)
+
+
+def test_sizes_are_read_at_a_glance() -> None:
+    sizes = (0, 72, 1023, 1024, 131_072, 1023 * 1024, 2**20, 15.4 * GiB, 141 * GiB, -2 * GiB, 5000 * GiB)
+    assert [size(count) for count in sizes] == [
+        *("0 B", "72 B", "1,023 B", "1 KiB", "128 KiB", "1,023 KiB", "1 MiB"),
+        *("15.4 GiB", "141 GiB", "-2 GiB", "5,000 GiB"),
+    ]
+
+
+# -- the charts ------------------------------------------------------------------------------
+
+
+def test_charts_are_the_same_in_two_looks() -> None:
+    for chart in memory.shells().values():
+        kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
+        assert kinds[0] == kinds[1]
+        assert chart["light"]["layout"]["font"]["color"] != chart["dark"]["layout"]["font"]["color"]
+
+
+@pytest.mark.parametrize("name", memory.CHARTS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
+    chosen = Inputs(kv_format="int8").deployment(LLAMA)
+    columns, layout = memory.columns(chosen, in_every_format(chosen))[name]
+    drawn = draw(memory.CHARTS[name](dark), columns, layout)
+    for trace, values in zip(drawn.data, columns, strict=True):
+        assert list(trace.y) == list(values["y"])
+
+
+def test_a_line_is_bytes_against_length() -> None:
+    chosen = Inputs(kv_format="int8", longest=8192, mean=1000).deployment(LLAMA)
+    (line, native, int8, int4, marks), layout = memory.length_columns(chosen, in_every_format(chosen))
+    assert layout["yaxis.ticksuffix"] == " GiB"
+    assert native["x"][-1] == 8192
+    assert native["y"][-1] == 1.0  # 8192 x 128 KiB
+    assert line["y"] == int8["y"]
+    assert native["y"][-1] > int8["y"][-1] > int4["y"][-1] > 0
+    assert marks == {"x": [1000, 8192], "y": [1000 / 8192 * int8["y"][-1], int8["y"][-1]], "text": ["mean", ""]}
+
+
+def test_bars_are_the_sequences_that_fit() -> None:
+    chosen = Inputs().deployment(LLAMA)
+    others = in_every_format(chosen)
+    columns, _ = memory.fit_columns(chosen, others)
+    for policy, column in zip(POLICIES, columns, strict=True):
+        assert column["y"] == [other.sequences(policy) for other in others.values()]
+        assert column["text"] == [f"{count:,}" for count in column["y"]]
+    assert columns[0]["x"] == ["<b>Native</b>", "INT8", "INT4"]
+
+
+def test_the_parts_of_a_device_add_up_to_it() -> None:
+    chosen = Inputs(weights="int8").deployment(LLAMA)
+    columns, layout = memory.split_columns(chosen)
+    assert layout["xaxis.range"] == [0, 80]
+    for row in (0, 1):
+        assert sum(column["x"][row] for column in columns) == pytest.approx(80)
+    assert columns[0]["y"] == ["paged", "contiguous"]  # the first is drawn lowest
+    paged, contiguous = columns[list(memory.PARTS).index("vain")]["x"]
+    assert contiguous > 10 * paged
+
+
+# -- the link --------------------------------------------------------------------------------
+
+
+@given(st.data())
+def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+    given = {name: data.draw(st.sampled_from(list(values))) for name, values in CHOICES.items()}
+    for name, (low, high) in BOUNDS.items():
+        given[name] = data.draw(st.integers(int(max(1, low)), int(high)))
+    given["hub"] = data.draw(st.text(max_size=200))
+    inputs, notices = from_link({name: str(value) for name, value in given.items()})
+    assert (inputs, notices) == (Inputs(**given), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", "../../etc/passwd"),
+        ("hub", "x" * 201),
+        ("weights", "fp4"),
+        ("gpu", "<script>"),
+        ("memory", "nan"),
+        ("set_aside", "91"),
+        ("mean", "0"),
+        ("longest", "1e9"),
+        ("batch", ""),
+        ("block_size", "17"),
+    ],
+)
+def test_what_does_not_fit_is_left_out_and_named(name: str, value: str) -> None:
+    inputs, notices = from_link({name: value, "utm_source": "x"})
+    assert inputs == Inputs()
+    assert len(notices) == 1
+    assert f"The link's {name.replace('_', ' ')} was left out: it" in notices[0]
+
+
+def test_controls_send_floats_and_emptied_numbers() -> None:
+    values = [{"mean": 700.0, "longest": None, "memory": 24.5}.get(name, DEFAULTS[name]) for name in NAMES]
+    assert to_inputs(tuple(values)) == Inputs(mean=700, memory=24.5)

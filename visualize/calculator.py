@@ -1,0 +1,116 @@
+"""What the Memory page asks, and the deployment that the answers describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lab.config import ConfigError
+from lab.memory.capacity import GPUS, Deployment, GiB
+from lab.memory.lengths import LONGEST, Lengths
+from lab.memory.models import Model, known
+from visualize.link import Link
+from visualize.vocabulary import KV_FORMATS
+
+OTHER = "other"
+WEIGHTS = {"float32": "FP32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"}
+"""``Deployment.weights`` in words."""
+
+
+def _gpu_key(name: str) -> str:
+    return name.lower().replace(" ", "-")
+
+
+GPU_SIZES = {_gpu_key(name): size for name, size in GPUS.items()}
+CHOICES: dict[str, dict[Any, str]] = {
+    "model": {key: model.name for key, model in known().items()} | {OTHER: "Another, from the hub"},
+    "weights": WEIGHTS,
+    "kv_format": KV_FORMATS,
+    "gpu": {_gpu_key(name): name if name.endswith("GB") else f"{name} {size} GB" for name, size in GPUS.items()}
+    | {OTHER: "Another"},
+    "block_size": {size: str(size) for size in (1, 8, 16, 32, 128)},
+}
+"""The values of an input that is one of a few, and how the page calls each."""
+BOUNDS: dict[str, tuple[float, float]] = {
+    "memory": (0.1, 100_000),
+    "set_aside": (0, 90),
+    "mean": (1, LONGEST),
+    "longest": (1, LONGEST),
+    "batch": (1, 1_000_000),
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The page's controls, with the values they start with.
+
+    ``hub``: a hub id, with another ``model``. ``memory``: GiB, with another ``gpu``. ``set_aside``: percent.
+    ``mean``, ``longest``: lengths in tokens. ``batch``: sequences whose cache is added up.
+    """
+
+    model: str = "llama-3.1-8b"
+    hub: str = ""
+    weights: str = "bfloat16"
+    kv_format: str = "auto"
+    gpu: str = "h100-80-gb"
+    memory: float = 80.0
+    set_aside: int = 10
+    mean: int = 500
+    longest: int = 4096
+    batch: int = 32
+    block_size: int = 16
+
+    def deployment(self, model: Model) -> Deployment:
+        """Raises ConfigError, with a sentence, where a number makes no sense."""
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
+        size = self.memory if self.gpu == OTHER else GPU_SIZES[self.gpu]
+        return Deployment(
+            shape=model.shape,
+            parameters=model.parameters,
+            weights=self.weights,
+            kv_dtype=self.kv_format,
+            memory=math.floor(size * GiB),
+            set_aside=self.set_aside / 100,
+            lengths=Lengths(self.mean, self.longest),
+            block_size=self.block_size,
+        )
+
+
+LABELS = {
+    "model": "Model",
+    "hub": "Hub id",
+    "weights": "Weights",
+    "kv_format": "KV format",
+    "gpu": "GPU",
+    "memory": "Its memory, GiB",
+    "set_aside": "Set aside, %",
+    "mean": "Mean length",
+    "longest": "Longest",
+    "batch": "Sequences in a batch",
+    "block_size": "Block size",
+}
+NAMES = tuple(field.name for field in fields(Inputs))
+DEFAULTS = {field.name: field.default for field in fields(Inputs)}
+LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"hub": 200})
+
+
+def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+    """The inputs a link asks for, and a sentence for each value that was left out."""
+    settings, notices = LINK.read(query)
+    return Inputs(**settings), notices
+
+
+def to_inputs(values: tuple[Any, ...]) -> Inputs:
+    """What the controls say. A whole number comes from a browser as a float at times; an emptied one is its default."""
+    given = dict(zip(NAMES, values, strict=True))
+    for name, value in given.items():
+        if value is None:
+            given[name] = DEFAULTS[name]
+        elif isinstance(value, float) and math.isfinite(value) and value == int(value):
+            given[name] = int(value)
+    return Inputs(**given)

@@ -1,0 +1,217 @@
+"""Memory as three charts: bytes against length, sequences that fit, and where a device's memory is.
+
+Formats of numbers are told by dashes and words; the one that is chosen has the colour of the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.memory.capacity import POLICIES, Deployment, GiB, Split
+from visualize.figures.base import Columns, blank, look, nice_ceiling, shell
+from visualize.vocabulary import KV_FORMATS, OWN
+
+DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
+PARTS = {
+    "weights": "weights",
+    "set_aside": "set aside",
+    "tokens": "tokens",
+    "vain": "held in vain",
+    "unused": "left over",
+}
+"""``Split`` in words, in the order in which the parts are stacked."""
+UNITS = {"GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
+POINTS = 64
+
+Others = dict[str, Deployment]
+"""The same deployment in every KV format that its model can have, by format."""
+
+
+def unit(size: float) -> tuple[str, int]:
+    """The largest unit of which ``size`` bytes are at least one, and its bytes."""
+    return next(((name, scale) for name, scale in UNITS.items() if size >= scale), ("B", 1))
+
+
+# -- bytes against length --------------------------------------------------------------------
+
+
+def length_figure(dark: bool = False) -> go.Figure:
+    """One line a format, the chosen one again in colour, and two points on it: the mean and the longest sequence."""
+    colours = look(dark)
+    hover = "%{x:,} tokens: %{y:.3g} %{fullData.meta}<extra>%{fullData.name}</extra>"
+    lines = [
+        go.Scatter(
+            name=KV_FORMATS[name],
+            mode="lines+text",
+            line={"color": colours.muted, "dash": dash, "width": 1.5},
+            textposition="top left",
+            textfont={"color": colours.ink, "size": 11},
+            hovertemplate=hover,
+        )
+        for name, dash in DASHES.items()
+    ]
+    chosen = go.Scatter(name="chosen", mode="lines", line={"color": OWN, "width": 3.5}, opacity=0.75, hoverinfo="skip")
+    marks = go.Scatter(
+        name="lengths",
+        mode="markers+text",
+        marker={"color": OWN, "size": 9, "line": {"color": colours.paper, "width": 1.5}},
+        textposition="top center",
+        textfont={"color": colours.ink, "size": 11},
+        cliponaxis=False,
+        hovertemplate=hover,
+    )
+    return blank(
+        [chosen, *lines, marks],
+        dark,
+        margin={"l": 62, "r": 14, "t": 6, "b": 26},
+        xaxis={"range": [0, 1], "nticks": 5, "tickformat": ",d", "showgrid": False},
+        yaxis={"range": [0, 1], "nticks": 5},
+    )
+
+
+def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
+    """Tokens against KiB, MiB or GiB of one sequence, and the axes."""
+    longest, mean = chosen.lengths.longest, chosen.lengths.mean
+    name, scale = unit(longest * max(other.token_bytes for other in others.values()))
+    x = [round(longest * i / POINTS) for i in range(POINTS + 1)]
+
+    def line(deployment: Deployment, text: str) -> dict[str, list[Any]]:
+        y = [tokens * deployment.token_bytes / scale for tokens in x]
+        return {"x": x, "y": y, "text": [""] * POINTS + [text]}
+
+    lines = [line(others[key], KV_FORMATS[key]) if key in others else {"x": [], "y": []} for key in DASHES]
+    marks = {
+        "x": [mean, longest],
+        "y": [tokens * chosen.token_bytes / scale for tokens in (mean, longest)],
+        "text": ["mean", ""],
+    }
+    top = 1.12 * longest * max(other.token_bytes for other in others.values()) / scale
+    return [line(chosen, ""), *lines, marks], {
+        "xaxis.range": [0, longest * 1.04],
+        "yaxis.range": [0, top],
+        "yaxis.ticksuffix": f" {name}",
+    }
+
+
+# -- sequences that fit ----------------------------------------------------------------------
+
+
+def fit_figure(dark: bool = False) -> go.Figure:
+    """Two bars a format: contiguous hatched, paged filled, each with its number."""
+    colours = look(dark)
+    markers = {
+        "contiguous": {
+            "color": "rgba(0,0,0,0)",
+            "line": {"width": 1.2, "color": OWN},
+            "pattern": {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35},
+        },
+        "paged": {"color": OWN, "line": {"width": 1.2, "color": OWN}},
+    }
+    bars = [
+        go.Bar(
+            name=policy,
+            marker=markers[policy],
+            textposition="outside",
+            textangle=0,
+            constraintext="none",
+            textfont={"color": colours.ink, "size": 12},
+            cliponaxis=False,
+            hovertemplate=f"%{{x}}, {policy}: %{{y:,}} sequences<extra></extra>",
+        )
+        for policy in POLICIES
+    ]
+    return blank(
+        bars,
+        dark,
+        barmode="group",
+        bargap=0.3,
+        margin={"l": 46, "r": 10, "t": 6, "b": 46},
+        showlegend=True,
+        legend=_legend(dark, -0.13),
+        xaxis={"showgrid": False, "fixedrange": True, "tickfont": {"color": colours.ink, "size": 12}},
+        yaxis={"range": [0, 1], "nticks": 5, "tickformat": "~s", "fixedrange": True},
+    )
+
+
+def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
+    """Sequences by policy and format; the chosen format's name is bold."""
+    names = [f"<b>{KV_FORMATS[key]}</b>" if key == chosen.kv_dtype else KV_FORMATS[key] for key in others]
+    counts = {policy: [other.sequences(policy) for other in others.values()] for policy in POLICIES}
+    columns = [{"x": names, "y": y, "text": [f"{count:,}" for count in y]} for y in counts.values()]
+    return columns, {"yaxis.range": [0, nice_ceiling(1.15 * max(max(y) for y in counts.values()))]}
+
+
+# -- where the memory is ---------------------------------------------------------------------
+
+
+def split_figure(dark: bool = False) -> go.Figure:
+    """A device's memory as a bar, once a policy, with as many sequences as fit."""
+    colours = look(dark)
+    hatch = {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35}
+    markers = {
+        "weights": {"color": colours.verify},
+        "set_aside": {"color": colours.other},
+        "tokens": {"color": OWN},
+        "vain": {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"width": 1, "color": OWN}},
+        "unused": {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint}},
+    }
+    bars = [
+        go.Bar(
+            name=words,
+            orientation="h",
+            marker=markers[part],
+            width=0.62,
+            hovertemplate=f"%{{y}}: {words} %{{x:.3g}} GiB<extra></extra>",
+        )
+        for part, words in PARTS.items()
+    ]
+    return blank(
+        bars,
+        dark,
+        barmode="stack",
+        margin={"l": 82, "r": 14, "t": 4, "b": 64},
+        showlegend=True,
+        legend={**_legend(dark, -0.2), "traceorder": "normal"},
+        xaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " GiB", "fixedrange": True},
+        yaxis={
+            "showgrid": False,
+            "fixedrange": True,
+            "tickfont": {"color": colours.ink, "size": 12},
+            "ticks": "outside",
+            "ticklen": 5,
+            "tickcolor": "rgba(0,0,0,0)",
+        },
+    )
+
+
+def split_columns(chosen: Deployment) -> tuple[Columns, dict[str, Any]]:
+    """GiB by part and policy, contiguous on top."""
+    splits: dict[str, Split] = {policy: chosen.split(policy) for policy in reversed(POLICIES)}
+    columns = [
+        {"x": [max(0.0, getattr(split, part)) / GiB for split in splits.values()], "y": list(splits)} for part in PARTS
+    ]
+    return columns, {"xaxis.range": [0, chosen.memory / GiB]}
+
+
+CHARTS = {"length": length_figure, "fit": fit_figure, "split": split_figure}
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, as JSON for the page."""
+    return {name: {"light": shell(make(False)), "dark": shell(make(True))} for name, make in CHARTS.items()}
+
+
+def columns(chosen: Deployment, others: Others) -> dict[str, tuple[Columns, dict[str, Any]]]:
+    """Every chart's data and axes."""
+    return {
+        "length": length_columns(chosen, others),
+        "fit": fit_columns(chosen, others),
+        "split": split_columns(chosen),
+    }
+
+
+def _legend(dark: bool, y: float) -> dict[str, Any]:
+    font = {"color": look(dark).muted, "size": 11}
+    return {"orientation": "h", "x": 0, "y": y, "yanchor": "top", "font": font, "itemclick": False}

@@ -1,0 +1,71 @@
+"""A page's address that says what its controls say: read with care, for a link comes from anywhere.
+
+Each value is checked against the same bounds as the page's own controls; what does not
+fit is left at its default and named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a page's address may say.
+
+    Attributes:
+        defaults: every setting's name and the value it has when the link does not name it.
+        choices: the values of a setting that is one of a few, and how the page calls each.
+        bounds: least and most of a setting that is a number.
+        most_characters: of a setting that is a text.
+        may_be_empty: numbers that may be left empty; they are None then.
+    """
+
+    defaults: Mapping[str, Any]
+    choices: Mapping[str, Mapping[Any, str]]
+    bounds: Mapping[str, tuple[float, float]]
+    most_characters: Mapping[str, int]
+    may_be_empty: tuple[str, ...] = field(default=())
+
+    def read(self, query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+        """The settings a link names, and a sentence for each value that was left out."""
+        settings: dict[str, Any] = {}
+        notices = []
+        for name in self.defaults:
+            if name in query:
+                try:
+                    settings[name] = self._value(name, str(query[name]))
+                except ValueError as error:
+                    notices.append(f"The link's {name.replace('_', ' ')} was left out: {error}.")
+        return settings, notices
+
+    def _value(self, name: str, text: str) -> Any:
+        if name in self.most_characters:
+            if len(text) > self.most_characters[name]:
+                raise ValueError(f"it has more than {self.most_characters[name]:,} characters")
+            return text
+        if name in self.choices:
+            texts = {str(value): value for value in self.choices[name]}
+            return texts[_one_of(text, tuple(texts))]
+        if isinstance(self.defaults[name], bool):
+            return _one_of(text, ("0", "1")) == "1"
+        if name in self.may_be_empty and not text:
+            return None
+        low, high = self.bounds[name]
+        whole = not isinstance(self.defaults[name], float)
+        try:
+            value = int(text) if whole else float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:
+            raise ValueError(f"it is a {'whole ' if whole else ''}number from {low:g} to {high:g}")
+        return value
+
+
+def _one_of(text: str, allowed: tuple[str, ...]) -> str:
+    if text not in allowed:
+        raise ValueError(f"it is one of {', '.join(allowed)}")
+    return text

@@ -1,0 +1,46 @@
+"""What all pages have at their top: where one is, the way to the others, and light or dark.
+
+A page is a route of its own (``gr.Blocks.route``) and not a tab: its address then leads straight to it, its
+query holds its own inputs and nobody else's, and no page pays for the charts of another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gradio as gr
+
+from visualize.panels.look import STATIC
+
+TITLE = "Decode Lab"
+PAGES = {"Lab": "./", "Memory": "memory"}
+"""Every page's name and its address, relative to any of them."""
+
+
+def build(page: str, about: str) -> gr.HTML:
+    """The header of ``page``; ``about`` says in a line what there is to see."""
+    links = "".join(
+        f'<a href="{address}"{" aria-current=page" if name == page else ""}>{name}</a>'
+        for name, address in PAGES.items()
+    )
+    return gr.HTML(
+        f"""
+<header class="lab-header">
+  <h1>{TITLE}</h1>
+  <nav aria-label="Pages">{links}</nav>
+  <p>{about}</p>
+  <span id="device"></span>
+  <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
+</header>
+""",
+        js_on_load=(STATIC / "header.js").read_text("utf-8"),
+        apply_default_css=False,
+        elem_id="header",
+    )
+
+
+def keep_address(names: Sequence[str], defaults: Mapping[str, Any]) -> str:
+    """Script for a change of any control: the page's address says what all of them say."""
+    return f"(...values) => window.decodeLab?.link({json.dumps(names)}, {json.dumps(defaults)}, values)"

@@ -1,0 +1,188 @@
+"""The Memory page: a model, a device and lengths on the left, what they come to on the right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from lab.config import LabError
+from lab.memory.models import Model, find, known
+from visualize.calculator import (
+    BOUNDS,
+    CHOICES,
+    DEFAULTS,
+    LABELS,
+    NAMES,
+    OTHER,
+    Inputs,
+    from_link,
+    to_inputs,
+)
+from visualize.figures import memory
+from visualize.panels import header
+from visualize.panels.look import STATIC, charts
+from visualize.sheet import sheet
+from visualize.text import visible
+
+ABOUT = "What keys and values take, and how many sequences fit. Arithmetic, not a measurement."
+ASSUMED = (
+    "Lengths are geometric, cut off at the longest: after every token a sequence ends with the same probability. Each "
+    "is counted at its full length. A device's GB are 2³⁰ bytes; what is set aside is for activations, the driver and "
+    "fragments. INT8 and INT4 keys and values have the scales that this lab stores; INT8 and INT4 weights are counted "
+    "without theirs."
+)
+SAYS = {
+    "hub": "Only its config.json is asked for. Press Enter.",
+    "set_aside": "For activations, driver.",
+    "longest": "Contiguous reserves it.",
+    "mean": "Tokens: prompt and output.",
+}
+
+Found = tuple[str, Model | str]
+"""A hub id that was asked for, and the model or the sentence that came of it."""
+
+
+def build(pages: gr.Blocks) -> None:
+    """Lay the page out, inside a route of ``pages``."""
+    header.build("Memory", ABOUT)
+    with gr.Row(elem_id="lab"):
+        with gr.Column(elem_id="controls"):
+            controls = _controls()
+        with gr.Column(elem_id="view"):
+            view = gr.HTML(
+                value="",
+                html_template=(STATIC / "memory.html").read_text("utf-8"),
+                js_on_load=_script(),
+                head=charts(),
+                apply_default_css=False,
+                elem_id="sheet",
+            )
+    found = gr.State(None)
+    values = [controls[name] for name in NAMES]
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+    latest = {"trigger_mode": "always_last", **quiet}
+    turned = [control.input for name, control in controls.items() if name != "hub"]  # by a person, not by a link
+    gr.on(turned, _answer, [found, *values], [view, found], **latest)
+    controls["hub"].submit(_ask_again, values, [view, found], **latest)
+    for choice, number in (("model", "hub"), ("gpu", "memory")):
+        controls[choice].input(
+            lambda chosen: gr.update(visible=True if chosen == OTHER else "hidden"),
+            controls[choice],
+            controls[number],
+            **quiet,
+        )
+    gr.on([control.change for control in values], fn=None, inputs=values, js=header.keep_address(NAMES, DEFAULTS))
+    pages.load(_opened, outputs=values, **quiet).then(_answer, [found, *values], [view, found], **quiet).then(
+        fn=None, js="() => { document.body.dataset.ready = 'yes' }"
+    )
+
+
+def _controls() -> dict[str, Any]:
+    with gr.Column(elem_id="settings", elem_classes="asked"):
+        return {
+            "model": _list("model"),
+            "hub": gr.Textbox(
+                label=LABELS["hub"],
+                info=SAYS["hub"],
+                placeholder="owner/name",
+                max_length=200,
+                visible="hidden",
+                elem_id="hub",
+            ),
+            "weights": _choice("weights"),
+            "kv_format": _choice("kv_format"),
+            "gpu": _list("gpu"),
+            "memory": _number("memory", visible="hidden"),
+            "set_aside": gr.Slider(
+                *BOUNDS["set_aside"],
+                value=DEFAULTS["set_aside"],
+                step=1,
+                label=LABELS["set_aside"],
+                info=SAYS["set_aside"],
+                elem_id="set-aside",
+            ),
+            "mean": _number("mean"),
+            "longest": _number("longest"),
+            "batch": _number("batch"),
+            "block_size": _choice("block_size"),
+        }
+
+
+def _list(name: str) -> gr.Dropdown:
+    choices = [(text, value) for value, text in CHOICES[name].items()]
+    return gr.Dropdown(choices, value=DEFAULTS[name], label=LABELS[name], elem_id=name)
+
+
+def _choice(name: str) -> gr.Radio:
+    choices = [(text, value) for value, text in CHOICES[name].items()]
+    return gr.Radio(
+        choices,
+        value=DEFAULTS[name],
+        label=LABELS[name],
+        elem_id=name.replace("_", "-"),
+        elem_classes="choice",
+    )
+
+
+def _number(name: str, **settings: Any) -> gr.Number:
+    precision = None if isinstance(DEFAULTS[name], float) else 0
+    return gr.Number(
+        DEFAULTS[name], label=LABELS[name], info=SAYS.get(name), precision=precision, elem_id=name, **settings
+    )
+
+
+def _opened(request: gr.Request) -> list[Any]:
+    inputs, notices = from_link(request.query_params)
+    for notice in notices:
+        gr.Warning(notice, title="About this link")
+    shown = {"hub": inputs.model == OTHER, "memory": inputs.gpu == OTHER}
+    updates = {name: {"visible": True if visible else "hidden"} for name, visible in shown.items()}
+    return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in NAMES]
+
+
+def _ask_again(*values: Any) -> Iterator[tuple[str, Found | None]]:
+    yield from _answer(None, *values)
+
+
+def _answer(found: Found | None, *values: Any) -> Iterator[tuple[str, Found | None]]:
+    """The sheet for what the controls say. The hub is asked once for an id, failing or not, until it is asked again."""
+    inputs = to_inputs(values)
+    if inputs.model == OTHER and inputs.hub.strip() and (found is None or found[0] != inputs.hub):
+        yield _line({"status": f"Asking the hub for {visible(inputs.hub)} …"}), found
+        found = inputs.hub, _look_up(inputs.hub.strip())
+    yield _line(_sheet(inputs, found)), found
+
+
+def _look_up(hub: str) -> Model | str:
+    try:
+        return find(hub)
+    except LabError as error:
+        return visible(str(error))
+
+
+def _sheet(inputs: Inputs, found: Found | None) -> dict[str, Any]:
+    if inputs.model != OTHER:
+        model: Model | str = known()[inputs.model]
+    elif inputs.hub.strip() and found:
+        model = found[1]
+    else:
+        model = "Write the hub id of a model, as Qwen/Qwen3-8B, and press Enter."
+    if isinstance(model, str):
+        return {"problem": model}
+    try:
+        return sheet(model, inputs.deployment(model), inputs.batch)
+    except LabError as error:
+        return {"problem": str(error)}
+
+
+def _line(answer: dict[str, Any]) -> str:
+    """JSON with no tag in it: Gradio warns of values that look like markup."""
+    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _script() -> str:
+    setup = {"shells": memory.shells(), "assumed": ASSUMED}
+    return f"const setup = {json.dumps(setup)};\n{(STATIC / 'memory.js').read_text('utf-8')}"

@@ -1,0 +1,179 @@
+"""The Memory page's answer as JSON for its script: numbers, the formula with the numbers in it, charts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from lab.config import ConfigError
+from lab.memory.capacity import WEIGHT_BITS, Deployment
+from lab.memory.models import Model
+from visualize.calculator import WEIGHTS
+from visualize.figures import memory
+from visualize.vocabulary import KV_FORMATS
+
+
+def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
+    """Everything that the page shows of a deployment. Texts are plain: the page sets them as text."""
+    others = in_every_format(chosen)
+    charts = {
+        name: {"columns": columns, "layout": layout}
+        for name, (columns, layout) in memory.columns(chosen, others).items()
+    }
+    return {
+        "about": about(model),
+        "notice": notice(model, chosen),
+        "source": f"Numbers of {model.name}: {model.source}.",
+        "readouts": readouts(chosen, batch),
+        "formula": formula(chosen, batch),
+        "charts": charts,
+    }
+
+
+def in_every_format(chosen: Deployment) -> dict[str, Deployment]:
+    """The deployment in each KV format that the model's heads allow (INT4 needs an even number)."""
+    found = {}
+    for kv_dtype in KV_FORMATS:
+        other = replace(chosen, kv_dtype=kv_dtype)
+        try:
+            _ = other.vector_bytes
+        except ConfigError:
+            continue
+        found[kv_dtype] = other
+    return found
+
+
+def about(model: Model) -> str:
+    """What the model is, and how its heads share keys and values."""
+    shape = model.shape
+    heads = f"{shape.heads} query heads, each with a KV head of {shape.head_dim} numbers (MHA)"
+    if shape.query_groups > 1:
+        heads = (
+            f"{shape.heads} query heads on {shape.kv_heads} KV head{'s' * (shape.kv_heads > 1)} of {shape.head_dim} "
+            f"numbers ({shape.sharing}: 1/{shape.query_groups} of the cache of MHA)"
+        )
+    return (
+        f"{model.name}: {shape.layers} layers, {heads}, {model.parameters / 1e9:.3g} billion parameters, "
+        f"context {shape.context_length:,}."
+    )
+
+
+def notice(model: Model, chosen: Deployment) -> str:
+    """What the reader must know before believing the numbers; mostly nothing."""
+    longest, context = chosen.lengths.longest, model.shape.context_length
+    if chosen.cache_bytes <= 0:
+        return (
+            f"The weights take {size(chosen.weight_bytes)} and there are {size(_usable(chosen))}: nothing fits. Choose "
+            "weights of fewer bits, a smaller model or a larger device."
+        )
+    if longest > context:
+        return f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."
+    if not chosen.sequences("contiguous"):
+        return f"Not one sequence of {longest:,} tokens fits into what is left for the cache."
+    return ""
+
+
+def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
+    """The numbers above the charts."""
+    token, lengths = chosen.token_bytes, chosen.lengths
+    contiguous, paged = (chosen.sequences(policy) for policy in ("contiguous", "paged"))
+    times = f"×{paged / contiguous:.2g}" if contiguous else ""
+    rows = [
+        ("KV a token", size(token), "", "Keys, values and scales of one token, in all layers."),
+        (
+            "mean sequence",
+            size(lengths.mean * token),
+            f"longest {size(lengths.longest * token)}",
+            "KV of a sequence.",
+        ),
+        (
+            f"batch of {batch:,}",
+            size(batch * lengths.mean * token),
+            "",
+            "KV of a batch of sequences of the mean length.",
+        ),
+        ("weights", size(chosen.weight_bytes), "", "Parameters times their bytes; scales of quantised ones left out."),
+        (
+            "left for KV",
+            size(max(0, chosen.cache_bytes)),
+            f"of {size(chosen.memory)}",
+            "The device's memory without what is set aside, less the weights.",
+        ),
+        ("fit contiguous", f"{contiguous:,}", "", "Sequences at once when each reserves room for the longest."),
+        ("fit paged", f"{paged:,}", times, "Sequences at once, on average, when each takes blocks as it fills them."),
+    ]
+    return [{"label": label, "value": value, "small": small, "about": about} for label, value, small, about in rows]
+
+
+def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
+    """Each step of the calculation: in words, with the numbers, and what comes of it."""
+    shape, lengths, block_size = chosen.shape, chosen.lengths, chosen.block_size
+    vector, token = chosen.vector_bytes, chosen.token_bytes
+    bits = WEIGHT_BITS[chosen.weights]
+    kv = KV_FORMATS[chosen.kv_dtype] if chosen.kv_dtype != "auto" else WEIGHTS[str(chosen.dtype).split(".")[1]]
+    reserved, filled = (chosen.blocks_per_sequence(policy) for policy in ("contiguous", "paged"))
+    rows = [
+        (
+            "vector",
+            f"bytes of {shape.head_dim} numbers in {kv} + of their scales",
+            f"{vector.numbers} + {vector.scales}",
+            f"{sum(vector)} B",
+        ),
+        (
+            "token",
+            "layers × KV heads × 2 (key, value) × vector",
+            f"{shape.layers} × {shape.kv_heads} × 2 × {sum(vector)}",
+            f"{token:,} B = {size(token)}",
+        ),
+        ("sequence", "mean length × token", f"{lengths.mean:,.10g} × {token:,}", size(lengths.mean * token)),
+        (
+            "batch",
+            "sequences × sequence",
+            f"{batch:,} × {size(lengths.mean * token)}",
+            size(batch * lengths.mean * token),
+        ),
+        (
+            "weights",
+            "parameters × bits / 8",
+            f"{chosen.parameters:,} × {bits} / 8",
+            size(chosen.weight_bytes),
+        ),
+        (
+            "left for KV",
+            "memory × (1 − set aside) − weights",
+            f"{size(chosen.memory)} × {1 - chosen.set_aside:.2f} − {size(chosen.weight_bytes)}",
+            size(chosen.cache_bytes),
+        ),
+        (
+            "blocks",
+            "left for KV / (block size × token), whole ones",
+            f"{max(0, chosen.cache_bytes):,} / ({block_size} × {token:,})",
+            f"{chosen.num_blocks:,}",
+        ),
+        (
+            "contiguous",
+            "blocks / blocks of the longest",
+            f"{chosen.num_blocks:,} / ⌈{lengths.longest:,} / {block_size}⌉ = {chosen.num_blocks:,} / {reserved:,}",
+            f"{chosen.sequences('contiguous'):,}",
+        ),
+        (
+            "paged",
+            "blocks / blocks filled on average",
+            f"{chosen.num_blocks:,} / {filled:,.1f}",
+            f"{chosen.sequences('paged'):,}",
+        ),
+    ]
+    return [
+        {"name": name, "words": words, "numbers": numbers, "result": result} for name, words, numbers, result in rows
+    ]
+
+
+def size(count: float) -> str:
+    """Bytes in their unit, to three digits: "128 KiB"."""
+    name, scale = memory.unit(abs(count))
+    value = count / scale
+    return f"{value:,.0f} {name}" if abs(value) >= 100 else f"{value:.3g} {name}"
+
+
+def _usable(chosen: Deployment) -> int:
+    return chosen.cache_bytes + chosen.weight_bytes

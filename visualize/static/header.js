@@ -1,0 +1,35 @@
+// What every page has: light or dark, and an address that says what the page's controls say.
+// Gradio runs this once, as a function of (element, props, watch, ...).
+
+const KEPT = "decode-lab-look";
+const body = document.body;
+const wear = (look) => body.classList.toggle("dark", look === "dark");
+
+const kept = localStorage.getItem(KEPT);
+if (kept) wear(kept);
+
+element.querySelector("#look").onclick = () => {
+  const look = body.classList.contains("dark") ? "light" : "dark";
+  wear(look);
+  localStorage.setItem(KEPT, look);
+};
+
+function address(changes) {
+  const query = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null) query.delete(name);
+    else query.set(name, value);
+  }
+  const text = query.toString();
+  history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // whole: Gradio sets a base address
+}
+
+window.decodeLab = {
+  address,
+  /** What is at its default is left out. */
+  link(names, defaults, values) {
+    const plain = (value) => (typeof value === "boolean" ? Number(value) : (value ?? ""));
+    const entries = names.map((name, i) => [name, values[i] === defaults[name] ? null : plain(values[i])]);
+    address(Object.fromEntries(entries));
+  },
+};
