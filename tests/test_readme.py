@@ -89,6 +89,12 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
 
 
+def test_what_fits_is_what_it_prints(capsys):
+    [example] = re.findall(r"```python\n(from lab\.memory.+?)```", README, re.DOTALL)
+    exec(example)
+    assert capsys.readouterr().out.strip() == example.strip().rsplit("# ", 1)[1]
+
+
 def test_the_space_uses_the_pinned_gradio():
     pinned = re.search(r"^gradio==(.+)$", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE)
     assert f"sdk_version: {pinned[1]}\n" in README

@@ -100,6 +100,15 @@ def test_formula_and_readouts_are_the_same_numbers() -> None:
         assert rows[row]["result"] == shown[readout]
 
 
+def test_every_input_counts() -> None:
+    """Another value of any input gives another sheet."""
+    others = {"model": "gpt-2", "weights": "int8", "kv_format": "int4", "gpu": "l4", "set_aside": 20, "mean": 400}
+    others |= {"longest": 5000, "batch": 3, "block_size": 32}
+    for name, value in others.items():
+        assert answer(**{name: value}) != answer(), name
+    assert answer(gpu=OTHER, memory=50) != answer(gpu=OTHER, memory=40)
+
+
 def test_how_heads_are_shared_is_told() -> None:
     assert "32 query heads on 8 KV heads of 128 numbers (GQA: 1/4 of the cache of MHA)" in about(LLAMA)
     assert "71 query heads on 1 KV head of 64 numbers (MQA: 1/71" in about(known()["falcon-7b"])

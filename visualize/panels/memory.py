@@ -102,6 +102,7 @@ def _controls() -> dict[str, Any]:
                 step=1,
                 label=LABELS["set_aside"],
                 info=SAYS["set_aside"],
+                buttons=[],  # its reset is not told as an input
                 elem_id="set-aside",
             ),
             "mean": _number("mean"),
