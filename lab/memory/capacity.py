@@ -62,7 +62,7 @@ class Deployment:
 
     Attributes:
         shape, parameters: of the model.
-        weights: what a parameter is stored as. Computed is in float32 if they are that, else in bfloat16.
+        weights: what a parameter is stored as. Computation is in float32 if they are, else in bfloat16.
         kv_dtype: what a cache slot holds; "auto" is the dtype of computation.
         memory: bytes of the device.
         set_aside: share of the memory kept for activations, the device's own context and fragments.
