@@ -15,6 +15,7 @@ class ScriptedModel:
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
     device, dtype = torch.device("cpu"), torch.float32
     layer_devices = (device,)
+    weight_bytes, layer_weights, head_weights, routed = 0, 0, 0, False
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
         """``table``: [vocabulary, vocabulary] float32, logits of the next token by the last."""

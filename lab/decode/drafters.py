@@ -12,9 +12,11 @@ from torch.nn import functional as F
 from lab.decode.forward import NewTokens, forward
 from lab.decode.sampling import choose, distribution
 from lab.decode.sequence import PROPOSE, Sequence
+from lab.decode.work import PassWork, Span
 from lab.kv.cache import Cache
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
+from lab.trace.roofline import Work
 
 
 class Proposals(NamedTuple):
@@ -39,6 +41,9 @@ class Drafter(Protocol):
         Anything it raises is caught: its sequences then go on without a drafter.
         """
 
+    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
+        """What ``propose`` is about to move and compute, its model's passes all together."""
+
 
 class ModelDrafter:
     """A model decoding ahead by itself, all sequences in one forward.
@@ -53,6 +58,7 @@ class ModelDrafter:
         self._model = model
         self._storage = storage
         self._early_exit = early_exit
+        self._passes = PassWork(model, storage)
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
         """The first forward also reads what the model has not seen yet.
@@ -60,7 +66,7 @@ class ModelDrafter:
         The last proposal is not fed back: if it is accepted, the next round begins with it.
         """
         device = self._model.device
-        starts = [s.computed if self._early_exit else s.draft_length for s in sequences]
+        starts = [self._read(sequence) for sequence in sequences]
         unread = [torch.tensor(s.tokens[start:], device=device) for s, start in zip(sequences, starts, strict=True)]
         draws = [s.draws[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
         tokens: list[list[torch.Tensor]] = [[] for _ in sequences]
@@ -85,6 +91,22 @@ class ModelDrafter:
                 sequence.draft_length = start
         return [Proposals(torch.cat(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
 
+    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
+        total = Work()
+        for i in range(max(windows)):
+            spans = []
+            for sequence, window in zip(sequences, windows, strict=True):
+                if window > i:
+                    stop = len(sequence.tokens) + i
+                    start = stop - 1 if i and sequence.table else self._read(sequence)
+                    spans.append(Span(start, stop, keep=1))
+            total += self._passes.of(spans)
+        return total
+
+    def _read(self, sequence: Sequence) -> int:
+        """Tokens that have the model's keys and values."""
+        return sequence.computed if self._early_exit else sequence.draft_length
+
 
 class PromptLookup:
     """What followed the text's last few tokens when they last occurred in it: no model, no cost.
@@ -106,6 +128,9 @@ class PromptLookup:
             tokens = torch.tensor(found, dtype=torch.long, device=self._device)
             result.append(Proposals(tokens, F.one_hot(tokens, self._vocabulary).float()) if found else None)
         return result
+
+    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
+        return Work()
 
 
 def lookup(tokens: list[int], count: int, shortest: int, longest: int) -> list[int]:
@@ -142,6 +167,9 @@ class Synthetic:
             said = [token if told else (token + 1) % self._vocabulary for token, told in zip(known, right, strict=True)]
             result.append(Proposals(torch.tensor(said, device=self._device), None) if said else None)
         return result
+
+    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
+        return Work()
 
 
 class Drafters:

@@ -14,9 +14,11 @@ from lab.decode.sequence import Sequence
 from lab.decode.text import TextStream
 from lab.decode.window import Window
 from lab.kv.cache import Budget
+from lab.limits import device_limits
 from lab.pair.models import LanguageModel
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Recorder
+from lab.trace.roofline import Limits
 
 
 class Intake:
@@ -73,11 +75,13 @@ class Intake:
         if config.speculative == "synthetic":
             plain = replace(config, speculative="off")
             sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled)
+        self._limits(config)  # here, so that measuring them is in nobody's time and in no peak of memory
         return sequence
 
     def announce(self, sequence: Sequence) -> None:
         """Begin a sequence's record. Its clock starts here."""
         config, pieces = sequence.config, TextStream(self._tokenizer)
+        limits = self._limits(config)
         sequence.recorder.emit(
             RunStarted,
             prompt=sequence.prompt,
@@ -91,7 +95,15 @@ class Intake:
             dtype=str(self._target.dtype).removeprefix("torch."),
             num_blocks=self._budget.setting(config).num_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
+            copy_bytes_per_second=limits.bytes_per_second if limits else None,
+            matmul_flops_per_second=limits.flops_per_second if limits else None,
         )
+
+    def _limits(self, config: EngineConfig) -> Limits | None:
+        """The device's, measured when the first request of all asks; None where a step's work cannot be counted."""
+        if self._target.routed or (config.speculative == "draft" and self._draft.routed):
+            return None
+        return device_limits(self._target.device, self._target.dtype)
 
     def _encode(self, prompt: str) -> list[int]:
         if not isinstance(prompt, str):

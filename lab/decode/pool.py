@@ -26,10 +26,12 @@ from lab.decode.scheduler import Scheduler, Turn
 from lab.decode.sequence import Sequence
 from lab.decode.text import token_text
 from lab.decode.window import Costs
+from lab.decode.work import PassWork, Span
 from lab.kv.cache import Budget, Cache, PoolSetting
 from lab.kv.storage import Kernel
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Prefilled, StepTimed, WindowChanged
+from lab.trace.roofline import Work
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class Pool:
         self._budget = budget
         self._costs = Costs()
         self._drafters = Drafters(target, draft, self.cache)
+        self._passes = PassWork(target, self.cache.target if self.cache else None)
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence; it gets the drafter it asks for, if it has none of its own."""
@@ -96,7 +99,7 @@ class Pool:
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
         clock.mark("rest")
-        proposals = self._propose(turns)
+        proposals, drafting = self._propose(turns)
         clock.mark("draft")
         rounds = [Round(turn.sequence, proposals.get(turn.sequence)) for turn in turns]
         batch = [self._new_tokens(turn, round) for turn, round in zip(turns, rounds, strict=True)]
@@ -108,29 +111,32 @@ class Pool:
         outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
         clock.mark("sample")
 
-        tokens = [len(new.token_ids) for new in batch]
-        self._observe(clock, sum(tokens), max((round.window for round in rounds), default=0))
+        tokens = sum(len(new.token_ids) for new in batch)
+        self._observe(clock, tokens, max((round.window for round in rounds), default=0))
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
-        self._close(clock, turns, told, tokens)
+        self._close(clock, turns, told, batch, drafting)
 
-    def _propose(self, turns: list[Turn]) -> dict[Sequence, Proposals]:
-        """Every drafter proposes for all of its sequences. One that fails is not asked again."""
+    def _propose(self, turns: list[Turn]) -> tuple[dict[Sequence, Proposals], Work]:
+        """Every drafter proposes for all of its sequences; and the work that was. One that fails is not asked again."""
         by_drafter: dict[Drafter, list[Turn]] = defaultdict(list)
         for turn in turns:
             if turn.window:
                 by_drafter[turn.sequence.drafter].append(turn)
         proposals: dict[Sequence, Proposals] = {}
+        drafting = Work()
         for drafter, theirs in by_drafter.items():
-            sequences = [turn.sequence for turn in theirs]
+            sequences, windows = [turn.sequence for turn in theirs], [turn.window for turn in theirs]
+            work = drafter.work(sequences, windows)
             try:
-                made = drafter.propose(sequences, [turn.window for turn in theirs])
+                made = drafter.propose(sequences, windows)
             except Exception as error:
                 log.warning("a drafter failed", exc_info=True)
                 for sequence in sequences:
                     self._give_up_drafter(sequence, explain(error))
             else:
                 proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
-        return proposals
+                drafting += work
+        return proposals, drafting
 
     def _new_tokens(self, turn: Turn, round: Round) -> NewTokens:
         sequence, start = turn.sequence, turn.sequence.computed
@@ -182,12 +188,16 @@ class Pool:
         parts, _ = clock.read()
         self._costs.observe(tokens, parts["verify"], window, parts["draft"])
 
-    def _close(self, clock: StepClock, turns: list[Turn], kinds: list[str], tokens: list[int]) -> None:
+    def _close(
+        self, clock: StepClock, turns: list[Turn], kinds: list[str], batch: list[NewTokens], drafting: Work
+    ) -> None:
         """Time the step for every sequence in it, and let go of those that are done."""
         parts, total = clock.read()
         memory = memory_in_use(self._devices)
         broken = {sequence for sequence, _ in self.failed}
-        for turn, kind, count in zip(turns, kinds, tokens, strict=True):
+        spans = [Span(new.start, new.stop, new.keep) for new in batch]
+        tokens, verifying = sum(stop - start for start, stop, _ in spans), self._passes.of(spans)
+        for turn, kind, (start, stop, _) in zip(turns, kinds, spans, strict=True):
             sequence = turn.sequence
             if sequence in broken:
                 continue
@@ -196,14 +206,18 @@ class Pool:
                 StepTimed,
                 step=sequence.step,
                 step_kind=kind,
-                target_tokens=count,
+                target_tokens=stop - start,
                 batch_sequences=len(turns),
-                batch_tokens=sum(tokens),
+                batch_tokens=tokens,
                 draft_ms=parts["draft"],
                 verify_ms=parts["verify"],
                 sample_ms=parts["sample"],
                 rest_ms=parts["rest"] + max(0.0, total - sum(parts.values())),
                 total_ms=max(total, sum(parts.values())),
+                draft_bytes=drafting.bytes,
+                draft_flops=drafting.flops,
+                verify_bytes=verifying.bytes,
+                verify_flops=verifying.flops,
                 kv_tokens=sequence.computed,
                 kv_reserved_bytes=sequence.table.capacity * kv_bytes if sequence.table else 0,
                 kv_used_bytes=sequence.computed * kv_bytes,

@@ -237,6 +237,10 @@ class KVStorage:
         devices = [device] * layers if isinstance(device, torch.device) else device
         self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, where) for where in devices]
 
+    def slot_bytes(self, layers: int) -> int:
+        """Bytes of one slot in the first ``layers`` layers."""
+        return sum(tensor[0].nbytes for layer in self.layers[:layers] for tensor in layer.tensors)
+
     def copy(self, source: slice, destination: slice) -> None:
         """Copy a run of slots onto another of equal length, as they are stored."""
         for layer in self.layers:

@@ -67,6 +67,25 @@ class LanguageModel:
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
+    @property
+    def head_weights(self) -> int:
+        """Weights of the output head, which a token meets only if its logits are wanted."""
+        return self.model.get_output_embeddings().weight.numel()
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of all matrices that every token is multiplied by: neither the output head nor tables to look up."""
+        tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}
+        left_out = tables | {self.model.get_output_embeddings().weight}
+        return sum(weight.numel() for weight in self.model.parameters() if weight.ndim == 2 and weight not in left_out)
+
+    @property
+    def routed(self) -> bool:
+        """Whether each token is sent to some of many experts, stacked in tensors of three dimensions: which weights
+        a pass reads does not follow from its number of tokens then.
+        """
+        return any(weight.ndim > 2 for weight in self.model.parameters())
+
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan | BlockPlan, keep: torch.Tensor
     ) -> torch.Tensor:

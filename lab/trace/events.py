@@ -44,6 +44,8 @@ class RunStarted(Event):
     ``prompt_pieces`` is the prompt cut where its tokens end (a token that ends inside a
     character has an empty piece). ``block_bytes`` are the bytes of one cache
     block, scales and, with speculation, the draft's share included; 0 without a cache.
+    ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
+    best, measured (``lab.limits``). None: it could not be, or the models' work cannot be counted.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -58,6 +60,8 @@ class RunStarted(Event):
     dtype: str
     num_blocks: int
     block_bytes: int
+    copy_bytes_per_second: float | None
+    matmul_flops_per_second: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +290,9 @@ class StepTimed(Event):
 
     ``draft_ms``: the draft's passes (its prefill too). ``verify_ms``: the target's pass.
     ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else. They are the
-    batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them.
+    batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them. And so are ``draft_bytes``,
+    ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and to compute
+    (``lab.decode.work``).
     ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
     values are kept. Bytes are those of the cache, ``memory_bytes`` those of the
     device (CUDA: peak allocated in this run; CPU: resident size of the process).
@@ -303,6 +309,10 @@ class StepTimed(Event):
     sample_ms: float
     rest_ms: float
     total_ms: float
+    draft_bytes: int
+    draft_flops: int
+    verify_bytes: int
+    verify_flops: int
     kv_tokens: int
     kv_reserved_bytes: int
     kv_used_bytes: int

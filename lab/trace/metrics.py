@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, StepTimed
+from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, RunStarted, StepTimed
+from lab.trace.roofline import Bound, achieved, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Metrics:
         target_passes_per_token: target forwards / tokens, both after the prefill.
         kv_reserved_bytes, kv_used_bytes: most bytes of cache owned, and holding wanted tokens.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
+        limit_share: median of the steps after the prefill: their passes' share of the device's limit (``achieved``).
+        limit_bound: what bound most of these steps.
     """
 
     generated_tokens: int
@@ -44,6 +48,8 @@ class Metrics:
     kv_reserved_bytes: int
     kv_used_bytes: int
     peak_memory_bytes: int
+    limit_share: float | None
+    limit_bound: Bound | None
 
 
 def measure(events: Iterable[Event]) -> Metrics:
@@ -61,7 +67,9 @@ def measure(events: Iterable[Event]) -> Metrics:
     rounds = len({event.step for event in proposed})
     window = max((event.position for event in proposed), default=-1) + 1
     by_position = np.bincount([event.position for event in accepted], minlength=window)
-    passes = sum(step.step_kind != "prefill" for step in steps)
+    passes = [step for step in steps if step.step_kind != "prefill"]
+    limits = next((limits_of(event) for event in events if isinstance(event, RunStarted)), None)
+    near = [found for step in passes if limits and (found := achieved(step, limits))]
 
     return Metrics(
         generated_tokens=generated,
@@ -75,10 +83,12 @@ def measure(events: Iterable[Event]) -> Metrics:
         mean_acceptance_length=1 + len(accepted) / rounds if rounds else None,
         draft_acceptance_rate=len(accepted) / len(proposed) if proposed else None,
         acceptance_by_position=tuple(float(count) / rounds for count in by_position) if rounds else (),
-        target_passes_per_token=passes / later if later else None,
+        target_passes_per_token=len(passes) / later if later else None,
         kv_reserved_bytes=max((step.kv_reserved_bytes for step in steps), default=0),
         kv_used_bytes=max((step.kv_used_bytes for step in steps), default=0),
         peak_memory_bytes=max((step.memory_bytes for step in steps), default=0),
+        limit_share=statistics.median(found.share for found in near) if near else None,
+        limit_bound=statistics.mode(found.bound for found in near) if near else None,
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from lab.trace.events import Bonus, Committed, Judged, Prefilled, Proposed, Recovered, StepTimed
+from lab.trace.events import Bonus, Committed, Judged, Prefilled, Proposed, Recovered, RunStarted, StepTimed
 from lab.trace.metrics import measure
 
 
@@ -16,11 +18,12 @@ def commit(t_ms, step, *origins):
     )  # fmt: skip
 
 
-def timed(t_ms, step, kind, reserved, used):
+def timed(t_ms, step, kind, reserved, used, **work):
+    work = dict.fromkeys(("draft_bytes", "draft_flops", "verify_bytes", "verify_flops"), 0) | work
     return StepTimed(
         t_ms=t_ms, step=step, step_kind=kind, target_tokens=1, batch_sequences=1, batch_tokens=1, draft_ms=0,
         verify_ms=1, sample_ms=0, rest_ms=0,
-        total_ms=1, kv_tokens=1, kv_reserved_bytes=reserved, kv_used_bytes=used, memory_bytes=1000 + step,
+        total_ms=1, kv_tokens=1, kv_reserved_bytes=reserved, kv_used_bytes=used, memory_bytes=1000 + step, **work,
     )  # fmt: skip
 
 
@@ -78,3 +81,25 @@ def test_what_was_found_is_the_prompts():
     assert measure([found, *EVENTS]).cached_prompt_tokens == 48
     # After a preemption the run finds blocks that it computed itself: they do not count.
     assert measure([found, *EVENTS, again]).cached_prompt_tokens == 48
+
+
+def test_the_share_of_the_limit_is_the_median_after_the_prefill():
+    """1 GB/s and 10 GFLOP/s: a megabyte takes a millisecond at best, and so do ten million FLOPs."""
+    started = RunStarted(
+        t_ms=0, prompt="a", prompt_token_ids=(1,), prompt_pieces=("a",), config={}, sampling={}, target="t", draft=None,
+        device="cpu", dtype="float32", num_blocks=0, block_bytes=0, copy_bytes_per_second=1e9,
+        matmul_flops_per_second=1e10,
+    )  # fmt: skip
+    events = [
+        started,
+        timed(1, 0, "prefill", 0, 0, verify_bytes=990_000, verify_flops=1),
+        timed(2, 1, "verify", 0, 0, verify_bytes=100_000, verify_flops=2_000_000),  # 20%, compute
+        timed(3, 2, "decode", 0, 0, verify_bytes=300_000, verify_flops=1),
+        timed(4, 3, "decode", 0, 0, verify_bytes=400_000, verify_flops=1),
+    ]
+    assert measure(events).limit_share == pytest.approx(0.3)
+    assert measure(events).limit_bound == "memory"
+    assert measure(events[:3]).limit_bound == "compute"
+    for unknown in (events[:2], events[1:], [replace(started, copy_bytes_per_second=None), *events[1:]]):
+        assert measure(unknown).limit_share is None
+        assert measure(unknown).limit_bound is None

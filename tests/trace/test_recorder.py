@@ -8,6 +8,7 @@ import pytest
 
 from lab import EngineConfig, Run, RunFileError, SamplingParams
 from lab.trace.events import EVENT_TYPES, Finished, from_dict, to_dict
+from lab.trace.recorder import VERSION
 from tests import tiny_models
 
 
@@ -38,7 +39,7 @@ def test_events_survive_json(run):
 
 
 def damaged(run, change) -> str:
-    document = {"format": "decode-lab-run", "version": 2, "events": [to_dict(event) for event in run.events]}
+    document = {"format": "decode-lab-run", "version": VERSION, "events": [to_dict(event) for event in run.events]}
     document = json.loads(json.dumps(document))
     change(document)
     return json.dumps(document)

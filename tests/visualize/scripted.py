@@ -28,6 +28,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.roofline import Limits
 
 TEXT = [
     "",
@@ -107,6 +108,8 @@ TEXT = [
 WORDS = [" " + word for word in TEXT if word]
 OTHERS = [" forest", " who", " golden", " never", " and", " king", ",", " castle"]
 BYTES_PER_TOKEN = 1000
+TARGET_BYTES, DRAFT_BYTES = 50_000_000, 4_000_000
+LIMITS = Limits(bytes_per_second=40e9, flops_per_second=100e9)
 
 
 class ScriptedEngine:
@@ -152,6 +155,8 @@ class ScriptedEngine:
             dtype=self.dtype,
             num_blocks=num_blocks,
             block_bytes=BYTES_PER_TOKEN * config.block_size if config.kv_cache else 0,
+            copy_bytes_per_second=LIMITS.bytes_per_second,
+            matmul_flops_per_second=LIMITS.flops_per_second,
         )
         yield Admitted(t_ms=0.0, owner=0, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
         known, made, step, reason = len(pieces), 0, 0, "length"
@@ -199,7 +204,8 @@ class ScriptedEngine:
                 probabilities=(*[0.4] * kept, 0.6),
                 text="".join(right[: kept + 1]),
             )
-            computed, known, made = known + guesses, known + kept + 1, made + kept + 1
+            read = known if step == 0 else guesses + 1 if config.kv_cache else known + guesses
+            known, made = known + kept + 1, made + kept + 1
             kv_tokens = known - 1 if config.kv_cache else 0
             if config.paged:
                 while (len(blocks) - 1) * config.block_size >= kv_tokens:
@@ -209,7 +215,7 @@ class ScriptedEngine:
                 t_ms=now,
                 step=step,
                 step_kind="prefill" if step == 0 else "verify" if guesses else "decode",
-                target_tokens=computed if step == 0 or not config.kv_cache else guesses + 1,
+                target_tokens=read,
                 batch_sequences=1,
                 batch_tokens=guesses + 1,
                 total_ms=sum(parts.values()),
@@ -217,6 +223,10 @@ class ScriptedEngine:
                 kv_reserved_bytes=len(blocks) * config.block_size * BYTES_PER_TOKEN,
                 kv_used_bytes=kv_tokens * BYTES_PER_TOKEN,
                 memory_bytes=500_000_000,
+                draft_bytes=guesses * DRAFT_BYTES,
+                draft_flops=guesses * DRAFT_BYTES // 2,
+                verify_bytes=TARGET_BYTES,
+                verify_flops=read * TARGET_BYTES // 2,
                 **parts,
             )
             step += 1

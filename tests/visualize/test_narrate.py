@@ -41,6 +41,7 @@ def admitted(cached_tokens: int = 0, running: int = 1) -> Admitted:
 def timed(kind: str = "prefill", tokens: int = 61, step: int = 0) -> StepTimed:
     zero = dict.fromkeys(("draft_ms", "verify_ms", "sample_ms", "rest_ms", "total_ms"), 0.0)
     zero |= dict.fromkeys(("kv_tokens", "kv_reserved_bytes", "kv_used_bytes", "memory_bytes"), 0)
+    zero |= dict.fromkeys(("draft_bytes", "draft_flops", "verify_bytes", "verify_flops"), 0)
     return StepTimed(
         t_ms=0, step=step, step_kind=kind, target_tokens=tokens, batch_sequences=1, batch_tokens=tokens, **zero
     )

@@ -1,0 +1,48 @@
+"""What a pass of a model has to move and to compute, counted from lengths: the device is not asked.
+
+Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all
+tokens of the pass, and every slot of a sequence once as it is stored, those of past tokens to be read and those of
+new ones to be written. FLOPs are those of matrix products (Kaplan et al., 2001.08361, section 2.1): two a
+weight and token, and four a number of a head's vector for each position that a new token sees, itself included.
+
+Left out, for they are small beside these: activations, the rows looked up in an embedding table, norms, rotary
+embedding, softmax.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lab.kv.storage import KVStorage
+from lab.pair.models import LanguageModel
+from lab.trace.roofline import Work
+
+
+class Span(NamedTuple):
+    """The tokens at positions ``start`` to ``stop`` - 1 of a sequence; of the last ``keep`` logits are wanted."""
+
+    start: int
+    stop: int
+    keep: int
+
+
+class PassWork:
+    """Counts the passes of one model over one storage. None: no cache, so that nothing is stored or read again."""
+
+    def __init__(self, model: LanguageModel, storage: KVStorage | None) -> None:
+        self._weight_bytes = model.weight_bytes
+        self._token_flops = 2 * model.layer_weights
+        self._logits_flops = 2 * model.head_weights
+        self._position_flops = 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
+        self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
+
+    def of(self, spans: Iterable[Span]) -> Work:
+        """The work of one pass."""
+        moved, flops = self._weight_bytes, 0
+        for start, stop, keep in spans:
+            new = stop - start
+            seen = new * (start + 1 + stop) // 2  # start + 1, start + 2, ... stop positions
+            moved += stop * self._slot_bytes
+            flops += new * self._token_flops + keep * self._logits_flops + seen * self._position_flops
+        return Work(moved, flops)

@@ -1,0 +1,82 @@
+"""What this device does at best, measured: a large copy and a large matrix product.
+
+Once in a process for a device, a dtype and a number of threads; in about a fifth of a second on a CPU. The best of
+several is taken, for it is a limit.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+from collections.abc import Callable
+
+import torch
+
+from lab.decode.clock import StepClock
+from lab.trace.roofline import Limits
+
+log = logging.getLogger(__name__)
+
+COPY_BYTES = {"cuda": 512 * 2**20, "cpu": 128 * 2**20}
+"""Of each of the two buffers: together many times what a last-level cache holds."""
+PRODUCT_SIZES = (256, 512, 1024, 2048, 4096, 8192)
+"""Rows of square matrices; tried in turn until one product takes ``PRODUCT_MS``."""
+PRODUCT_MS = 2.0
+REPEATS = {"cuda": 10, "cpu": 3}
+
+_measuring = threading.Lock()
+
+
+def device_limits(device: torch.device, dtype: torch.dtype) -> Limits | None:
+    """Bytes a second of a large copy, read and written ones counted, and FLOPs a second of a large matrix product.
+
+    Uses as many threads as torch does. On CUDA the times are those of device events. None: it could not be measured
+    (no memory for it, or no such product in this dtype on this device).
+    """
+    with _measuring:  # two at once would slow each other down
+        return _measured(device, dtype, torch.get_num_threads())
+
+
+@functools.cache
+def _measured(device: torch.device, dtype: torch.dtype, threads: int) -> Limits | None:
+    try:
+        with torch.inference_mode():
+            return Limits(_copy_rate(device), _product_rate(device, dtype))
+    except RuntimeError:
+        log.warning("the limits of %s could not be measured", device, exc_info=True)
+        return None
+
+
+def _copy_rate(device: torch.device) -> float:
+    source = torch.ones(_of(COPY_BYTES, device), dtype=torch.uint8, device=device)
+    destination = torch.zeros_like(source)
+    return 2 * source.nbytes / _best_seconds(lambda: destination.copy_(source), device)
+
+
+def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    rate = 0.0
+    for size in PRODUCT_SIZES:
+        # Not constants: what a chip can sustain depends on the bits that change.
+        a, b = torch.rand(2, size, size, device=device).to(dtype)
+        seconds = _best_seconds(functools.partial(torch.mm, a, b, out=torch.empty_like(a)), device)
+        rate = max(rate, 2 * size**3 / seconds)
+        if 1000 * seconds > PRODUCT_MS:
+            break
+    return rate
+
+
+def _best_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """The shortest of several runs, after one to warm up."""
+    run()
+    taken = []
+    for _ in range(_of(REPEATS, device)):
+        clock = StepClock(device)
+        run()
+        clock.mark("run")
+        taken.append(clock.read()[0]["run"])
+    return min(taken) / 1000
+
+
+def _of(choices: dict, device: torch.device):
+    return choices.get(device.type, choices["cpu"])

@@ -1,0 +1,88 @@
+"""The roofline: the least time that a device needs for a step, and how near the step came to it.
+
+A device moves so many bytes a second and does so many floating-point operations a second. What moves B
+bytes and does F operations takes at least max(B / bandwidth, F / rate): the roofline of Williams, Waterman and
+Patterson ("Roofline: An Insightful Visual Performance Model for Multicore Architectures", CACM 2009), where
+it is drawn as a rate, min(peak rate, bandwidth x operational intensity).
+
+A share above 1 is neither an error nor clipped. It says that the pass did not do what the limit was measured on.
+Bytes that come faster than a large copy's come from a cache (small weights stay in a CPU's last-level cache from one
+pass to the next), or are only read, which some processors do faster than copying. FLOPs that come faster than a
+large product's come from another kernel than the large one's (float16 on CPUs that have no such arithmetic).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lab.trace.events import RunStarted, StepTimed
+
+Bound = Literal["memory", "compute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Bytes to move between memory and processor, and floating-point operations to do."""
+
+    bytes: int = 0
+    flops: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.bytes + other.bytes, self.flops + other.flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a device does at best: bytes read and written in a second, and FLOPs in a second."""
+
+    bytes_per_second: float
+    flops_per_second: float
+
+    def memory_ms(self, work: Work) -> float:
+        return 1000 * work.bytes / self.bytes_per_second
+
+    def compute_ms(self, work: Work) -> float:
+        return 1000 * work.flops / self.flops_per_second
+
+    def least_ms(self, work: Work) -> float:
+        """The time below which the roofline says it cannot be done."""
+        return max(self.memory_ms(work), self.compute_ms(work))
+
+    def bound(self, work: Work) -> Bound:
+        return "memory" if self.memory_ms(work) >= self.compute_ms(work) else "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Achieved:
+    """How near a step came to the limit.
+
+    Attributes:
+        share: of the limit: least time / time taken. 1: as fast as the device can; above 1: see the module.
+        bound: which of the two, moving bytes or computing, takes the longer at best.
+    """
+
+    share: float
+    bound: Bound
+
+
+def limits_of(started: RunStarted) -> Limits | None:
+    """The limits of the device that a run was made on, if they are known."""
+    if started.copy_bytes_per_second is None or started.matmul_flops_per_second is None:
+        return None
+    return Limits(started.copy_bytes_per_second, started.matmul_flops_per_second)
+
+
+def achieved(timed: StepTimed, limits: Limits) -> Achieved | None:
+    """A step's passes, the draft's and the target's one after the other, against the least time for each.
+
+    The time is ``draft_ms`` + ``verify_ms``: what else a step takes has no part in it, but drawing the
+    proposals has. None: no time was measured.
+    """
+    drafting = Work(timed.draft_bytes, timed.draft_flops)
+    verifying = Work(timed.verify_bytes, timed.verify_flops)
+    took = timed.draft_ms + timed.verify_ms
+    if took <= 0:
+        return None
+    least = limits.least_ms(drafting) + limits.least_ms(verifying)
+    return Achieved(least / took, limits.bound(drafting + verifying))

@@ -1,0 +1,90 @@
+"""What the device does at best: measured once, in nobody's time, and unknown where it cannot be."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from lab import EngineConfig, Run, SamplingParams, limits
+from lab.decode import intake
+from lab.limits import device_limits
+from lab.trace.roofline import Limits
+from tests import tiny_models
+
+CPU = torch.device("cpu")
+SHORT = SamplingParams(max_tokens=4, ignore_eos=True)
+
+
+@pytest.fixture
+def unmeasured():
+    limits._measured.cache_clear()
+    yield
+    limits._measured.cache_clear()
+
+
+def test_a_copy_is_read_and_written(monkeypatch):
+    monkeypatch.setitem(limits.COPY_BYTES, "cpu", 1000)
+    monkeypatch.setattr(limits, "_best_seconds", lambda run, device: 0.5)
+    assert limits._copy_rate(CPU) == 2 * 1000 / 0.5
+
+
+def test_products_grow_until_one_takes_long_enough(monkeypatch):
+    seconds = iter([1e-5, 1e-4, 3e-3])
+    ran = []
+    monkeypatch.setattr(limits, "_best_seconds", lambda run, device: ran.append(run()) or next(seconds))
+    assert limits._product_rate(CPU, torch.float32) == 2 * 256**3 / 1e-5  # the best, though not the largest
+    assert [len(product) for product in ran] == [256, 512, 1024]
+
+
+def test_once_for_a_device_a_dtype_and_a_number_of_threads(monkeypatch, unmeasured):
+    asked = []
+    monkeypatch.setattr(limits, "_copy_rate", lambda device: 1e9)
+    monkeypatch.setattr(limits, "_product_rate", lambda device, dtype: asked.append(dtype) or 1e10)
+    for dtype in (torch.float32, torch.float32, torch.bfloat16):
+        assert device_limits(CPU, dtype) == Limits(1e9, 1e10)
+    assert asked == [torch.float32, torch.bfloat16]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    device_limits(CPU, torch.float32)
+    assert len(asked) == 3
+
+
+def test_measuring_is_in_nobodys_time(monkeypatch):
+    def slow(device, dtype):
+        if not measured:
+            time.sleep(0.5)
+        measured.append(dtype)
+        return Limits(1e9, 1e10)
+
+    measured: list[torch.dtype] = []
+    lab = tiny_models.engine("llama")
+    lab.generate("A fox", sampling=SHORT)
+    monkeypatch.setattr(intake, "device_limits", slow)
+    run = lab.generate("A fox", sampling=SHORT)
+    assert measured[0] == torch.float32
+    assert run.metrics.elapsed_ms < 400
+    assert (run.started.copy_bytes_per_second, run.started.matmul_flops_per_second) == (1e9, 1e10)
+    assert run.metrics.limit_share > 0
+
+
+def test_measuring_comes_before_any_step(monkeypatch):
+    """A synthetic run is announced after another has been decoded for it; nobody's step shall wait then."""
+    measured = []
+    monkeypatch.setattr(intake, "device_limits", lambda device, dtype: measured.append(dtype))
+    lab = tiny_models.engine("llama")
+    lab.submit("A fox", EngineConfig(speculative="synthetic"), SHORT)
+    assert measured
+
+
+def test_a_device_that_cannot_be_measured_can_decode(monkeypatch, unmeasured, tmp_path):
+    def fails(*_, **__):
+        raise RuntimeError('"addmm" not implemented')
+
+    monkeypatch.setattr(limits, "_product_rate", fails)
+    run = tiny_models.engine("llama").generate("A fox", sampling=SHORT)
+    assert len(run.token_ids) == 4
+    assert run.started.copy_bytes_per_second is None
+    assert run.metrics.limit_share is None
+    run.save(tmp_path / "run.json")
+    assert Run.load(tmp_path / "run.json").events == run.events

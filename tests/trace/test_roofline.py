@@ -1,0 +1,48 @@
+"""The roofline's arithmetic, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.trace.events import StepTimed
+from lab.trace.roofline import Achieved, Limits, Work, achieved
+
+LIMITS = Limits(bytes_per_second=1e9, flops_per_second=1e10)
+"""A megabyte a millisecond, ten million FLOPs a millisecond: ten FLOPs a byte is where they meet."""
+
+
+def timed(draft_ms: float, verify_ms: float, draft: Work, verify: Work) -> StepTimed:
+    return StepTimed(
+        t_ms=0, step=1, step_kind="verify", target_tokens=1, batch_sequences=1, batch_tokens=1, draft_ms=draft_ms,
+        verify_ms=verify_ms, sample_ms=7, rest_ms=7, total_ms=draft_ms + verify_ms + 14, draft_bytes=draft.bytes,
+        draft_flops=draft.flops, verify_bytes=verify.bytes, verify_flops=verify.flops, kv_tokens=1,
+        kv_reserved_bytes=0, kv_used_bytes=0, memory_bytes=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("work", "ms", "bound"),
+    [
+        (Work(2_000_000, 1_000_000), 2.0, "memory"),
+        (Work(1_000_000, 10_000_000), 1.0, "memory"),
+        (Work(1_000_000, 30_000_000), 3.0, "compute"),
+    ],
+)
+def test_the_longer_of_the_two_is_the_limit(work, ms, bound):
+    assert LIMITS.least_ms(work) == pytest.approx(ms)
+    assert LIMITS.bound(work) == bound
+
+
+def test_draft_and_target_each_have_their_limit():
+    """2 ms of bytes, then 3 ms of FLOPs, in 4 + 6 ms: they cannot overlap, for the target waits for the draft."""
+    step = timed(4.0, 6.0, Work(2_000_000, 0), Work(1_000_000, 30_000_000))
+    assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
+
+
+def test_what_is_faster_than_the_limit_is_not_clipped():
+    found = achieved(timed(0.0, 0.5, Work(), Work(1_000_000, 1)), LIMITS)
+    assert found == Achieved(pytest.approx(2.0), "memory")
+
+
+def test_no_time_is_no_share():
+    assert achieved(timed(0.0, 0.0, Work(), Work(1_000_000, 1)), LIMITS) is None
