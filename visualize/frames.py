@@ -48,8 +48,9 @@ from lab.trace.events import (
     StepTimed,
     WindowChanged,
 )
+from lab.trace.roofline import achieved, limits_of
 from visualize.figures import blocks, rounds, timing
-from visualize.narrate import Narrator
+from visualize.narrate import Narrator, limit
 from visualize.pool import PoolEvent, PoolView
 from visualize.text import visible
 from visualize.vocabulary import sentences
@@ -182,6 +183,7 @@ class Reducer:
         speculative = run.config["speculative"]
         self._pool = PoolView(run.num_blocks, run.config["block_size"])
         self._narrator = Narrator(run.config, len(run.prompt_token_ids))
+        self._limits = limits_of(run)
         guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
         about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
         prompt = [visible(piece) for piece in run.prompt_pieces]
@@ -190,7 +192,7 @@ class Reducer:
             "head": {**about, "prompt": prompt, "sentences": said},
             "columns": {"blocks": blocks.columns(run.num_blocks)},
             "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},
-            "captions": {"rounds": rounds.caption(1)},
+            "captions": {"rounds": rounds.caption(1), "timing": ""},
         }
 
     def _closed(self, timed: StepTimed) -> dict[str, Any]:
@@ -199,15 +201,17 @@ class Reducer:
         self._generated += len(tokens)
         self._pool.level(timed.kv_tokens)
         charts, layout = {}, {}
+        found = achieved(timed, self._limits) if self._limits else None
+        near = limit(found) if found else ""
         if timed.step_kind != "prefill":
-            charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens))}
+            charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens), near)}
             layout = {"rounds": rounds.layout(timed.step), "timing": timing.layout(timed.step, *self._tops)}
         pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
             "charts": charts,
             "layout": layout,
-            "captions": {"rounds": rounds.caption(timed.batch_sequences)},
+            "captions": {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)},
             "linger": any(not isinstance(event, BlockEvicted) for event in step.rare),
             "say": self._narrator.step(
                 timed, step.proposals, list(step.verdicts.values()), step.own, pieces, step.rare
@@ -222,13 +226,14 @@ class Reducer:
             "finished": {"reason": finished.reason, "message": finished.message},
         }
 
-    def _bars(self, timed: StepTimed, made: int) -> list[Any]:
+    def _bars(self, timed: StepTimed, made: int, near: str) -> list[Any]:
         self._pace.append((made, timed.total_ms))
         tokens, spent = (sum(column) for column in zip(*self._pace, strict=True))
         speed = 1000 * tokens / spent if spent > 0 else 0.0
         typical = statistics.median(ms for _, ms in self._pace)
         self._tops = (timing.axis_top(self._tops[0], typical), timing.axis_top(self._tops[1], speed))
-        return timing.points(timed.step, timed.draft_ms, timed.verify_ms, timed.sample_ms + timed.rest_ms, speed)
+        other = timed.sample_ms + timed.rest_ms
+        return timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
 
 
 def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:

@@ -24,6 +24,7 @@ from lab.trace.events import (
     StepTimed,
     WindowChanged,
 )
+from lab.trace.roofline import Achieved
 from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
@@ -37,6 +38,14 @@ _ENDINGS = {
 
 def quoted(text: str) -> str:
     return f"“{visible(text)}”"
+
+
+def limit(found: Achieved) -> str:
+    """How near a step came to what the device can do."""
+    said = f"{found.bound}-bound, {found.share:.0%} of the limit"
+    if found.share <= 1:
+        return said
+    return f"{said} ({'a cache' if found.bound == 'memory' else 'another kernel'} is faster)"
 
 
 class Narrator:

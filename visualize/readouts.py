@@ -81,6 +81,11 @@ def _gaps(metrics: Metrics) -> Reading:
     return Reading() if p50 is None or p99 is None else Reading(f"{_ms(p50)} / {_ms(p99)}", "ms", p50)
 
 
+def _limit(metrics: Metrics) -> Reading:
+    share = metrics.limit_share
+    return Reading() if share is None else Reading(f"{100 * share:.0f}", "%", share)
+
+
 def _memory(metrics: Metrics) -> Reading:
     peak = metrics.peak_memory_bytes
     return Reading(f"{peak / 1e6:.0f}", "MB") if peak else Reading()
@@ -103,6 +108,13 @@ READOUTS = (
         "token gap p50 / p99",
         "Inter-token latency, median and 99th percentile. Tokens of one round share its time.",
         _gaps,
+    ),
+    Readout(
+        "limit",
+        "of the limit",
+        "Roofline: the least time in which this device could move a pass's bytes (weights, keys and values) and do its "
+        "FLOPs, over the time it took; median after the prefill. Above 100%: a cache is faster than memory.",
+        _limit,
     ),
     Readout(
         "memory", "peak memory", "CPU: the whole process, program and weights included. GPU: most allocated.", _memory

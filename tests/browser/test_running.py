@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,6 +48,10 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
     end = views[-1]
     assert end["say"].startswith("Finished")
     assert end["numbers"]["speed"] != "–"
+    assert float(end["numbers"]["limit"]) > 0
+    assert re.fullmatch(
+        r"Pass \d+: (memory|compute)-bound, \d+% of the limit.*", lab.page.inner_text("[data-chart=timing] .caption")
+    )
     kinds = end["tokens"].keys() - {"prompt"}
     if toggle == "Draft":
         assert kinds >= {"accepted", "recovered"}

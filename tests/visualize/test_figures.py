@@ -104,9 +104,13 @@ def test_every_block_drawn_has_its_place(count: int) -> None:
 
 def test_a_pass_is_three_parts_and_a_speed() -> None:
     columns = timing.columns()
-    apply(columns, timing.points(1, 2.0, 5.0, 0.5, 400.0))
+    apply(columns, timing.points(1, 2.0, 5.0, 0.5, 400.0, "memory-bound, 71% of the limit"))
     assert [trace["y"] for trace in columns] == [[2.0], [5.0], [0.5], [400.0]]
     assert {x for trace in columns for x in trace["x"]} == {1}
+    said = ("memory-bound, 71% of the limit",)
+    drawn = draw(timing.figure(), columns).data
+    assert [trace.customdata for trace in drawn] == [said, said, None, None]
+    assert ["%{customdata}" in trace.hovertemplate for trace in drawn] == [True, True, False, False]
 
 
 def test_axes_move_rarely() -> None:

@@ -22,11 +22,15 @@ from lab.trace.events import (
     Judged,
     Proposed,
     Recovered,
+    RunStarted,
     StepTimed,
 )
+from lab.trace.roofline import achieved
 from tests.visualize.conftest import CONFIGS, script
+from tests.visualize.scripted import LIMITS
 from visualize.figures import rounds
 from visualize.frames import Frame, Reducer
+from visualize.narrate import limit
 from visualize.picture import Picture
 from visualize.text import visible
 
@@ -199,3 +203,24 @@ def test_a_round_that_ends_the_text_is_told() -> None:
     ]
     said = [frame["say"] for frame in Reducer().feed(events) if frame["step"] == 1]
     assert "and the text ended there" in said[0]
+
+
+def test_every_pass_says_how_near_the_limit_it_came(events: list[Event]) -> None:
+    told = {event.step: limit(achieved(event, LIMITS)) for event in events if isinstance(event, StepTimed)}
+    shown = Picture()
+    for frame in Reducer().feed(events):
+        shown.apply(frame)
+        if frame["seq"] >= 2 and frame["step"] in told:  # before that the head and the admission
+            step = f"Pass {frame['step']}" if frame["step"] else "Prefill"
+            assert shown.captions["timing"] == f"{step}: {told[frame['step']]}"
+    for trace in shown.columns["timing"][:2]:
+        assert trace["customdata"] == [told[step] for step in trace["x"]]
+
+
+def test_without_limits_nothing_is_said_of_them() -> None:
+    events = script(CONFIGS["plain"], max_tokens=5)
+    started = replace(events[0], copy_bytes_per_second=None, matmul_flops_per_second=None)
+    assert isinstance(started, RunStarted)
+    shown = picture(Reducer().feed([started, *events[1:]]))
+    assert shown.captions["timing"] == ""
+    assert set(shown.columns["timing"][1]["customdata"]) == {""}

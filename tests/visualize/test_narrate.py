@@ -21,9 +21,10 @@ from lab.trace.events import (
     StepTimed,
     WindowChanged,
 )
+from lab.trace.roofline import Achieved
 from tests.visualize.conftest import script
 from visualize.frames import Reducer
-from visualize.narrate import Narrator
+from visualize.narrate import Narrator, limit
 from visualize.picture import Picture
 from visualize.vocabulary import DRAFTERS, STATES, sentences
 
@@ -143,6 +144,19 @@ def test_what_fell_back_is_named_and_stays_in_sight(part: str, lost: str) -> Non
     assert lost in said
     assert "⟨RLO⟩" in said
     assert told.notice == f"fell back: {lost}"
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (Achieved(0.714, "memory"), "memory-bound, 71% of the limit"),
+        (Achieved(0.2, "compute"), "compute-bound, 20% of the limit"),
+        (Achieved(1.3, "memory"), "memory-bound, 130% of the limit (a cache is faster)"),
+        (Achieved(2.0, "compute"), "compute-bound, 200% of the limit (another kernel is faster)"),
+    ],
+)
+def test_the_limit_is_told_and_never_clipped(found: Achieved, said: str) -> None:
+    assert limit(found) == said
 
 
 def test_a_dropped_cache_is_told() -> None:

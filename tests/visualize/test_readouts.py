@@ -27,6 +27,7 @@ def test_numbers_agree_with_the_metrics() -> None:
     assert shown["pass"][0] == f"{metrics.mean_acceptance_length:.2f}"
     assert shown["accepted"][:2] == [f"{100 * metrics.draft_acceptance_rate:.0f}", "%"]
     assert shown["kv"][1] == "kB"
+    assert shown["limit"][:2] == [f"{100 * metrics.limit_share:.0f}", "%"]
 
 
 def test_plain_decoding_is_one_token_a_pass() -> None:

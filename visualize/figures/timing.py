@@ -6,10 +6,13 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from lab.trace.events import StepTimed
 from visualize.figures.base import WINDOW, Patch, blank, look, nice_ceiling, window
 from visualize.vocabulary import DRAFT_TIME
 
-PARTS = ("draft", "verify", "other")
+MODELS = ("draft", "verify")
+"""The parts that are passes of a model: a device's limit is theirs."""
+PARTS = (*MODELS, "other")
 SMOOTH = 8
 """Passes over which the speed line is averaged; one pass alone jumps too much to read."""
 
@@ -26,7 +29,7 @@ def figure(dark: bool = False) -> go.Figure:
         go.Bar(
             name=part,
             marker={"color": colours[part], "line": {"width": 0}},
-            hovertemplate=f"Pass %{{x}}: {part} %{{y:.2f}} ms<extra></extra>",
+            hovertemplate=f"Pass %{{x}}: {part} %{{y:.2f}} ms{'<br>%{customdata}' * (part in MODELS)}<extra></extra>",
             width=0.8,
         )
         for part in PARTS
@@ -62,10 +65,19 @@ def columns() -> list[dict[str, list[Any]]]:
     return [{"x": [], "y": []} for _ in (*PARTS, "speed")]
 
 
-def points(step: int, draft: float, verify: float, other: float, speed: float) -> list[Patch]:
-    """One pass's bars, and the speed of late."""
+def points(step: int, draft: float, verify: float, other: float, speed: float, limit: str) -> list[Patch]:
+    """One pass's bars, those of the models with what is said of the device's ``limit``, and the speed of late."""
     values = (round(draft, 3), round(verify, 3), round(other, 3), round(speed, 1))
-    return [[trace, None, {"x": step, "y": value}] for trace, value in enumerate(values)]
+    patches = [[trace, None, {"x": step, "y": value}] for trace, value in enumerate(values)]
+    for _, _, row in patches[: len(MODELS)]:
+        row["customdata"] = limit
+    return patches
+
+
+def caption(timed: StepTimed, limit: str) -> str:
+    """How near its ``limit`` the newest step came."""
+    step = "Prefill" if timed.step_kind == "prefill" else f"Pass {timed.step}"
+    return f"{step}: {limit}" if limit else ""
 
 
 def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:
