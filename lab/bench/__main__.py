@@ -1,6 +1,6 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
 KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
-adaptive window against fixed ones)."""
+adaptive window against fixed ones), ``roofline`` (steps against what the device can do)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lab.bench.ab import format_ab, run_ab
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.prompts import held_out_prompts, read_text
+from lab.bench.roofline import format_roofline, run_roofline
 from lab.bench.serve import format_serve, run_serve
 from lab.bench.settings import parse_config
 from lab.bench.window import format_window, run_window
@@ -56,6 +57,9 @@ def main() -> None:
     window.add_argument("--mismatched", help="a draft that guesses badly; default: the embedded one")
     window.add_argument("--max-tokens", type=int, default=96)
     window.add_argument("--repeats", type=int, default=4)
+    roofline = bench("roofline", _roofline, "the device's limits, and how near each kind of step comes to them")
+    roofline.add_argument("--max-tokens", type=int, default=64)
+    roofline.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
 
     transformers_logging.set_verbosity_error()
@@ -117,6 +121,11 @@ def _window(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     mismatched = load_engine(args.target, args.mismatched or "mismatched", device=args.device, dtype=args.dtype)
     result = run_window(engine, mismatched, args.max_tokens, args.repeats, _report)
     return result, format_window(result)
+
+
+def _roofline(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    result = run_roofline(engine, args.max_tokens, args.repeats, _report)
+    return result, format_roofline(result)
 
 
 def _require_draft(engine: Engine) -> None:

@@ -101,7 +101,7 @@ def test_all_of_one_length_fit_as_often_either_way() -> None:
 
 @pytest.fixture(scope="module")
 def pair():
-    return [load_model(WEIGHTS / name, name=name, device="cpu", dtype=torch.float32) for name in ("target", "draft")]
+    return [load_model(WEIGHTS / name, name=name, place="cpu", dtype=torch.float32) for name in ("target", "draft")]
 
 
 @pytest.mark.parametrize("kv_dtype", FORMATS)

@@ -1,0 +1,153 @@
+"""The limits of this device, and how near the steps of decoding come to them.
+
+Every row is a kind of step, taken from runs of the engine itself; rows take turns. A figure is the median over
+the row's steps. A verify has two rows: the draft's passes, and the target's one pass after them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+
+from lab.bench.ladder import PROMPTS
+from lab.bench.measuring import take_turns
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.decode.engine import Engine
+from lab.limits import device_limits
+from lab.trace.events import StepKind, StepTimed
+from lab.trace.roofline import Bound, Limits, Work
+
+TOGETHER = 16
+"""Sequences of the batch."""
+PREFILL_TOKENS = 512
+"""Or half the model's context."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A kind of step, medians over ``steps`` of them.
+
+    Attributes:
+        bytes, flops: what it has to move and to compute.
+        least_ms: the time that this takes at best on the device.
+        ms: the time that it took.
+        share: least_ms / ms, of each step.
+        bound: what it is bound by.
+    """
+
+    name: str
+    steps: int
+    bytes: float
+    flops: float
+    least_ms: float
+    ms: float
+    share: float
+    bound: Bound
+
+
+def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
+    """Measure the device and the steps; without a draft there are no rows of a verify.
+
+    Returns:
+        A JSON-ready dict: ``limits`` and ``rows``.
+
+    Raises:
+        LabError: too few tokens for a full window, limits that cannot be measured, or work that cannot be counted.
+    """
+    draft = EngineConfig(speculative="draft")
+    if max_tokens < draft.num_speculative_tokens + 2:
+        raise LabError(
+            f"--max-tokens {max_tokens} leaves no room for a whole round: it takes the prefill's token and "
+            f"{draft.num_speculative_tokens + 1} more. Ask for {draft.num_speculative_tokens + 2} or more."
+        )
+    limits = device_limits(engine.target.device, engine.target.dtype)
+    if limits is None:
+        raise LabError(
+            f"a copy or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."
+        )
+    if any(model.routed for model in (engine.target, engine.draft) if model):
+        raise LabError("a model with experts reads other weights for every token: its work cannot be counted.")
+    report(f"copy {limits.bytes_per_second / 1e9:.1f} GB/s, product {limits.flops_per_second / 1e9:.0f} GFLOP/s")
+
+    words = " ".join(PROMPTS)
+    length = min(PREFILL_TOKENS, engine.context_length // 2)
+    long = (words + " ") * (length // len(engine.tokenizer(words)["input_ids"]) + 1)
+    rows: dict[str, Callable[[], list[StepTimed]]] = {
+        "prefill": lambda: _steps(engine, [long], EngineConfig(), 1, "prefill"),
+        "decode": lambda: _steps(engine, PROMPTS[:1], EngineConfig(), max_tokens, "decode"),
+        "decode, INT8": lambda: _steps(engine, PROMPTS[:1], EngineConfig(kv_dtype="int8"), max_tokens, "decode"),
+        "decode, no cache": lambda: _steps(engine, PROMPTS[:1], EngineConfig(kv_cache=False), max_tokens, "decode"),
+        f"decode, {TOGETHER} at once": lambda: _steps(
+            engine, (PROMPTS * TOGETHER)[:TOGETHER], EngineConfig(), max_tokens, "decode"
+        ),
+    }
+    if engine.draft:
+        rows["verify"] = lambda: _steps(engine, PROMPTS[:1], draft, max_tokens, "verify")
+    steps = {
+        name: [step for some in lists for step in some] for name, lists in take_turns(rows, repeats, report).items()
+    }
+    table = []
+    for name, some in steps.items():
+        passes = [(Work(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
+        if name == "verify":
+            drafting = [(Work(step.draft_bytes, step.draft_flops), step.draft_ms) for step in some]
+            table.append(_row(f"draft, {draft.num_speculative_tokens} passes", drafting, limits))
+            name = f"verify, {draft.num_speculative_tokens} proposals"
+        table.append(_row(name, passes, limits))
+    return {
+        "target": engine.target.name,
+        "draft": engine.draft.name if engine.draft else None,
+        "dtype": engine.dtype,
+        "limits": asdict(limits),
+        "prefill_tokens": max(step.target_tokens for step in steps["prefill"]),
+        "repeats": repeats,
+        "rows": [asdict(row) for row in table],
+    }
+
+
+def _steps(
+    engine: Engine, prompts: Iterable[str], config: EngineConfig, max_tokens: int, kind: StepKind
+) -> list[StepTimed]:
+    """The steps of one kind, as the first of the requests was told them; of verifies those with a full window."""
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    requests = [engine.submit(prompt, config, sampling) for prompt in prompts]
+    first, *_ = [request.result() for request in requests]
+    if first.reason == "error":
+        raise LabError(first.finished.message)
+    told = [event for event in first.events if isinstance(event, StepTimed) and event.step_kind == kind]
+    full = max(event.batch_tokens for event in told) if kind == "verify" else 0
+    return [event for event in told if event.batch_tokens >= full]
+
+
+def _row(name: str, passes: list[tuple[Work, float]], limits: Limits) -> Row:
+    """One kind of passes, each its work and the milliseconds it took."""
+    works = [work for work, _ in passes]
+    return Row(
+        name=name,
+        steps=len(passes),
+        bytes=statistics.median(work.bytes for work in works),
+        flops=statistics.median(work.flops for work in works),
+        least_ms=statistics.median(limits.least_ms(work) for work in works),
+        ms=statistics.median(ms for _, ms in passes),
+        share=statistics.median(limits.least_ms(work) / ms for work, ms in passes),
+        bound=statistics.mode(limits.bound(work) for work in works),
+    )
+
+
+def format_roofline(result: dict) -> str:
+    """A table of ``run_roofline``'s result."""
+    limits = Limits(**result["limits"])
+    ridge = limits.flops_per_second / limits.bytes_per_second
+    lines = [
+        f"a large copy {limits.bytes_per_second / 1e9:.1f} GB/s, a large {result['dtype']} product "
+        f"{limits.flops_per_second / 1e9:.0f} GFLOP/s: memory-bound below {ridge:.1f} FLOPs a byte",
+        "",
+        f"{'':22}{'MB':>9}{'MFLOP':>10}{'FLOP/B':>8}{'least ms':>10}{'ms':>9}{'of limit':>10}  bound by",
+    ]
+    lines += [
+        f"{row['name']:22}{row['bytes'] / 1e6:9.1f}{row['flops'] / 1e6:10.1f}{row['flops'] / row['bytes']:8.1f}"
+        f"{row['least_ms']:10.3f}{row['ms']:9.3f}{row['share']:10.1%}  {row['bound']}"
+        for row in result["rows"]
+    ]
+    return "\n".join(lines)
