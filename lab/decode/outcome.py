@@ -73,10 +73,14 @@ def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
     packed, order = [], sorted(range(len(rounds)), key=kind)
     for (window, drawn, _), members in groupby(order, key=kind):
         indices = list(members)
-        index = torch.tensor([first_row[i] for i in indices], device=logits.device)[:, None]
-        index = index + torch.arange(window + 1, device=logits.device)  # [S, window + 1]
-        packed.append(_judge_alike(p, u, own, index, [rounds[i].proposals for i in indices], drawn))
-    # One tensor, one copy; float64 holds every token id exactly.
+        if len(indices) == len(rounds):  # all alike: their rows are already in order
+            its = [every.unflatten(0, (len(rounds), window + 1)) for every in (p, u, own)]
+        else:
+            index = torch.tensor([first_row[i] for i in indices], device=logits.device)[:, None]
+            index = index + torch.arange(window + 1, device=logits.device)  # [S, window + 1]
+            its = [every[index] for every in (p, u, own)]
+        packed.append(_judge_alike(*its, [rounds[i].proposals for i in indices], drawn))
+    # One tensor, one copy; float32 holds every token id exactly.
     numbers = iter(torch.cat(packed).tolist())
 
     outcomes: dict[int, Outcome] = {}
@@ -103,35 +107,33 @@ def _has_q(round: Round) -> bool:
 
 
 def _judge_alike(
-    p: torch.Tensor,
-    u: torch.Tensor,
-    own: torch.Tensor,
-    index: torch.Tensor,
-    proposals: list[Proposals | None],
-    drawn: bool,
+    p: torch.Tensor, u: torch.Tensor, own: torch.Tensor, proposals: list[Proposals | None], drawn: bool
 ) -> torch.Tensor:
-    """Judge S rounds of one window g at the rows ``index`` [S, g + 1]. Returns the numbers of each, one after another.
+    """Judge S rounds of one window g. Returns the numbers of each, one after another.
 
     They are: g proposals, their p, their q, the number accepted, the next token and its p.
+
+    Args:
+        p: [S, g + 1, vocabulary].
+        u: [S, g + 1, 3].
+        own: [S, g + 1] int64, the target's tokens.
     """
-    rows, window = index.shape[0], index.shape[1] - 1
-    tokens = torch.empty(rows, 0, dtype=torch.long, device=p.device)
-    q_proposed = torch.ones(rows, window, device=p.device)
-    if window:
-        tokens = torch.stack([some.tokens for some in proposals])
-        if proposals[0].q is not None:
-            q = torch.stack([some.q for some in proposals])
-            q_proposed = q.gather(-1, tokens[..., None])[..., 0]
-    p = p[index]  # [S, g + 1, vocabulary]
+    window = own.shape[1] - 1
+    if not window:
+        return torch.cat([torch.zeros_like(own), own, p[:, 0].gather(-1, own)], dim=1).flatten()
+    tokens = torch.stack([some.tokens for some in proposals])
+    q_proposed = torch.ones_like(p[:, :-1, 0])
+    if proposals[0].q is not None:
+        q = torch.stack([some.q for some in proposals])
+        q_proposed = q.gather(-1, tokens[..., None])[..., 0]
     if drawn:
-        accepted, next_token = judge_sampled(p, q, tokens, u[index[:, :-1], JUDGE], u[index, CHOOSE])
+        accepted, next_token = judge_sampled(p, q, tokens, u[:, :-1, JUDGE], u[..., CHOOSE])
     else:
-        accepted, next_token = judge_matching(own[index], tokens)
+        accepted, next_token = judge_matching(own, tokens)
     p_proposed = p[:, :-1].gather(-1, tokens[..., None])[..., 0]
-    after = p[torch.arange(rows, device=p.device), accepted]
+    after = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
     p_next = after.gather(-1, next_token[:, None])
-    numbers = [tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next]
-    return torch.cat([part.double() for part in numbers], dim=1).flatten()
+    return torch.cat([tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next], dim=1).flatten()
 
 
 def _outcome(numbers: list[float], window: int, u: list[float] | None) -> Outcome:

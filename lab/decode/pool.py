@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import time
 from collections import defaultdict
 
 import psutil
@@ -34,6 +35,9 @@ from lab.trace.events import FellBack, Prefilled, StepTimed, WindowChanged
 from lab.trace.roofline import Work
 
 log = logging.getLogger(__name__)
+
+LOOKS_A_SECOND = 20
+"""At the process's memory."""
 
 
 class Pool:
@@ -271,7 +275,13 @@ def memory_in_use(devices: set[torch.device]) -> int:
     """Bytes: CUDA's peak since it was reset, of all its devices, or the resident size of this process."""
     if cuda := [device for device in devices if device.type == "cuda"]:
         return sum(torch.cuda.max_memory_allocated(device) for device in cuda)
-    return _process(os.getpid()).memory_info().rss
+    return _resident(os.getpid(), int(time.monotonic() * LOOKS_A_SECOND))
+
+
+@functools.lru_cache(maxsize=1)
+def _resident(pid: int, look: int) -> int:
+    """Bytes. Asking the system takes as long as a tenth of a step, so it is not asked in every one."""
+    return _process(pid).memory_info().rss
 
 
 @functools.cache

@@ -28,7 +28,8 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
     def column(values: list[float]) -> torch.Tensor:
         return torch.tensor(values, device=device)[:, None] if len(values) > 1 else torch.tensor(values, device=device)
 
-    p = (logits / column([1.0 if row.greedy else row.temperature for row in rows])).softmax(-1)
+    temperatures = [1.0 if row.greedy else row.temperature for row in rows]
+    p = (logits if all(t == 1 for t in temperatures) else logits / column(temperatures)).softmax(-1)
     if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
         return p
     ordered, order = p.sort(dim=-1, descending=True)

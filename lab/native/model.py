@@ -14,6 +14,7 @@ from torch import nn
 
 from lab.kv.storage import KVStorage, parts
 from lab.native.build import BuildError, library
+from lab.pair.devices import is_dispatched
 
 if TYPE_CHECKING:
     from lab.decode.forward import NewTokens
@@ -240,6 +241,8 @@ def refusal(model: LanguageModel) -> str | None:
     inner, config = model.model, model.model.config
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return f"it computes float32 on a CPU, and this model is {model.dtype} on {model.device.type}"
+    if is_dispatched(inner):
+        return "its weights are in several places"
     if config.model_type not in FAMILIES:
         return f"it knows the layers of {', '.join(FAMILIES)}, not of {config.model_type}"
     rope = getattr(config, "rope_parameters", None) or {}

@@ -27,6 +27,7 @@ class LanguageModel:
         query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
         context_length: most positions it was made for.
+        device: where tokens go in and logits come out.
         native: its step in C (``lab.native``), shared with its early exits.
 
     Raises:
@@ -49,11 +50,7 @@ class LanguageModel:
         model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)
-
-    @property
-    def device(self) -> torch.device:
-        """Where tokens go in and logits come out."""
-        return execution_device(self.model)
+        self.device = execution_device(model)
 
     @property
     def layer_devices(self) -> list[torch.device]:

@@ -68,9 +68,8 @@ def said(engine: Engine, config: EngineConfig) -> tuple[list[int], list[tuple[in
 @pytest.mark.parametrize("architecture", MAPS)
 def test_two_devices_say_what_one_says(devices, architecture, config):
     alone = tiny_models.engine(architecture, "good")
-    draft = LanguageModel(alone.draft.model, "draft")
     expected = said(alone, config)
-    draft.model.to(FIRST)
+    draft = LanguageModel(alone.draft.model.to(FIRST), "draft")
     assert said(Engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
 
 
