@@ -15,11 +15,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
+from lab.trace.events import Committed, Event, Finished, RunStarted
+from lab.trace.recorder import Recorder
 
 PROMPTS = (
     "Once upon a time there was a miller who had three sons.",
@@ -81,6 +84,12 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
 
     report(f"The ladder, with gamma {gamma}:")
     rows: dict[str, Generate] = {name: lab(config) for name, config in ladder_configs(gamma).items()}
+    if engine.kernels == "triton" or engine.target.native.model:
+        by_torch = Engine(engine.target, engine.tokenizer, engine.draft, kernels="reference")
+        rows["cache, steps by torch"] = lambda prompt: len(
+            by_torch.generate(prompt, EngineConfig(), sampling).token_ids
+        )
+    rows["cache, nothing recorded"] = _unrecorded(rows["cache"])
     rows["transformers generate"] = _stock(engine, max_tokens)
     rows["transformers assisted generation"] = _stock(engine, max_tokens, gamma)
     ladder = time_rows(engine, rows, repeats, report)
@@ -100,6 +109,7 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
         "ratios": {
             "speculation at its best gamma / without, in the sweep": best.median / gammas[0].median,
             "speculation / cache, in the ladder": spec / by_name["cache"],
+            "cache / the same with nothing recorded": by_name["cache"] / by_name["cache, nothing recorded"],
             "cache / transformers generate": by_name["cache"] / by_name["transformers generate"],
             "speculation / transformers assisted": spec / by_name["transformers assisted generation"],
         },
@@ -139,6 +149,25 @@ def _timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[
         if engine.device.startswith("cuda"):
             torch.cuda.synchronize()
         return tokens, time.perf_counter() - began
+
+
+def _unrecorded(generate: Generate) -> Generate:
+    """The same, and of all events only those without which there is no run are made."""
+
+    def silent(prompt: str) -> int:
+        emit = Recorder.emit
+
+        def emit_few(recorder: Recorder, event_type: type[Event], **fields: Any) -> None:
+            if event_type in (RunStarted, Committed, Finished):
+                emit(recorder, event_type, **fields)
+
+        Recorder.emit = emit_few
+        try:
+            return generate(prompt)
+        finally:
+            Recorder.emit = emit
+
+    return silent
 
 
 def _stock(engine: Engine, max_tokens: int, gamma: int | None = None) -> Generate:

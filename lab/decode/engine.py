@@ -22,10 +22,9 @@ from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
-from lab.kv.attention import KernelChoice, choose_kernels
+from lab.kv.attention import Kernel, KernelChoice, choose_kernels
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
-from lab.kv.storage import Kernel
 from lab.native.model import refusal
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
@@ -70,20 +69,22 @@ class Engine:
                 f"max_num_seqs={max_num_seqs} and max_num_batched_tokens={tokens} are too few: a step holds at least "
                 "one sequence, and a round of it up to 33 tokens."
             )
+        self.kernels: Kernel = choose_kernels(kernels, target.device)
+        if self.kernels != "c":
+            target, draft = target.by_torch(), draft and draft.by_torch()
         self.target = target
         self.draft = draft
         self.tokenizer = tokenizer
-        self.kernels: Kernel = choose_kernels(kernels, target.device)
         if self.kernels == "c":
             self._prepare_native(wait=kernels == "c")
-            if kernels == "c" and (reason := target.native.failure or refusal(target)):
+            if kernels == "c" and (reason := refusal(target) or target.native.failure):
                 raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
         self._budget = Budget(target, draft, kv_bytes)
         self._intake = Intake(target, draft, tokenizer, self._budget)
 
         def make(setting: PoolSetting) -> Pool:
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": tokens}
-            return Pool(setting, target, draft, tokenizer, self._budget, **limits, kernels=self.kernels)
+            return Pool(setting, target, draft, tokenizer, self._budget, **limits, kernels=self.kernels == "triton")
 
         self._pools = Pools(make, self._budget, self._weights_identity)
         self._inbox: deque[Sequence] = deque()
@@ -113,6 +114,11 @@ class Engine:
         """Blocks of all pools by state."""
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
         return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
+
+    def warm_up(self) -> None:
+        """Return when everything that is made ready in the background is, so that no run is slow for want of it."""
+        if self.kernels == "c":
+            self._prepare_native(wait=True)
 
     # -- asking ------------------------------------------------------------------------------
 

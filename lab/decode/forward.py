@@ -46,13 +46,9 @@ def forward(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | N
     Returns:
         [sum of keep, vocabulary] float32 logits, sequence by sequence.
     """
-    used = storage.kernels.used if storage else "reference"
-    if used == "c":
-        if native := model.native.model:
-            return native.step(batch, model.layers, storage)
-        if model.native.failure:
-            storage.kernels.give_up(f"Torch computes the steps, several times slower: {model.native.failure}.")
-    elif used == "triton":
+    if native := model.native.model:
+        return native.step(batch, model.layers, storage)
+    if storage and storage.kernels.on:
         try:
             return _by_kernels(model, batch, storage)
         except KernelError as error:

@@ -29,7 +29,6 @@ from lab.decode.text import token_text
 from lab.decode.window import Costs
 from lab.decode.work import PassWork, Span
 from lab.kv.cache import Budget, Cache, PoolSetting
-from lab.kv.storage import Kernel
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Prefilled, StepTimed, WindowChanged
 from lab.trace.roofline import Work
@@ -57,7 +56,7 @@ class Pool:
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        kernels: Kernel = "reference",
+        kernels: bool = False,
     ) -> None:
         self.setting = setting
         self.cache = Cache(setting, target, draft, kernels=kernels) if setting.num_blocks else None
@@ -233,12 +232,12 @@ class Pool:
                 sequence.finish(sequence.reason)
 
     def _tell_kernel_failure(self, turns: list[Turn]) -> None:
-        """Every sequence is told once that the reference computes it, the one that joins later too."""
-        if self.cache and self.cache.kernels.failure:
+        """Every sequence is told once that torch computes it, the one that joins later too."""
+        if reason := self._target.native.failure or (self.cache and self.cache.kernels.failure):
             for turn in turns:
                 if not turn.sequence.gave_up_kernels:
                     turn.sequence.gave_up_kernels = True
-                    turn.sequence.recorder.emit(FellBack, part="kernel", reason=self.cache.kernels.failure)
+                    turn.sequence.recorder.emit(FellBack, part="kernel", reason=reason)
 
     # -- drafting ----------------------------------------------------------------------------
 

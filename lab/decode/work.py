@@ -31,7 +31,7 @@ class PassWork:
     """Counts the passes of one model over one storage. None: no cache, so that nothing is stored or read again."""
 
     def __init__(self, model: LanguageModel, storage: KVStorage | None) -> None:
-        self._model, self._storage = model, storage
+        self._model = model
         self._weight_bytes = model.weight_bytes
         self._matrix_weights = model.layer_weights + model.head_weights
         self._token_flops = 2 * model.layer_weights
@@ -42,7 +42,7 @@ class PassWork:
     def of(self, spans: Iterable[Span]) -> Work:
         """The work of one pass."""
         moved, flops = self._weight_bytes, 0
-        if self._storage and self._storage.kernels.used == "c" and self._model.native.model:
+        if self._model.native.model:
             moved -= 2 * self._matrix_weights  # the step in C reads them as bfloat16, two bytes less each
         for start, stop, keep in spans:
             new = stop - start

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface
 
 from lab.config import ConfigError
-from lab.kv.storage import Kernel, KVStorage
+from lab.kv.storage import KVStorage
 
 NAME = "decode_lab"
 """What the function is called in transformers' registry."""
@@ -109,6 +109,7 @@ class KernelError(Exception):
     """A Triton kernel did not compile or did not run. The reference can compute the same."""
 
 
+Kernel = Literal["triton", "c", "reference"]
 KernelChoice = Literal["auto", "triton", "c", "reference"]
 
 

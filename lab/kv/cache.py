@@ -10,7 +10,7 @@ import torch
 
 from lab.config import ConfigError, EngineConfig, PromptError
 from lab.kv.blocks import BlockPool, Eviction
-from lab.kv.storage import Kernel, Kernels, KVFormat, KVStorage, bytes_per_token
+from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
 from lab.pair.models import LanguageModel
 
 # Share of the free memory that all caches together may take, and the most it is
@@ -39,7 +39,7 @@ class Cache:
     """
 
     def __init__(
-        self, setting: PoolSetting, target: LanguageModel, draft: LanguageModel | None, *, kernels: Kernel = "reference"
+        self, setting: PoolSetting, target: LanguageModel, draft: LanguageModel | None, *, kernels: bool = False
     ) -> None:
         self.blocks = BlockPool(setting.num_blocks, setting.block_size, eviction=setting.eviction)
         self.kernels = Kernels(kernels)

@@ -16,7 +16,6 @@ import torch
 from lab.config import ConfigError
 
 KVFormat = Literal["auto", "int8", "int4"]
-Kernel = Literal["triton", "c", "reference"]
 
 
 class VectorBytes(NamedTuple):
@@ -205,13 +204,13 @@ def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, t
 
 @dataclass(slots=True)
 class Kernels:
-    """Who writes and reads a cache, and if that is no longer who was asked: why."""
+    """Whether Triton kernels write and read a cache, and if not any more: why."""
 
-    used: Kernel = "reference"
+    on: bool = False
     failure: str | None = None
 
     def give_up(self, reason: str) -> None:
-        self.used, self.failure = "reference", reason
+        self.on, self.failure = False, reason
 
 
 class KVStorage:

@@ -83,7 +83,7 @@ class NativeModel:
         self._kept: list[object] = []  # what C points to
         self._storages: WeakKeyDictionary[KVStorage, _Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
-        self._vocabulary = config.vocab_size
+        self._layers, self._vocabulary = model.layers, config.vocab_size
         layers = (_Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
@@ -104,9 +104,9 @@ class NativeModel:
             head=self._linear(model.model.lm_head),
         )
 
-    def step(self, batch: list[NewTokens], layers: int, storage: KVStorage) -> torch.Tensor:
+    def step(self, batch: list[NewTokens], layers: int, storage: KVStorage | None) -> torch.Tensor:
         """Compute the new tokens of every sequence through the first ``layers`` layers, the last norm and the head,
-        and store their keys and values.
+        and store their keys and values. Without a cache every token is new, and nothing is kept.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -115,7 +115,12 @@ class NativeModel:
             MemoryError: too little for the step's activations.
         """
         counts = [len(new.token_ids) for new in batch]
-        tables = [new.table.blocks for new in batch]
+        if storage is None:
+            slots = self._scratch(len(batch) * max(counts))
+            tables, block_size = [[i] for i in range(len(batch))], max(counts)
+        else:
+            slots = self._storage(storage)
+            tables, block_size = [new.table.blocks for new in batch], batch[0].table.pool.block_size
         height = max(map(len, tables))
         keep, last = array("i"), 0
         for new, count in zip(batch, counts, strict=True):
@@ -132,7 +137,7 @@ class NativeModel:
             sequences=len(batch),
             rows=last,
             kept=len(keep),
-            block_size=batch[0].table.pool.block_size,
+            block_size=block_size,
             height=height,
             starts=starts,
             counts=many,
@@ -144,7 +149,7 @@ class NativeModel:
         failed = self._forward(
             ctypes.byref(self._model),
             layers,
-            ctypes.byref(self._storage(storage)),
+            ctypes.byref(slots),
             ctypes.byref(plan),
             c_void_p(logits.data_ptr()),
             torch.get_num_threads(),
@@ -159,6 +164,14 @@ class NativeModel:
         if storage not in self._storages:
             self._storages[storage] = describe(storage)
         return self._storages[storage]
+
+    def _scratch(self, slots: int) -> _Storage:
+        """Room for one layer's keys and values, which all layers use in turn."""
+        shape = {"kv_heads": self._model.kv_heads, "head_dim": self._model.head_dim}
+        one = KVStorage("auto", slots, layers=1, **shape, dtype=torch.float32, device=torch.device("cpu"))
+        scratch = describe(one, self._layers)
+        scratch.kept = one
+        return scratch
 
     def _layer(self, layer: nn.Module) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -209,7 +222,7 @@ class Native:
             try:
                 self.model = NativeModel(model)
             except BuildError as error:
-                self.failure = str(error)
+                self.failure = f"Torch computes the steps, several times slower: {error}."
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
@@ -223,10 +236,10 @@ def pack(weight: torch.Tensor) -> torch.Tensor:
     return padded.view(-1, 2, LANES, inputs).permute(0, 3, 2, 1).contiguous()
 
 
-def describe(storage: KVStorage) -> _Storage:
-    """Where a cache's numbers and scales lie, and how far apart."""
+def describe(storage: KVStorage, repeated: int = 1) -> _Storage:
+    """Where a cache's numbers and scales lie, and how far apart; its layers ``repeated`` times over."""
     slots = []
-    for layer in storage.layers:
+    for layer in storage.layers * repeated:
         form, tensors = parts(layer)
         slots.append(_Slots(*(tensor.data_ptr() for tensor in tensors)))
     keys, _, scales, _ = tensors

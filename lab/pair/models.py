@@ -122,6 +122,12 @@ class LanguageModel:
         parts = [part for key, weight in stored.items() if key not in tables for part in stored_tensors(weight)]
         return sum(part.nbytes for part in parts)
 
+    def by_torch(self) -> LanguageModel:
+        """The same model, whose steps are never computed in C."""
+        other = copy.copy(self)
+        other.native = Native()
+        return other
+
     def early_layers(self, wanted: int | None) -> int:
         """Layers an early exit computes: those wanted, or a quarter of all."""
         return max(1, self.layers // 4) if wanted is None else wanted

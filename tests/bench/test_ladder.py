@@ -6,9 +6,12 @@ import json
 
 import pytest
 
+from lab import EngineConfig, SamplingParams
 from lab.bench import ladder
 from lab.bench.ladder import format_rows, ladder_configs, run_ladder, time_rows
 from lab.machine import describe_machine
+from lab.trace.events import Committed, Finished, RunStarted, StepTimed
+from lab.trace.recorder import Recorder
 from tests import tiny_models
 
 
@@ -25,6 +28,7 @@ def test_every_rung_and_both_peers_are_timed(lab, monkeypatch):
     names = [row["name"] for row in result["ladder"]]
     assert names == [
         *ladder_configs(result["best_gamma"]),
+        "cache, nothing recorded",
         "transformers generate",
         "transformers assisted generation",
     ]
@@ -46,6 +50,19 @@ def test_transformers_decodes_the_same_tokens_in_the_bench(lab):
     assert row.samples == len(ladder.PROMPTS)
     assert ladder._timed(lab, "transformers generate", ladder._stock(lab, 9), "The king")[0] == 9
     assert ladder._timed(lab, "transformers assisted", ladder._stock(lab, 9, gamma=3), "The king")[0] == 9
+
+
+def test_the_row_without_a_record_makes_no_events_of_a_step(monkeypatch):
+    seen = []
+    emit = Recorder.emit
+    monkeypatch.setattr(Recorder, "emit", lambda self, kind, **fields: seen.append(kind) or emit(self, kind, **fields))
+    lab = tiny_models.engine("llama")
+    sampling = SamplingParams(max_tokens=5, ignore_eos=True)
+    generate = ladder._unrecorded(lambda prompt: len(lab.generate(prompt, EngineConfig(), sampling).token_ids))
+    assert generate("The king") == 5
+    assert set(seen) == {RunStarted, Committed, Finished}
+    lab.generate("The king", EngineConfig(), sampling)
+    assert StepTimed in seen
 
 
 def test_the_machine_is_named():
