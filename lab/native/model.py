@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layers are: RMSNorm, attention with rotary embedding, RMSNorm, SwiGLU."""
 FORMATS = ("native", "int8", "int4")
-BLOCK, LANES = 32, 16
+MOST_LANES = 16
+"""Numbers in the longest register there is."""
 
 
 class _Linear(Structure):
@@ -39,7 +40,7 @@ class _Layer(Structure):
 
 class _Model(Structure):
     _fields_ = (
-        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim", "vocabulary")),
+        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
         *((name, c_float) for name in ("epsilon", "scaling")),
         *((name, c_void_p) for name in ("embedding", "final_norm", "cosine", "sine")),
         ("layer", POINTER(_Layer)),
@@ -79,7 +80,8 @@ class NativeModel:
     """
 
     def __init__(self, model: LanguageModel) -> None:
-        self._forward = library().forward
+        compiled = library()
+        self._forward, self._lanes = compiled.forward, c_int32.in_dll(compiled, "lanes_in_use").value
         self._kept: list[object] = []  # what C points to
         self._storages: WeakKeyDictionary[KVStorage, _Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
@@ -93,7 +95,6 @@ class NativeModel:
             heads=model.kv_heads * model.query_groups,
             kv_heads=model.kv_heads,
             head_dim=model.head_dim,
-            vocabulary=config.vocab_size,
             epsilon=config.rms_norm_eps,
             scaling=body.layers[0].self_attn.scaling,
             embedding=self._numbers(body.embed_tokens.weight),
@@ -186,7 +187,7 @@ class NativeModel:
 
     def _linear(self, linear: nn.Linear) -> _Linear:
         outputs, inputs = linear.weight.shape
-        packed = pack(linear.weight.detach())
+        packed = pack(linear.weight.detach(), self._lanes)
         self._kept.append(packed)
         bias = self._numbers(linear.bias) if linear.bias is not None else None
         return _Linear(packed.data_ptr(), bias, inputs, outputs)
@@ -225,15 +226,15 @@ class Native:
                 self.failure = f"Torch computes the steps, several times slower: {error}."
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """[outputs, inputs] -> [blocks of 32 outputs, inputs, 16, 2] bfloat16, the last block padded with zeros.
+def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:
+    """[outputs, inputs] -> [blocks of 2 * lanes outputs, inputs, lanes, 2] bfloat16, the last block padded with zeros.
 
-    A pair holds outputs i and i + 16 of its block: 32 bits, of which the one is the low half and the other the high.
+    A pair holds outputs i and i + lanes of its block: 32 bits, of which the one is the low half and the other the high.
     """
     outputs, inputs = weight.shape
-    padded = weight.new_zeros(-(-outputs // BLOCK) * BLOCK, inputs, dtype=torch.bfloat16)
+    padded = weight.new_zeros(-(-outputs // (2 * lanes)) * 2 * lanes, inputs, dtype=torch.bfloat16)
     padded[:outputs] = weight
-    return padded.view(-1, 2, LANES, inputs).permute(0, 3, 2, 1).contiguous()
+    return padded.view(-1, 2, lanes, inputs).permute(0, 3, 2, 1).contiguous()
 
 
 def describe(storage: KVStorage, repeated: int = 1) -> _Storage:
@@ -265,8 +266,8 @@ def refusal(model: LanguageModel) -> str | None:
         return "its rotary embedding is partial"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
-    if any(size % LANES for size in (config.hidden_size, config.intermediate_size, model.head_dim)):
-        return f"its hidden, intermediate and head sizes are not multiples of {LANES}"
+    if any(size % MOST_LANES for size in (config.hidden_size, config.intermediate_size, model.head_dim)):
+        return f"its hidden, intermediate and head sizes are not multiples of {MOST_LANES}"
     linears = [module for module in inner.modules() if isinstance(module, nn.Linear)]
     kinds = {type(module) for module in linears}
     if kinds != {nn.Linear} or len(linears) != 7 * model.layers + 1:

@@ -13,15 +13,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef float lanes __attribute__((vector_size(64), aligned(4)));
-typedef uint32_t bits __attribute__((vector_size(64), aligned(4)));
-typedef int32_t whole __attribute__((vector_size(64), aligned(4)));
-enum { LANES = 16, BLOCK = 2 * LANES, TILE_ROWS = 6, TILE_COLUMNS = 32 };
+/* Numbers in a register, and rows whose sums fit in all registers together: vectors that are longer than the
+   processor's are slower by far. */
+#if defined(__AVX512F__)
+enum { LANES = 16, TILE_ROWS = 6 };
+#elif defined(__AVX__)
+enum { LANES = 8, TILE_ROWS = 3 };
+#elif defined(__aarch64__)
+enum { LANES = 4, TILE_ROWS = 6 };
+#else
+enum { LANES = 4, TILE_ROWS = 3 };
+#endif
+enum { BLOCK = 2 * LANES, TILE_COLUMNS = 32 };
+const int32_t lanes_in_use = LANES; /* for Python, which packs the weights */
+
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
 enum { NATIVE, INT8, INT4 }; /* what a cache slot holds: lab/kv/storage.py */
 
 typedef struct {
-    const uint32_t *weight; /* [outputs / 32, inputs, 16] pairs of bfloat16, outputs padded with zeros:
-                               output 32 b + i in the low half of pair i, output 32 b + 16 + i in the high half */
+    const uint32_t *weight; /* [outputs / BLOCK, inputs, LANES] pairs of bfloat16, outputs padded with zeros: of
+                               block b, output i is the low half of pair i and output LANES + i the high half */
     const float *bias;      /* [outputs] or NULL */
     int32_t inputs, outputs;
 } Linear;
@@ -33,7 +46,7 @@ typedef struct {
 } Layer;
 
 typedef struct {
-    int32_t hidden, heads, kv_heads, head_dim, vocabulary;
+    int32_t hidden, heads, kv_heads, head_dim;
     float epsilon, scaling;
     const float *embedding;  /* [vocabulary, hidden] */
     const float *final_norm; /* [hidden] */
@@ -67,12 +80,11 @@ static inline lanes load(const float *from) { return *(const lanes *)from; }
 static inline void store(float *to, lanes x) { *(lanes *)to = x; }
 
 static inline float sum(lanes x) {
-    typedef float half __attribute__((vector_size(32)));
-    typedef float quarter __attribute__((vector_size(16)));
-    union { lanes all; half h[2]; } a = {x};
-    union { half all; quarter q[2]; } b = {a.h[0] + a.h[1]};
-    quarter c = b.q[0] + b.q[1];
-    return (c[0] + c[2]) + (c[1] + c[3]);
+    typedef float four __attribute__((vector_size(16)));
+    union { lanes all; four part[LANES / 4]; } both = {x};
+    four total = both.part[0];
+    for (int i = 1; i < LANES / 4; i++) total += both.part[i];
+    return (total[0] + total[2]) + (total[1] + total[3]);
 }
 
 static float dot(const float *a, const float *b, int n) {
@@ -105,7 +117,7 @@ static inline lanes exponential(lanes x) {
 
 /* -- linear layers --------------------------------------------------------------------------------------- */
 
-/* out[r, 0..31] of one block of 32 outputs for `rows` <= 6 rows. The weights stream by once and stay in
+/* out[r, 0..BLOCK - 1] of one block of outputs for `rows` <= TILE_ROWS rows. The weights stream by once and stay in
    registers for all rows; two sums an output, for the next product must not wait for the last. */
 static inline __attribute__((always_inline)) void tile(
     const uint32_t *weight, const float *x, int inputs, float *out, const int rows) {
@@ -137,7 +149,7 @@ static inline __attribute__((always_inline)) void tile(
     }
 }
 
-/* One block of outputs for any number of rows: out [rows, 32]. */
+/* One block of outputs for any number of rows: out [rows, BLOCK]. */
 static void block_of(const Linear *linear, int block, const float *x, int rows, float *out) {
     const int inputs = linear->inputs;
     const uint32_t *weight = linear->weight + (size_t)block * inputs * LANES;
@@ -149,10 +161,12 @@ static void block_of(const Linear *linear, int block, const float *x, int rows, 
         switch (count) {
         case 1: tile(weight, from, inputs, to, 1); break;
         case 2: tile(weight, from, inputs, to, 2); break;
+#if defined(__AVX512F__) || defined(__aarch64__)
         case 3: tile(weight, from, inputs, to, 3); break;
         case 4: tile(weight, from, inputs, to, 4); break;
         case 5: tile(weight, from, inputs, to, 5); break;
-        case 6: tile(weight, from, inputs, to, 6); break;
+#endif
+        case TILE_ROWS: tile(weight, from, inputs, to, TILE_ROWS); break;
         }
         r += count;
     }
@@ -349,12 +363,9 @@ static void attend(
             }
             const float shrink = expf(maximum[j] - newest);
             maximum[j] = newest;
+            for (int c = 0; c < TILE_COLUMNS; c += LANES) store(score + c, exponential(load(score + c) - newest));
+            for (int c = seen; c < TILE_COLUMNS; c++) score[c] = 0; /* e^-87 is not quite */
             lanes weight = {0};
-            for (int c = 0; c < TILE_COLUMNS; c += LANES) {
-                lanes e = exponential(load(score + c) - newest);
-                store(score + c, e);
-            }
-            for (int c = seen; c < TILE_COLUMNS; c++) score[c] = 0;
             for (int c = 0; c < TILE_COLUMNS; c += LANES) weight += load(score + c);
             total[j] = total[j] * shrink + sum(weight);
             for (int i = 0; i < d; i += LANES) {
@@ -372,7 +383,8 @@ static void attend(
 
 /* -- the step -------------------------------------------------------------------------------------------- */
 
-/* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if there is no memory. */
+/* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if there
+   is no memory. */
 int forward(
     const Model *model, int layers, const Storage *storage, const Plan *plan, float *logits, int threads) {
     const int rows = plan->rows, hidden = model->hidden, d = model->head_dim;

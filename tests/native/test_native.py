@@ -277,7 +277,7 @@ def test_it_is_the_default_on_a_cpu():
 
 def test_packing_and_unpacking():
     weight = torch.arange(40 * 6, dtype=torch.float32).view(40, 6)
-    packed = pack(weight)
+    packed = pack(weight, 16)
     assert packed.shape == (2, 6, 16, 2)
     assert packed[0, 5, 3, 0] == weight[3, 5]
     assert packed[0, 5, 3, 1] == weight[19, 5].bfloat16()
