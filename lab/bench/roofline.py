@@ -32,6 +32,7 @@ class Row:
         bytes, flops: what it has to move and to compute.
         least_ms: the time that this takes at best on the device.
         ms: the time that it took.
+        step_ms: the time of the whole step around it, drafting, sampling and telling included.
         share: least_ms / ms, of each step.
         bound: what it is bound by.
     """
@@ -42,6 +43,7 @@ class Row:
     flops: float
     least_ms: float
     ms: float
+    step_ms: float
     share: float
     bound: Bound
 
@@ -90,11 +92,12 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
     table = []
     for name, some in steps.items():
         passes = [(Work(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
+        whole = statistics.median(step.total_ms for step in some)
         if name == "verify":
             drafting = [(Work(step.draft_bytes, step.draft_flops), step.draft_ms) for step in some]
-            table.append(_row(f"draft, {draft.num_speculative_tokens} passes", drafting, limits))
+            table.append(_row(f"draft, {draft.num_speculative_tokens} passes", drafting, whole, limits))
             name = f"verify, {draft.num_speculative_tokens} proposals"
-        table.append(_row(name, passes, limits))
+        table.append(_row(name, passes, whole, limits))
     return {
         "target": engine.target.name,
         "draft": engine.draft.name if engine.draft else None,
@@ -120,7 +123,7 @@ def _steps(
     return [event for event in told if event.batch_tokens >= full]
 
 
-def _row(name: str, passes: list[tuple[Work, float]], limits: Limits) -> Row:
+def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> Row:
     """One kind of passes, each its work and the milliseconds it took."""
     works = [work for work, _ in passes]
     return Row(
@@ -130,6 +133,7 @@ def _row(name: str, passes: list[tuple[Work, float]], limits: Limits) -> Row:
         flops=statistics.median(work.flops for work in works),
         least_ms=statistics.median(limits.least_ms(work) for work in works),
         ms=statistics.median(ms for _, ms in passes),
+        step_ms=step_ms,
         share=statistics.median(limits.least_ms(work) / ms for work, ms in passes),
         bound=statistics.mode(limits.bound(work) for work in works),
     )
@@ -143,11 +147,11 @@ def format_roofline(result: dict) -> str:
         f"a large copy {limits.bytes_per_second / 1e9:.1f} GB/s, a large {result['dtype']} product "
         f"{limits.flops_per_second / 1e9:.0f} GFLOP/s: memory-bound below {ridge:.1f} FLOPs a byte",
         "",
-        f"{'':22}{'MB':>9}{'MFLOP':>10}{'FLOP/B':>8}{'least ms':>10}{'ms':>9}{'of limit':>10}  bound by",
+        f"{'':22}{'MB':>9}{'MFLOP':>10}{'FLOP/B':>8}{'least ms':>10}{'ms':>9}{'step ms':>10}{'of limit':>10}  bound by",
     ]
     lines += [
         f"{row['name']:22}{row['bytes'] / 1e6:9.1f}{row['flops'] / 1e6:10.1f}{row['flops'] / row['bytes']:8.1f}"
-        f"{row['least_ms']:10.3f}{row['ms']:9.3f}{row['share']:10.1%}  {row['bound']}"
+        f"{row['least_ms']:10.3f}{row['ms']:9.3f}{row['step_ms']:10.3f}{row['share']:10.1%}  {row['bound']}"
         for row in result["rows"]
     ]
     return "\n".join(lines)
