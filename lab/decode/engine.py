@@ -294,7 +294,8 @@ class Engine:
         if wait:
             prepare()
         else:
-            threading.Thread(target=prepare, name="decode-lab-native", daemon=True).start()
+            # No daemon: one that is inside torch when the interpreter ends would abort the process.
+            threading.Thread(target=prepare, name="decode-lab-native").start()
 
     def _weights_identity(self) -> tuple[int, ...]:
         return tuple(model.identity() for model in (self.target, self.draft) if model)
