@@ -14,6 +14,7 @@ target's likeliest token.
 
 from __future__ import annotations
 
+import sys
 import types
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
@@ -370,7 +371,7 @@ def from_dict(record: Any) -> Event:
     """The event a dict describes.
 
     Raises:
-        ValueError: not an event, a field is missing, unknown or of the wrong type.
+        ValueError: not an event, a field is missing, unknown, of the wrong type or no finite number.
     """
     if not isinstance(record, dict) or record.get("kind") not in EVENT_TYPES:
         raise ValueError(f"not an event: {str(record)[:80]}")
@@ -403,7 +404,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is dict:
         return isinstance(value, dict)
     if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, hint)

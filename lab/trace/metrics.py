@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import statistics
+from bisect import insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from lab.trace.events import Committed, Event, Judged, Prefilled, Proposed, RunStarted, StepTimed
-from lab.trace.roofline import Bound, achieved, limits_of
+from lab.trace.roofline import Bound, Limits, achieved, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,44 +51,90 @@ class Metrics:
     limit_bound: Bound | None
 
 
+class Meter:
+    """A run's metrics as its events come, without looking at the earlier ones again."""
+
+    def __init__(self) -> None:
+        self._generated = self._later = self._cached = self._passes = 0
+        self._elapsed = 0.0
+        self._first: Committed | None = None
+        self._last: Committed | None = None
+        self._gaps: list[float] = []  # sorted
+        self._found = False
+        self._rounds = self._proposed = 0
+        self._round = -1
+        self._accepted: list[int] = []  # by position
+        self._reserved = self._used = self._memory = 0
+        self._limits: Limits | None = None
+        self._shares: list[float] = []  # of the device's limit, sorted
+        self._bounds: Counter[Bound] = Counter()
+
+    def take(self, event: Event) -> None:
+        """Count one event; they come in their order."""
+        self._elapsed = event.t_ms
+        match event:
+            case RunStarted():
+                self._limits = limits_of(event)
+            case Prefilled() if not self._found:
+                # A run that was preempted is prefilled again, and then finds what it left itself.
+                self._found, self._cached = True, event.cached_tokens
+            case Proposed():
+                self._proposed += 1
+                self._rounds += event.step != self._round
+                self._round = event.step
+                if event.position >= len(self._accepted):
+                    self._accepted += [0] * (event.position + 1 - len(self._accepted))
+            case Judged() if event.accepted:
+                self._accepted[event.position] += 1
+            case Committed():
+                self._generated += len(event.token_ids)
+                if self._last is None:
+                    self._first = event
+                else:
+                    self._later += len(event.token_ids)
+                    for gap in inter_token_ms((self._last, event)):
+                        insort(self._gaps, gap)
+                self._last = event
+            case StepTimed():
+                if event.step_kind != "prefill":
+                    self._passes += 1
+                    if self._limits and (found := achieved(event, self._limits)):
+                        insort(self._shares, found.share)
+                        self._bounds[found.bound] += 1
+                self._reserved = max(self._reserved, event.kv_reserved_bytes)
+                self._used = max(self._used, event.kv_used_bytes)
+                self._memory = max(self._memory, event.memory_bytes)
+
+    def metrics(self) -> Metrics:
+        """The numbers of the events so far."""
+        accepted, rounds = sum(self._accepted), self._rounds
+        decode_ms = self._last.t_ms - self._first.t_ms if self._last else 0.0
+        return Metrics(
+            generated_tokens=self._generated,
+            cached_prompt_tokens=self._cached,
+            elapsed_ms=self._elapsed,
+            ttft_ms=self._first.t_ms if self._first else None,
+            tokens_per_second=1000 * self._later / decode_ms if decode_ms > 0 else None,
+            itl_p50_ms=_percentile(self._gaps, 0.5),
+            itl_p99_ms=_percentile(self._gaps, 0.99),
+            mean_acceptance_length=1 + accepted / rounds if rounds else None,
+            draft_acceptance_rate=accepted / self._proposed if self._proposed else None,
+            acceptance_by_position=tuple(count / rounds for count in self._accepted),
+            target_passes_per_token=self._passes / self._later if self._later else None,
+            kv_reserved_bytes=self._reserved,
+            kv_used_bytes=self._used,
+            peak_memory_bytes=self._memory,
+            limit_share=_percentile(self._shares, 0.5),
+            limit_bound=self._bounds.most_common(1)[0][0] if self._bounds else None,
+        )
+
+
 def measure(events: Iterable[Event]) -> Metrics:
     """Metrics of a run, finished or not."""
-    events = list(events)
-    commits = [event for event in events if isinstance(event, Committed)]
-    steps = [event for event in events if isinstance(event, StepTimed)]
-    proposed = [event for event in events if isinstance(event, Proposed)]
-    accepted = [event for event in events if isinstance(event, Judged) and event.accepted]
-
-    generated = sum(len(commit.token_ids) for commit in commits)
-    later = generated - len(commits[0].token_ids) if commits else 0
-    decode_ms = commits[-1].t_ms - commits[0].t_ms if commits else 0.0
-    gaps = inter_token_ms(commits)
-    rounds = len({event.step for event in proposed})
-    window = max((event.position for event in proposed), default=-1) + 1
-    by_position = np.bincount([event.position for event in accepted], minlength=window)
-    passes = [step for step in steps if step.step_kind != "prefill"]
-    limits = next((limits_of(event) for event in events if isinstance(event, RunStarted)), None)
-    near = [found for step in passes if limits and (found := achieved(step, limits))]
-
-    return Metrics(
-        generated_tokens=generated,
-        # A run that was preempted is prefilled again, and then finds what it left itself.
-        cached_prompt_tokens=next((event.cached_tokens for event in events if isinstance(event, Prefilled)), 0),
-        elapsed_ms=events[-1].t_ms if events else 0.0,
-        ttft_ms=commits[0].t_ms if commits else None,
-        tokens_per_second=1000 * later / decode_ms if decode_ms > 0 else None,
-        itl_p50_ms=float(np.percentile(gaps, 50)) if gaps else None,
-        itl_p99_ms=float(np.percentile(gaps, 99)) if gaps else None,
-        mean_acceptance_length=1 + len(accepted) / rounds if rounds else None,
-        draft_acceptance_rate=len(accepted) / len(proposed) if proposed else None,
-        acceptance_by_position=tuple(float(count) / rounds for count in by_position) if rounds else (),
-        target_passes_per_token=len(passes) / later if later else None,
-        kv_reserved_bytes=max((step.kv_reserved_bytes for step in steps), default=0),
-        kv_used_bytes=max((step.kv_used_bytes for step in steps), default=0),
-        peak_memory_bytes=max((step.memory_bytes for step in steps), default=0),
-        limit_share=statistics.median(found.share for found in near) if near else None,
-        limit_bound=statistics.mode(found.bound for found in near) if near else None,
-    )
+    meter = Meter()
+    for event in events:
+        meter.take(event)
+    return meter.metrics()
 
 
 def inter_token_ms(events: Iterable[Event]) -> list[float]:
@@ -103,3 +148,12 @@ def inter_token_ms(events: Iterable[Event]) -> list[float]:
         tokens = len(commit.token_ids)
         gaps += [(commit.t_ms - before.t_ms) / tokens] * tokens
     return gaps
+
+
+def _percentile(ordered: list[float], share: float) -> float | None:
+    """Between the two nearest values, in proportion."""
+    if not ordered:
+        return None
+    whole, part = divmod((len(ordered) - 1) * share, 1)
+    low, high = ordered[int(whole)], ordered[min(int(whole) + 1, len(ordered) - 1)]
+    return low + part * (high - low)

@@ -109,10 +109,14 @@ class Run:
     def _commits(self) -> list[Committed]:
         return [event for event in self.events if isinstance(event, Committed)]
 
+    def to_json(self) -> str:
+        """The run as the text of a run's file."""
+        document = {"format": FORMAT, "version": VERSION, "events": [to_dict(event) for event in self.events]}
+        return json.dumps(document, ensure_ascii=False)
+
     def save(self, path: str | Path) -> None:
         """Write the run as one JSON file."""
-        document = {"format": FORMAT, "version": VERSION, "events": [to_dict(event) for event in self.events]}
-        Path(path).write_text(json.dumps(document, ensure_ascii=False), "utf-8")
+        Path(path).write_text(self.to_json(), "utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lab.trace.events import Bonus, Committed, Judged, Prefilled, Proposed, Recovered, RunStarted, StepTimed
@@ -103,3 +104,12 @@ def test_the_share_of_the_limit_is_the_median_after_the_prefill():
     for unknown in (events[:2], events[1:], [replace(started, copy_bytes_per_second=None), *events[1:]]):
         assert measure(unknown).limit_share is None
         assert measure(unknown).limit_bound is None
+
+
+def test_percentiles_are_numpys():
+    commits = [commit(t_ms, step, "plain") for step, t_ms in enumerate([0, 9, 10, 30, 31.5, 40, 77, 78])]
+    gaps = np.diff([event.t_ms for event in commits])
+    for count in range(2, len(commits) + 1):
+        metrics = measure(commits[:count])
+        wanted = [np.percentile(gaps[: count - 1], share) for share in (50, 99)]
+        assert [metrics.itl_p50_ms, metrics.itl_p99_ms] == pytest.approx(wanted)

@@ -57,6 +57,8 @@ def damaged(run, change) -> str:
         (lambda d: d["events"].append(["finished"]), "not an event"),
         (lambda d: d["events"][-1].update(reason="tired"), "reason of a finished event is wrong"),
         (lambda d: d["events"][-1].update(t_ms="soon"), "t_ms of a finished event is wrong"),
+        (lambda d: d["events"][-1].update(t_ms=float("nan")), "t_ms of a finished event is wrong"),
+        (lambda d: d["events"][-1].update(t_ms=10**400), "t_ms of a finished event is wrong"),
         (lambda d: d["events"][-1].update(extra=1), "extra"),
         (lambda d: d["events"][0].update(prompt_token_ids=["x"]), "prompt_token_ids"),
         (lambda d: d["events"][0]["config"].update(block_size=-3), "block_size"),
