@@ -17,6 +17,7 @@ import gradio as gr
 from lab import Engine, load_engine
 from visualize.panels import lab, memory
 from visualize.panels.look import style, theme
+from visualize.shelf import MAX_RUN_FILE
 
 _loading = threading.Lock()
 
@@ -52,6 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
         theme=theme(),
         head=style(),
         max_threads=200,
+        max_file_size=MAX_RUN_FILE,
         run_history=False,
         footer_links=[],
         share=False,

@@ -7,12 +7,15 @@ the whole picture again (``Picture``), so that a player can show any instant of 
 page that opens late can catch up. A frame is a JSON-able dict:
 
     seq, t_ms, step        where in the run it stands (step -1: the run is over)
-    head                   first frame only: prompt pieces, configuration, models, what is said of each state
+    head                   first frame only: prompt pieces, configuration, models, what is said of each state,
+                           and whether the run is ``recorded``: read from a file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, refused?, note?}], to append
     columns                first frame only: {chart: columns to begin with}
     charts                 {chart: patches} for ``figures.apply``
     layout                 {chart: {axis path: range}}
     captions               {chart: its caption}, those that changed
+    readouts               {readout: [value, unit, the run before]}, those that changed
+    compared               first frame only: what was switched since the run before
     say                    the step in one sentence
     linger                 true where that is rare enough to be left standing for a moment
     notice                 what has to stay beside the numbers
@@ -28,99 +31,32 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
-from lab.trace.events import (
-    Admitted,
-    BlockEvicted,
-    Bonus,
-    CacheDropped,
-    Committed,
-    Event,
-    FellBack,
-    Finished,
-    Judged,
-    Preempted,
-    Proposed,
-    Recovered,
-    RunStarted,
-    StepTimed,
-    WindowChanged,
-)
+from lab.trace.events import Admitted, BlockEvicted, Event, Finished, Preempted, RunStarted, StepTimed
+from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from visualize.figures import blocks, rounds, timing
 from visualize.narrate import Narrator, limit
 from visualize.pool import PoolEvent, PoolView
+from visualize.readouts import Before, described, difference, rows
+from visualize.step import Step
 from visualize.text import visible
 from visualize.vocabulary import sentences
 
 Frame = dict[str, Any]
 
 
-@dataclass
-class Step:
-    """The events of one step, sorted by what they tell."""
-
-    proposals: list[Proposed] = field(default_factory=list)
-    verdicts: dict[int, Judged] = field(default_factory=dict)
-    own: Recovered | Bonus | None = None
-    committed: Committed | None = None
-    rare: list[FellBack | CacheDropped | WindowChanged | BlockEvicted] = field(default_factory=list)
-
-    def add(self, event: Event) -> None:
-        match event:
-            case Proposed():
-                self.proposals.append(event)
-            case Judged():
-                self.verdicts[event.position] = event
-            case Recovered() | Bonus():
-                self.own = event
-            case Committed():
-                self.committed = event
-            case FellBack() | CacheDropped() | WindowChanged() | BlockEvicted():
-                self.rare.append(event)
-
-    def tokens(self) -> list[dict[str, Any]]:
-        """The committed tokens, each with the verdict behind it and what was thrown away for it."""
-        if self.committed is None:
-            return []
-        commit = self.committed
-        tokens = []
-        for position, (origin, piece, p) in enumerate(
-            zip(commit.origins, commit.pieces, commit.probabilities, strict=True)
-        ):
-            token: dict[str, Any] = {"text": visible(piece), "origin": origin, "p": _short(p)}
-            if origin == "accepted":
-                token |= _numbers(self.verdicts[position], "q", "u")
-            elif origin == "recovered":
-                token["refused"] = [self._refused(guess) for guess in self.proposals[position:]]
-            tokens.append(token)
-        return tokens
-
-    def squares(self, step: int) -> list[Any]:
-        """The step's column in the chart of rounds."""
-        points = []
-        for guess in self.proposals:
-            verdict = self.verdicts.get(guess.position)
-            state = "unjudged" if verdict is None else "accepted" if verdict.accepted else "rejected"
-            numbers = _numbers(verdict or guess, "p", "q", "u")
-            points.append(rounds.point(step, guess.position + 1, state, guess.text, numbers))
-        if self.own is not None:
-            points.append(rounds.point(step, 0, self.own.kind, self.own.text, _numbers(self.own, "p")))
-        elif self.committed is not None:
-            p = {"p": _short(self.committed.probabilities[0])}
-            points.append(rounds.point(step, 0, "plain", self.committed.pieces[0], p))
-        return points
-
-    def _refused(self, guess: Proposed) -> dict[str, Any]:
-        return {"text": visible(guess.text)} | _numbers(self.verdicts.get(guess.position) or guess, "p", "q", "u")
-
-
 class Reducer:
-    """Turns one run's events, fed in order and in any portions, into frames."""
+    """Turns one run's events, fed in order and in any portions, into frames.
 
-    def __init__(self) -> None:
+    Its numbers are shown beside those of the run ``before``. A ``recorded`` run is called one.
+    """
+
+    def __init__(self, before: Before | None = None, *, recorded: bool = False) -> None:
+        self._before, self._recorded = before, recorded
+        self._meter = Meter()
+        self._readouts: dict[str, list[str]] = {}
         self._seq = self._at = 0
         self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the last passes
         self._tops = (1.0, 10.0)
@@ -134,6 +70,7 @@ class Reducer:
         """The frames that these events complete."""
         frames = []
         for event in events:
+            self._meter.take(event)
             if isinstance(event, PoolEvent):
                 self._pool.take(event)
             match event:
@@ -164,6 +101,10 @@ class Reducer:
         captions = changes.get("captions", {}) | {"blocks": self._pool.caption()}
         changes["captions"] = {name: text for name, text in captions.items() if self._captions.get(name) != text}
         self._captions |= captions
+        over = isinstance(event, Finished)
+        readouts = rows(self._meter.metrics(), self._config, self._before, over=over)
+        changes["readouts"] = {name: row for name, row in readouts.items() if self._readouts.get(name) != row}
+        self._readouts = readouts
         frame |= {name: value for name, value in changes.items() if value}
         if self._notice != self._narrator.notice:
             self._notice = frame["notice"] = self._narrator.notice
@@ -180,20 +121,29 @@ class Reducer:
         return moved
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
+        self._config = run.config
         speculative = run.config["speculative"]
         self._pool = PoolView(run.num_blocks, run.config["block_size"])
         self._narrator = Narrator(run.config, len(run.prompt_token_ids))
         self._limits = limits_of(run)
+        if self._recorded:
+            self._narrator.note(f"recorded on {visible(run.device)}")
         guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
         about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
         prompt = [visible(piece) for piece in run.prompt_pieces]
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         return {
-            "head": {**about, "prompt": prompt, "sentences": said},
+            "head": {**about, "prompt": prompt, "sentences": said, "recorded": self._recorded},
+            "compared": self._compared(run),
             "columns": {"blocks": blocks.columns(run.num_blocks)},
             "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},
             "captions": {"rounds": rounds.caption(1), "timing": ""},
         }
+
+    def _compared(self, run: RunStarted) -> str:
+        if self._recorded:
+            return described(run.config, run.sampling)
+        return difference(self._before.config, run.config) if self._before else ""
 
     def _closed(self, timed: StepTimed) -> dict[str, Any]:
         step, self._step = self._step, Step()
@@ -234,14 +184,3 @@ class Reducer:
         self._tops = (timing.axis_top(self._tops[0], typical), timing.axis_top(self._tops[1], speed))
         other = timed.sample_ms + timed.rest_ms
         return timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
-
-
-def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
-    """Those of p, q and u that the event has."""
-    values = {name: getattr(event, name, None) for name in names}
-    return {name: _short(value) for name, value in values.items() if value is not None}
-
-
-def _short(value: float) -> float:
-    """Four significant digits: what a person reads, and half the bytes."""
-    return float(f"{value:.4g}")

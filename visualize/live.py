@@ -6,20 +6,19 @@ list. The page's side looks ten times a second, reduces what is new and passes i
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.trace.events import Committed, Event, RunStarted
-from lab.trace.metrics import measure
+from lab.trace.events import Committed, Event
 from visualize.frames import Reducer
-from visualize.readouts import Before, difference, rows
+from visualize.readouts import Before
 from visualize.settings import Settings
+from visualize.transcript import line
 
 log = logging.getLogger(__name__)
 
@@ -114,14 +113,14 @@ class LiveRun:
 
 
 def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
-    """Everything the page has to know, one JSON object a line: ``run``, then ``status``, ``problem`` or frames.
+    """The run's transcript (``visualize.transcript``) as it grows, to its end.
 
     Each string begins with the one before it. Gradio then sends only what was
     appended, and a page that opens late has the whole run in its first value.
     """
-    text = _line({"run": run.id})
+    text = line({"run": run.id})
     yield text
-    reducer, seen, shown, wait = Reducer(), 0, "", EAGER
+    reducer, seen, shown, wait = Reducer(before), 0, "", EAGER
     over = False
     while not over:
         over = run.done.wait(wait)  # asked first: what is appended before ``done`` is then surely seen
@@ -129,21 +128,16 @@ def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
         seen += len(events)
         frames = reducer.feed(events)
         if frames:
-            frames[-1]["readouts"] = rows(
-                measure(run.events[:seen]), run.events[0].config, before, over="finished" in frames[-1]
-            )
-            if before and isinstance(events[0], RunStarted):
-                frames[0]["compared"] = difference(before.config, events[0].config)
-            text += "".join(map(_line, frames))
+            text += "".join(map(line, frames))
             yield text
             if any(isinstance(event, Committed) for event in events):
                 wait = TICK
         elif (status := run.status()) != shown:
             shown = status
-            text += _line({"status": status})
+            text += line({"status": status})
             yield text
     if run.problem or not run.events:
-        yield text + _line({"problem": run.problem or "Stopped before it began."})
+        yield text + line({"problem": run.problem or "Stopped before it began."})
 
 
 def _pool(engine: Streams, settings: Settings) -> int | None:
@@ -151,8 +145,3 @@ def _pool(engine: Streams, settings: Settings) -> int | None:
     if not settings.cache:
         return None
     return min(settings.pool_size // settings.block_size, engine.default_num_blocks(settings.engine_config()))
-
-
-def _line(record: dict[str, Any]) -> str:
-    """One line of JSON with no tag in it: Gradio warns of values that look like markup."""
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c") + "\n"

@@ -59,6 +59,10 @@ class Narrator:
         self._window = config["num_speculative_tokens"]
         self.notice = "synthetic: proposals cost nothing here" if config["speculative"] == "synthetic" else ""
 
+    def note(self, text: str) -> None:
+        """Add to what has to stay in sight."""
+        self.notice = " · ".join(filter(None, [self.notice, text]))
+
     def admitted(self, event: Admitted) -> str:
         self._found, self._read = event.cached_tokens, event.cached_tokens
         again = "Admitted again. " if self._admissions else ""
@@ -99,8 +103,8 @@ class Narrator:
         chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
         if proposals:
             kept = sum(verdict.accepted for verdict in verdicts)
-            usual = f"Round {timed.step}: {self._round(proposals, kept, own)}."
-            brief = f"Round {timed.step}: {kept} of {len(proposals)} kept. "
+            usual = f"Round {timed.step}: {self._round(proposals, verdicts, own)}."
+            brief = f"Round {timed.step}: {kept} of {len(proposals)} accepted. "
         elif timed.step_kind == "prefill":
             usual, brief = f"Prefill: the target read {self._prefill(timed.target_tokens)}{chosen}.", "Prefill. "
         else:
@@ -114,16 +118,17 @@ class Narrator:
             return f"The run broke off after {_count(generated, 'token')}. {visible(finished.message)}"
         return f"Finished with {_count(generated, 'token')}: {_ENDINGS[finished.reason]}."
 
-    def _round(self, proposals: Sequence[Proposed], kept: int, own: Recovered | Bonus | None) -> str:
-        guesses = len(proposals)
-        opening = f"{self._who} proposed {guesses}; the target"
+    def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
+        guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)
+        opening = f"{self._who} proposed {_count(guesses, 'token')}. The target"
         if own is None:
-            return f"{opening} kept {kept}, and the text ended there"
+            return f"{opening} accepted {accepted}, and the text ended there"
         if isinstance(own, Bonus):
-            every = "kept it" if guesses == 1 else f"kept all {guesses}"
+            every = "accepted it" if guesses == 1 else f"accepted all {guesses}"
             return f"{opening} {every} and added {quoted(own.text)} as a bonus"
-        some = f"kept {kept}, refused" if kept else "refused the first,"
-        return f"{opening} {some} {quoted(proposals[kept].text)} and put {quoted(own.text)} in its place"
+        some = f"accepted {accepted}, refused" if accepted else f"refused {'the first,' if guesses > 1 else 'it,'}"
+        refused = f"{quoted(proposals[accepted].text)} ({_odds(verdicts[accepted])})"
+        return f"{opening} {some} {refused} and put {quoted(own.text)} in its place"
 
     def _prefill(self, tokens: int) -> str:
         first, self._read = self._read == self._found, self._read + tokens
@@ -159,7 +164,7 @@ class Narrator:
                     "kv_format": (f"{KV_FORMATS[self._config['kv_dtype']]} storage", "native storage goes on"),
                     "kernel": ("the fast kernel", "the reference goes on"),
                 }[event.part]
-                self.notice = " · ".join(filter(None, [self.notice, f"fell back: {lost} failed"]))
+                self.note(f"fell back: {lost} failed")
                 return f"Fell back: {lost} failed, {instead}. {visible(event.reason)}"
             case CacheDropped():
                 return f"All that was cached is dropped: {visible(event.reason)}"
@@ -171,6 +176,12 @@ class Narrator:
                 )
             case _:
                 return ""
+
+
+def _odds(verdict: Judged) -> str:
+    """p, q and, where one was drawn, u: in two digits, as a sentence can bear."""
+    numbers = {"p": verdict.p, "q": verdict.q} | ({} if verdict.u is None else {"u": verdict.u})
+    return ", ".join(f"{name} {value:.2g}" for name, value in numbers.items())
 
 
 def _count(number: int, thing: str) -> str:

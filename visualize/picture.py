@@ -25,7 +25,8 @@ class Picture:
         self.columns = start()
         self.layout: dict[str, dict[str, Any]] = {name: {} for name in CHARTS}
         self.captions: dict[str, str] = {}
-        self.say = self.notice = ""
+        self.readouts: dict[str, list[str]] = {}
+        self.say = self.notice = self.compared = ""
         self.finished: dict[str, str] | None = None
 
     def apply(self, frame: Frame) -> Picture:
@@ -45,6 +46,8 @@ class Picture:
         for name, changes in frame.get("layout", {}).items():
             self.layout[name] |= changes
         self.captions |= frame.get("captions", {})
+        self.readouts |= frame.get("readouts", {})
+        self.compared = frame.get("compared", self.compared)
         self.say = frame.get("say", self.say)
         self.notice = frame.get("notice", self.notice)
         self.finished = frame.get("finished", self.finished)

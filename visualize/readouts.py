@@ -7,9 +7,10 @@ running again is a comparison.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from lab.config import EngineConfig
 from lab.trace.metrics import Metrics
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
@@ -153,30 +154,53 @@ def rows(
     return shown
 
 
+_SWITCH = {True: "on", False: "off"}
+_WORDS: dict[str, tuple[str, dict[Any, str]]] = {
+    "kv_cache": ("KV cache", _SWITCH),
+    "kv_dtype": ("KV format", KV_FORMATS),
+    "paged": ("paged blocks", _SWITCH),
+    "enable_prefix_caching": ("prefix caching", _SWITCH),
+    "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
+    "num_speculative_tokens": ("guesses a round", {}),
+    "adaptive_window": ("adaptive window", _SWITCH),
+    "early_exit_layer": ("layers that guess", {}),
+    "synthetic_acceptance_rate": ("guesses that are right", {}),
+    "block_size": ("block size", {}),
+    "num_blocks": ("blocks in the pool", {}),
+    "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
+    "cache_priority": ("cache priority", {}),
+}
+"""The engine's settings in words, and their values where those are not their own words."""
+_MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens")
+_NEEDS = {
+    "num_speculative_tokens": DRAFTERS.keys() - {"off"},
+    "adaptive_window": DRAFTERS.keys() - {"off"},
+    "early_exit_layer": {"early_exit"},
+    "synthetic_acceptance_rate": {"synthetic"},
+}
+"""Settings that only matter to some who guess."""
+
+
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     """What was switched since the run before, in words."""
-    switch = {True: "on", False: "off"}
-    words: dict[str, tuple[str, dict[Any, str]]] = {
-        "kv_cache": ("KV cache", switch),
-        "kv_dtype": ("KV format", KV_FORMATS),
-        "paged": ("paged blocks", switch),
-        "enable_prefix_caching": ("prefix caching", switch),
-        "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
-        "num_speculative_tokens": ("guesses a round", {}),
-        "adaptive_window": ("adaptive window", switch),
-        "early_exit_layer": ("layers that guess", {}),
-        "synthetic_acceptance_rate": ("guesses that are right", {}),
-        "block_size": ("block size", {}),
-        "num_blocks": ("blocks in the pool", {}),
-        "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
-        "cache_priority": ("cache priority", {}),
-    }
     switched = [
         f"{label} {names.get(before[key], before[key])} → {names.get(now[key], now[key])}"
-        for key, (label, names) in words.items()
+        for key, (label, names) in _WORDS.items()
         if before[key] != now[key]
     ]
     return "Small: the run before. " + (", ".join(switched) if switched else "Same engine settings") + "."
+
+
+def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
+    """A run's settings in words: the main ones, and what else matters to it and is not the engine's default."""
+    usual = asdict(EngineConfig())
+    words = [
+        f"{label} {names.get(config[key], config[key])}"
+        for key, (label, names) in _WORDS.items()
+        if config["speculative"] in _NEEDS.get(key, DRAFTERS) and (key in _MAIN or config[key] != usual[key])
+    ]
+    words += [f"{name} {sampling[name]}" for name in ("temperature", "seed")]
+    return ", ".join(words)
 
 
 def _ms(value: float) -> str:

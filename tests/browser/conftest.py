@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -41,13 +42,12 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running ``python app.py``."""
+@contextmanager
+def serving(log: Path) -> Iterator[str]:
+    """A running ``python app.py``: its address. What it says goes to ``log``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("app") / "log.txt"
     environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"}
     with log.open("w") as out:
         app = subprocess.Popen(
@@ -63,11 +63,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 except OSError:
                     time.sleep(0.25)
             else:
-                pytest.fail(f"the app did not answer: {log.read_text()}")
+                raise RuntimeError(f"the app did not answer: {log.read_text()}")
             yield address
         finally:
             app.terminate()
             app.wait(10)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running app; it may not have failed at anything."""
+    log = tmp_path_factory.mktemp("app") / "log.txt"
+    with serving(log) as address:
+        yield address
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
@@ -118,6 +126,30 @@ class Lab:
         while nodes != drawn:  # the last frame is drawn a little later, on a busy machine much later
             self.page.wait_for_timeout(150)
             nodes, drawn = drawn, self.page.evaluate("document.querySelectorAll('*').length")
+
+    @property
+    def instant(self) -> int:
+        """The frame that is shown."""
+        return int(self.page.get_attribute(".stage", "data-seq"))
+
+    def wait_for_instant(self, seq: int) -> None:
+        """Wait until this frame is drawn."""
+        self.page.wait_for_selector(f".stage[data-seq='{seq}']")
+
+    def save(self, form: str, folder: Path) -> Path:
+        """Take the run on the stage away. Returns its file."""
+        self.page.click(".save summary")
+        with self.page.expect_download() as download:
+            self.page.click(f"[data-save={form}]")
+        path = folder / download.value.suggested_filename
+        download.value.save_as(path)
+        return path
+
+    def reopen(self, file: Path) -> None:
+        """Open a run's file, as with the button."""
+        with self.page.expect_file_chooser() as chooser:
+            self.page.click("#open")
+        chooser.value.set_files(file)
 
     def wait_for_tokens(self, count: int) -> None:
         self.page.wait_for_function(

@@ -138,8 +138,9 @@ def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
     assert "prompt" in tip.inner_text()
 
 
-BOXES = """() => Object.fromEntries([".readouts", ".story", ".charts", ".say", "#run", "[data-chart=blocks] .plot"].map(
-  (where) => [where, document.querySelector(where).getBoundingClientRect().toJSON()]))"""
+BOXES = """() => Object.fromEntries(
+  [".readouts", ".story", ".charts", ".transport", ".say", "#run", "[data-chart=blocks] .plot"].map(
+    (where) => [where, document.querySelector(where).getBoundingClientRect().toJSON()]))"""
 OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 
 ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"

@@ -25,6 +25,7 @@ from lab.trace.events import (
     RunStarted,
     StepTimed,
 )
+from lab.trace.metrics import measure
 from lab.trace.roofline import achieved
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.scripted import LIMITS
@@ -32,6 +33,7 @@ from visualize.figures import rounds
 from visualize.frames import Frame, Reducer
 from visualize.narrate import limit
 from visualize.picture import Picture
+from visualize.readouts import Before, rows
 from visualize.text import visible
 
 
@@ -143,10 +145,27 @@ def test_caption_counts_live_blocks(paged: bool) -> None:
     assert frames[-1]["captions"]["blocks"] == "0 of 64 live"
 
 
+def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None:
+    shown, reducer = Picture(), Reducer()
+    for at, event in enumerate(events, 1):
+        for frame in reducer.feed([event]):
+            shown.apply(frame)
+            assert shown.readouts == rows(measure(events[:at]), events[0].config)
+
+
+def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> None:
+    before = script(CONFIGS["plain"])
+    frames = Reducer(Before(before[0].config, measure(before))).feed(script(CONFIGS["speculative"]))
+    assert frames[0]["compared"] == "Small: the run before. speculation Off → Draft."
+    assert not any("compared" in frame for frame in frames[1:])
+    shown = picture(frames)
+    assert shown.readouts["speed"][2].startswith("×")
+
+
 def test_a_step_is_told_in_a_sentence() -> None:
     said = [frame["say"] for frame in Reducer().feed(script(CONFIGS["speculative"]))[2:]]
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
-    assert any("kept all 4 and added" in sentence for sentence in said)
+    assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
     assert said[-1] == "Finished with 40 tokens: as many as were asked for, or as fit."
 

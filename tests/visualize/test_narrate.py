@@ -109,9 +109,31 @@ def test_a_preemption_is_told_and_so_is_the_return() -> None:
 def test_who_guessed_is_named(speculative: str) -> None:
     said = a_round(narrator(speculative=speculative))
     assert said == (
-        f"Round 7: {DRAFTERS[speculative].name} proposed 2; the target kept 1, refused “ b” and put “ c” in its place."
+        f"Round 7: {DRAFTERS[speculative].name} proposed 2 tokens. "
+        "The target accepted 1, refused “ b” (p 0.4, q 1) and put “ c” in its place."
     )
-    assert a_round(narrator(speculative=speculative), kept=2).endswith("kept all 2 and added “ c” as a bonus.")
+    assert "The target refused the first, “ a” (p 0.4" in a_round(narrator(speculative=speculative), kept=0)
+    assert a_round(narrator(speculative=speculative), kept=2).endswith("accepted all 2 and added “ c” as a bonus.")
+
+
+def test_a_refusal_is_told_with_all_that_decided_it() -> None:
+    guesses = [
+        Proposed(t_ms=0, step=7, position=i, token_id=i, text=text, q=0.31)
+        for i, text in enumerate([" the", " old", " forest", " was"])
+    ]
+    verdicts = [
+        Judged(t_ms=0, step=7, position=i, token_id=i, p=p, q=0.31, u=0.4409, accepted=i < 2)
+        for i, p in enumerate([0.9, 0.8, 0.0213])
+    ]
+    own = Recovered(t_ms=0, step=7, position=2, token_id=9, text=" castle", p=0.6)
+    told = narrator(speculative="draft")
+    assert told.step(timed("verify", 5, 7), guesses, verdicts, own, [" the", " old", " castle"], []) == (
+        "Round 7: the draft model proposed 4 tokens. The target accepted 2, refused “ forest” "
+        "(p 0.021, q 0.31, u 0.44) and put “ castle” in its place."
+    )
+    alone = Recovered(t_ms=0, step=8, position=0, token_id=9, text=" a", p=0.6)
+    said = told.step(timed("verify", 2, 8), guesses[2:3], verdicts[2:], alone, [" a"], [])
+    assert "proposed 1 token. The target refused it, “ forest” (p 0.021, q 0.31, u 0.44) and put “ a”" in said
 
 
 def test_a_window_is_told_with_its_reasons() -> None:
@@ -120,8 +142,8 @@ def test_a_window_is_told_with_its_reasons() -> None:
         WindowChanged(t_ms=0, step=8, gamma=gamma, acceptance=0.45, draft_ms=0.9, verify_ms=6.1) for gamma in (2, 0)
     ]
     why = "45% of guesses should be kept, a guess takes 0.9 ms, a pass 6.1 ms."
-    assert a_round(told, changes[0]) == f"Round 7: 1 of 2 kept. The window went from 4 to 2: {why}"
-    assert a_round(told, changes[1]) == f"Round 7: 1 of 2 kept. The window went from 2 to 0: {why}"
+    assert a_round(told, changes[0]) == f"Round 7: 1 of 2 accepted. The window went from 4 to 2: {why}"
+    assert a_round(told, changes[1]) == f"Round 7: 1 of 2 accepted. The window went from 2 to 0: {why}"
 
 
 def test_the_rarest_is_told_and_the_sentence_stays_short() -> None:
@@ -129,7 +151,7 @@ def test_the_rarest_is_told_and_the_sentence_stays_short() -> None:
     window = WindowChanged(t_ms=0, step=8, gamma=2, acceptance=0.4, draft_ms=1, verify_ms=6)
     failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
     told = narrator(speculative="draft")
-    assert a_round(told, *evicted) == "Round 7: 1 of 2 kept. Gave up 2 cached blocks to make room."
+    assert a_round(told, *evicted) == "Round 7: 1 of 2 accepted. Gave up 2 cached blocks to make room."
     assert "window" in a_round(told, *evicted, window)
     said = a_round(told, *evicted, window, failure)
     assert said.endswith("Fell back: the draft model failed, the target goes on alone. Its output is not finite.")

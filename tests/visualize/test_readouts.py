@@ -8,7 +8,7 @@ from lab.config import EngineConfig
 from lab.trace.events import Prefilled
 from lab.trace.metrics import measure
 from tests.visualize.conftest import CONFIGS, script
-from visualize.readouts import DASH, Before, difference, labels, rows
+from visualize.readouts import DASH, Before, described, difference, labels, rows
 from visualize.settings import Settings
 
 CONFIG = asdict(EngineConfig())
@@ -75,3 +75,14 @@ def test_what_was_found_is_shown_where_something_could_be() -> None:
     assert rows(measure(events), CONFIG | {"enable_prefix_caching": True})["found"] == ["0", "tok", ""]
     events = [replace(event, cached_tokens=48) if isinstance(event, Prefilled) else event for event in events]
     assert rows(measure(events), CONFIG)["found"][0] == "48"
+
+
+def test_a_runs_settings_are_described_where_they_mattered() -> None:
+    sampling = {"temperature": 0.8, "seed": 7}
+    now = asdict(EngineConfig(paged=True, speculative="draft", num_speculative_tokens=6, early_exit_layer=4))
+    assert described(now, sampling) == (
+        "KV format Native, paged blocks on, speculation Draft, guesses a round 6, temperature 0.8, seed 7"
+    )
+    assert "layers that guess 4" in described(now | {"speculative": "early_exit"}, sampling)
+    assert "guesses" not in described(now | {"speculative": "off"}, sampling)
+    assert "KV cache off" in described(asdict(EngineConfig(kv_cache=False)), sampling)

@@ -47,11 +47,12 @@ TOGGLES = {
 
 @dataclass(frozen=True)
 class Controls:
-    """The inputs in the order of ``Settings``' fields, and the two buttons."""
+    """The inputs in the order of ``Settings``' fields, and the buttons."""
 
     inputs: dict[str, Any]
     run: gr.Button
     stop: gr.Button
+    open: gr.UploadButton
 
     @property
     def values(self) -> list[Any]:
@@ -93,6 +94,7 @@ def build() -> Controls:
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
+        reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
     examples.input(
         fn=None,
         inputs=[examples, inputs["prompt"]],
@@ -108,7 +110,7 @@ def build() -> Controls:
             show_progress="hidden",
             api_visibility="private",
         )
-    return Controls(inputs, run, stop)
+    return Controls(inputs, run, stop, reopen)
 
 
 def to_settings(values: tuple[Any, ...]) -> Settings:

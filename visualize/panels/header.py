@@ -12,9 +12,8 @@ from typing import Any
 
 import gradio as gr
 
-from visualize.panels.look import STATIC
+from visualize import assets
 
-TITLE = "Decode Lab"
 PAGES = {"Lab": "./", "Memory": "memory"}
 """Every page's name and its address, relative to any of them."""
 
@@ -26,16 +25,8 @@ def build(page: str, about: str) -> gr.HTML:
         for name, address in PAGES.items()
     )
     return gr.HTML(
-        f"""
-<header class="lab-header">
-  <h1>{TITLE}</h1>
-  <nav aria-label="Pages">{links}</nav>
-  <p>{about}</p>
-  <span id="device"></span>
-  <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
-</header>
-""",
-        js_on_load=(STATIC / "header.js").read_text("utf-8"),
+        assets.header(about, f'<nav aria-label="Pages">{links}</nav>'),
+        js_on_load=assets.read("header.js"),
         apply_default_css=False,
         elem_id="header",
     )

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from lab.trace.metrics import measure
+from visualize.assets import ABOUT, TITLE
 from visualize.live import Line, LiveRun, Streams, transcript
 from visualize.panels import controls, header, stage
 from visualize.readouts import Before
 from visualize.settings import DEFAULTS, NAMES, from_link
-
-ABOUT = "A language model decoding with nothing hidden: guesses, verdicts, cache, time."
+from visualize.shelf import Shelf
 
 
 def build(load: Callable[[str], Streams]) -> gr.Blocks:
     """The page over engines that ``load`` gives for a model pair's name."""
     line = Line()
+    shelf = Shelf()
     runs: dict[str | None, LiveRun] = {}  # by browser session
 
     def run(request: gr.Request, before: Before | None, *values: Any) -> Iterator[tuple[str, Any]]:
         live = runs[request.session_hash] = LiveRun(line, load, controls.to_settings(values))
+        shelf.put(request.session_hash, live.id, live.events)
         try:
             for text in transcript(live, before):
                 yield text, gr.skip()
@@ -35,7 +38,14 @@ def build(load: Callable[[str], Streams]) -> gr.Blocks:
         if live := runs.get(request.session_hash):
             live.cancelled.set()
 
+    def reopened(path: str, request: gr.Request) -> tuple[str, None]:
+        return shelf.reopen(request.session_hash, Path(path)), None
+
+    def take_away(wanted: list[str]) -> dict[str, str]:
+        return shelf.take_away(wanted)
+
     def leave(request: gr.Request) -> None:
+        shelf.clear(request.session_hash)
         if live := runs.pop(request.session_hash, None):
             live.cancelled.set()
 
@@ -45,19 +55,20 @@ def build(load: Callable[[str], Streams]) -> gr.Blocks:
             gr.Warning(notice, title="About this link")
         return controls.show(settings)
 
-    with gr.Blocks(title=header.TITLE, fill_width=True, analytics_enabled=False) as page:
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header.build("Lab", ABOUT)
         with gr.Row(elem_id="lab"):
             with gr.Column(elem_id="controls"):
                 panel = controls.build()
             with gr.Column(elem_id="view"):
-                view = stage.build()
+                view = stage.build(take_away)
         before = gr.State(None)
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         panel.run.click(
             run, [before, *panel.values], [view, before], concurrency_limit=None, trigger_mode="once", **quiet
         )
         panel.stop.click(stop, queue=False, **quiet)
+        panel.open.upload(reopened, panel.open, [view, before], **quiet)
         gr.on(
             [control.change for control in panel.values],
             fn=None,

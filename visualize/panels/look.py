@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import gradio as gr
-import plotly
 
-from visualize.vocabulary import css_variables
-
-STATIC = Path(__file__).parents[1] / "static"
-PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-"""The plotly.js that belongs to this plotly.py: served from here, so that nothing is fetched from elsewhere."""
+from visualize.assets import PLOTLY, styles
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -43,8 +36,7 @@ def theme() -> gr.themes.Base:
 
 def style() -> str:
     """The pages' style sheets, for the head: Gradio's ``css`` argument would rewrite their rules."""
-    sheets = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("page.css", "memory.css"))
-    return f"<style>{css_variables()}{sheets}</style>"
+    return f"<style>{styles('stage', 'page', 'memory')}</style>"
 
 
 def charts() -> str:

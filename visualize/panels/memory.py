@@ -10,6 +10,7 @@ import gradio as gr
 
 from lab.config import LabError
 from lab.memory.models import Model, find, known
+from visualize.assets import read
 from visualize.calculator import (
     BOUNDS,
     CHOICES,
@@ -23,7 +24,7 @@ from visualize.calculator import (
 )
 from visualize.figures import memory
 from visualize.panels import header
-from visualize.panels.look import STATIC, charts
+from visualize.panels.look import charts
 from visualize.sheet import sheet
 from visualize.text import visible
 
@@ -54,7 +55,7 @@ def build(pages: gr.Blocks) -> None:
         with gr.Column(elem_id="view"):
             view = gr.HTML(
                 value="",
-                html_template=(STATIC / "memory.html").read_text("utf-8"),
+                html_template=read("memory.html"),
                 js_on_load=_script(),
                 head=charts(),
                 apply_default_css=False,
@@ -186,4 +187,4 @@ def _line(answer: dict[str, Any]) -> str:
 
 def _script() -> str:
     setup = {"shells": memory.shells(), "assumed": ASSUMED}
-    return f"const setup = {json.dumps(setup)};\n{(STATIC / 'memory.js').read_text('utf-8')}"
+    return f"const setup = {json.dumps(setup)};\n{read('memory.js')}"

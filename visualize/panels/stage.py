@@ -1,40 +1,23 @@
-"""The right column: one HTML component in which a script draws the transcript of a run.
-
-The template is constant and never mentions the value, because Gradio would evaluate
-what stands in it. Colours and empty figures come with the script and not as a prop,
-because Gradio copies and compares every prop at every update. All text of a run reaches
-the page as text.
-"""
+"""The right column: one HTML component in which a script draws the transcript of a run."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 
 import gradio as gr
 
-from visualize.figures import shells, timing
-from visualize.panels.look import STATIC, charts
-from visualize.readouts import labels
-from visualize.vocabulary import as_json
+from visualize.assets import read, script
+from visualize.panels.look import charts
 
 
-def build() -> gr.HTML:
+def build(take_away: Callable[[list[str]], dict[str, str]]) -> gr.HTML:
+    """The stage. Its script calls ``take_away`` with a run's id and a format."""
     return gr.HTML(
         value="",
-        html_template=(STATIC / "stage.html").read_text(encoding="utf-8"),
-        js_on_load=_script(),
+        html_template=read("stage.html"),
+        js_on_load=script(),
         head=charts(),
         apply_default_css=False,
+        server_functions=[take_away],
         elem_id="stage",
     )
-
-
-def _script() -> str:
-    setup = {
-        "vocabulary": as_json(),
-        "shells": shells(),
-        "rolling": ["rounds", "timing"],
-        "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
-        "readouts": labels(),
-    }
-    return f"const setup = {json.dumps(setup)};\n{(STATIC / 'stage.js').read_text(encoding='utf-8')}"

@@ -14,6 +14,7 @@ element.querySelector("#look").onclick = () => {
   localStorage.setItem(KEPT, look);
 };
 
+/** Change the address. Returns whether that made it another. */
 function address(changes) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {
@@ -21,15 +22,18 @@ function address(changes) {
     else query.set(name, value);
   }
   const text = query.toString();
+  if (text === new URLSearchParams(location.search).toString()) return false;
   history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // whole: Gradio sets a base address
+  return true;
 }
 
 window.decodeLab = {
   address,
-  /** What is at its default is left out. */
+  step: new URLSearchParams(location.search).get("step"), // read before a control that is still being set drops it
+  /** What is at its default is left out; a step is one of other settings. */
   link(names, defaults, values) {
     const plain = (value) => (typeof value === "boolean" ? Number(value) : (value ?? ""));
     const entries = names.map((name, i) => [name, values[i] === defaults[name] ? null : plain(values[i])]);
-    address(Object.fromEntries(entries));
+    if (address(Object.fromEntries(entries))) address({ step: null });
   },
 };

@@ -1,0 +1,187 @@
+"""What watching costs: ``python -m tests.browser.measure``. Prints a table, and with ``--json FILE`` writes it as JSON.
+
+The app runs in a process of its own, a headless Chromium watches it, and both share the
+machine with the engine, as on a laptop. Goals stand beside the figures; none is a test,
+because the machine decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
+
+from app import engine  # before all that imports torch: it leaves a core to the server
+from lab import Run
+from lab.machine import hardware
+from tests.browser.conftest import QUIET, Lab, chromium, serving
+from visualize.settings import Settings
+
+TOKENS = 500
+COUNT = """() => {
+  window.drawn = 0;
+  window.firstToken = 0;
+  const stage = document.querySelector(".stage");
+  let instant = stage.dataset.seq;
+  new MutationObserver(() => {
+    window.drawn += stage.dataset.seq !== instant; // what shows no other instant is no frame
+    instant = stage.dataset.seq;
+    window.firstToken ||= document.querySelector(".token:not(.prompt)") ? performance.now() : 0;
+  }).observe(stage, { attributes: true, attributeFilter: ["data-seq"] });
+}"""
+
+
+class Watch:
+    """Pages of one app, with the browser's own counters."""
+
+    def __init__(self, browser: Browser, server: str) -> None:
+        self._browser, self._server = browser, server
+
+    def open(self, **link: Any) -> tuple[Lab, CDPSession]:
+        page: Page = self._browser.new_page(viewport={"width": 1280, "height": 720})
+        lab = Lab(page, self._server).open(seed=3, **link)
+        return lab, page.context.new_cdp_session(page)
+
+
+def live(watch: Watch) -> dict[str, float]:
+    """Instants shown and bytes received a second while a run goes on, and how late the first token is."""
+    lab, devtools = watch.open(max_tokens=TOKENS, speculation="off")
+    received = [0]
+    devtools.on("Network.dataReceived", lambda event: received.__setitem__(0, received[0] + event["dataLength"]))
+    devtools.send("Network.enable")
+    lab.run()  # the first run loads the models
+    lab.finish()
+    lab.page.evaluate(COUNT)
+    lab.page.reload()
+    lab.ready()
+    lab.page.evaluate(COUNT)
+    received[0] = 0
+    clicked = lab.page.evaluate("() => { document.querySelector('#run').click(); return performance.now(); }")
+    lab.page.wait_for_selector("body.running")
+    began = time.monotonic()
+    lab.page.wait_for_selector("body:not(.running)", timeout=120_000)
+    seconds = time.monotonic() - began
+    drawn, shown = lab.page.evaluate("[window.drawn, window.firstToken]")
+    with tempfile.TemporaryDirectory() as folder:
+        had = Run.load(lab.save("json", Path(folder))).metrics.ttft_ms
+    lab.page.close()
+    return {
+        "live_frames_per_second": drawn / seconds,
+        "live_bytes_per_second": received[0] / seconds,
+        "first_token_shown_ms": shown - clicked,
+        "first_token_late_ms": shown - clicked - had,
+    }
+
+
+def player(watch: Watch) -> dict[str, float]:
+    """Instants shown a second while a finished run plays at its true speed, plain and speculative."""
+    figures = {}
+    for speculation in ("off", "draft"):
+        lab, _ = watch.open(max_tokens=TOKENS, speculation=speculation)
+        lab.run()
+        lab.finish()
+        lab.page.evaluate(COUNT)
+        lab.page.select_option(".speed", label="true speed")
+        lab.page.click("[data-do=first]")
+        lab.wait_for_instant(0)
+        lab.page.evaluate("window.drawn = 0")
+        began = time.monotonic()
+        lab.page.click("[data-do=play]")
+        lab.page.wait_for_selector(f".stage[data-seq='{lab.page.get_attribute('.bar', 'max')}']", timeout=120_000)
+        figures[f"player_frames_per_second_{speculation}"] = lab.page.evaluate("window.drawn") / (
+            time.monotonic() - began
+        )
+        lab.page.close()
+    return figures
+
+
+def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
+    """Tokens a second of the same run without and with a browser that watches, in turns."""
+    settings = Settings(seed=3, max_tokens=TOKENS)
+    config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size)
+
+    def alone() -> float:
+        run = engine(settings.pair).generate(settings.prompt, config, settings.sampling())
+        return run.metrics.tokens_per_second
+
+    def watched() -> float:
+        lab, _ = watch.open(max_tokens=TOKENS)
+        lab.run()
+        lab.finish(120)
+        with tempfile.TemporaryDirectory() as folder:
+            speed = Run.load(lab.save("json", Path(folder))).metrics.tokens_per_second
+        lab.page.close()
+        return speed
+
+    alone(), watched()
+    ratios = [alone() / watched() - 1 for _ in range(pairs)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    return {"slow_down": statistics.median(ratios), "slow_down_q1": low, "slow_down_q3": high}
+
+
+def memory(watch: Watch, runs: int) -> dict[str, float]:
+    """What the page holds after a few runs, and after many more."""
+    lab, devtools = watch.open(max_tokens=200)
+    devtools.send("Performance.enable")
+    figures = {}
+    for done in range(1, runs + 1):
+        lab.run()
+        lab.finish()
+        if done in (3, runs):
+            devtools.send("HeapProfiler.collectGarbage")
+            counted = {entry["name"]: entry["value"] for entry in devtools.send("Performance.getMetrics")["metrics"]}
+            figures[f"heap_mb_after_{done}"] = counted["JSHeapUsedSize"] / 1e6
+            figures[f"nodes_after_{done}"] = counted["Nodes"]
+            figures[f"listeners_after_{done}"] = counted["JSEventListeners"]
+    lab.page.close()
+    return figures
+
+
+GOALS = {
+    "live_frames_per_second": "at least 10",
+    "first_token_late_ms": "at most 300",
+    "player_frames_per_second_off": "at least 30",
+    "player_frames_per_second_draft": "at least 30",
+    "slow_down": "at most 0.05",
+}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write the figures there")
+    parser.add_argument("--pairs", type=int, default=5, help="comparisons of an engine that is watched or not")
+    parser.add_argument("--runs", type=int, default=20, help="runs in a row whose memory is measured")
+    parser.add_argument("--only", nargs="*", choices=("live", "player", "slow_down", "memory"), help="not all of it")
+    options = parser.parse_args(arguments)
+    parts: dict[str, Callable[[Watch], dict[str, float]]] = {
+        "live": live,
+        "player": player,
+        "slow_down": lambda watch: slow_down(watch, options.pairs),
+        "memory": lambda watch: memory(watch, options.runs),
+    }
+    figures: dict[str, float] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(Path(folder) / "log.txt") as server,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(QUIET))
+        for name in options.only or parts:
+            figures |= parts[name](Watch(browser, server))
+        browser.close()
+    for name, value in figures.items():
+        print(f"{name:32} {value:12.3f}   {GOALS.get(name, '')}")
+    if options.json:
+        record = {"machine": hardware("cpu"), "tokens": TOKENS, "figures": figures, "goals": GOALS}
+        options.json.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""The player: any instant of a run by hand or by time, the same one everywhere, and nothing asked of the server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from lab import Run
+from tests.browser.conftest import Lab
+from visualize.frames import Frame, Reducer
+from visualize.picture import Picture
+
+Visit = Callable[..., Lab]
+LINK = {"seed": 3, "max_tokens": 40}
+
+
+def finished(visit: Visit, **context: Any) -> Lab:
+    lab = visit(**context).open(**LINK)
+    lab.run()
+    lab.finish()
+    return lab
+
+
+def frames_of(lab: Lab, folder: Path) -> list[Frame]:
+    """The frames of the run on the stage, made anew from its file."""
+    return Reducer().feed(Run.load(lab.save("json", folder)).events)
+
+
+def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
+    """The stage shows what the frames up to ``seq`` say: text, charts, numbers and sentence."""
+    lab.wait_for_instant(seq)
+    picture = Picture()
+    for frame in frames[: seq + 1]:
+        picture.apply(frame)
+    seen = lab.seen()
+    words = [*picture.head["prompt"], *(token["text"] for token in picture.tokens)]
+    assert seen["text"].replace("\u2009", "") == "|".join(word.lstrip(" ") for word in words)
+    assert seen["say"] == picture.say
+    for name, columns in picture.columns.items():
+        drawn = list(seen[name].values())
+        assert drawn == [sum(y is not None for y in trace["y"]) for trace in columns], name
+    shown = {name: value for name, value in seen["numbers"].items() if name in picture.readouts}
+    assert shown == {name: row[0] for name, row in picture.readouts.items()}
+    assert lab.page.inner_text("[data-chart=blocks] .caption") == picture.captions["blocks"]
+
+
+def test_every_key_and_the_bar_move_everything_at_once(visit: Visit, tmp_path: Path) -> None:
+    lab = finished(visit)
+    frames = frames_of(lab, tmp_path)
+    last = len(frames) - 1
+    assert_shows(lab, frames, last)
+    asked = []
+    lab.page.on("request", lambda request: asked.append(request.url))
+    lab.page.keyboard.press("Home")
+    assert_shows(lab, frames, 0)
+    for seq in (1, 2, 3):
+        lab.page.keyboard.press("ArrowRight")
+        assert_shows(lab, frames, seq)
+    lab.page.keyboard.press("End")
+    lab.page.keyboard.press("ArrowLeft")
+    assert_shows(lab, frames, last - 1)
+    for seq in (last // 2, last // 4, last - 3):
+        lab.page.locator(".bar").fill(str(seq))
+        assert_shows(lab, frames, seq)
+    lab.page.locator(".bar").press("ArrowLeft")
+    assert_shows(lab, frames, last - 4)
+    lab.page.click("[data-do=on]")
+    assert_shows(lab, frames, last - 3)
+    assert asked == []
+
+
+def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Path) -> None:
+    lab = finished(visit)
+    times = [frame["t_ms"] for frame in frames_of(lab, tmp_path)]
+    last = len(times) - 1
+    lab.page.select_option(".speed", label="1/20")
+    lab.page.keyboard.press("Home")
+    lab.wait_for_instant(0)
+    began, steps = time.monotonic(), []
+    lab.page.keyboard.press("Space")
+    while lab.instant < 7 and time.monotonic() - began < 20:
+        steps.append(lab.instant)
+        lab.page.wait_for_timeout(10)
+    passed = 1000 * (time.monotonic() - began) / 20
+    lab.page.keyboard.press("Space")
+    assert times[7] - 3 < passed < times[7] + 75, "a twentieth of the speed, but for the time it takes to draw and look"
+    assert steps == sorted(steps)
+    assert len(set(steps)) >= 4
+    lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
+    paused = lab.instant
+    assert paused < last
+    lab.page.wait_for_timeout(200)
+    assert lab.instant == paused
+
+    lab.page.select_option(".speed", label="true speed")
+    lab.page.locator(".bar").fill("6")
+    lab.wait_for_instant(6)
+    lab.page.keyboard.press("l")
+    lab.page.wait_for_selector("[data-do=loop][aria-pressed=true]")
+    for seq in (5, 6, 5):
+        lab.wait_for_instant(seq)
+    lab.page.keyboard.press("ArrowRight")
+    for seq in (6, 7):
+        lab.wait_for_instant(seq)
+    lab.page.keyboard.press("l")
+    lab.wait_for_instant(7)
+    lab.page.wait_for_timeout(800)
+    assert lab.instant == 7
+    lab.page.keyboard.press("Space")
+    lab.wait_for_instant(last)
+
+
+def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
+    lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
+    live = lab.page.locator("[data-do=live]")
+    lab.run()
+    lab.wait_for_tokens(10)
+    assert not live.is_visible()
+    lab.page.locator(".story h2").click()  # away from the Run button
+    lab.page.keyboard.press("ArrowLeft")
+    lab.page.wait_for_selector("[data-do=live].offered")
+    there = lab.instant
+    seen = lab.seen()
+    lab.page.wait_for_timeout(600)
+    assert lab.running
+    assert lab.instant == there
+    assert lab.seen() == seen
+    assert int(lab.page.get_attribute(".bar", "max")) > there + 2
+    live.click()
+    lab.page.wait_for_function("there => Number(document.querySelector('.stage').dataset.seq) > there + 2", arg=there)
+    lab.wait_for_tokens(sum(lab.seen()["tokens"].values()) + 5)
+    lab.page.keyboard.press("Escape")
+    lab.page.wait_for_selector("body:not(.running)")
+    assert lab.seen()["say"].endswith("you stopped it.")
+
+
+def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
+    lab = finished(visit)
+    assert "step" not in parse_qs(urlsplit(lab.page.url).query)
+    lab.page.locator(".bar").fill("9")
+    lab.wait_for_instant(9)
+    lab.page.wait_for_function("location.search.includes('step=7')")  # the head and the admission come before step 0
+    seen, link = lab.seen(), lab.page.url
+    lab.toggle("paged")  # the step was one of other settings
+    lab.page.wait_for_function("location.search.includes('paged=0') && !location.search.includes('step')")
+    lab.page.close()
+    other = visit()
+    other.page.goto(f"{link}&run=1")
+    other.ready()
+    other.wait_for_instant(9)
+    other.finish()
+    again = other.seen()
+    for name in ("text", "say", "rounds", "blocks"):
+        assert again[name] == seen[name]
+    assert other.instant == 9
+    other.run()
+    other.finish()
+    assert other.seen()["say"].startswith("Finished")
+    other.page.wait_for_function("!location.search.includes('step')")
+
+
+def test_every_button_has_a_word_and_a_thumb_finds_it(visit: Visit) -> None:
+    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, reduced_motion="reduce")
+    lab.open(**LINK)
+    for button in lab.page.locator("[data-do]").all():
+        assert button.get_attribute("aria-label")
+        assert button.is_disabled()
+    lab.run()
+    lab.finish()
+    boxes = [button.bounding_box() for button in lab.page.locator(".transport .buttons button").all()]
+    assert min(min(box["width"], box["height"]) for box in boxes) >= 40
+    lab.page.tap("[data-do=first]")
+    lab.wait_for_instant(0)
+    lab.page.tap("[data-do=on]")
+    lab.wait_for_instant(1)
+    assert lab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,102 @@
+"""A run taken away: opened again on the page, and played from a file with no server and no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Browser
+
+from lab import Run
+from tests.browser.conftest import Lab
+from visualize.shelf import MAX_RUN_FILE
+
+Visit = Callable[..., Lab]
+HOSTILE = (
+    "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>${window.pwned=1}\u202e 👩‍👩‍👧 "
+    + "a" * 300
+)
+
+
+def test_an_exported_page_opens_from_disk_without_a_network_and_plays(
+    visit: Visit, browser: Browser, tmp_path: Path
+) -> None:
+    lab = visit().open(prompt=HOSTILE, max_tokens=40, seed=3)
+    lab.run()
+    lab.finish()
+    end = lab.seen()
+    file = lab.save("html", tmp_path)
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
+    page, complaints = context.new_page(), []
+    page.on(
+        "console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None
+    )
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.append(request.url) if request.url != file.as_uri() else None)
+    page.goto(file.as_uri())
+    own = Lab(page, "")
+    own.wait_for_instant(lab.instant)
+    seen = own.seen()
+    for name in ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say"):
+        assert seen[name] == end[name], name
+    assert "recorded on cpu" in page.inner_text(".notice")
+    assert not page.is_visible(".save")
+    page.keyboard.press("Home")
+    own.wait_for_instant(0)
+    page.keyboard.press("Space")
+    until = time.monotonic() + 10
+    while own.instant < 3 and time.monotonic() < until:  # the page's policy allows no wait_for_function
+        page.wait_for_timeout(20)
+    assert own.instant >= 3
+    page.hover(".token >> nth=1")
+    for chart in ("rounds", "timing", "blocks"):
+        box = page.locator(f"[data-chart={chart}] .plot").bounding_box()
+        page.mouse.move(box["x"] + box["width"] * 0.22, box["y"] + box["height"] * 0.8)
+        page.wait_for_timeout(60)
+    assert page.evaluate("window.pwned") is None
+    assert page.query_selector(".stage img") is None
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    context.close()
+    assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
+
+
+def test_a_run_is_opened_again_and_no_bad_file_costs_anything(visit: Visit, tmp_path: Path) -> None:
+    lab = visit().open(max_tokens=40, seed=3)
+    lab.run()
+    lab.finish()
+    end = lab.seen()
+    file = lab.save("json", tmp_path)
+    run = Run.load(file)
+    assert lab.save("csv", tmp_path).read_text("utf-8").count("\n") == end["pass"] + 2  # its head and the prefill
+
+    damaged = tmp_path / "damaged.json"
+    for text in ("no JSON", '{"format": "other"}', run.to_json()[:5000]):
+        damaged.write_text(text, "utf-8")
+        lab.reopen(damaged)
+        lab.page.wait_for_selector(".say.problem")
+        assert "not a run's file" in lab.seen()["say"]
+        assert lab.seen()["text"] == end["text"]
+        lab.page.click("[data-do=first]")
+        lab.page.click("[data-do=last]")
+        lab.page.wait_for_selector(".say:not(.problem)")
+
+    large = tmp_path / "large.json"
+    large.write_bytes(b" " * (MAX_RUN_FILE + 1))
+    lab.reopen(large)
+    lab.page.wait_for_selector(".toast-body")
+    assert "exceed the maximum allowed size of 20" in lab.page.inner_text(".toast-wrap")
+    assert lab.seen()["text"] == end["text"]
+
+    other = visit().open()
+    other.reopen(file)
+    other.page.wait_for_selector(".notice:has-text('recorded on cpu')")
+    other.finish()
+    again = other.seen()
+    for name in ("text", "tokens", "numbers", "rounds", "blocks", "timing", "say"):
+        assert again[name] == end[name], name
+    assert "recorded on cpu" in other.page.inner_text("#device")
+    assert Run.load(other.save("json", tmp_path)).events == run.events
+    other.page.keyboard.press("Home")
+    other.page.wait_for_timeout(400)
+    assert "step" not in other.page.url

@@ -1,0 +1,174 @@
+"""A run as JSON, CSV and a page of its own: nothing lost, and hostile text stays text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from lab.config import EngineConfig
+from lab.trace.events import BlockStored, Event, Judged, StepTimed
+from lab.trace.recorder import Run, RunFileError
+from tests.visualize.conftest import CONFIGS, script
+from tests.visualize.test_text import HOSTILE
+from visualize.frames import Reducer
+from visualize.picture import Picture
+from visualize.shelf import Shelf
+from visualize.takeaway import COLUMNS, FORMATS, numbers, page
+from visualize.transcript import recorded
+
+
+class Scripts(HTMLParser):
+    """What a browser would take for scripts, and every tag it would see."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.scripts: list[str] = []
+        self.tags: list[str] = []
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside = tag == "script"
+        self.scripts += [""] if self._inside else []
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self._inside:
+            self.scripts[-1] += data
+
+
+def shown(transcript: str) -> Picture:
+    picture = Picture()
+    for text in transcript.splitlines()[1:]:
+        picture.apply(json.loads(text))
+    return picture
+
+
+def test_numbers_are_one_row_a_step_and_add_up(events: list[Event]) -> None:
+    rows = list(csv.DictReader(io.StringIO(numbers(Run(events)))))
+    steps = [event for event in events if isinstance(event, StepTimed)]
+    assert tuple(rows[0]) == COLUMNS
+    assert [float(row["verify_ms"]) for row in rows] == [step.verify_ms for step in steps]
+    assert [int(row["kv_used_bytes"]) for row in rows] == [step.kv_used_bytes for step in steps]
+    assert sum(int(row["committed"]) for row in rows) == Run(events).metrics.generated_tokens
+    verdicts = [event for event in events if isinstance(event, Judged)]
+    assert sum(int(row["judged"]) for row in rows) == len(verdicts)
+    assert sum(int(row["accepted"]) for row in rows) == sum(verdict.accepted for verdict in verdicts)
+
+
+def test_numbers_hold_no_text_that_a_spreadsheet_could_run() -> None:
+    hostile = "=HYPERLINK(1)"
+    text = numbers(Run(script(CONFIGS["speculative"], max_tokens=8, words=[hostile], others=[hostile])))
+    assert "HYPERLINK" not in text
+
+
+def test_a_recorded_run_shows_the_same_and_says_where_it_was_recorded(events: list[Event]) -> None:
+    far = [replace(events[0], device="cuda:0"), *events[1:]]
+    picture = shown(recorded(Run(far), "x"))
+    live = Picture()
+    for frame in Reducer().feed(events):
+        live.apply(frame)
+    assert "recorded on cuda:0" in picture.notice
+    assert "recorded" not in live.notice
+    assert picture.head["recorded"]
+    assert "seed 3" in picture.compared
+    for name in ("tokens", "columns", "readouts", "say"):
+        assert getattr(picture, name) == getattr(live, name)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_text_does_not_leave_its_place_in_an_exported_page(hostile: str) -> None:
+    events = script(EngineConfig(speculative="draft"), max_tokens=8, words=[hostile], others=[hostile])
+    events[0] = replace(events[0], prompt_pieces=(hostile,), target=hostile, device=hostile)
+    calm, text = Scripts(page(Run(script(CONFIGS["speculative"], max_tokens=8)))), page(Run(events))
+    text.encode("utf-8")
+    seen = Scripts(text)
+    assert seen.tags == calm.tags
+    assert len(seen.scripts) == 3
+    assert seen.scripts[1:] == calm.scripts[1:]
+    assert {token["text"] for token in shown(seen.scripts[0]).tokens} == {
+        token["text"] for frame in Reducer().feed(events) for token in frame.get("tokens", [])
+    }
+
+
+def test_an_exported_page_may_ask_for_nothing() -> None:
+    text = page(Run(script(CONFIGS["plain"], max_tokens=3)))
+    assert "default-src 'none'" in text
+    own = text.replace(Scripts(text).scripts[1], "")  # plotly.js names addresses, and may not use them
+    assert not re.search(r"""(src|href)=["']|url\(|@import|https?://""", own)
+
+
+def contradictory() -> list[tuple[str, list[Event]]]:
+    events = script(CONFIGS["speculative"], max_tokens=8)
+    at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed))
+    orphan = BlockStored(t_ms=1.0, block=99, owner=0, index=0)
+    alone = Judged(t_ms=1.0, step=1, position=5, token_id=1, p=0.5, q=0.5, u=None, accepted=True)
+    bare = replace(events[0], config={})
+    return [
+        ("a block nobody has", [*events[:at], orphan, *events[at:]]),
+        ("a verdict on nothing", [*events[:at], alone, *events[at:]]),
+        ("a run without settings", [bare, *events[1:]]),
+    ]
+
+
+@pytest.mark.parametrize(("what", "events"), contradictory())
+def test_a_run_that_contradicts_itself_is_a_sentence(what: str, events: list[Event]) -> None:
+    with pytest.raises(RunFileError, match="contradict each other"):
+        recorded(Run(events), "x")
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def put(shelf: Shelf, tmp_path: Path, text: str) -> tuple[str, dict[str, str]]:
+    """Open a file with this text. Returns the run's id and the transcript's last record."""
+    path = tmp_path / "run.json"
+    path.write_text(text, "utf-8")
+    lines = shelf.reopen("me", path).splitlines()
+    assert not path.exists()
+    return json.loads(lines[0])["run"], json.loads(lines[-1])
+
+
+def test_what_was_taken_away_can_be_opened_again(shelf: Shelf, tmp_path: Path) -> None:
+    events = script(CONFIGS["all"])
+    shelf.put("me", "one", events)
+    file = shelf.take_away(["one", "json"])
+    id, last = put(shelf, tmp_path, file["text"])
+    assert last["finished"]["reason"] == "length"
+    again = shelf.take_away([id, "json"])
+    assert again["text"] == file["text"]
+    for form in FORMATS:
+        assert shelf.take_away([id, form])["text"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 3, "events": [{}]}'])
+def test_a_file_that_is_no_run_is_a_sentence_and_loses_nothing(shelf: Shelf, tmp_path: Path, text: str) -> None:
+    shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
+    _, last = put(shelf, tmp_path, text)
+    assert "run.json is" in last["problem"]
+    assert "text" in shelf.take_away(["one", "json"])
+
+
+def test_a_run_is_no_longer_there_when_its_visitor_has_left(shelf: Shelf) -> None:
+    shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
+    shelf.put("you", "two", script(CONFIGS["plain"], max_tokens=3))
+    shelf.clear("me")
+    assert "Run it again" in shelf.take_away(["one", "json"])["problem"]
+    assert "text" in shelf.take_away(["two", "json"])
+
+
+@pytest.mark.parametrize("wanted", [[], ["one"], ["one", "exe"], None, {"a": 1}, 3])
+def test_a_senseless_wish_is_a_sentence(shelf: Shelf, wanted: object) -> None:
+    assert "can be taken away as json, csv, html" in shelf.take_away(wanted)["problem"]

@@ -1,0 +1,64 @@
+"""The pages' files, put together: the same stage for the lab's page and for an exported one.
+
+All text of a run reaches a page as text: the template is constant, and what is drawn goes
+through ``textContent``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import plotly
+
+from visualize.figures import shells, timing
+from visualize.readouts import labels
+from visualize.vocabulary import as_json, css_variables
+
+STATIC = Path(__file__).parent / "static"
+PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+"""The plotly.js that belongs to this plotly.py: taken from here, so that nothing is fetched from elsewhere."""
+PARTS = ("picture", "stage", "text", "charts", "player", "page")
+"""The script's parts, in their order."""
+
+TITLE = "Decode Lab"
+ABOUT = "A language model decoding with nothing hidden: guesses, verdicts, cache, time."
+
+
+def header(about: str, links: str = "") -> str:
+    """What stands at the top of every page; ``header.js`` brings it to life."""
+    return f"""
+<header class="lab-header">
+  <h1>{TITLE}</h1>
+  {links}
+  <p>{about}</p>
+  <span id="device"></span>
+  <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
+</header>
+"""
+
+
+def script() -> str:
+    """The body of a function of (element, props, server, watch) that brings ``stage.html`` to life.
+
+    Colours and empty figures come with it and not as a prop, because Gradio copies and compares every
+    prop at every update.
+    """
+    setup = {
+        "vocabulary": as_json(),
+        "shells": shells(),
+        "rolling": ["rounds", "timing"],
+        "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
+        "readouts": labels(),
+    }
+    return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in PARTS)])
+
+
+def styles(*names: str) -> str:
+    """The style sheets of those names, with the colours of states before them."""
+    return css_variables() + "".join(read(f"{name}.css") for name in names)
+
+
+def read(name: str) -> str:
+    """A file of ``static/``. No template of it mentions a value, because Gradio would evaluate what stands there."""
+    return (STATIC / name).read_text(encoding="utf-8")

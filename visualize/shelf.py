@@ -1,0 +1,74 @@
+"""The runs that visitors have on their stages: to be taken away, and opened again from a file."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.config import LabError
+from lab.trace.events import Event
+from lab.trace.recorder import Run
+from visualize.takeaway import FORMATS
+from visualize.transcript import line, recorded
+
+MAX_RUN_FILE = 20 * 2**20
+"""Bytes of a file that a visitor may open. A run of 1,000 tokens, the most that the page offers, has about 1 MB."""
+NAME = "decode-lab-run"
+
+
+class Shelf:
+    """By visitor, the last run and the last opened one; each gets at it by its id, which nobody can guess."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[str | None, dict[str, Sequence[Event]]] = {}
+
+    def put(self, visitor: str | None, id: str, events: Sequence[Event]) -> None:
+        """Keep a run, which may still grow. Of a visitor's runs the last two are kept: while one waits for its turn the
+        one before is still shown."""
+        with self._lock:
+            runs = self._runs.get(visitor, {}) | {id: events}
+            self._runs[visitor] = dict(list(runs.items())[-2:])
+
+    def clear(self, visitor: str | None) -> None:
+        """A visitor has left."""
+        with self._lock:
+            self._runs.pop(visitor, None)
+
+    def take_away(self, wanted: list[str]) -> dict[str, str]:
+        """A file of a run.
+
+        Args:
+            wanted: the run's id, and one of ``FORMATS``.
+
+        Returns:
+            ``name``, ``type`` and ``text`` of the file, or a ``problem`` in a sentence.
+        """
+        try:
+            id, form = map(str, wanted)
+            kind, write = FORMATS[form]
+        except (KeyError, TypeError, ValueError):
+            return {"problem": f"A run can be taken away as {', '.join(FORMATS)}."}
+        with self._lock:
+            events = next((runs[id] for runs in self._runs.values() if id in runs), None)
+        if not events:
+            return {"problem": "The server no longer has this run. Run it again, then save it."}
+        try:
+            return {"name": f"{NAME}-{id[:8]}.{form}", "type": kind, "text": write(Run(events))}
+        except LabError as error:
+            return {"problem": str(error)}
+
+    def reopen(self, visitor: str | None, path: Path) -> str:
+        """The transcript of the run in an uploaded file, or of a ``problem``. The file is removed."""
+        id = uuid.uuid4().hex
+        try:
+            run = Run.load(path)
+            text = recorded(run, id)
+        except LabError as error:
+            return line({"run": id}) + line({"problem": str(error)})
+        finally:
+            path.unlink(missing_ok=True)
+        self.put(visitor, id, run.events)
+        return text

@@ -1,0 +1,70 @@
+// The charts: Plotly redraws those whose columns have changed.
+
+const { rolling, parts } = setup;
+const narrow = window.matchMedia("(max-width: 820px)");
+const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
+const dirty = new Set();
+let pans = 0; // what a person panned and zoomed is kept until this changes
+
+const look = () => (body.classList.contains("dark") ? "dark" : "light");
+
+function drawParts() {
+  const colours = parts[look()];
+  $(".parts").replaceChildren(
+    ...Object.entries(colours).map(([part, colour]) => {
+      const item = make("span", part === "speed" ? "part line" : "part", part === "speed" ? "tok/s" : part);
+      item.style.setProperty("--part", colour);
+      return item;
+    }),
+  );
+}
+
+for (const name of charts) {
+  const button = make("button", "", $(`[data-chart=${name}] h2`).textContent);
+  button.type = "button";
+  button.onclick = () => choose(name);
+  button.dataset.for = name;
+  $(".choose").append(button);
+}
+
+/** On a phone one chart is shown at a time. */
+function choose(name) {
+  for (const button of $(".choose").children) button.setAttribute("aria-pressed", String(button.dataset.for === name));
+  for (const other of charts) $(`[data-chart=${other}]`).classList.toggle("chosen", other === name);
+  charts.forEach((chart) => dirty.add(chart));
+  draw();
+}
+
+/** Redraw what is dirty. While the picture is ``moving`` only the rows in view are drawn. While it ``plays``, only the
+    chart that has waited longest: three at once would be more than a browser can do thirty times a second. */
+function drawCharts({ columns, layouts }, moving, plays) {
+  for (const name of dirty) {
+    dirty.delete(name);
+    const plot = $(`[data-chart=${name}] .plot`);
+    if (narrow.matches && !plot.parentElement.classList.contains("chosen")) continue;
+    const shell = shells[name][look()];
+    const layout = structuredClone(shell.layout);
+    for (const [path, value] of Object.entries(layouts[name])) {
+      const [axis, key] = path.split(".");
+      layout[axis][key] = value;
+    }
+    layout.uirevision = pans;
+    const first = moving && rolling.includes(name) ? layout.xaxis.range[0] : -Infinity;
+    Plotly.react(plot, shell.data.map((trace, i) => filled(trace, columns[name][i], first)), layout, CONFIG);
+    if (plays) return;
+  }
+}
+
+narrow.addEventListener("change", () => {
+  charts.forEach((name) => dirty.add(name));
+  schedule();
+});
+
+/** A trace with its rows: those that have a y, and none left of ``first``. */
+function filled(trace, values, first) {
+  const kept = (_, row) => values.y[row] !== null && values.x[row] >= first - 1;
+  const { color, pattern, ...rest } = Object.fromEntries(Object.entries(values).map(([column, list]) => [column, list.filter(kept)]));
+  const marker = { ...trace.marker, ...(color && { color }) };
+  if (pattern) marker.pattern = { ...marker.pattern, shape: pattern };
+  return { ...trace, ...rest, marker };
+}

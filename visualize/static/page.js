@@ -1,0 +1,47 @@
+// What surrounds the stage: light and dark, keys, and taking a run away. Last, it begins.
+
+let worn = look();
+new MutationObserver(() => {
+  if (look() === worn) return;
+  worn = look();
+  drawParts();
+  charts.forEach((name) => dirty.add(name));
+  schedule();
+}).observe(body, { attributes: true, attributeFilter: ["class"] });
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    document.querySelector("#run")?.click();
+  } else if (event.key === "Escape" && run.running) {
+    document.querySelector("#stop")?.click();
+  }
+});
+
+/** A link may ask for the run itself, once the controls stand as it says. */
+if (new URLSearchParams(location.search).get("run") === "1") {
+  const press = () => document.querySelector("#run")?.click();
+  if (body.dataset.ready) press();
+  else new MutationObserver((_, observer) => (observer.disconnect(), press())).observe(body, { attributeFilter: ["data-ready"] });
+}
+
+// -- taking a run away -------------------------------------------------------------------------------
+
+$(".save").hidden = !server;
+for (const button of element.querySelectorAll("[data-save]")) {
+  button.onclick = async () => {
+    $(".save").open = false;
+    const { problem, name, type, text } = await server.take_away([picture.id, button.dataset.save]);
+    if (problem) return sayNow(problem, true);
+    const link = make("a");
+    link.download = name;
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+}
+
+drawParts();
+choose(charts[0]);
+watch("value", () => read(props.value ?? ""));
+read(props.value ?? "");

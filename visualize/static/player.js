@@ -1,0 +1,166 @@
+// The player: which instant of the run is shown. The run itself moves it on as long as it is followed; else
+// time does, slowed down, or a person. No frame of it asks the server for anything.
+
+const bar = $(".bar");
+const speed = $(".speed");
+const buttons = Object.fromEntries([...element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]));
+const HALF = 700; // the least milliseconds for which a looped round is shown before it and after it: nothing flickers
+
+/** following: the newest frame as it comes · playing: frame after frame, in the run's own time times the speed ·
+    looping: one frame, before and after · still */
+let mode = "following";
+let held = false; // a person moved it last
+let looped = 0;
+let clock = 0; // playing: milliseconds of the run; looping: milliseconds that have passed
+let ticked = 0;
+let ticking = 0;
+
+const moving = () => mode === "playing" || (mode === "following" && run.running);
+
+/** A new run is followed from its beginning. */
+function rewind() {
+  enter("following");
+  held = false;
+  pans += 1;
+}
+
+/** New frames have come. */
+function follow() {
+  if (mode !== "following") return;
+  move(picture.last);
+  const beyond = picture.frames.findIndex(({ step, finished }) => step > wanted || finished);
+  if (wanted === null || beyond < 1 || picture.head.recorded) return;
+  wanted = null;
+  go(beyond - 1);
+}
+
+/** Show a frame. ``byHand``: a person asked for it, so its sentence waits for nothing. */
+function move(seq, byHand = false) {
+  const from = picture.at;
+  held = byHand;
+  for (const name of picture.go(seq)) dirty.add(name);
+  const end = picture.frame?.finished;
+  if (byHand || picture.at < from || end) {
+    if (picture.at !== from || byHand) sayNow(picture.say, end?.reason === "error");
+  } else {
+    for (const frame of picture.frames.slice(from + 1, picture.at + 1)) if (frame.say) say(frame.say, frame.linger);
+  }
+  schedule();
+}
+
+/** A person moves to a frame. */
+function go(seq) {
+  const to = Math.min(Math.max(seq, 0), picture.last);
+  if (mode === "looping") [looped, clock] = [Math.max(to, 1), HALF];
+  else enter("still");
+  pans += 1;
+  move(to, true);
+  remember();
+}
+
+function enter(next) {
+  cancelAnimationFrame(ticking);
+  mode = next;
+  charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
+  if (mode === "playing" || mode === "looping") {
+    ticked = performance.now();
+    clock = mode === "playing" ? picture.frame.t_ms : 0;
+    ticking = requestAnimationFrame(tick);
+  }
+  remember();
+  schedule();
+}
+
+function tick(now) {
+  const passed = Math.max(0, now - ticked);
+  ticked = now;
+  ticking = requestAnimationFrame(tick);
+  const { frames } = picture;
+  if (mode === "looping") {
+    clock += passed;
+    const half = Math.max(HALF, (frames[looped].t_ms - frames[looped - 1].t_ms) / speed.value);
+    const to = clock % (2 * half) < half ? looped - 1 : looped;
+    if (to !== picture.at) move(to, true);
+    return;
+  }
+  clock += passed * speed.value;
+  let to = picture.at;
+  while (to < picture.last && frames[to + 1].t_ms <= clock) to += 1;
+  if (to !== picture.at) move(to);
+  if (to < picture.last) return;
+  clock = Math.min(clock, frames[to].t_ms); // it waits for the run
+  if (!run.running) enter("still");
+}
+
+const actions = {
+  first: () => go(0),
+  back: () => go((mode === "looping" ? looped : picture.at) - 1),
+  on: () => go((mode === "looping" ? looped : picture.at) + 1),
+  last: () => (run.running ? actions.live() : go(picture.last)),
+  live() {
+    enter("following");
+    move(picture.last, true);
+    held = false;
+  },
+  play() {
+    if (mode === "playing" || mode === "looping" || moving()) return enter("still");
+    if (picture.at === picture.last && !run.running) move(0, true);
+    enter("playing");
+  },
+  loop() {
+    if (mode === "looping") return go(looped), enter("still");
+    looped = Math.max(1, picture.at);
+    enter("looping");
+  },
+};
+
+for (const [name, button] of Object.entries(buttons)) button.onclick = () => actions[name]();
+bar.addEventListener("input", () => go(Number(bar.value)));
+
+const KEYS = { " ": "play", ArrowLeft: "back", ArrowRight: "on", Home: "first", End: "last", l: "loop" };
+document.addEventListener("keydown", (event) => {
+  const { key, target } = event;
+  const action = KEYS[key];
+  if (!action || !element.offsetParent || buttons.play.disabled || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (target !== bar && target.closest("input, textarea, select, [contenteditable]")) return;
+  if (key === " " ? target.closest("button, summary") : target.closest(".text")) return; // those have their own use for it
+  event.preventDefault();
+  actions[action]();
+});
+
+function drawControls() {
+  const { frame, last, at, steps } = picture;
+  for (const button of [...Object.values(buttons), bar]) button.disabled = last < 1;
+  if (last < 1) return;
+  const here = !frame.finished ? `pass ${frame.step}` : "end";
+  bar.max = last;
+  bar.value = at;
+  bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
+  bar.style.setProperty("--played", `${(100 * at) / last}%`);
+  $(".place").textContent = `${here} / ${steps} · ${time(frame.t_ms)}`;
+  const plays = moving() || mode === "looping";
+  buttons.play.classList.toggle("plays", plays);
+  buttons.play.setAttribute("aria-label", plays ? "Pause" : "Play");
+  buttons.loop.setAttribute("aria-pressed", mode === "looping");
+  buttons.live.classList.toggle("offered", run.running && mode !== "following");
+  buttons.live.hidden = picture.head.recorded;
+  buttons.live.disabled = !(run.running && mode !== "following");
+}
+
+const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed(2)} s`);
+
+// -- the step in the address -------------------------------------------------------------------------
+
+/** The step that a link asks for, until the run has it. */
+let wanted = /^\d+$/.test(window.decodeLab.step) ? Number(window.decodeLab.step) : null;
+let remembering;
+/** The address tells the step that is looked at. There is none where the run is followed or seen to its end, and
+    what came from a file no link can bring back. A browser lets nobody rewrite its address at every frame. */
+function remember() {
+  clearTimeout(remembering);
+  if (mode === "playing" || wanted !== null) return;
+  remembering = setTimeout(() => {
+    const step = picture.frames[mode === "looping" ? looped : picture.at]?.step ?? -1;
+    window.decodeLab.address({ step: mode === "following" || step < 0 || picture.head.recorded ? null : step });
+  }, 250);
+}

@@ -1,0 +1,91 @@
+"""One step of the engine, gathered from its events: its tokens, and its column in the chart of rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lab.trace.events import (
+    BlockEvicted,
+    Bonus,
+    CacheDropped,
+    Committed,
+    Event,
+    FellBack,
+    Judged,
+    Proposed,
+    Recovered,
+    WindowChanged,
+)
+from visualize.figures import rounds
+from visualize.text import visible
+
+
+@dataclass
+class Step:
+    """The events of one step, sorted by what they tell."""
+
+    proposals: list[Proposed] = field(default_factory=list)
+    verdicts: dict[int, Judged] = field(default_factory=dict)
+    own: Recovered | Bonus | None = None
+    committed: Committed | None = None
+    rare: list[FellBack | CacheDropped | WindowChanged | BlockEvicted] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Proposed():
+                self.proposals.append(event)
+            case Judged():
+                self.verdicts[event.position] = event
+            case Recovered() | Bonus():
+                self.own = event
+            case Committed():
+                self.committed = event
+            case FellBack() | CacheDropped() | WindowChanged() | BlockEvicted():
+                self.rare.append(event)
+
+    def tokens(self) -> list[dict[str, Any]]:
+        """The committed tokens, each with the verdict behind it and what was thrown away for it."""
+        if self.committed is None:
+            return []
+        commit = self.committed
+        tokens = []
+        for position, (origin, piece, p) in enumerate(
+            zip(commit.origins, commit.pieces, commit.probabilities, strict=True)
+        ):
+            token: dict[str, Any] = {"text": visible(piece), "origin": origin, "p": _short(p)}
+            if origin == "accepted":
+                token |= _numbers(self.verdicts[position], "q", "u")
+            elif origin == "recovered":
+                token["refused"] = [self._refused(guess) for guess in self.proposals[position:]]
+            tokens.append(token)
+        return tokens
+
+    def squares(self, step: int) -> list[Any]:
+        """The step's column in the chart of rounds."""
+        points = []
+        for guess in self.proposals:
+            verdict = self.verdicts.get(guess.position)
+            state = "unjudged" if verdict is None else "accepted" if verdict.accepted else "rejected"
+            numbers = _numbers(verdict or guess, "p", "q", "u")
+            points.append(rounds.point(step, guess.position + 1, state, guess.text, numbers))
+        if self.own is not None:
+            points.append(rounds.point(step, 0, self.own.kind, self.own.text, _numbers(self.own, "p")))
+        elif self.committed is not None:
+            p = {"p": _short(self.committed.probabilities[0])}
+            points.append(rounds.point(step, 0, "plain", self.committed.pieces[0], p))
+        return points
+
+    def _refused(self, guess: Proposed) -> dict[str, Any]:
+        return {"text": visible(guess.text)} | _numbers(self.verdicts.get(guess.position) or guess, "p", "q", "u")
+
+
+def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
+    """Those of p, q and u that the event has."""
+    values = {name: getattr(event, name, None) for name in names}
+    return {name: _short(value) for name, value in values.items() if value is not None}
+
+
+def _short(value: float) -> float:
+    """Four significant digits: what a person reads, and half the bytes."""
+    return float(f"{value:.4g}")

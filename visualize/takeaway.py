@@ -1,0 +1,93 @@
+"""A run to take away: as a file to open again, as numbers, and as a page that plays by itself."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import fields
+
+from lab.trace.events import Committed, Judged, Proposed, StepTimed
+from lab.trace.recorder import Run
+from visualize.assets import ABOUT, PLOTLY, header, read, script, styles
+from visualize.transcript import recorded
+
+_TIMED = [field.name for field in fields(StepTimed)]
+COLUMNS = (*_TIMED, "proposed", "judged", "accepted", "committed")
+"""Columns of the numbers. Those of ``StepTimed`` first, under its names: milliseconds end in ``_ms``, bytes in
+``_bytes``, all else are counts, but ``step_kind``. Then how many tokens the step ``proposed``, how many of those were
+``judged`` and ``accepted``, and how many tokens the step ``committed`` to the output."""
+
+
+def numbers(run: Run) -> str:
+    """A run's numbers as CSV, one row a step. There is no text of the run in it, which a spreadsheet could take for a
+    formula."""
+    out = io.StringIO()
+    table = csv.writer(out, lineterminator="\n")
+    table.writerow(COLUMNS)
+    counts = dict.fromkeys(COLUMNS[len(_TIMED) :], 0)
+    for event in run.events:
+        match event:
+            case Proposed():
+                counts["proposed"] += 1
+            case Judged():
+                counts["judged"] += 1
+                counts["accepted"] += event.accepted
+            case Committed():
+                counts["committed"] += len(event.token_ids)
+            case StepTimed():
+                table.writerow([*(getattr(event, name) for name in _TIMED), *counts.values()])
+                counts = dict.fromkeys(counts, 0)
+    return out.getvalue()
+
+
+def page(run: Run) -> str:
+    """One HTML file with the run and its player in it; it needs no server and no network, and is allowed none.
+
+    Raises:
+        RunFileError: the run contradicts itself.
+    """
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
+style-src 'unsafe-inline'; img-src data: blob:">
+<title>Decode Lab: a recorded run</title>
+<style>{styles("stage", "exported")}</style>
+</head>
+<body>
+{header(ABOUT)}
+<main id="stage">{read("stage.html")}</main>
+<script type="application/json" id="run-transcript">{recorded(run, "recorded")}</script>
+<script>{_inline(PLOTLY.read_text("utf-8"))}</script>
+<script>
+document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
+(function (element) {{
+{_inline(read("header.js"))}
+}})(document.querySelector("header"));
+(function (element, props, server, watch) {{
+{_inline(script())}
+}})(
+  document.querySelector("#stage"),
+  {{ value: document.querySelector("#run-transcript").textContent }},
+  null,
+  () => {{}},
+);
+</script>
+</body>
+</html>
+"""
+
+
+def _inline(code: str) -> str:
+    """JavaScript that cannot end the script element it stands in."""
+    return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+FORMATS = {
+    "json": ("application/json", Run.to_json),
+    "csv": ("text/csv", numbers),
+    "html": ("text/html", page),
+}
+"""What a run can be taken away as: the file's type, and the function that writes it."""

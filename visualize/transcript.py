@@ -1,0 +1,36 @@
+"""A run as text for the page's script: one JSON object a line.
+
+The first line is ``{"run": its id}``; then come frames (``visualize.frames``), and
+``{"status": ...}`` or ``{"problem": ...}``, a sentence each. The script that reads it is the same
+for a run under way, one from a file, and one in an exported page.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lab.trace.recorder import Run, RunFileError
+from visualize.frames import Reducer
+
+
+def line(record: dict[str, Any]) -> str:
+    """One line of JSON with no tag in it: it can stand in a script element, and Gradio takes it for no markup."""
+    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"  # half a surrogate pair: its escape
+
+
+def recorded(run: Run, id: str) -> str:
+    """The whole transcript of a run that was read from a file.
+
+    Raises:
+        RunFileError: each of its events is one, but together they are no run.
+    """
+    try:
+        frames = Reducer(recorded=True).feed(run.events)
+        return "".join(map(line, [{"run": id}, *frames]))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise RunFileError(
+            f"This file's events contradict each other ({type(error).__name__}: {str(error)[:80]}), so they are not "
+            "what an engine recorded. Open a run that this lab saved."
+        ) from error
