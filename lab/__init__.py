@@ -77,12 +77,13 @@ def load_engine(
         device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
             the GPUs, and what they cannot hold over memory), or a device for each of its modules by name (a GPU's
             number, "cpu", "disk"). A draft goes where the target's tokens come out.
-        dtype: what is computed in: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float32 on a
-            CPU, float16 with bitsandbytes.
+        dtype: what is computed in: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU; float32 on a
+            CPU, but with products of bfloat16 where the processor has them, so that several tokens cost hardly
+            more than one ("float32" asks for float32 alone); float16 with bitsandbytes.
         quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
             ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
-        kernels: "triton" or "reference" (torch); "auto": Triton on a GPU if it is installed.
+        kernels: "triton", "c" or "reference" (torch); see ``Engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
@@ -105,7 +106,9 @@ def load_engine(
     torch_dtype = resolve_dtype(dtype, kind)
 
     def load(where: str | Path, name: str, place: str | DeviceMap = place):
-        model = load_model(where, name=name, place=place, dtype=torch_dtype, quantization=weights)
+        model = load_model(
+            where, name=name, place=place, dtype=torch_dtype, quantization=weights, rounded=dtype == "auto"
+        )
         return model, load_tokenizer(where, name=name)
 
     if target is None:

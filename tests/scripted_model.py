@@ -13,7 +13,7 @@ class ScriptedModel:
     """Stands in for ``lab.pair.models.LanguageModel``; a Markov chain, so its law is known exactly."""
 
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
-    device, dtype = torch.device("cpu"), torch.float32
+    device, dtype, product_dtype, dtype_name = torch.device("cpu"), torch.float32, torch.float32, "float32"
     layer_devices = (device,)
     weight_bytes, layer_weights, head_weights, routed = 0, 0, 0, False
 

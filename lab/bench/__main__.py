@@ -65,7 +65,6 @@ def main() -> None:
     transformers_logging.set_verbosity_error()
     try:
         engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
-        engine.warm_up()
         result, table = args.run(engine, args)
     except LabError as error:
         args.usage_error(str(error))

@@ -63,7 +63,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             f"--max-tokens {max_tokens} leaves no room for a whole round: it takes the prefill's token and "
             f"{draft.num_speculative_tokens + 1} more. Ask for {draft.num_speculative_tokens + 2} or more."
         )
-    limits = device_limits(engine.target.device, engine.target.dtype)
+    limits = device_limits(engine.target.device, engine.target.product_dtype)
     if limits is None:
         raise LabError(
             f"a copy or a {engine.dtype} matrix product failed on {engine.device}: no limits to compare with."

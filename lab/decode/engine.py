@@ -45,8 +45,8 @@ class Engine:
             None: 8,192 on a GPU, 512 on a CPU.
         kv_bytes: memory for all caches together. None: 90% of what a GPU has free, 25% of it on a CPU.
         kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
-            (``lab.native``), "reference": torch. "auto": Triton on a GPU if it is installed; C on a CPU, made ready in
-            the background while torch goes ahead. Where they fail, the reference goes on (``FellBack``).
+            (``lab.native``; made ready here, in about a second), "reference": torch. "auto": Triton on a GPU if it is
+            installed, C on a CPU. Where they fail, the reference goes on (``FellBack``).
 
     Raises:
         ConfigError: a limit below what one round of speculation needs, or kernels where they cannot run.
@@ -76,7 +76,7 @@ class Engine:
         self.draft = draft
         self.tokenizer = tokenizer
         if self.kernels == "c":
-            self._prepare_native(wait=kernels == "c")
+            self._prepare_native()
             if kernels == "c" and (reason := refusal(target) or target.native.failure):
                 raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
         self._budget = Budget(target, draft, kv_bytes)
@@ -99,7 +99,7 @@ class Engine:
 
     @property
     def dtype(self) -> str:
-        return str(self.target.dtype).removeprefix("torch.")
+        return self.target.dtype_name
 
     @property
     def context_length(self) -> int:
@@ -114,11 +114,6 @@ class Engine:
         """Blocks of all pools by state."""
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
         return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
-
-    def warm_up(self) -> None:
-        """Return when everything that is made ready in the background is, so that no run is slow for want of it."""
-        if self.kernels == "c":
-            self._prepare_native(wait=True)
 
     # -- asking ------------------------------------------------------------------------------
 
@@ -263,7 +258,7 @@ class Engine:
     def _take_in(self) -> None:
         """Put what has come into pools, and take out what has been cancelled."""
         if self._inbox and self._pools.drop_if_stale() and self.kernels == "c":
-            self._prepare_native(wait=True)
+            self._prepare_native()
         while self._inbox:
             self._pools.unplaced.append(self._inbox.popleft())
         for sequence in self._pools.unplaced:
@@ -284,18 +279,10 @@ class Engine:
         self._inbox.append(sequence)
         self.wake()
 
-    def _prepare_native(self, *, wait: bool = False) -> None:
-        models = [model for model in (self.target, self.draft) if model]
-
-        def prepare() -> None:
-            for model in models:
+    def _prepare_native(self) -> None:
+        for model in (self.target, self.draft):
+            if model:
                 model.native.prepare(model)
-
-        if wait:
-            prepare()
-        else:
-            # No daemon: one that is inside torch when the interpreter ends would abort the process.
-            threading.Thread(target=prepare, name="decode-lab-native").start()
 
     def _weights_identity(self) -> tuple[int, ...]:
         return tuple(model.identity() for model in (self.target, self.draft) if model)

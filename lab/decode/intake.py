@@ -92,7 +92,7 @@ class Intake:
             target=self._target.name,
             draft=self._draft.name if config.speculative == "draft" else None,
             device=str(self._target.device),
-            dtype=str(self._target.dtype).removeprefix("torch."),
+            dtype=self._target.dtype_name,
             num_blocks=self._budget.setting(config).num_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
             copy_bytes_per_second=limits.bytes_per_second if limits else None,
@@ -103,7 +103,7 @@ class Intake:
         """The device's, measured when the first request of all asks; None where a step's work cannot be counted."""
         if self._target.routed or (config.speculative == "draft" and self._draft.routed):
             return None
-        return device_limits(self._target.device, self._target.dtype)
+        return device_limits(self._target.device, self._target.product_dtype)
 
     def _encode(self, prompt: str) -> list[int]:
         if not isinstance(prompt, str):

@@ -42,6 +42,7 @@ class _Model(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
         *((name, c_float) for name in ("epsilon", "scaling")),
+        ("rounded", c_int32),
         *((name, c_void_p) for name in ("embedding", "final_norm", "cosine", "sine")),
         ("layer", POINTER(_Layer)),
         ("head", _Linear),
@@ -73,14 +74,21 @@ class NativeModel:
     The copy is exact: a model whose matrices bfloat16 cannot hold is refused.
 
     Args:
-        model: see ``can_step``.
+        model: see ``refusal``.
+        rounded: where the processor has instructions for it (AVX512-BF16), round the inputs of linear layers to
+            bfloat16 as well, as a GPU does that computes in bfloat16. Sums stay float32. Several rows then cost
+            hardly more than one.
+
+    Attributes:
+        rounded: whether they are.
 
     Raises:
         BuildError: ``step.c`` cannot be compiled here.
     """
 
-    def __init__(self, model: LanguageModel) -> None:
+    def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
         compiled = library()
+        self.rounded = rounded and bool(c_int32.in_dll(compiled, "rounds").value)
         self._forward, self._lanes = compiled.forward, c_int32.in_dll(compiled, "lanes_in_use").value
         self._kept: list[object] = []  # what C points to
         self._storages: WeakKeyDictionary[KVStorage, _Storage] = WeakKeyDictionary()
@@ -97,6 +105,7 @@ class NativeModel:
             head_dim=model.head_dim,
             epsilon=config.rms_norm_eps,
             scaling=body.layers[0].self_attn.scaling,
+            rounded=self.rounded,
             embedding=self._numbers(body.embed_tokens.weight),
             final_norm=self._numbers(body.norm.weight),
             cosine=self._numbers(cosine[0]),
@@ -201,12 +210,16 @@ class NativeModel:
 class Native:
     """A model's step in C, from when it is ready.
 
+    Args:
+        rounded: see ``NativeModel``.
+
     Attributes:
         model: None: not yet, or not for this model.
         failure: why there will be none, where there could be.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, rounded: bool = False) -> None:
+        self.rounded = rounded
         self.model: NativeModel | None = None
         self.failure: str | None = None
         self._identity: int | None = None
@@ -221,20 +234,20 @@ class Native:
             if refusal(model):
                 return
             try:
-                self.model = NativeModel(model)
+                self.model = NativeModel(model, rounded=self.rounded)
             except BuildError as error:
                 self.failure = f"Torch computes the steps, several times slower: {error}."
 
 
 def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:
-    """[outputs, inputs] -> [blocks of 2 * lanes outputs, inputs, lanes, 2] bfloat16, the last block padded with zeros.
+    """[outputs, inputs] -> [blocks, inputs / 2, 2 * lanes, 2] bfloat16: blocks of 2 * lanes outputs, padded with zeros.
 
-    A pair holds outputs i and i + lanes of its block: 32 bits, of which the one is the low half and the other the high.
+    A pair holds an output's weights of two inputs side by side.
     """
     outputs, inputs = weight.shape
     padded = weight.new_zeros(-(-outputs // (2 * lanes)) * 2 * lanes, inputs, dtype=torch.bfloat16)
     padded[:outputs] = weight
-    return padded.view(-1, 2, lanes, inputs).permute(0, 3, 2, 1).contiguous()
+    return padded.view(-1, 2 * lanes, inputs // 2, 2).transpose(1, 2).contiguous()
 
 
 def describe(storage: KVStorage, repeated: int = 1) -> _Storage:

@@ -33,8 +33,8 @@ typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
 enum { NATIVE, INT8, INT4 }; /* what a cache slot holds: lab/kv/storage.py */
 
 typedef struct {
-    const uint32_t *weight; /* [outputs / BLOCK, inputs, LANES] pairs of bfloat16, outputs padded with zeros: of
-                               block b, output i is the low half of pair i and output LANES + i the high half */
+    const uint32_t *weight; /* [outputs / BLOCK, inputs / 2, BLOCK] pairs of bfloat16, an even input's weight in the
+                               low half and the next one's in the high half; outputs are padded with zeros */
     const float *bias;      /* [outputs] or NULL */
     int32_t inputs, outputs;
 } Linear;
@@ -48,6 +48,7 @@ typedef struct {
 typedef struct {
     int32_t hidden, heads, kv_heads, head_dim;
     float epsilon, scaling;
+    int32_t rounded; /* the inputs of linear layers are rounded to bfloat16 */
     const float *embedding;  /* [vocabulary, hidden] */
     const float *final_norm; /* [hidden] */
     const float *cosine, *sine; /* [context, head_dim], rotary embedding (Su et al., 2104.09864) */
@@ -117,56 +118,84 @@ static inline lanes exponential(lanes x) {
 
 /* -- linear layers --------------------------------------------------------------------------------------- */
 
-/* out[r, 0..BLOCK - 1] of one block of outputs for `rows` <= TILE_ROWS rows. The weights stream by once and stay in
-   registers for all rows; two sums an output, for the next product must not wait for the last. */
+/* What a linear layer is given: rows of numbers, and the same rounded to bfloat16 where products are of those. */
+typedef struct {
+    const float *numbers;
+    uint32_t *rounded; /* pairs, two numbers each; NULL: products are float32 */
+} Input;
+
+/* out[r, 0..BLOCK - 1] of one block of outputs for `rows` <= TILE_ROWS rows of `pairs` x 2 inputs. The weights stream
+   by once and stay in registers for all rows; four sums a row, for the next product must not wait for the last. */
 static inline __attribute__((always_inline)) void tile(
-    const uint32_t *weight, const float *x, int inputs, float *out, const int rows) {
-    lanes low[TILE_ROWS][2] = {0}, high[TILE_ROWS][2] = {0};
-    int i = 0;
-    for (; i + 1 < inputs; i += 2) {
+    const uint32_t *weight, const float *x, int pairs, float *out, const int rows) {
+    lanes total[TILE_ROWS][2][2] = {0};
+    for (int i = 0; i < pairs; i++)
 #pragma GCC unroll 2
-        for (int u = 0; u < 2; u++) {
-            bits pair = *(const bits *)(weight + (i + u) * LANES);
-            lanes w_low = (lanes)(pair << 16), w_high = (lanes)(pair & 0xffff0000u);
+        for (int half = 0; half < 2; half++, weight += LANES) {
+            const bits pair = *(const bits *)weight;
+            const lanes even = (lanes)(pair << 16), odd = (lanes)(pair & 0xffff0000u);
 #pragma GCC unroll 8
             for (int r = 0; r < rows; r++) {
-                float input = x[(size_t)r * inputs + i + u];
-                low[r][u] += w_low * input;
-                high[r][u] += w_high * input;
+                total[r][half][0] += even * x[((size_t)r * pairs + i) * 2];
+                total[r][half][1] += odd * x[((size_t)r * pairs + i) * 2 + 1];
             }
         }
-    }
-    if (i < inputs) {
-        bits pair = *(const bits *)(weight + i * LANES);
-        for (int r = 0; r < rows; r++) {
-            low[r][0] += (lanes)(pair << 16) * x[(size_t)r * inputs + i];
-            high[r][0] += (lanes)(pair & 0xffff0000u) * x[(size_t)r * inputs + i];
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2; half++) store(out + r * BLOCK + half * LANES, total[r][half][0] + total[r][half][1]);
+}
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+const int32_t rounds = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
+
+/* The same with the inputs rounded: one instruction for 32 products. */
+static inline __attribute__((always_inline)) void tile_rounded(
+    const uint32_t *weight, const uint32_t *x, int pairs, float *out, const int rows) {
+    __m512 total[TILE_ROWS][2] = {0};
+    for (int i = 0; i < pairs; i++)
+#pragma GCC unroll 2
+        for (int half = 0; half < 2; half++, weight += LANES) {
+            const __m512bh w = (__m512bh)_mm512_loadu_si512(weight);
+#pragma GCC unroll 8
+            for (int r = 0; r < rows; r++)
+                total[r][half] =
+                    _mm512_dpbf16_ps(total[r][half], w, (__m512bh)_mm512_set1_epi32((int)x[(size_t)r * pairs + i]));
         }
-    }
-    for (int r = 0; r < rows; r++) {
-        store(out + r * BLOCK, low[r][0] + low[r][1]);
-        store(out + r * BLOCK + LANES, high[r][0] + high[r][1]);
-    }
+    for (int r = 0; r < rows; r++)
+        for (int half = 0; half < 2; half++) _mm512_storeu_ps(out + r * BLOCK + half * LANES, total[r][half]);
+}
+#else
+const int32_t rounds = 0;
+static inline void tile_rounded(const uint32_t *weight, const uint32_t *x, int pairs, float *out, const int rows) {
+    (void)weight, (void)x, (void)pairs, (void)out, (void)rows; /* never asked for */
+}
+#endif
+
+static inline __attribute__((always_inline)) void tile_of(
+    const uint32_t *weight, const Input *input, int first, int pairs, float *out, const int rows) {
+    if (input->rounded)
+        tile_rounded(weight, input->rounded + (size_t)first * pairs, pairs, out, rows);
+    else
+        tile(weight, input->numbers + (size_t)first * pairs * 2, pairs, out, rows);
 }
 
 /* One block of outputs for any number of rows: out [rows, BLOCK]. */
-static void block_of(const Linear *linear, int block, const float *x, int rows, float *out) {
-    const int inputs = linear->inputs;
-    const uint32_t *weight = linear->weight + (size_t)block * inputs * LANES;
+static void block_of(const Linear *linear, int block, const Input *input, int rows, float *out) {
+    const int pairs = linear->inputs / 2;
+    const uint32_t *weight = linear->weight + (size_t)block * pairs * BLOCK;
     const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
     for (int t = 0, r = 0; t < tiles; t++) {
         const int count = (rows - r) / (tiles - t); /* equal shares */
-        const float *from = x + (size_t)r * inputs;
         float *to = out + r * BLOCK;
         switch (count) {
-        case 1: tile(weight, from, inputs, to, 1); break;
-        case 2: tile(weight, from, inputs, to, 2); break;
+        case 1: tile_of(weight, input, r, pairs, to, 1); break;
+        case 2: tile_of(weight, input, r, pairs, to, 2); break;
 #if defined(__AVX512F__) || defined(__aarch64__)
-        case 3: tile(weight, from, inputs, to, 3); break;
-        case 4: tile(weight, from, inputs, to, 4); break;
-        case 5: tile(weight, from, inputs, to, 5); break;
+        case 3: tile_of(weight, input, r, pairs, to, 3); break;
+        case 4: tile_of(weight, input, r, pairs, to, 4); break;
+        case 5: tile_of(weight, input, r, pairs, to, 5); break;
 #endif
-        case TILE_ROWS: tile(weight, from, inputs, to, TILE_ROWS); break;
+        case TILE_ROWS: tile_of(weight, input, r, pairs, to, TILE_ROWS); break;
         }
         r += count;
     }
@@ -176,13 +205,26 @@ static void block_of(const Linear *linear, int block, const float *x, int rows, 
                 out[r * BLOCK + i] += linear->bias[block * BLOCK + i];
 }
 
+static uint16_t to_bfloat16(float x) { /* to the nearest, ties to even; NaN stays NaN */
+    union { float f; uint32_t u; } both = {x};
+    return x == x ? (both.u + 0x7fff + (both.u >> 16 & 1)) >> 16 : 0x7fc0;
+}
+
+/* Let `x`, `count` numbers, be the input of what follows. Every thread rounds for itself. */
+static void take(Input *input, const float *x, size_t count) {
+    input->numbers = x;
+    if (input->rounded)
+        for (size_t i = 0; i < count / 2; i++)
+            input->rounded[i] = to_bfloat16(x[2 * i]) | (uint32_t)to_bfloat16(x[2 * i + 1]) << 16;
+}
+
 static int blocks_of(const Linear *linear) { return (linear->outputs + BLOCK - 1) / BLOCK; }
 
 /* y = x W^T + b, or y += with `add`. Threads share the blocks and go on without waiting for each other. */
-static void apply(const Linear *linear, const float *x, int rows, float *y, int add, float *out) {
+static void apply(const Linear *linear, const Input *input, int rows, float *y, int add, float *out) {
 #pragma omp for schedule(static) nowait
     for (int block = 0; block < blocks_of(linear); block++) {
-        block_of(linear, block, x, rows, out);
+        block_of(linear, block, input, rows, out);
         const int first = block * BLOCK;
         const int width = linear->outputs - first < BLOCK ? linear->outputs - first : BLOCK;
         for (int r = 0; r < rows; r++) {
@@ -196,13 +238,13 @@ static void apply(const Linear *linear, const float *x, int rows, float *y, int 
 }
 
 /* y = silu(gate(x)) * up(x): SwiGLU (Shazeer, 2002.05202). */
-static void gated(const Layer *layer, const float *x, int rows, float *y, float *out) {
+static void gated(const Layer *layer, const Input *input, int rows, float *y, float *out) {
     const int outputs = layer->gate.outputs;
     float *other = out + (size_t)rows * BLOCK;
 #pragma omp for schedule(static) nowait
     for (int block = 0; block < blocks_of(&layer->gate); block++) {
-        block_of(&layer->gate, block, x, rows, out);
-        block_of(&layer->up, block, x, rows, other);
+        block_of(&layer->gate, block, input, rows, out);
+        block_of(&layer->up, block, input, rows, other);
         for (int r = 0; r < rows; r++)
             for (int i = 0; i < BLOCK && block * BLOCK + i < outputs; i += LANES) {
                 lanes g = load(out + r * BLOCK + i), u = load(other + r * BLOCK + i);
@@ -224,11 +266,6 @@ static void normalise(const float *x, const float *weight, float epsilon, int ro
 static float from_bfloat16(uint16_t x) {
     union { uint32_t u; float f; } both = {(uint32_t)x << 16};
     return both.f;
-}
-
-static uint16_t to_bfloat16(float x) { /* to the nearest, ties to even */
-    union { float f; uint32_t u; } both = {x};
-    return (both.u + 0x7fff + (both.u >> 16 & 1)) >> 16;
 }
 
 /* NaN counts as infinite, so that the vector does not come back as finite. */
@@ -401,8 +438,10 @@ int forward(
 #pragma omp parallel num_threads(threads)
     {
         /* Every thread normalises for itself: cheaper than waiting for another one's result. */
-        float *mine = malloc((size_t)rows * (hidden + 2 * BLOCK) * sizeof(float));
+        const size_t most = hidden + q_row + wide; /* of a linear layer's inputs, and to spare */
+        float *mine = malloc(rows * (hidden + 2 * BLOCK + most / 2) * sizeof(float));
         float *normed = mine, *out = mine + (size_t)rows * hidden;
+        Input input = {NULL, model->rounded ? (uint32_t *)(out + (size_t)rows * 2 * BLOCK) : NULL};
         if (!mine) {
 #pragma omp atomic write
             failed = 1;
@@ -412,9 +451,10 @@ int forward(
             for (int l = 0; l < layers; l++) {
                 const Layer *layer = model->layer + l;
                 normalise(x, layer->attention_norm, model->epsilon, rows, hidden, normed);
-                apply(&layer->query, normed, rows, query, 0, out);
-                apply(&layer->key, normed, rows, key, 0, out);
-                apply(&layer->value, normed, rows, value, 0, out);
+                take(&input, normed, (size_t)rows * hidden);
+                apply(&layer->query, &input, rows, query, 0, out);
+                apply(&layer->key, &input, rows, key, 0, out);
+                apply(&layer->value, &input, rows, value, 0, out);
 #pragma omp barrier
 #pragma omp for schedule(dynamic)
                 for (int task = 0; task < plan->sequences * model->kv_heads; task++) {
@@ -424,18 +464,22 @@ int forward(
                     attend(model, layer, storage, storage->layer + l, plan, s, first_row, task % model->kv_heads, query,
                            key, value);
                 }
-                apply(&layer->output, query, rows, x, 1, out);
+                take(&input, query, rows * q_row);
+                apply(&layer->output, &input, rows, x, 1, out);
 #pragma omp barrier
                 normalise(x, layer->mlp_norm, model->epsilon, rows, hidden, normed);
-                gated(layer, normed, rows, inner, out);
+                take(&input, normed, (size_t)rows * hidden);
+                gated(layer, &input, rows, inner, out);
 #pragma omp barrier
-                apply(&layer->down, inner, rows, x, 1, out);
+                take(&input, inner, (size_t)rows * wide);
+                apply(&layer->down, &input, rows, x, 1, out);
 #pragma omp barrier
             }
             for (int i = 0; i < plan->kept; i++)
                 normalise(x + (size_t)plan->keep[i] * hidden, model->final_norm, model->epsilon, 1, hidden,
                           normed + (size_t)i * hidden);
-            apply(&model->head, normed, plan->kept, logits, 0, out);
+            take(&input, normed, (size_t)plan->kept * hidden);
+            apply(&model->head, &input, plan->kept, logits, 0, out);
         }
         free(mine);
     }

@@ -48,11 +48,13 @@ def load_model(
     place: str | DeviceMap,
     dtype: torch.dtype,
     quantization: QuantizationConfigMixin | None = None,
+    rounded: bool = False,
 ) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
 
     Args:
         place: a device, or accelerate's ``device_map``.
+        rounded: see ``LanguageModel``.
         quantization: how its linear layers are to keep their weights. None: as they were saved.
 
     Raises:
@@ -83,7 +85,7 @@ def load_model(
             f"{name} could not be loaded: give a folder with config.json and safetensors, or a hub id of a "
             f"causal language model. ({_first_line(error)})"
         ) from error
-    return LanguageModel(model, name)
+    return LanguageModel(model, name, rounded=rounded)
 
 
 def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:

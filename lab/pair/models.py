@@ -21,6 +21,9 @@ from lab.pair.shape import ModelShape
 class LanguageModel:
     """A causal language model and the few numbers of its shape that a cache needs.
 
+    Args:
+        rounded: on a CPU multiply bfloat16 numbers if it can (``lab.native``).
+
     Attributes:
         model: the transformers model itself.
         layers, kv_heads, head_dim: shape of its keys and values.
@@ -34,13 +37,13 @@ class LanguageModel:
         UnsupportedModelError: see ``refuse_unsupported``.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str) -> None:
+    def __init__(self, model: PreTrainedModel, name: str, *, rounded: bool = False) -> None:
         refuse_unsupported(model.config, name, type(model))
         refuse_sinks(model, name)
         shape = ModelShape.from_config(model.config)
         self.name = name
         self.model = model.eval()
-        self.native = Native()
+        self.native = Native(rounded=rounded)
         self.layers = shape.layers
         self.kv_heads = shape.kv_heads
         self.query_groups = shape.query_groups
@@ -59,6 +62,17 @@ class LanguageModel:
             return [self.device] * self.layers
         attention = {module.layer_idx: module for module in self.model.modules() if hasattr(module, "layer_idx")}
         return [execution_device(attention[layer]) for layer in range(self.layers)]
+
+    @property
+    def product_dtype(self) -> torch.dtype:
+        """Of the numbers that are multiplied in linear layers."""
+        return torch.bfloat16 if self.native.model and self.native.model.rounded else self.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """What is computed in, for people."""
+        name, products = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.product_dtype))
+        return name if name == products else f"{name}, products of {products}"
 
     @property
     def dtype(self) -> torch.dtype:

@@ -142,6 +142,45 @@ def test_any_lengths_and_blocks(lengths, block_size, threads):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+@torch.inference_mode()
+def test_a_token_gives_the_same_bits_alone_and_in_company(rounded):
+    """So that verifying agrees with decoding, and nobody's text depends on who is in the batch."""
+    native, model = NativeModel(llama(), rounded=rounded), llama()
+    text = torch.randint(0, 257, (40,), generator=torch.Generator().manual_seed(3))
+    storage, pool = storage_of(model, "auto", 64), BlockPool(8, 8)
+    its = table(pool, 40)
+    native.step([NewTokens(text[:20], 0, its, 0)], model.layers, storage)
+    alone = [native.step([NewTokens(text[i : i + 1], i, its, 1)], model.layers, storage) for i in range(20, 40)]
+    storage, pool = storage_of(model, "auto", 128), BlockPool(16, 8)
+    its, other = table(pool, 40), table(pool, 30)
+    native.step([NewTokens(text[:20], 0, its, 0)], model.layers, storage)
+    batch = [NewTokens(text[:11], 0, other, 1), NewTokens(text[20:], 20, its, 20)]
+    assert torch.equal(native.step(batch, model.layers, storage)[1:], torch.cat(alone))
+
+
+@torch.inference_mode()
+def test_rounded_inputs_are_what_bfloat16_makes_of_them():
+    model = LanguageModel(exact(FAMILIES["qwen2"]), "exact")
+    native = NativeModel(model, rounded=True)
+    if not native.rounded:
+        pytest.skip("this processor has no instructions for products of bfloat16")
+    text = torch.randint(0, 257, (30,), generator=torch.Generator().manual_seed(3))
+    results = []
+    plain = forward(model.by_torch(), [NewTokens(text, 0, None, 5)], None)
+    for module in model.model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].bfloat16().float(),))
+    results = (
+        forward(model.by_torch(), [NewTokens(text, 0, None, 5)], None),
+        native.step([NewTokens(text, 0, None, 5)], model.layers, None),
+    )
+    off = [(result - plain).abs().max().item() for result in results]
+    # A sum that differs in its last digit can round to the next number, so equality is not to be had.
+    assert (results[0] - results[1]).abs().max().item() < 0.5 * min(off)
+    assert off[1] < 0.05 * plain.abs().max().item()
+
+
 def engines(config=LLAMA, **settings) -> tuple[Engine, Engine]:
     """The same pair on the reference and in C."""
     made = []
@@ -242,7 +281,6 @@ def test_without_a_compiler_torch_goes_on_and_says_so(monkeypatch, tmp_path, com
             engines()
         reference = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
         engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
-        engine.target.native.prepare(engine.target)  # what the engine does in the background
         sampling = SamplingParams(max_tokens=4, ignore_eos=True)
         runs = [engine.generate("The king", sampling=sampling) for _ in range(2)]
     finally:
@@ -270,7 +308,14 @@ def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(monkeypatch, t
 
 
 def test_it_is_the_default_on_a_cpu():
-    assert load_engine(device="cpu").kernels == "c"
+    engine = load_engine(device="cpu")
+    assert engine.kernels == "c"
+    rounded = engine.target.native.model.rounded
+    assert engine.dtype == ("float32, products of bfloat16" if rounded else "float32")
+    assert engine.generate("Once", sampling=SamplingParams(max_tokens=1)).started.dtype == engine.dtype
+    exactly = load_engine(device="cpu", dtype="float32")
+    assert exactly.dtype == "float32"
+    assert not exactly.target.native.model.rounded
     with pytest.raises(ConfigError, match="kernels is 'auto', 'triton', 'c', 'reference'"):
         load_engine(device="cpu", kernels="fast")
 
@@ -278,12 +323,11 @@ def test_it_is_the_default_on_a_cpu():
 def test_packing_and_unpacking():
     weight = torch.arange(40 * 6, dtype=torch.float32).view(40, 6)
     packed = pack(weight, 16)
-    assert packed.shape == (2, 6, 16, 2)
-    assert packed[0, 5, 3, 0] == weight[3, 5]
-    assert packed[0, 5, 3, 1] == weight[19, 5].bfloat16()
-    assert packed[1, 2, 7, 0] == weight[39, 2].bfloat16()
-    assert not packed[1, :, 8:, 0].any()
-    assert not packed[1, :, :, 1].any()
+    assert packed.shape == (2, 3, 32, 2)
+    assert packed[0, 2, 3, 1] == weight[3, 5]
+    assert packed[0, 2, 19, 0] == weight[19, 4].bfloat16()
+    assert packed[1, 1, 7, 0] == weight[39, 2].bfloat16()
+    assert not packed[1, :, 8:].any()
 
 
 def test_matrices_of_another_kind_are_left_to_torch():
