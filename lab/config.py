@@ -34,7 +34,7 @@ class PoolExhaustedError(LabError):
 class EngineConfig:
     """What a request asks of the engine.
 
-    The first seven settings belong to a pool of cache blocks: requests that agree on
+    The first eight settings belong to a pool of cache blocks: requests that agree on
     them share one pool and are computed in one batch. The others are a request's own.
 
     Attributes:
@@ -51,6 +51,10 @@ class EngineConfig:
             begins as an earlier one did shares its blocks and computes the rest.
         eviction: which cached prefix is given up for a new block. "lru": the one least
             recently used. "priority": the one of lowest ``cache_priority``, then as "lru".
+        prefill_attention: what computes attention when several known tokens of a sequence are read at once, the
+            target's prompt above all. "auto": the engine's kernels on a GPU, torch's own choice elsewhere. "math",
+            "efficient" and "flash" are torch's back ends (scaled_dot_product_attention); one that does not run
+            with this model on this device is refused.
         cache_priority: of the prefixes this request leaves behind, 0 to 9.
         speculative: who proposes tokens for the target to verify in one pass. "draft": a second,
             smaller model. "ngram": the text itself, what followed its last few tokens before
@@ -74,6 +78,7 @@ class EngineConfig:
     num_blocks: int | None = None
     enable_prefix_caching: bool = False
     eviction: Literal["lru", "priority"] = "lru"
+    prefill_attention: Literal["auto", "math", "efficient", "flash"] = "auto"
     cache_priority: int = 0
     speculative: Literal["off", "draft", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
@@ -86,7 +91,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("kv_cache", "paged", "enable_prefix_caching", "adaptive_window"):
             _require(isinstance(getattr(self, name), bool), f"{name} is True or False, not {getattr(self, name)!r}.")
-        for name in ("kv_dtype", "eviction", "speculative"):
+        for name in ("kv_dtype", "eviction", "prefill_attention", "speculative"):
             _choice(name, getattr(self, name), get_args(get_type_hints(EngineConfig)[name]))
         _whole("block_size", self.block_size, 1, 1024)
         _whole("cache_priority", self.cache_priority, 0, 9)

@@ -16,6 +16,7 @@ class ScriptedModel:
     device, dtype, product_dtype, dtype_name = torch.device("cpu"), torch.float32, torch.float32, "float32"
     layer_devices = (device,)
     weight_bytes, layer_weights, head_weights, routed = 0, 0, 0, False
+    compiled, compile_failure = False, None
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:
         """``table``: [vocabulary, vocabulary] float32, logits of the next token by the last."""

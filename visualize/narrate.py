@@ -163,6 +163,8 @@ class Narrator:
                     "drafter": (self._who, "the target goes on alone"),
                     "kv_format": (f"{KV_FORMATS[self._config['kv_dtype']]} storage", "native storage goes on"),
                     "kernel": ("the fast kernel", "the reference goes on"),
+                    "cuda_graph": ("the CUDA graph", "kernels are launched one by one"),
+                    "compile": ("torch.compile", "the layers go on as they are"),
                 }[event.part]
                 self.note(f"fell back: {lost} failed")
                 return f"Fell back: {lost} failed, {instead}. {visible(event.reason)}"

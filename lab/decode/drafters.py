@@ -17,6 +17,7 @@ from lab.kv.cache import Cache
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
 from lab.trace.roofline import Work
+from lab.transfer import on_device, several_on_device
 
 
 class Proposals(NamedTuple):
@@ -67,8 +68,9 @@ class ModelDrafter:
         """
         device = self._model.device
         starts = [self._read(sequence) for sequence in sequences]
-        unread = [torch.tensor(s.tokens[start:], device=device) for s, start in zip(sequences, starts, strict=True)]
+        unread = several_on_device([s.tokens[start:] for s, start in zip(sequences, starts, strict=True)], device)
         draws = [s.draws[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
+        draws = on_device(torch.cat(draws), device).split(windows)
         tokens: list[list[torch.Tensor]] = [[] for _ in sequences]
         rows: list[list[torch.Tensor]] = [[] for _ in sequences]
         for i in range(max(windows)):
@@ -77,7 +79,7 @@ class ModelDrafter:
             logits = forward(self._model, batch, self._storage)
             samplings = [sequences[k].sampling for k in active]
             q = distribution(logits, samplings)
-            chosen = choose(logits, q, samplings, torch.stack([draws[k][i] for k in active]).to(device))
+            chosen = choose(logits, q, samplings, torch.stack([draws[k][i] for k in active]))
             for row, k in enumerate(active):
                 token = chosen[row : row + 1]
                 tokens[k].append(token)
@@ -122,12 +124,14 @@ class PromptLookup:
         self._device = device
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        result: list[Proposals | None] = []
-        for sequence, window in zip(sequences, windows, strict=True):
-            found = lookup(sequence.tokens, window, self._shortest, self._longest)
-            tokens = torch.tensor(found, dtype=torch.long, device=self._device)
-            result.append(Proposals(tokens, F.one_hot(tokens, self._vocabulary).float()) if found else None)
-        return result
+        found = [
+            lookup(sequence.tokens, window, self._shortest, self._longest)
+            for sequence, window in zip(sequences, windows, strict=True)
+        ]
+        return [
+            Proposals(tokens, F.one_hot(tokens, self._vocabulary).float()) if len(tokens) else None
+            for tokens in several_on_device(found, self._device)
+        ]
 
     def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
         return Work()
@@ -159,14 +163,13 @@ class Synthetic:
         self._device = device
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        result: list[Proposals | None] = []
+        said = []
         for sequence, window in zip(sequences, windows, strict=True):
             first = sequence.generated
             known = self._own[first : first + window]
             right = (sequence.draws[first : first + len(known), PROPOSE] < self._rate).tolist()
-            said = [token if told else (token + 1) % self._vocabulary for token, told in zip(known, right, strict=True)]
-            result.append(Proposals(torch.tensor(said, device=self._device), None) if said else None)
-        return result
+            said.append([t if told else (t + 1) % self._vocabulary for t, told in zip(known, right, strict=True)])
+        return [Proposals(tokens, None) if len(tokens) else None for tokens in several_on_device(said, self._device)]
 
     def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
         return Work()

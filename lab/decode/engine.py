@@ -25,6 +25,7 @@ from lab.decode.sequence import Sequence
 from lab.kv.attention import Kernel, KernelChoice, choose_kernels
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
+from lab.kv.graphs import can_be_captured
 from lab.native.model import refusal
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
@@ -47,6 +48,13 @@ class Engine:
         kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
             (``lab.native``; made ready here, in about a second), "reference": torch. "auto": Triton on a GPU if it is
             installed, C on a CPU. Where they fail, the reference goes on (``FellBack``).
+        cuda_graphs: capture the steps of Triton's kernels and replay them (``lab.kv.graphs``). Only where a GPU
+            holds the whole models; where capturing fails, kernels are launched singly (``FellBack``).
+        torch_compile: compile the models' layers as torch computes them, which takes some seconds here. Where that
+            fails, the layers go on as they are (``FellBack``). A step in C has no use for it.
+
+    Attributes:
+        kernels, cuda_graphs: what is in use.
 
     Raises:
         ConfigError: a limit below what one round of speculation needs, or kernels where they cannot run.
@@ -62,6 +70,8 @@ class Engine:
         max_num_batched_tokens: int | None = None,
         kv_bytes: int | None = None,
         kernels: KernelChoice = "auto",
+        cuda_graphs: bool = True,
+        torch_compile: bool = False,
     ) -> None:
         tokens = max_num_batched_tokens or BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
         if max_num_seqs < 1 or tokens < 33:
@@ -79,12 +89,18 @@ class Engine:
             self._prepare_native()
             if kernels == "c" and (reason := refusal(target) or target.native.failure):
                 raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
+        models = [model for model in (target, draft) if model]
+        self.cuda_graphs = cuda_graphs and self.kernels == "triton" and all(map(can_be_captured, models))
+        if torch_compile:
+            for model in models:
+                model.compile()
         self._budget = Budget(target, draft, kv_bytes)
-        self._intake = Intake(target, draft, tokenizer, self._budget)
+        self._intake = Intake(target, draft, tokenizer, self._budget, cuda_graphs=self.cuda_graphs)
 
         def make(setting: PoolSetting) -> Pool:
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": tokens}
-            return Pool(setting, target, draft, tokenizer, self._budget, **limits, kernels=self.kernels == "triton")
+            ways = {"kernels": self.kernels == "triton", "cuda_graphs": self.cuda_graphs}
+            return Pool(setting, target, draft, tokenizer, self._budget, **limits, **ways)
 
         self._pools = Pools(make, self._budget, self._weights_identity)
         self._inbox: deque[Sequence] = deque()

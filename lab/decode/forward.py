@@ -9,10 +9,13 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from lab.kv.attention import BlockPlan, Group, KernelError, StepPlan
+from lab.kv.attention import Group, KernelError, SdpaChoice, StepPlan
+from lab.kv.graphs import Bucket
+from lab.kv.packed import Packed
 from lab.kv.storage import KVStorage
 from lab.kv.table import BlockTable
 from lab.pair.models import LanguageModel
+from lab.transfer import on_device
 
 log = logging.getLogger(__name__)
 
@@ -37,57 +40,84 @@ class NewTokens(NamedTuple):
         return self.start + len(self.token_ids)
 
 
-def forward(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None) -> torch.Tensor:
+def forward(
+    model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice = "auto"
+) -> torch.Tensor:
     """Compute the new tokens of every sequence in ``batch`` and store their keys and values.
 
     On a CPU a step in C computes them (``lab.native``), once that is ready. A kernel that fails is not asked
-    again: the reference computes the same tokens, writing over what the kernel may have stored.
+    again: the reference computes the same tokens, writing over what the kernel may have stored. Likewise a CUDA
+    graph, and kernels go on one by one.
+
+    Args:
+        sdpa: another choice than "auto" asks for torch's attention with that back end, and so for the reference.
 
     Returns:
         [sum of keep, vocabulary] float32 logits, sequence by sequence.
     """
-    if native := model.native.model:
+    native = model.native.model
+    if native and sdpa == "auto":
         return native.step(batch, model.layers, storage)
-    if storage and storage.kernels.on:
+    if storage and storage.kernels.on and sdpa == "auto":
         try:
             return _by_kernels(model, batch, storage)
         except KernelError as error:
             log.warning("a kernel failed", exc_info=True)
             storage.kernels.give_up(str(error))
-    return _by_reference(model, batch, storage)
+    return _by_reference(model, batch, storage, sdpa)
 
 
 def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> torch.Tensor:
+    packed, size = _packed(batch), batch[0].table.pool.block_size
+    token_ids = torch.cat([new.token_ids for new in batch])
+    longest_new, longest = max(len(new.token_ids) for new in batch), max(new.stop for new in batch)
+    graphs = storage.graphs
+    # Of a prompt hardly any logits are wanted: what it brings is computed once, not again and again.
+    if graphs and graphs.on and all(len(new.token_ids) - new.keep <= 1 for new in batch):
+        bucket = Bucket.of(len(batch), longest_new, longest)
+        if bucket:
+            logits = graphs.forward(model, token_ids, packed, bucket, size, storage)
+            if logits is not None:
+                return logits
+    there = packed.split(on_device(packed.joined(), model.device))
+    plan = there.plan(size, longest_new, longest, storage)
+    try:
+        return model.forward(token_ids, there.positions, plan, there.kept)
+    except torch.OutOfMemoryError:
+        if not (graphs and graphs.on):
+            raise
+        graphs.give_up("Memory ran short, and theirs was needed.")
+    return model.forward(token_ids, there.positions, plan, there.kept)
+
+
+def _packed(batch: list[NewTokens]) -> Packed:
     size = batch[0].table.pool.block_size
     lengths = torch.tensor([new.stop for new in batch])
     counts = torch.tensor([len(new.token_ids) for new in batch])
     starts = F.pad(counts.cumsum(0), (1, 0))
-    longest = int(lengths.max())
-    height = -(-longest // size)
+    height = -(-int(lengths.max()) // size)
     tables = torch.tensor([(new.table.blocks + [0] * height)[:height] for new in batch])
     sequence = torch.arange(len(batch)).repeat_interleave(counts)
     positions = torch.arange(len(sequence)) + (lengths - starts[1:])[sequence]
-    write = tables[sequence, positions // size] * size + positions % size
-    kept = torch.cat([torch.arange(end - new.keep, end) for new, end in zip(batch, starts[1:].tolist(), strict=True)])
-    # One copy to the device for all of them.
-    numbers = positions, write, starts, lengths, kept, tables.flatten()
-    on_device = torch.cat(numbers).to(model.device).split([len(some) for some in numbers])
-    positions, write, starts, lengths, kept, tables = on_device
-    plan = BlockPlan(
-        write=write,
+    return Packed(
+        positions=positions,
+        write=tables[sequence, positions // size] * size + positions % size,
+        kept=torch.cat(
+            [torch.arange(end - new.keep, end) for new, end in zip(batch, starts[1:].tolist(), strict=True)]
+        ),
         starts=starts,
         lengths=lengths,
-        tables=tables.view(len(batch), height),
-        block_size=size,
-        longest_new=int(counts.max()),
-        longest=longest,
-        storage=storage,
+        tables=tables,
     )
-    return model.forward(torch.cat([new.token_ids for new in batch]), positions, plan, kept)
 
 
-def _by_reference(model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None) -> torch.Tensor:
-    order = sorted(range(len(batch)), key=lambda i: _shape(batch[i], i))
+def _by_reference(
+    model: LanguageModel, batch: list[NewTokens], storage: KVStorage | None, sdpa: SdpaChoice
+) -> torch.Tensor:
+    def shape(i: int) -> tuple[int, ...]:
+        return _shape(batch[i], i, alone=sdpa != "auto")
+
+    order = sorted(range(len(batch)), key=shape)
     first_row, kept, rows = {}, [], 0
     for i in order:
         first_row[i] = rows
@@ -97,42 +127,47 @@ def _by_reference(model: LanguageModel, batch: list[NewTokens], storage: KVStora
         kept += range(last - new.keep, last)
 
     groups, positions, writes = [], [], []
-    for _, members in groupby(order, key=lambda i: _shape(batch[i], i)):
+    for _, members in groupby(order, key=shape):
         indices = list(members)
-        group, position, write = _group(model, [batch[i] for i in indices], first_row[indices[0]])
+        group, position, write = _group(
+            model, [batch[i] for i in indices], first_row[indices[0]], masked=sdpa == "auto"
+        )
         groups.append(group)
         positions.append(position)
         writes.append(write)
     return model.forward(
         torch.cat([batch[i].token_ids for i in order]),
         torch.cat(positions),
-        StepPlan(tuple(groups), torch.cat(writes) if storage else None, storage),
-        torch.tensor(kept, dtype=torch.long, device=model.device),
+        StepPlan(tuple(groups), torch.cat(writes) if storage else None, storage, sdpa),
+        on_device(torch.tensor(kept, dtype=torch.long), model.device),
     )
 
 
-def _shape(new: NewTokens, index: int) -> tuple[int, ...]:
+def _shape(new: NewTokens, index: int, *, alone: bool) -> tuple[int, ...]:
     """Sequences that agree on this are computed together: padding then costs less than half.
 
     Without a cache the packed rows themselves are read, and each sequence is on its own.
     """
-    if new.table is None:
+    if alone or new.table is None:
         return len(new.token_ids), index
     return len(new.token_ids), -new.stop.bit_length()
 
 
 def _group(
-    model: LanguageModel, members: list[NewTokens], first: int
+    model: LanguageModel, members: list[NewTokens], first: int, *, masked: bool
 ) -> tuple[Group, torch.Tensor, torch.Tensor | None]:
-    """The group whose rows begin at ``first``, with its rows' positions and slots to write, [S * T] int64 each."""
+    """The group whose rows begin at ``first``, with its rows' positions and slots to write, [S * T] int64 each.
+
+    ``masked``: make the mask that it needs.
+    """
     device, count, sequences = model.device, len(members[0].token_ids), len(members)
     rows = slice(first, first + sequences * count)
     longest = max(new.stop for new in members)
-    starts = torch.tensor([[new.start] for new in members], device=device)
+    starts = on_device(torch.tensor([[new.start] for new in members]), device)
     position = starts + torch.arange(count, device=device)  # [S, T]
     everything = torch.arange(longest, device=device)
     mask = None
-    if count > 1 or sequences > 1:
+    if masked and (count > 1 or sequences > 1):
         mask = everything <= position[:, :, None]
         mask = (mask.repeat(1, model.query_groups, 1) if count > 1 else mask)[:, None]
     if members[0].table is None:
@@ -146,7 +181,7 @@ def _group(
         return Group(rows, 1, mask, slice(base, base + longest)), position[0], base + position[0]
     height = -(-longest // size)
     padded = [(new.table.blocks[:height] + [new.table.blocks[0]] * height)[:height] for new in members]
-    blocks = torch.tensor(padded, device=device)
+    blocks = on_device(torch.tensor(padded), device)
     slots = (blocks[:, :, None] * size + torch.arange(size, device=device)).flatten(1)[:, :longest]
     write = slots.gather(1, position)
     if sequences > 1:

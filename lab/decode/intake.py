@@ -13,6 +13,7 @@ from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.decode.sequence import Sequence
 from lab.decode.text import TextStream
 from lab.decode.window import Window
+from lab.kv.attention import refuse_sdpa
 from lab.kv.cache import Budget
 from lab.limits import device_limits
 from lab.pair.models import LanguageModel
@@ -30,11 +31,14 @@ class Intake:
         draft: LanguageModel | None,
         tokenizer: PreTrainedTokenizerBase,
         budget: Budget,
+        *,
+        cuda_graphs: bool = False,
     ) -> None:
         self._target = target
         self._draft = draft
         self._tokenizer = tokenizer
         self._budget = budget
+        self._cuda_graphs = cuda_graphs
         self._order = itertools.count()
         self._encoding = threading.Lock()
         eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
@@ -51,6 +55,7 @@ class Intake:
         """Raises what ``Engine.submit`` raises."""
         config, sampling = config or EngineConfig(), seeded(sampling or SamplingParams())
         self._refuse_drafter(config)
+        refuse_sdpa(config.prefill_attention, self._target.device, self._target.dtype, self._target.head_dim)
         tokens = self._encode(prompt)
         if len(tokens) >= self._target.context_length:
             raise PromptError(
@@ -97,6 +102,8 @@ class Intake:
             block_bytes=config.block_size * self._budget.token_bytes(config),
             copy_bytes_per_second=limits.bytes_per_second if limits else None,
             matmul_flops_per_second=limits.flops_per_second if limits else None,
+            cuda_graphs=self._cuda_graphs and config.kv_cache,
+            compiled=self._target.compiled,
         )
 
     def _limits(self, config: EngineConfig) -> Limits | None:

@@ -15,6 +15,7 @@ from lab.decode.drafters import Proposals
 from lab.decode.sampling import choose, distribution
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
 from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered
+from lab.transfer import on_device
 
 
 class Round(NamedTuple):
@@ -59,7 +60,7 @@ def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
     samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
     p = distribution(logits, samplings)
     draws = [round.sequence.draws[_places(round)] for round in rounds]
-    u = torch.cat(draws).to(logits.device)  # [rows, 3]
+    u = on_device(torch.cat(draws), logits.device)  # [rows, 3]
     own = choose(logits, p, samplings, u[:, CHOOSE])
 
     first_row, rows = [], 0
@@ -76,7 +77,7 @@ def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
         if len(indices) == len(rounds):  # all alike: their rows are already in order
             its = [every.unflatten(0, (len(rounds), window + 1)) for every in (p, u, own)]
         else:
-            index = torch.tensor([first_row[i] for i in indices], device=logits.device)[:, None]
+            index = on_device(torch.tensor([first_row[i] for i in indices]), logits.device)[:, None]
             index = index + torch.arange(window + 1, device=logits.device)  # [S, window + 1]
             its = [every[index] for every in (p, u, own)]
         packed.append(_judge_alike(*its, [rounds[i].proposals for i in indices], drawn))

@@ -30,8 +30,9 @@ from lab.decode.window import Costs
 from lab.decode.work import PassWork, Span
 from lab.kv.cache import Budget, Cache, PoolSetting
 from lab.pair.models import LanguageModel
-from lab.trace.events import FellBack, Prefilled, StepTimed, WindowChanged
+from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
 from lab.trace.roofline import Work
+from lab.transfer import several_on_device
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +58,12 @@ class Pool:
         max_num_seqs: int,
         max_num_batched_tokens: int,
         kernels: bool = False,
+        cuda_graphs: bool = False,
     ) -> None:
         self.setting = setting
-        self.cache = Cache(setting, target, draft, kernels=kernels) if setting.num_blocks else None
+        self.cache = None
+        if setting.num_blocks:
+            self.cache = Cache(setting, target, draft, kernels=kernels, cuda_graphs=cuda_graphs)
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
             self.cache.copy_block if self.cache else None,
@@ -105,9 +109,10 @@ class Pool:
         proposals, drafting = self._propose(turns)
         clock.mark("draft")
         rounds = [Round(turn.sequence, proposals.get(turn.sequence)) for turn in turns]
-        batch = [self._new_tokens(turn, round) for turn, round in zip(turns, rounds, strict=True)]
-        logits = forward(self._target, batch, self.cache.target if self.cache else None)
-        self._tell_kernel_failure(turns)
+        batch = self._new_tokens(turns, rounds)
+        sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
+        logits = forward(self._target, batch, self.cache.target if self.cache else None, sdpa)
+        self._tell_failures(turns)
         clock.mark("verify")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
         judged = judge(logits, complete) if complete else []
@@ -141,12 +146,18 @@ class Pool:
                 drafting += work
         return proposals, drafting
 
-    def _new_tokens(self, turn: Turn, round: Round) -> NewTokens:
-        sequence, start = turn.sequence, turn.sequence.computed
-        new = torch.tensor(sequence.tokens[start : start + turn.count], device=self._target.device)
-        if round.proposals:
-            new = torch.cat([new, round.proposals.tokens])
-        return NewTokens(new, start, sequence.table, keep=round.window + 1 if turn.complete else 0)
+    def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
+        """What each turn brings to the target's forward: known tokens, and proposals after them."""
+        starts = [turn.sequence.computed for turn in turns]
+        known = [turn.sequence.tokens[start : start + turn.count] for turn, start in zip(turns, starts, strict=True)]
+        batch = []
+        for turn, round, start, new in zip(
+            turns, rounds, starts, several_on_device(known, self._target.device), strict=True
+        ):
+            if round.proposals:
+                new = torch.cat([new, round.proposals.tokens])
+            batch.append(NewTokens(new, start, turn.sequence.table, keep=round.window + 1 if turn.complete else 0))
+        return batch
 
     def _tell(self, turn: Turn, round: Round, outcome: Outcome | None) -> str:
         """Commit what a turn gave; returns what kind of step it was."""
@@ -231,13 +242,21 @@ class Pool:
                 self.scheduler.remove(sequence)
                 sequence.finish(sequence.reason)
 
-    def _tell_kernel_failure(self, turns: list[Turn]) -> None:
-        """Every sequence is told once that torch computes it, the one that joins later too."""
-        if reason := self._target.native.failure or (self.cache and self.cache.kernels.failure):
+    def _tell_failures(self, turns: list[Turn]) -> None:
+        """Every sequence is told once of what its steps go on without, the one that joins later too."""
+        for part, reason in self._failures().items():
             for turn in turns:
-                if not turn.sequence.gave_up_kernels:
-                    turn.sequence.gave_up_kernels = True
-                    turn.sequence.recorder.emit(FellBack, part="kernel", reason=reason)
+                if part not in turn.sequence.gave_up:
+                    turn.sequence.gave_up.add(part)
+                    turn.sequence.recorder.emit(FellBack, part=part, reason=reason)
+
+    def _failures(self) -> dict[Part, str]:
+        models = [model.compile_failure for model in (self._target, self._draft) if model]
+        found = {"compile": next(filter(None, models), None), "kernel": self._target.native.failure}
+        if self.cache:
+            found["kernel"] = found["kernel"] or self.cache.kernels.failure
+            found["cuda_graph"] = self.cache.graphs and self.cache.graphs.failure
+        return {part: reason for part, reason in found.items() if reason}
 
     # -- drafting ----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lab.config import SamplingParams
+from lab.transfer import on_device
 
 
 def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[SamplingParams]) -> torch.Tensor:
@@ -26,7 +27,8 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
     device, vocabulary = logits.device, logits.shape[-1]
 
     def column(values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, device=device)[:, None] if len(values) > 1 else torch.tensor(values, device=device)
+        column = on_device(torch.tensor(values), device)
+        return column[:, None] if len(values) > 1 else column
 
     temperatures = [1.0 if row.greedy else row.temperature for row in rows]
     p = (logits if all(t == 1 for t in temperatures) else logits / column(temperatures)).softmax(-1)
@@ -74,4 +76,6 @@ def choose(logits: torch.Tensor, p: torch.Tensor, sampling: Sequence[SamplingPar
     if all(greedy):
         return logits.argmax(-1)
     drawn = draw(p, u)
-    return torch.where(torch.tensor(greedy, device=p.device), logits.argmax(-1), drawn) if any(greedy) else drawn
+    if not any(greedy):
+        return drawn
+    return torch.where(on_device(torch.tensor(greedy), p.device), logits.argmax(-1), drawn)

@@ -12,7 +12,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.decode.text import TextStream
 from lab.kv.prefix import Prefix
 from lab.kv.table import BlockTable
-from lab.trace.events import Finished, StopReason
+from lab.trace.events import Finished, Part, StopReason
 from lab.trace.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Sequence:
         oracle: the same request decoded plainly, for a synthetic drafter to know the answers from.
         drafter: who proposes; None: nobody (yet).
         gave_up_drafter: it failed, and another is not wanted.
-        gave_up_kernels: they failed, and it has been told.
+        gave_up: parts of the engine that failed, of which it has been told.
         cached_tokens: tokens that were not computed when it was admitted last.
     """
 
@@ -64,7 +64,7 @@ class Sequence:
     oracle: Sequence | None = None
     drafter: Drafter | None = None
     gave_up_drafter: bool = False
-    gave_up_kernels: bool = False
+    gave_up: set[Part] = field(default_factory=set)
     table: BlockTable | None = None
     draft_length: int = 0
     cached_tokens: int = 0

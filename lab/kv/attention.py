@@ -12,11 +12,15 @@ There are two ways to compute it: the reference, in torch, which gathers the slo
 
 from __future__ import annotations
 
+import functools
+import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, get_args
 
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
 from lab.config import ConfigError
@@ -24,6 +28,15 @@ from lab.kv.storage import KVStorage
 
 NAME = "decode_lab"
 """What the function is called in transformers' registry."""
+
+SdpaChoice = Literal["auto", "math", "efficient", "flash"]
+BACKENDS = {
+    "math": SDPBackend.MATH,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+}
+"""Torch's ways to compute attention: with the whole matrix of scores in memory; in pieces (Rabe and Staats,
+2112.05682); in tiles that never leave the processor (FlashAttention: Dao et al., 2205.14135)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +86,13 @@ class StepPlan(Plan):
         groups: in the order of their rows.
         write: [N] int64, a slot for each new token. None without a cache.
         storage: None without a cache.
+        sdpa: who computes it. "auto": torch chooses. Another: each group is one sequence, and needs no mask.
     """
 
     groups: tuple[Group, ...]
     write: torch.Tensor | None
     storage: KVStorage | None
+    sdpa: SdpaChoice = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +198,10 @@ def attention(
             keys, values = layer.read(group.read)
         else:
             keys, values = new_key[group.rows], new_value[group.rows]
-        outputs.append(_attend(query[0, :, group.rows], keys, values, group, scaling))
+        if plan.sdpa == "auto":
+            outputs.append(_attend(query[0, :, group.rows], keys, values, group, scaling))
+        else:
+            outputs.append(_attend_by(plan.sdpa, query[0, :, group.rows], keys, values, scaling))
     return torch.cat(outputs)[None], None
 
 
@@ -215,6 +233,44 @@ def _attend(
     )
     out = out.view(rows, kv_heads, shared, count, dim).permute(0, 3, 1, 2, 4)
     return out.reshape(rows * count, heads, dim)
+
+
+def _attend_by(
+    choice: SdpaChoice, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
+) -> torch.Tensor:
+    """One sequence by one back end: query [heads, T, d]; key, value [L, kv_heads, d] -> [T, heads, d].
+
+    The last of its L tokens are the T new ones. No back end but "math" takes a mask of any shape, so keys and
+    values are repeated for the query heads that share them, and which positions are seen is told in words.
+    """
+    shared = query.shape[0] // key.shape[1]
+    key, value = (x.transpose(0, 1).repeat_interleave(shared, 0)[None] for x in (key, value))
+    seen = causal_lower_right(query.shape[1], key.shape[2])
+    with sdpa_kernel(BACKENDS[choice]):
+        return F.scaled_dot_product_attention(query[None], key, value, attn_mask=seen, scale=scaling)[0].transpose(0, 1)
+
+
+@functools.cache
+def refuse_sdpa(choice: SdpaChoice, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
+    """Refuse a back end that cannot compute this here, by trying it on a few numbers.
+
+    Raises:
+        ConfigError: names what it cannot.
+    """
+    if choice == "auto":
+        return
+    try:
+        with warnings.catch_warnings():  # why each back end is not taken; the sentence below says enough
+            warnings.simplefilter("ignore")
+            for seen in (8, 16):
+                key = torch.zeros(seen, 1, head_dim, dtype=dtype, device=device)
+                _attend_by(choice, key[:8].transpose(0, 1), key, key, None)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"prefill_attention={choice!r} cannot be computed here: torch has no such attention for "
+            f"{str(dtype).removeprefix('torch.')} on {device} with heads of {head_dim}. Choose 'auto', or 'math', "
+            "which runs everywhere."
+        ) from error
 
 
 def _by_kernels(

@@ -9,7 +9,9 @@ import psutil
 import torch
 
 from lab.config import ConfigError, EngineConfig, PromptError
+from lab.kv.attention import SdpaChoice
 from lab.kv.blocks import BlockPool, Eviction
+from lab.kv.graphs import Graphs
 from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
 from lab.pair.models import LanguageModel
 
@@ -28,6 +30,7 @@ class PoolSetting(NamedTuple):
     num_blocks: int
     enable_prefix_caching: bool
     eviction: Eviction
+    prefill_attention: SdpaChoice
 
 
 class Cache:
@@ -35,16 +38,26 @@ class Cache:
 
     Target and draft have a storage each and share the blocks: position i of a
     sequence has one slot, in which the target keeps its keys and values and the draft its own.
-    Kernels that fail for one of them are given up for both.
+    Kernels that fail for one of them are given up for both, and so are CUDA graphs.
+
+    Args:
+        cuda_graphs: capture the steps of kernels.
     """
 
     def __init__(
-        self, setting: PoolSetting, target: LanguageModel, draft: LanguageModel | None, *, kernels: bool = False
+        self,
+        setting: PoolSetting,
+        target: LanguageModel,
+        draft: LanguageModel | None,
+        *,
+        kernels: bool = False,
+        cuda_graphs: bool = False,
     ) -> None:
         self.blocks = BlockPool(setting.num_blocks, setting.block_size, eviction=setting.eviction)
         self.kernels = Kernels(kernels)
-        self.target = _storage(target, setting, self.kernels)
-        self.draft = _storage(draft, setting, self.kernels) if draft else None
+        self.graphs = Graphs() if cuda_graphs else None
+        self.target = _storage(target, setting, self.kernels, self.graphs)
+        self.draft = _storage(draft, setting, self.kernels, self.graphs) if draft else None
 
     def copy_block(self, source: int, destination: int) -> None:
         """Copy all slots of a block, the target's and the draft's."""
@@ -82,7 +95,7 @@ class Budget:
             ConfigError: so many blocks are more than the budget.
         """
         if not config.kv_cache:
-            return PoolSetting("auto", False, config.block_size, 0, False, "lru")
+            return PoolSetting("auto", False, config.block_size, 0, False, "lru", config.prefill_attention)
         fitting = self.limit // self._block_bytes(config)
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
@@ -97,6 +110,7 @@ class Budget:
             config.num_blocks or max(1, min(fitting, useful)),
             config.enable_prefix_caching,
             config.eviction,
+            config.prefill_attention,
         )
 
     def allows(self, config: EngineConfig) -> bool:
@@ -161,7 +175,7 @@ def _limit(models: list[LanguageModel]) -> int:
     )
 
 
-def _storage(model: LanguageModel, setting: PoolSetting, kernels: Kernels) -> KVStorage:
+def _storage(model: LanguageModel, setting: PoolSetting, kernels: Kernels, graphs: Graphs | None) -> KVStorage:
     return KVStorage(
         setting.kv_dtype,
         setting.num_blocks * setting.block_size,
@@ -171,6 +185,7 @@ def _storage(model: LanguageModel, setting: PoolSetting, kernels: Kernels) -> KV
         dtype=model.dtype,
         device=model.layer_devices,
         kernels=kernels,
+        graphs=graphs,
     )
 
 

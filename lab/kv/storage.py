@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import torch
 
 from lab.config import ConfigError
+
+if TYPE_CHECKING:
+    from lab.kv.graphs import Graphs
 
 KVFormat = Literal["auto", "int8", "int4"]
 
@@ -216,7 +219,8 @@ class Kernels:
 class KVStorage:
     """The slots of one model: one ``LayerStorage`` a layer, all on one device or each on its own.
 
-    ``kernels`` None: the reference writes and reads them. The slots hold the same either way.
+    ``kernels`` None: the reference writes and reads them. The slots hold the same either way. ``graphs``: the steps
+    of kernels that were captured, and are replayed.
     """
 
     def __init__(
@@ -230,8 +234,10 @@ class KVStorage:
         dtype: torch.dtype,
         device: torch.device | Sequence[torch.device],
         kernels: Kernels | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
         self.kernels = kernels or Kernels()
+        self.graphs = graphs
         form = FORMATS[kv_format]
         devices = [device] * layers if isinstance(device, torch.device) else device
         self.layers: list[LayerStorage] = [form(slots, kv_heads, head_dim, dtype, where) for where in devices]

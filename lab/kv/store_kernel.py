@@ -23,7 +23,10 @@ WHOLE = tl.constexpr(12582912.0)
 
 
 def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Write ``key`` and ``value``, [N, kv_heads, head_dim] of any strides, to ``slots``, [N] int64."""
+    """Write ``key`` and ``value``, [N, kv_heads, head_dim] of any strides, to ``slots``, [N] int64.
+
+    A slot of -1 is none: that row is padding, and is not written.
+    """
     form, (keys, values, key_scales, value_scales) = parts(layer)
     tokens, kv_heads, dim = key.shape
     group = dim // key_scales.shape[-1] if form == "int4" else dim
@@ -77,6 +80,8 @@ def _store_kernel(
 ):
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     slot = tl.load(slots + token)
+    if slot < 0:
+        return
     numbers = slot * numbers_slot + head * numbers_head
     scales = slot * scales_slot + head * scales_head
     new_key, new_value = key + token * key_token + head * key_head, value + token * value_token + head * value_head

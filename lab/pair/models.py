@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError
-from lab.kv.attention import NAME, BlockPlan, StepPlan
+from lab.kv.attention import NAME, BlockPlan, Group, StepPlan, attention
 from lab.native.model import Native
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched, rebind_hook
 from lab.pair.quantization import stored_tensors
 from lab.pair.shape import ModelShape
+
+log = logging.getLogger(__name__)
+
+OPAQUE_NAME = f"{NAME}_opaque"
+"""The lab's attention as compiled layers call it: torch.compile does not look inside."""
 
 
 class LanguageModel:
@@ -32,6 +38,8 @@ class LanguageModel:
         context_length: most positions it was made for.
         device: where tokens go in and logits come out.
         native: its step in C (``lab.native``), shared with its early exits.
+        compiled: its layers went through torch.compile.
+        compile_failure: why they did not although it was asked for.
 
     Raises:
         UnsupportedModelError: see ``refuse_unsupported``.
@@ -50,6 +58,8 @@ class LanguageModel:
         self.head_dim = shape.head_dim
         self.vocabulary = shape.vocabulary
         self.context_length = shape.context_length
+        self.compiled = False
+        self.compile_failure: str | None = None
         model.set_attn_implementation(NAME)
         if is_dispatched(model):
             gather_hidden_states(model)
@@ -154,6 +164,33 @@ class LanguageModel:
         cut.model, cut.name, cut.layers = _cut(self.model, self.layers, layers), f"{self.name}[:{layers}]", layers
         return cut
 
+    @torch.inference_mode()
+    def compile(self, backend: str | Callable = "inductor") -> None:
+        """Compile a layer's code, which all of them run ("regional" compilation), and try it on one token and on two.
+
+        The second makes code for any number. Attention stays as it is, a call from between two compiled
+        halves. A failure is kept in ``compile_failure``, and nothing is compiled then. ``backend``: of torch.compile.
+        """
+        layers = _layers(self.model, self.layers)
+        for layer in layers:
+            layer.compile(backend=backend, dynamic=True)
+        AttentionInterface.register(OPAQUE_NAME, torch.compiler.disable(attention))
+        self.model.set_attn_implementation(OPAQUE_NAME)
+        try:
+            for count in (1, 2):
+                rows = torch.arange(count, device=self.device)
+                mask = rows <= rows[:, None]
+                plan = StepPlan((Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None]),), None, None)
+                self.forward(rows, rows, plan, rows)
+            self.compiled = True
+        except Exception as error:  # of the compiler's many kinds, or of the one it calls
+            log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
+            cause = getattr(error, "inner_exception", error)
+            self.compile_failure = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or ['no message'])[0]}"
+            for layer in layers:
+                layer._compiled_call_impl = None
+            self.model.set_attn_implementation(NAME)
+
     def identity(self) -> int:
         """A number that is another one when the weights, their dtype or the active adapters are.
 
@@ -178,11 +215,12 @@ class LanguageModel:
 
         The engine cannot run meanwhile.
         """
+        plugged_in = self.model.config._attn_implementation
         self.model.set_attn_implementation("sdpa")
         try:
             yield self.model
         finally:
-            self.model.set_attn_implementation(NAME)
+            self.model.set_attn_implementation(plugged_in)
 
 
 def _cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
@@ -196,6 +234,10 @@ def _cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
         elif isinstance(child, nn.Module) and _has_layers(child, layers):
             found._modules[name] = _cut(child, layers, kept)
     return found
+
+
+def _layers(model: nn.Module, layers: int) -> nn.ModuleList:
+    return next(module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == layers)
 
 
 def _has_layers(module: nn.Module, layers: int) -> bool:

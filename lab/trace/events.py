@@ -19,7 +19,7 @@ import types
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-Part = Literal["drafter", "kv_format", "kernel"]
+Part = Literal["drafter", "kv_format", "kernel", "cuda_graph", "compile"]
 """What can fail without ending a run."""
 
 Origin = Literal["plain", "accepted", "recovered", "bonus"]
@@ -47,6 +47,7 @@ class RunStarted(Event):
     block, scales and, with speculation, the draft's share included; 0 without a cache.
     ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
     best, measured (``lab.limits``). None: it could not be, or the models' work cannot be counted.
+    ``cuda_graphs``: steps of few tokens are captured and replayed. ``compiled``: the layers went through torch.compile.
     """
 
     kind: ClassVar[str] = "run_started"
@@ -63,6 +64,8 @@ class RunStarted(Event):
     block_bytes: int
     copy_bytes_per_second: float | None
     matmul_flops_per_second: float | None
+    cuda_graphs: bool
+    compiled: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +98,8 @@ class Preempted(Event):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FellBack(Event):
     """A ``part`` failed and the run goes on without it: plain decoding for the drafter, the
-    model's own dtype for a KV format, the reference for a kernel. ``reason`` in a sentence."""
+    model's own dtype for a KV format, the reference for a kernel, kernels launched one by one for CUDA
+    graphs, layers as they are for compiled ones. ``reason`` in a sentence."""
 
     kind: ClassVar[str] = "fell_back"
     part: Part

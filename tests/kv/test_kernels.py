@@ -140,6 +140,17 @@ def test_what_is_stored_is_what_the_reference_stores(kv_format, dtype, head_dim)
         assert ((our.float() - their.float()).abs() <= step).all()
 
 
+@pytest.mark.parametrize("kv_format", FORMATS)
+def test_a_row_without_a_slot_is_written_nowhere(kv_format):
+    """Slot -1: the row pads a captured step. Not the last slot, nor what lies before the first."""
+    ours, theirs = (poisoned(kv_format, 6, 2, 64, torch.float32).layers[0] for _ in range(2))
+    key, value = torch.randn(2, 4, 2, 64, device=DEVICE)
+    store(ours, torch.tensor([3, -1, 0, -1], device=DEVICE), key, value)
+    store(theirs, torch.tensor([3, 0], device=DEVICE), key[::2], value[::2])
+    for our, their in zip(ours.tensors, theirs.tensors, strict=True):
+        assert torch.equal(our.view(torch.uint8), their.view(torch.uint8))
+
+
 @pytest.mark.parametrize("kv_format", QUANTISED)
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")

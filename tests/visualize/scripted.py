@@ -157,6 +157,8 @@ class ScriptedEngine:
             block_bytes=BYTES_PER_TOKEN * config.block_size if config.kv_cache else 0,
             copy_bytes_per_second=LIMITS.bytes_per_second,
             matmul_flops_per_second=LIMITS.flops_per_second,
+            cuda_graphs=False,
+            compiled=False,
         )
         yield Admitted(t_ms=0.0, owner=0, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
         known, made, step, reason = len(pieces), 0, 0, "length"

@@ -1,0 +1,180 @@
+"""CUDA graphs: a forward's kernels launched all together instead of one by one.
+
+A small step asks a GPU for hundreds of short kernels, and launching each from Python takes longer than running
+it. A graph is a recording of them that is launched at once (NVIDIA, CUDA C++ Programming Guide, "CUDA Graphs";
+for decoding see gpt-fast and vLLM). It replays the same launches on the same addresses, so inputs and
+output stay where they are, and a step must be brought to one of a few shapes: it is padded to its bucket.
+
+Steps that bring few tokens a sequence are captured: decoding, drafting, verifying. A prompt has work enough for
+every launch, and lengths without number.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from lab.kv.packed import Packed
+from lab.kv.storage import KVStorage
+from lab.pair.models import LanguageModel
+from lab.transfer import on_device, pinned
+
+log = logging.getLogger(__name__)
+
+NEW_TOKENS = (*range(1, 10), 13, 17, 25, 33)
+"""Of a sequence in a step, at most: a token and a window of up to 32."""
+MOST_ROWS = 256
+"""Of a step. With more the GPU is busy for longer than the host needs to launch."""
+SHORTEST_CONTEXT = 512
+
+
+class Bucket(NamedTuple):
+    """The shape of a captured step: each of ``sequences`` brings at most ``new`` tokens and has at most ``context``."""
+
+    sequences: int
+    new: int
+    context: int
+
+    @property
+    def rows(self) -> int:
+        return self.sequences * self.new
+
+    @classmethod
+    def of(cls, sequences: int, longest_new: int, longest: int) -> Bucket | None:
+        """The smallest that holds a step; None if none does.
+
+        Few sequences come in powers of two, more in eights; contexts in powers of two, for the attention
+        kernel's launch follows from the longest a sequence can be.
+        """
+        new = next((tokens for tokens in NEW_TOKENS if tokens >= longest_new), None)
+        if new is None:
+            return None
+        most = 1 << (sequences - 1).bit_length() if sequences <= 8 else -(-sequences // 8) * 8
+        bucket = cls(most, new, max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length()))
+        return bucket if bucket.rows <= MOST_ROWS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A captured step: its inputs, to be written into; how to run it; and where its logits then are."""
+
+    token_ids: torch.Tensor
+    numbers: torch.Tensor
+    replay: Callable[[], None]
+    logits: torch.Tensor
+
+
+class Graphs:
+    """The captured steps of the models that share a cache. The addresses of its slots are in them, and theirs.
+
+    A bucket is captured when it is first met. All graphs of a cache share one pool of memory, for
+    no two run at a time. One that cannot be captured or replayed ends it for all: steps are launched kernel by
+    kernel again.
+
+    Attributes:
+        on: graphs are in use.
+        failure: why they are not any more.
+    """
+
+    def __init__(self) -> None:
+        self.on = True
+        self.failure: str | None = None
+        self._captured: dict[tuple[LanguageModel, Bucket], Captured] = {}
+        self._place: Place | None = None
+
+    def give_up(self, reason: str) -> None:
+        """Drop all graphs, and their memory."""
+        self.on, self.failure = False, reason
+        self._captured.clear()
+        self._place = None
+
+    def forward(
+        self,
+        model: LanguageModel,
+        token_ids: torch.Tensor,
+        packed: Packed,
+        bucket: Bucket,
+        block_size: int,
+        storage: KVStorage,
+    ) -> torch.Tensor | None:
+        """Compute a step by the graph of its bucket.
+
+        Args:
+            token_ids: [N] int64 on the device.
+            packed: on the host.
+
+        Returns:
+            [K, vocabulary] float32 logits; None if it could not be done, and graphs are given up.
+        """
+        try:
+            captured = self._captured.get((model, bucket))
+            if captured is None:
+                captured = self._capture(model, bucket, block_size, storage)
+                self._captured[model, bucket] = captured
+            padded = packed.padded(bucket.rows, bucket.sequences, -(-bucket.context // block_size))
+            captured.token_ids[: len(token_ids)].copy_(token_ids)
+            captured.numbers.copy_(pinned(padded.joined(), model.device), non_blocking=True)
+            captured.replay()
+            return captured.logits[: len(packed.kept)].clone()
+        except Exception as error:
+            log.warning("a CUDA graph failed", exc_info=True)
+            first_line = (str(error).strip().splitlines() or ["no message"])[0]
+            self.give_up(f"{type(error).__name__}: {first_line[:200]}")
+            return None
+
+    def _capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured:
+        """Record a step of nothing but padding. (Nothing of the recording is kept that knows this object.)"""
+        nothing = Packed.nothing().padded(bucket.rows, bucket.sequences, -(-bucket.context // block_size))
+        numbers = on_device(nothing.joined(), model.device)
+        token_ids = torch.zeros(bucket.rows, dtype=torch.long, device=model.device)
+        packed = nothing.split(numbers)
+        plan = packed.plan(block_size, bucket.new, bucket.context, storage)
+        if self._place is None:
+            self._place = Place(model.device)
+        replay, logits = self._place.record(lambda: model.forward(token_ids, packed.positions, plan, packed.kept))
+        return Captured(token_ids, numbers, replay, logits)
+
+
+class Place:
+    """The stream that graphs are captured in, and the memory that they share.
+
+    A pool of memory whose graphs are all gone cannot be used again (pytorch raises), so both go together.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with torch.cuda.device(device):
+            self._stream = torch.cuda.Stream()
+            self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        """Capture ``run``. Returns what replays it, in the stream that is then current, and the tensor it returned.
+
+        It is run once before, in the same stream: kernels are compiled and libraries take what memory they keep.
+        """
+        # The inner context brings the current stream back also where a capture fails while it is being ended.
+        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                run()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may allocate meanwhile.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                output = run()
+
+        def replay() -> None:
+            with torch.cuda.device(self._device):
+                graph.replay()
+
+        return replay, output
+
+
+def can_be_captured(model: LanguageModel) -> bool:
+    """Whether all of a model is on one GPU. What another device computes would be missing in a replay."""
+    devices = {weight.device for weight in model.model.parameters()}
+    return len(devices) == 1 and devices.pop().type == "cuda"

@@ -1,0 +1,136 @@
+"""How often a step goes between host and device. A GPU waits for the host at each crossing that waits.
+
+Here the device is pretended: what is made on it, brought to it or computed from what is there is marked, every
+function of torch's is watched, and one that would wait for a GPU, or fail on it, is noticed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from lab import EngineConfig, SamplingParams, transfer
+from lab.decode import drafters, forward, outcome, pool, sampling
+from tests import tiny_models
+
+READS = {
+    torch.Tensor.item,
+    torch.Tensor.tolist,
+    torch.Tensor.cpu,
+    torch.Tensor.numpy,
+    torch.Tensor.nonzero,
+    torch.Tensor.__bool__,
+    torch.Tensor.__int__,
+    torch.Tensor.__float__,
+    torch.Tensor.__index__,
+    torch.nonzero,
+    torch.masked_select,
+    torch.repeat_interleave,
+    torch.Tensor.repeat_interleave,
+}
+"""Functions whose result, or its size, the host must know."""
+
+
+def is_there(value: object) -> bool:
+    return getattr(value, "on_pretended_device", False)
+
+
+def mark(value: object) -> None:
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            leaf.on_pretended_device = True
+
+
+class Watch(TorchFunctionMode):
+    """What it saw: ``reads`` of results, copies to the device that ``waits``, and functions of tensors here and there
+    (``mixed``)."""
+
+    def __init__(self) -> None:
+        self.reads: list[str] = []
+        self.waits: list[str] = []
+        self.mixed: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        name = getattr(func, "__name__", str(func))
+        there = [is_there(tensor) for tensor in tensors]
+        counts = any(there) or kwargs.get("device") is not None
+        if any(there) and func in READS and not (name == "repeat_interleave" and isinstance(args[1], int)):
+            self.reads.append(name)
+        if name in ("tensor", "as_tensor") and kwargs.get("device") is not None:
+            self.waits.append(name)
+        if name == "__getitem__" and isinstance(args[1], list):
+            self.waits.append("a list as an index")
+        if any(there) and not all(there) and any(t.dim() for t, on in zip(tensors, there, strict=True) if not on):
+            self.mixed.append(name)
+        result = func(*args, **kwargs)
+        if counts and func not in READS:
+            mark(result)
+        return result
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """An engine, and a watch to step it under. The models themselves are not looked into."""
+    lab = tiny_models.engine("llama", "good")
+    watch = Watch()
+
+    def brought(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
+        assert not is_there(numbers)
+        copy = numbers.clone()
+        mark(copy)
+        return copy
+
+    for module in (transfer, drafters, forward, outcome, sampling):
+        if hasattr(module, "on_device"):
+            monkeypatch.setattr(module, "on_device", brought)
+    assert pool.several_on_device is transfer.several_on_device
+
+    for model in (lab.target, lab.draft):
+
+        def compute(token_ids, positions, plan, keep, *, run=model.forward):
+            assert all(map(is_there, (token_ids, positions, keep, plan.write)))
+            with torch._C.DisableTorchFunction():
+                logits = run(token_ids, positions, plan, keep)
+            mark(logits)
+            return logits
+
+        monkeypatch.setattr(model, "forward", compute)
+    return lab, watch
+
+
+GREEDY = SamplingParams(max_tokens=12, ignore_eos=True)
+CONFIGS = {
+    "plain": EngineConfig(),
+    "a draft": EngineConfig(paged=True, speculative="draft"),
+    "lookup": EngineConfig(paged=True, speculative="ngram", prompt_lookup_min=1),
+    "an early exit": EngineConfig(speculative="early_exit"),
+    "synthetic": EngineConfig(speculative="synthetic"),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize(
+    "drawn",
+    [{}, {"temperature": 0.8, "seed": 1}, {"temperature": 0.8, "top_k": 20, "top_p": 0.9, "seed": 1}],
+    ids=["greedy", "drawn", "top"],
+)
+def test_a_round_reads_from_the_device_once(watched, config, drawn):
+    """Two sequences, one of them greedy, drafts and all: one copy back a step, and none towards it that waits."""
+    lab, watch = watched
+    requests = [lab.submit("a b a b a b", config, sampling) for sampling in (GREEDY, replace(GREEDY, **drawn), GREEDY)]
+    steps = 0
+    with watch:
+        while lab.step():
+            steps += 1
+    runs = [request.result() for request in requests]
+    assert [run.reason for run in runs] == ["length"] * 3
+    assert all(event.kind != "fell_back" for run in runs for event in run.events)
+    assert watch.reads == ["tolist"] * steps
+    assert watch.waits == []
+    assert watch.mixed == []

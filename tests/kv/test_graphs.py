@@ -1,0 +1,266 @@
+"""Captured steps: padded to a bucket they compute what the step itself computes, and one that fails is got round.
+
+Without a GPU a replay is the captured function called again, on the same tensors: everything is tried but CUDA.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+
+from lab import EngineConfig, SamplingParams, load_engine
+from lab.decode import engine as engine_module
+from lab.kv import graphs
+from lab.kv.graphs import MOST_ROWS, Bucket
+from lab.kv.packed import Packed
+from lab.trace.events import FellBack, StepTimed
+from tests import tiny_models
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy about the NaN of padding
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA captures here: see the tests marked gpu")
+PROMPT = "The king had three daughters"
+PAGED = EngineConfig(paged=True, block_size=4)
+DRAFT = replace(PAGED, kv_dtype="int8", speculative="draft", num_speculative_tokens=3)
+EARLY_EXIT = EngineConfig(speculative="early_exit", num_speculative_tokens=2)
+SAMPLING = SamplingParams(max_tokens=5, ignore_eos=True)
+
+
+class Again:
+    """In the place of ``graphs.Place``. ``failing``: the call of ``record`` or of a replay that raises."""
+
+    made: list[Again]
+
+    def __init__(self, device: torch.device, failing: dict[str, int], error: Exception) -> None:
+        self.failing, self.error = failing, error
+        self.recorded = self.replayed = 0
+        self.made.append(self)
+
+    def record(self, run):
+        self.recorded += 1
+        if self.recorded == self.failing.get("record"):
+            raise self.error
+        output = run()
+
+        def replay() -> None:
+            self.replayed += 1
+            if self.replayed == self.failing.get("replay"):
+                raise self.error
+            output.copy_(run())
+
+        return replay, output
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    """Makes an engine whose steps are captured."""
+    Again.made = []
+
+    def make(*, failing: dict[str, int] | None = None, error: Exception | None = None, **settings: object):
+        def place(device: torch.device) -> Again:
+            return Again(device, failing or {}, error or RuntimeError("no"))
+
+        monkeypatch.setattr(graphs, "Place", place)
+        monkeypatch.setattr(engine_module, "can_be_captured", lambda model: True)
+        return tiny_models.engine("llama", "good", kernels="triton", **settings)
+
+    return make
+
+
+@pytest.fixture
+def poisoned():
+    """What ``torch.empty`` returns is full of NaN, and so is what is computed for padding."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return tiny_models.engine("llama", "good", kernels="reference")
+
+
+def fell_back(run) -> list[FellBack]:
+    return [event for event in run.events if isinstance(event, FellBack)]
+
+
+# -- shapes ----------------------------------------------------------------------------------
+
+
+@given(sequences=st.integers(1, 80), new=st.integers(1, 40), longest=st.integers(1, 200_000))
+def test_a_bucket_holds_its_step_and_wastes_little(sequences, new, longest):
+    bucket = Bucket.of(sequences, new, longest)
+    if bucket is None:
+        assert new > 33 or sequences * new > MOST_ROWS // 2
+        return
+    assert sequences <= bucket.sequences < max(2 * sequences, sequences + 8)
+    assert new <= bucket.new <= new + 8
+    assert longest <= bucket.context <= max(512, 2 * longest)
+    assert bucket.rows <= MOST_ROWS
+    assert Bucket.of(*bucket) == bucket
+
+
+def test_packing_padding_and_taking_apart():
+    packed = Packed(
+        positions=torch.tensor([4, 7, 8]),
+        write=torch.tensor([12, 31, 0]),
+        kept=torch.tensor([0, 2]),
+        starts=torch.tensor([0, 1, 3]),
+        lengths=torch.tensor([5, 9]),
+        tables=torch.tensor([[3, 1, 0], [2, 7, 0]]),
+    )
+    padded = packed.padded(rows=6, sequences=3, height=4)
+    assert [part.tolist() for part in padded] == [
+        [4, 7, 8, 0, 0, 0],
+        [12, 31, 0, -1, -1, -1],
+        [0, 2, 0, 0, 0, 0],
+        [0, 1, 3, 3],
+        [5, 9, 0],
+        [[3, 1, 0, 0], [2, 7, 0, 0], [0, 0, 0, 0]],
+    ]
+    assert [part.tolist() for part in packed.split(packed.joined())] == [part.tolist() for part in packed]
+    nothing = Packed.nothing().padded(rows=2, sequences=1, height=2)
+    assert [part.tolist() for part in nothing] == [[0, 0], [-1, -1], [0, 0], [0, 0], [0], [[0, 0]]]
+
+
+# -- in the engine ---------------------------------------------------------------------------
+
+
+@without_gpu
+@pytest.mark.parametrize("config", [DRAFT, EARLY_EXIT], ids=["a draft, int8", "an early exit"])
+def test_tokens_are_those_of_the_reference(engine, reference, poisoned, config):
+    lab = engine()
+    run = lab.generate(PROMPT, config, SAMPLING)
+    assert run.token_ids == reference.generate(PROMPT, config, SAMPLING).token_ids
+    assert fell_back(run) == []
+    assert (run.started.cuda_graphs, reference.generate(PROMPT, config, SAMPLING).started.cuda_graphs) == (True, False)
+    (place,) = Again.made
+    later = [event for event in run.events if isinstance(event, StepTimed)][1:]
+    # Every pass but the prompt's, the target's and the draft's, in a few shapes.
+    assert place.replayed > len(later)
+    assert place.recorded <= 4
+    assert lab.occupancy().live == 0
+
+
+@without_gpu
+def test_a_batch_of_all_sorts(engine, reference, poisoned):
+    """Sequences come and go, windows and lengths differ; every step is padded to some bucket."""
+    configs = [replace(PAGED, speculative=kind, num_speculative_tokens=3) for kind in ("off", "draft", "ngram")]
+    prompts = [PROMPT, "Once", PROMPT + " and no son"]
+    lab = engine()
+    samplings = [replace(SAMPLING, max_tokens=length) for length in (2, 6, 4)]
+    asked = list(zip(prompts, configs, samplings, strict=True))
+    runs = [request.result() for request in [lab.submit(*one) for one in asked]]
+    assert [run.token_ids for run in runs] == [reference.generate(*one).token_ids for one in asked]
+    assert fell_back(runs[0]) == []
+    assert Again.made[0].replayed > Again.made[0].recorded > 1
+
+
+@without_gpu
+@pytest.mark.parametrize(("where", "number"), [("record", 1), ("record", 2), ("replay", 4)])
+def test_a_graph_that_fails(engine, reference, where, number):
+    """At its capture or later, the target's or the draft's: kernels go on, and nobody notices in the text."""
+    lab = engine(failing={where: number}, error=RuntimeError("operation not permitted\nand much more"))
+    run = lab.generate(PROMPT, DRAFT, SAMPLING)
+    plain = reference.generate(PROMPT, DRAFT, SAMPLING)
+    assert run.token_ids == plain.token_ids
+    assert run.metrics.mean_acceptance_length == plain.metrics.mean_acceptance_length
+    assert [(event.part, event.reason) for event in fell_back(run)] == [
+        ("cuda_graph", "RuntimeError: operation not permitted")
+    ]
+    (place,) = Again.made
+    assert {"record": place.recorded, "replay": place.replayed}[where] == number  # it is not asked again
+
+
+@without_gpu
+def test_when_memory_runs_short_graphs_make_room(engine, reference, monkeypatch):
+    """A prompt's pass, which is not captured, finds no memory; without the graphs it does."""
+    lab = engine()
+    first = lab.generate(PROMPT, PAGED, SAMPLING)
+    forward, calls = lab.target.forward, []
+
+    def short(*args):
+        calls.append(1)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("no more")
+        return forward(*args)
+
+    monkeypatch.setattr(lab.target, "forward", short)
+    second = lab.generate(PROMPT, PAGED, SAMPLING)
+    assert first.token_ids == second.token_ids == reference.generate(PROMPT, PAGED, SAMPLING).token_ids
+    assert [event.part for event in fell_back(second)] == ["cuda_graph"]
+    assert "Memory ran short" in fell_back(second)[0].reason
+
+
+@without_gpu
+def test_graphs_go_with_the_cache_and_with_the_weights(engine):
+    """What they have baked in is freed with them. After a change of the weights they are captured anew."""
+    lab = engine()
+    lab.generate(PROMPT, PAGED, SAMPLING)
+    with torch.no_grad():
+        next(lab.target.model.parameters()).mul_(1.0)
+    gone = weakref.ref(Again.made.pop())
+    lab.generate(PROMPT, PAGED, SAMPLING)
+    gc.collect()
+    assert gone() is None
+    assert Again.made[0].recorded
+
+
+def test_the_switch(engine):
+    assert tiny_models.engine(kernels="reference").cuda_graphs is False
+    if not torch.cuda.is_available():
+        assert tiny_models.engine(kernels="triton").cuda_graphs is False  # there is no CUDA
+        assert engine().cuda_graphs is True
+        assert engine(cuda_graphs=False).cuda_graphs is False
+
+
+# -- for real --------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
+@pytest.mark.parametrize("config", [PAGED, DRAFT, EARLY_EXIT], ids=["paged", "a draft, int8", "an early exit"])
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_the_embedded_pair_says_the_same_captured(config, sequences):
+    """In float32, token for token, over the edges of blocks and of a context's bucket."""
+    config, sampling = replace(config, block_size=16), replace(SAMPLING, max_tokens=600)
+    texts = []
+    for cuda_graphs in (True, False):
+        lab = load_engine(device="cuda", dtype="float32", cuda_graphs=cuda_graphs)
+        assert lab.cuda_graphs is cuda_graphs
+        prompts = [f"Once upon a time there were {number}" for number in ("two", "three", "four")][:sequences]
+        runs = [request.result() for request in [lab.submit(prompt, config, sampling) for prompt in prompts]]
+        assert [fell_back(run) for run in runs] == [[]] * sequences
+        assert all(run.started.cuda_graphs is cuda_graphs for run in runs)
+        texts.append([run.token_ids for run in runs])
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
+def test_a_capture_that_fails_leaves_cuda_in_order(monkeypatch):
+    """Waiting for the device is not permitted in a capture: steps go on, in the stream they were in."""
+    lab = load_engine(device="cuda", dtype="float32")
+    forward, stream = lab.target.forward, torch.cuda.current_stream()
+
+    def waiting(*args):
+        logits = forward(*args)
+        if torch.cuda.is_current_stream_capturing():
+            logits.sum().item()
+        return logits
+
+    monkeypatch.setattr(lab.target, "forward", waiting)
+    run = lab.generate("Once upon a time", PAGED, SAMPLING)
+    assert [event.part for event in fell_back(run)] == ["cuda_graph"]
+    assert (
+        run.token_ids
+        == load_engine(device="cuda", dtype="float32").generate("Once upon a time", PAGED, SAMPLING).token_ids
+    )
+    assert torch.cuda.current_stream() == stream

@@ -1,0 +1,80 @@
+"""Layers through torch.compile. What makes machine code of them takes long; what finds their graphs does not."""
+
+from __future__ import annotations
+
+from functools import partialmethod
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.pair.models import LanguageModel
+from lab.trace.events import FellBack
+from tests import tiny_models
+
+SAMPLING = SamplingParams(max_tokens=10, ignore_eos=True)
+CONFIGS = [
+    EngineConfig(kv_dtype="int8"),
+    EngineConfig(paged=True, speculative="draft", num_speculative_tokens=3),
+    EngineConfig(speculative="early_exit"),
+    EngineConfig(kv_cache=False),
+]
+
+
+def run(engine) -> list[list[int]]:
+    return [engine.generate("The king had", config, SAMPLING).token_ids for config in CONFIGS]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_compiled_layers_say_the_same_and_are_compiled_once(monkeypatch, architecture):
+    """One token and several, all layers of target and draft: a few graphs, and none more for any step."""
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(LanguageModel, "compile", partialmethod(LanguageModel.compile, backend=count))
+    torch.compiler.reset()
+    expected = run(tiny_models.engine(architecture, "good"))
+    engine = tiny_models.engine(architecture, "good", torch_compile=True)
+    assert engine.target.compiled
+    assert engine.draft.compiled
+    found = len(graphs)
+    assert 0 < found < 4 * engine.target.layers
+    assert run(engine) == expected
+    assert len(graphs) == found
+    events = engine.generate("The king had", CONFIGS[0], SAMPLING).events
+    assert events[0].compiled
+    assert not any(isinstance(event, FellBack) for event in events)
+
+
+def test_a_compiler_that_fails(monkeypatch):
+    def broken(graph: torch.fx.GraphModule, inputs: list) -> object:
+        raise OSError("no C compiler found\nat all")
+
+    monkeypatch.setattr(LanguageModel, "compile", partialmethod(LanguageModel.compile, backend=broken))
+    torch.compiler.reset()
+    engine = tiny_models.engine("llama", "good", torch_compile=True)
+    assert not engine.target.compiled
+    result = engine.generate("The king had", CONFIGS[1], SAMPLING)
+    (event,) = [event for event in result.events if isinstance(event, FellBack)]
+    assert event.part == "compile"
+    assert "no C compiler found" in event.reason
+    assert not result.started.compiled
+    assert run(engine) == run(tiny_models.engine("llama", "good"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("cuda_graphs", [True, False])
+def test_compiled_on_a_gpu(cuda_graphs):
+    """To machine code, captured and not. Fused arithmetic rounds otherwise, so that tokens may differ in the end."""
+    from lab import load_engine
+
+    plain = load_engine(device="cuda", dtype="float32").generate("Once upon a time", CONFIGS[1], SAMPLING)
+    engine = load_engine(device="cuda", dtype="float32", torch_compile=True, cuda_graphs=cuda_graphs)
+    compiled = engine.generate("Once upon a time", CONFIGS[1], SAMPLING)
+    assert (compiled.started.compiled, compiled.started.cuda_graphs) == (True, cuda_graphs)
+    assert not any(isinstance(event, FellBack) for event in compiled.events)
+    assert compiled.token_ids == plain.token_ids
