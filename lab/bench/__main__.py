@@ -1,6 +1,7 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
 KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
-adaptive window against fixed ones), ``roofline`` (steps against what the device can do)."""
+adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``gpu`` (what a GPU does with
+the engine)."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, load_engine
 from lab.bench.ab import format_ab, run_ab
+from lab.bench.gpu.session import TITLES, run_gpu
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.prompts import held_out_prompts, read_text
 from lab.bench.roofline import format_roofline, run_roofline
-from lab.bench.serve import format_serve, run_serve
 from lab.bench.settings import parse_config
 from lab.bench.window import format_window, run_window
 from lab.machine import describe_machine
+from lab.pair.devices import best_device
 
 
 def main() -> None:
@@ -60,9 +62,19 @@ def main() -> None:
     roofline = bench("roofline", _roofline, "the device's limits, and how near each kind of step comes to them")
     roofline.add_argument("--max-tokens", type=int, default=64)
     roofline.add_argument("--repeats", type=int, default=5)
+    gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
+    gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
+    gpu.add_argument("--device", default=best_device())
+    gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"))
+    gpu.add_argument("--record", type=Path, metavar="DIR", help="save a few runs there, to be replayed")
+    gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
     args = parser.parse_args()
 
     transformers_logging.set_verbosity_error()
+    if args.bench == "gpu":
+        table = run_gpu(args.part, args.out, _report, device=args.device, small=args.small, folder=args.record)
+        print(f"\n{table}\n\nwritten to {args.out}")
+        return
     try:
         engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
         result, table = args.run(engine, args)
@@ -111,6 +123,9 @@ def _ab(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
 
 
 def _serve(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    # Here, for it asks for a newer transformers than the other benches.
+    from lab.bench.serve import format_serve, run_serve
+
     _require_draft(engine)
     result = run_serve(engine, args.requests, args.seed, args.repeats, _report)
     return result, format_serve(result)

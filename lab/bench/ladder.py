@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -90,8 +90,8 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
             by_torch.generate(prompt, EngineConfig(), sampling).token_ids
         )
     rows["cache, nothing recorded"] = _unrecorded(rows["cache"])
-    rows["transformers generate"] = _stock(engine, max_tokens)
-    rows["transformers assisted generation"] = _stock(engine, max_tokens, gamma)
+    rows["transformers generate"] = stock_generate(engine, max_tokens)
+    rows["transformers assisted generation"] = stock_generate(engine, max_tokens, gamma)
     ladder = time_rows(engine, rows, repeats, report)
     by_name = {row.name: row.median for row in ladder}
     spec = by_name[f"cache + speculation (gamma {gamma})"]
@@ -116,15 +116,22 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     }
 
 
-def time_rows(engine: Engine, rows: dict[str, Generate], repeats: int, report: Callable[[str], None]) -> list[Row]:
-    """Time every row on every prompt ``repeats`` times, interleaved."""
+def time_rows(
+    engine: Engine,
+    rows: dict[str, Generate],
+    repeats: int,
+    report: Callable[[str], None],
+    prompts: Sequence[str] | None = None,
+) -> list[Row]:
+    """Time every row on every prompt (None: ``PROMPTS``) ``repeats`` times, interleaved."""
+    prompts = PROMPTS if prompts is None else prompts
     rates: dict[str, list[float]] = {name: [] for name in rows}
     order = list(rows)
     shuffle = random.Random(0).shuffle
     for name in order:  # one call each to warm up; not counted
-        _timed(engine, name, rows[name], PROMPTS[0])
+        _timed(engine, name, rows[name], prompts[0])
     for repeat in range(repeats):
-        for prompt in PROMPTS:
+        for prompt in prompts:
             shuffle(order)
             for name in order:
                 tokens, seconds = _timed(engine, name, rows[name], prompt)
@@ -170,8 +177,10 @@ def _unrecorded(generate: Generate) -> Generate:
     return silent
 
 
-def _stock(engine: Engine, max_tokens: int, gamma: int | None = None) -> Generate:
-    """transformers' ``generate`` with its dynamic cache; with ``gamma``: its assisted generation."""
+def stock_generate(
+    engine: Engine, max_tokens: int, gamma: int | None = None, cache_implementation: str | None = None
+) -> Generate:
+    """transformers' ``generate`` with its dynamic cache or another; with ``gamma``: its assisted generation."""
 
     def generate(prompt: str) -> int:
         ids = engine.tokenizer(prompt, return_tensors="pt").input_ids.to(engine.device)
@@ -191,6 +200,7 @@ def _stock(engine: Engine, max_tokens: int, gamma: int | None = None) -> Generat
                 min_new_tokens=max_tokens,
                 do_sample=False,
                 pad_token_id=engine.tokenizer.eos_token_id,
+                cache_implementation=cache_implementation,
                 **options,
             )
         return output.shape[1] - ids.shape[1]

@@ -45,11 +45,13 @@ def test_every_rung_and_both_peers_are_timed(lab, monkeypatch):
 
 def test_transformers_decodes_the_same_tokens_in_the_bench(lab):
     """Otherwise the ladder would compare different work."""
-    counts = {name: lambda prompt, f=f: f(prompt) for name, f in (("transformers generate", ladder._stock(lab, 9)),)}
+    counts = {
+        name: lambda prompt, f=f: f(prompt) for name, f in (("transformers generate", ladder.stock_generate(lab, 9)),)
+    }
     (row,) = time_rows(lab, counts, 1, lambda line: None)
     assert row.samples == len(ladder.PROMPTS)
-    assert ladder._timed(lab, "transformers generate", ladder._stock(lab, 9), "The king")[0] == 9
-    assert ladder._timed(lab, "transformers assisted", ladder._stock(lab, 9, gamma=3), "The king")[0] == 9
+    assert ladder._timed(lab, "transformers generate", ladder.stock_generate(lab, 9), "The king")[0] == 9
+    assert ladder._timed(lab, "transformers assisted", ladder.stock_generate(lab, 9, gamma=3), "The king")[0] == 9
 
 
 def test_the_row_without_a_record_makes_no_events_of_a_step(monkeypatch):

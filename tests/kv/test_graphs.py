@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -197,6 +198,19 @@ def test_when_memory_runs_short_graphs_make_room(engine, reference, monkeypatch)
     assert first.token_ids == second.token_ids == reference.generate(PROMPT, PAGED, SAMPLING).token_ids
     assert [event.part for event in fell_back(second)] == ["cuda_graph"]
     assert "Memory ran short" in fell_back(second)[0].reason
+    gone = weakref.ref(Again.made.pop())
+    gc.collect()
+    assert gone() is None
+
+
+def test_what_a_graph_returned_is_not_overwritten_by_its_next_replay(engine):
+    """Its own output is always in the same place."""
+    engine()  # graphs are Again's now
+    model = Mock(device=torch.device("cpu"), forward=lambda ids, positions, plan, keep: ids[keep, None].float())
+    packed = Packed.nothing().padded(rows=1, sequences=1, height=1)
+    captured, bucket = graphs.Graphs(), Bucket(1, 1, 512)
+    rows = [captured.forward(model, torch.tensor([token]), packed, bucket, 16, None) for token in (7, 9)]
+    assert [row.tolist() for row in rows] == [[[7.0]], [[9.0]]]
 
 
 @without_gpu

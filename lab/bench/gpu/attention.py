@@ -1,0 +1,158 @@
+"""Part 3: the attention kernel alone, over long caches: formats, paged against contiguous, against SDPA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from lab.bench.gpu.device import clean_up, free_bytes, median_seconds
+from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Shape
+from lab.kv.attention import BlockPlan, use_kernels
+from lab.kv.graphs import Place
+from lab.kv.storage import FORMATS, KVStorage, bytes_per_token
+
+BLOCK_SIZE = 16
+CONTEXTS = (32_768, 8_192, 1_024, 131_072)
+"""Those that say most first."""
+BATCHES = (1, 8, 32)
+ROTATED_BYTES = 2**28
+"""So much is read before the same again: several times what a GPU's own cache holds."""
+MOST_LAYERS = 64
+
+
+def run_attention(result: dict, report: Callable[[str], None], *, device: torch.device, small: bool) -> None:
+    """Fill ``result["cases"]``: microseconds of one layer's attention for one new token a sequence, and GB/s of keys,
+    values and scales. A case that does not fit in half of the free memory is left out.
+
+    Raises:
+        ConfigError: kernels cannot run here.
+    """
+    use_kernels("triton", device)
+    shape, contexts, batches = (TINY_TARGET, (64,), (1, 2)) if small else (LLAMA_8B, CONTEXTS, BATCHES)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    result["cases"] = []
+    for context in contexts:
+        for batch in batches:
+            for kv_format in FORMATS:
+                for paged in (False, True):
+                    time_case(result, shape, device, dtype, context, batch, kv_format, paged)
+            time_case(result, shape, device, dtype, context, batch, "auto", None)
+            report(f"  {context:,} tokens x {batch} done")
+    result["ratios"] = ratios(result["cases"])
+
+
+def time_case(
+    result: dict,
+    shape: Shape,
+    device: torch.device,
+    dtype: torch.dtype,
+    context: int,
+    batch: int,
+    kv_format: str,
+    paged: bool | None,
+) -> None:
+    """``paged`` None: torch's own attention over a contiguous cache."""
+    kept = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
+    read = context * batch * bytes_per_token(kv_format, layers=1, **kept)
+    if read > free_bytes(device) / 2:
+        return
+    layers = min(MOST_LAYERS, -(-ROTATED_BYTES // read)) if device.type == "cuda" else 1
+    query = torch.randn(batch, shape.heads, shape.head_dim, dtype=dtype, device=device)
+    if paged is None:
+        over = _by_sdpa(query, shape.kv_heads, context, batch, layers)
+    else:
+        storage = KVStorage(kv_format, context * batch, layers=layers, device=device, **kept)
+        over = _by_kernel(query, context, batch, storage, paged)
+    seconds = median_seconds(_together(over, layers, device), device, 10) / layers
+    result["cases"].append(
+        {
+            "context": context,
+            "batch": batch,
+            "format": kv_format,
+            "blocks": {None: "sdpa", False: "contiguous", True: "paged"}[paged],
+            "microseconds": 1e6 * seconds,
+            "gb_per_second": read / seconds / 1e9,
+        }
+    )
+    del over
+    clean_up(device)
+
+
+def _together(over: Callable[[int], torch.Tensor], layers: int, device: torch.device) -> Callable[[], object]:
+    """All layers, launched at once: a short kernel would else be timed by its launch."""
+
+    def run() -> torch.Tensor:
+        for layer in range(layers):
+            output = over(layer)
+        return output
+
+    return Place(device).record(run)[0] if device.type == "cuda" else run
+
+
+def _by_kernel(
+    query: torch.Tensor, context: int, batch: int, storage: KVStorage, paged: bool
+) -> Callable[[int], torch.Tensor]:
+    from lab.kv.attend_kernel import attend
+
+    for layer in storage.layers:
+        for tensor in layer.tensors:
+            _fill(tensor, query.shape[-1])
+    height, device = -(-context // BLOCK_SIZE), query.device
+    blocks = torch.randperm(batch * height) if paged else torch.arange(batch * height)
+    plan = BlockPlan(
+        write=torch.zeros(0, dtype=torch.long, device=device),
+        starts=torch.arange(batch + 1, device=device),
+        lengths=torch.full((batch,), context, device=device),
+        tables=blocks.view(batch, height).to(device),
+        block_size=BLOCK_SIZE,
+        longest_new=1,
+        longest=context,
+        storage=storage,
+    )
+    return lambda layer: attend(storage.layers[layer], query, plan)
+
+
+def _fill(tensor: torch.Tensor, head_dim: int) -> None:
+    """Numbers of a cache, or scales: never zeros, which a GPU multiplies faster."""
+    if tensor.is_floating_point():
+        tensor.normal_() if tensor.shape[-1] == head_dim else tensor.uniform_(0.005, 0.02)
+    elif tensor.dtype == torch.int8:
+        tensor.random_(-127, 128)
+    else:
+        tensor.random_(0, 256)
+
+
+def _by_sdpa(
+    query: torch.Tensor, kv_heads: int, context: int, batch: int, layers: int
+) -> Callable[[int], torch.Tensor]:
+    kept = [
+        torch.randn(2, batch, kv_heads, context, query.shape[-1], dtype=query.dtype, device=query.device)
+        for _ in range(layers)
+    ]
+    return lambda layer: F.scaled_dot_product_attention(query[:, :, None], *kept[layer], enable_gqa=True)
+
+
+def ratios(cases: list[dict]) -> list[dict]:
+    """Times over those of the native contiguous cache, by context and batch."""
+    by_key = {(c["context"], c["batch"], c["format"], c["blocks"]): c["microseconds"] for c in cases}
+    return [
+        {"context": context, "batch": batch, "format": kv_format, "blocks": blocks, "of_native": time / native}
+        for (context, batch, kv_format, blocks), time in by_key.items()
+        if (native := by_key.get((context, batch, "auto", "contiguous")))
+    ]
+
+
+def format_attention(result: dict) -> list[str]:
+    columns = [("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa")]
+    lines = [f"{'context x batch: GB/s (time / native)':40}" + "".join(f"{f} {b:12}" for f, b in columns)]
+    of_native = {(r["context"], r["batch"], r["format"], r["blocks"]): r["of_native"] for r in result.get("ratios", ())}
+    found = {(c["context"], c["batch"], c["format"], c["blocks"]): c for c in result.get("cases", ())}
+    for context, batch in sorted({key[:2] for key in found}):
+        cells = ""
+        for column in columns:
+            case, ratio = found.get((context, batch, *column)), of_native.get((context, batch, *column))
+            cells += f"{case['gb_per_second']:8.0f} ({ratio:.2f}) " if case and ratio else f"{'-':16}"
+        lines.append(f"{context:>10,} x {batch:<27}{cells}")
+    return lines

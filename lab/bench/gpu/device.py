@@ -1,0 +1,74 @@
+"""The device that is measured: what it is, how fast it copies, and how to time what it does."""
+
+from __future__ import annotations
+
+import gc
+import importlib.metadata
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+
+import torch
+
+from lab.machine import describe_machine
+
+
+def describe(device: torch.device) -> dict[str, object]:
+    """Name, memory, driver and versions, beside what ``describe_machine`` tells."""
+    found: dict[str, object] = describe_machine(str(device))
+    try:
+        found["triton"] = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        found["triton"] = "none"
+    if device.type == "cuda":
+        found["memory_bytes"] = torch.cuda.get_device_properties(device).total_memory
+        found["driver"] = _driver()
+    return found
+
+
+def _driver() -> str:
+    try:
+        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=20).stdout.split("\n")[0]
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"unknown ({error})"
+
+
+def median_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
+    """Median time of ``run`` on the device, after one run to warm up."""
+    run()
+    times = []
+    for _ in range(repeats):
+        if device.type == "cuda":
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before.record()
+            run()
+            after.record()
+            after.synchronize()
+            times.append(before.elapsed_time(after) / 1000)
+        else:
+            began = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def copy_bandwidth(device: torch.device, size: int, repeats: int = 10) -> float:
+    """Bytes a second of a copy of ``size`` bytes on the device, read and written both counted."""
+    source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * size / median_seconds(lambda: target.copy_(source), device, repeats)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Of the device's memory; on a CPU a small amount that tests may take."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**28
+
+
+def clean_up(device: torch.device) -> None:
+    """Free what is not referenced any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
