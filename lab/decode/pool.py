@@ -67,7 +67,7 @@ class Pool:
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
             self.cache.copy_block if self.cache else None,
-            self._window,
+            functools.partial(proposed_tokens, draft),  # no method of its own: a pool goes, cache and all, when dropped
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
         )
@@ -260,21 +260,22 @@ class Pool:
 
     # -- drafting ----------------------------------------------------------------------------
 
-    def _window(self, sequence: Sequence) -> int:
-        """Tokens to propose: gamma, but none with the prompt, and never past the sequence's end or the
-        draft's context. A round of g proposals yields up to g + 1 tokens.
-        """
-        if sequence.drafter is None or not sequence.generated:
-            return 0
-        known = len(sequence.tokens)
-        room = sequence.end - known - 1
-        if sequence.config.speculative == "draft":
-            room = min(room, self._draft.context_length - known)
-        return max(0, min(sequence.window.gamma, room))
-
     def _give_up_drafter(self, sequence: Sequence, reason: str) -> None:
         sequence.drafter, sequence.gave_up_drafter = None, True
         sequence.recorder.emit(FellBack, part="drafter", reason=reason)
+
+
+def proposed_tokens(draft: LanguageModel | None, sequence: Sequence) -> int:
+    """Tokens to propose: gamma, but none with the prompt, and never past the sequence's end or the
+    draft's context. A round of g proposals yields up to g + 1 tokens.
+    """
+    if sequence.drafter is None or not sequence.generated:
+        return 0
+    known = len(sequence.tokens)
+    room = sequence.end - known - 1
+    if sequence.config.speculative == "draft":
+        room = min(room, draft.context_length - known)
+    return max(0, min(sequence.window.gamma, room))
 
 
 NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other weights."

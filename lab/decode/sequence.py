@@ -122,5 +122,6 @@ class Sequence:
             return
         self.reason = reason
         self.release()
+        self.table = self.drafter = None  # they know the cache, which a request that somebody keeps shall not keep
         self.recorder.emit(Finished, reason=reason, text=self.text.flush(), message=message)
         self.finished = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -214,3 +216,20 @@ def test_every_request_ends_with_a_finished_event():
     lab = tiny_models.engine("llama", "good")
     requests = [lab.submit(prompt, CONFIGS["cached"], SamplingParams(max_tokens=3)) for prompt in PROMPTS]
     assert all(isinstance(request.result().events[-1], Finished) for request in requests)
+
+
+@pytest.mark.parametrize("speculative", ["off", "draft"])
+def test_a_pool_that_nobody_uses_frees_its_memory_at_once(speculative):
+    """Though its request is kept. A GPU may have no room for the next until the garbage is collected some day."""
+    lab = tiny_models.engine("llama", "good")
+    config = replace(CONFIGS["paged"], speculative=speculative)
+    request = lab.submit("The king", config, SamplingParams(max_tokens=4))
+    request.result()
+    (pool,) = lab._pools
+    cache, pool = weakref.ref(pool.cache), None
+    gc.collect()
+    gc.disable()
+    lab.generate("The king", replace(config, block_size=8), SamplingParams(max_tokens=4))
+    gc.enable()
+    assert cache() is None
+    assert request.finished
