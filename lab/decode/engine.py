@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
+from lab.decode.warming import capture_ahead
 from lab.kv.attention import Kernel, KernelChoice, choose_kernels
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
@@ -228,6 +229,38 @@ class Engine:
             self.wake()
             thread.join()
 
+    def warm_up(
+        self,
+        config: EngineConfig | None = None,
+        *,
+        sequences: int = 1,
+        longest: int | None = None,
+        report: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Return when everything that is made ready in the background is, so that no run is slow for want of it.
+
+        Args:
+            config: capture the CUDA graphs that requests like this need; else each is captured when first met.
+            sequences: as many of them at once.
+            longest: tokens of a sequence, prompt and output. None: the whole context.
+            report: told what is captured, before it is.
+
+        Raises:
+            ConfigError: more blocks than memory holds.
+        """
+        if self.kernels == "c":
+            self._prepare_native(wait=True)
+        if config is None or not self.cuda_graphs:
+            return
+        with self._turn:
+            self._turn.wait_for(lambda: not self._driven)
+            self._driven = True
+        with self._driving():
+            pool = self._pools.pool_for(config)
+            if pool and pool.cache:
+                longest = longest or self.context_length
+                capture_ahead(pool.cache, self.target, self.draft, config, sequences, longest, report)
+
     def advance(self, sequence: Sequence) -> None:
         """Return when ``sequence`` has an event: by another thread's step, or by one made here."""
         with self._turn:
@@ -235,13 +268,9 @@ class Engine:
             if sequence.recorder.pending:
                 return
             self._driven = True
-        try:
+        with self._driving():
             if not self.step() and not sequence.recorder.pending:
                 raise RuntimeError("nobody works on this request: it belongs to another engine, or was dropped")
-        finally:
-            with self._turn:
-                self._driven = False
-                self._turn.notify_all()
 
     def abandon(self, sequence: Sequence) -> None:
         """Nobody reads this sequence's events any more: end it, here and now if no other thread is at work."""
@@ -251,8 +280,14 @@ class Engine:
             if self._driven:
                 return  # whoever drives will see it before the next step
             self._driven = True
-        try:
+        with self._driving():
             self._take_in()
+
+    @contextmanager
+    def _driving(self) -> Iterator[None]:
+        """For the thread that has set ``_driven``: let go of it in the end."""
+        try:
+            yield
         finally:
             with self._turn:
                 self._driven = False

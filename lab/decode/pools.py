@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from lab.config import LabError
+from lab.config import EngineConfig, LabError
 from lab.decode.pool import Pool, explain
 from lab.decode.sequence import Sequence
 from lab.kv.cache import Budget, PoolSetting
@@ -101,18 +101,25 @@ class Pools:
         try:
             # Asked again, for it may have fallen back to a format that needs more memory.
             self._budget.refuse_misfit(sequence.prompt_length, sequence.end, sequence.config)
-            setting = self._budget.setting(sequence.config)
-            if setting not in self._pools:
-                if not self._make_room(setting):
-                    return False
-                self._pools[setting] = self._make(setting)
+            pool = self.pool_for(sequence.config)
+            if pool is None:
+                return False
             if sequence.root is None:
                 sequence.root = self._root(sequence)
-            self._pools[setting].add(sequence)
+            pool.add(sequence)
         except Exception as error:
             log.warning("a sequence could not be placed", exc_info=True)
             sequence.finish("error", explain(error))
         return True
+
+    def pool_for(self, config: EngineConfig) -> Pool | None:
+        """The pool of such requests, made if there is none; None while there is no memory for it."""
+        setting = self._budget.setting(config)
+        if setting not in self._pools:
+            if not self._make_room(setting):
+                return None
+            self._pools[setting] = self._make(setting)
+        return self._pools[setting]
 
     def _root(self, sequence: Sequence) -> Prefix:
         """With a draft model a block holds its keys and values too: such blocks are found by such requests."""

@@ -47,14 +47,14 @@ class Bucket(NamedTuple):
     def of(cls, sequences: int, longest_new: int, longest: int) -> Bucket | None:
         """The smallest that holds a step; None if none does.
 
-        Few sequences come in powers of two, more in eights; contexts in powers of two, for the attention
-        kernel's launch follows from the longest a sequence can be.
+        Sequences and contexts come in powers of two. A context is a part of it, for the attention kernel's launch
+        follows from the longest a sequence can be.
         """
         new = next((tokens for tokens in NEW_TOKENS if tokens >= longest_new), None)
         if new is None:
             return None
-        most = 1 << (sequences - 1).bit_length() if sequences <= 8 else -(-sequences // 8) * 8
-        bucket = cls(most, new, max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length()))
+        context = max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length())
+        bucket = cls(1 << (sequences - 1).bit_length(), new, context)
         return bucket if bucket.rows <= MOST_ROWS else None
 
 
@@ -92,6 +92,16 @@ class Graphs:
         self._captured.clear()
         self._place = None
 
+    def capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured | None:
+        """The graph of a bucket, captured now if it was not before. None: it failed, and graphs are given up."""
+        try:
+            if (model, bucket) not in self._captured:
+                self._captured[model, bucket] = self._capture(model, bucket, block_size, storage)
+            return self._captured[model, bucket]
+        except Exception as error:
+            self._fail(error)
+            return None
+
     def forward(
         self,
         model: LanguageModel,
@@ -110,21 +120,23 @@ class Graphs:
         Returns:
             [K, vocabulary] float32 logits; None if it could not be done, and graphs are given up.
         """
+        captured = self.capture(model, bucket, block_size, storage)
+        if captured is None:
+            return None
         try:
-            captured = self._captured.get((model, bucket))
-            if captured is None:
-                captured = self._capture(model, bucket, block_size, storage)
-                self._captured[model, bucket] = captured
             padded = packed.padded(bucket.rows, bucket.sequences, -(-bucket.context // block_size))
             captured.token_ids[: len(token_ids)].copy_(token_ids)
             captured.numbers.copy_(pinned(padded.joined(), model.device), non_blocking=True)
             captured.replay()
             return captured.logits[: len(packed.kept)].clone()
         except Exception as error:
-            log.warning("a CUDA graph failed", exc_info=True)
-            first_line = (str(error).strip().splitlines() or ["no message"])[0]
-            self.give_up(f"{type(error).__name__}: {first_line[:200]}")
+            self._fail(error)
             return None
+
+    def _fail(self, error: Exception) -> None:
+        log.warning("a CUDA graph failed", exc_info=error)
+        first_line = (str(error).strip().splitlines() or ["no message"])[0]
+        self.give_up(f"{type(error).__name__}: {first_line[:200]}")
 
     def _capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured:
         """Record a step of nothing but padding. (Nothing of the recording is kept that knows this object.)"""

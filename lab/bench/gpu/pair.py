@@ -17,7 +17,7 @@ def run_pair(result: dict, report: Callable[[str], None], *, device: str, small:
     """Fill ``result`` with ``rows``: output tokens a second of whole greedy calls, medians and quartiles; and with
     ``static``, where fewer prompts are asked, for transformers compiles its static cache anew for each length.
     """
-    max_tokens, repeats, prompts = (6, 2, PROMPTS[:1]) if small else (128, 3, PROMPTS)
+    max_tokens, repeats, prompts = (6, 2, PROMPTS[:1]) if small else (128, 2, PROMPTS[:4])
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
 
     def lab(engine: Engine, config: EngineConfig) -> Generate:

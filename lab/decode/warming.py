@@ -1,0 +1,49 @@
+"""Capturing CUDA graphs before they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from lab.config import EngineConfig
+from lab.kv.cache import Cache
+from lab.kv.graphs import SHORTEST_CONTEXT, Bucket
+from lab.pair.models import LanguageModel
+
+
+@torch.inference_mode()
+def capture_ahead(
+    cache: Cache,
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    config: EngineConfig,
+    sequences: int,
+    longest: int,
+    report: Callable[[str], None],
+) -> None:
+    """Capture what up to ``sequences`` requests like ``config`` need, of up to ``longest`` tokens each.
+
+    The target decodes, and verifies a whole window; a draft model reads one token or, after a round of which
+    all was accepted, two. An early exit, and windows cut short, are captured when they are met.
+    """
+    wanted = [(target, cache.target, 1)]
+    if config.speculative != "off":
+        wanted.append((target, cache.target, config.num_speculative_tokens + 1))
+    if config.speculative == "draft":
+        wanted += [(draft, cache.draft, 1), (draft, cache.draft, 2)]
+    for most in _powers_of_two(1, sequences):
+        for context in _powers_of_two(SHORTEST_CONTEXT, longest):
+            for model, storage, new in wanted:
+                bucket = Bucket.of(most, new, context)
+                if bucket and cache.graphs.on:
+                    report(f"CUDA graph: {model.name}, {most} x {new} tokens, context {context:,}")
+                    cache.graphs.capture(model, bucket, cache.blocks.block_size, storage)
+
+
+def _powers_of_two(first: int, last: int) -> list[int]:
+    """``first``, twice that and so on, up to the first that is not less than ``last``."""
+    powers = [first]
+    while powers[-1] < last:
+        powers.append(2 * powers[-1])
+    return powers
