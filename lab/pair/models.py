@@ -20,8 +20,21 @@ from lab.pair.shape import ModelShape
 
 log = logging.getLogger(__name__)
 
-OPAQUE_NAME = f"{NAME}_opaque"
-"""The lab's attention as compiled layers call it: torch.compile does not look inside."""
+SEALED_NAME = f"{NAME}_sealed"
+"""The lab's attention as compiled layers call it: torch.compile does not look inside, nor into the plan."""
+
+
+class Sealed:
+    """A step's plan on its way through compiled layers: of a dataclass every field would be watched, and a step with
+    another plan compiled anew.
+    """
+
+    def __init__(self, plan: StepPlan | BlockPlan) -> None:
+        self.plan = plan
+
+
+def _sealed_attention(*args: object, plan: Sealed, **options: object) -> tuple[torch.Tensor, None]:
+    return attention(*args, plan=plan.plan, **options)
 
 
 class LanguageModel:
@@ -125,7 +138,7 @@ class LanguageModel:
             position_ids=positions[None],
             use_cache=False,
             logits_to_keep=keep,
-            plan=plan,
+            plan=Sealed(plan) if self.compiled else plan,
         )
         return output.logits[0].float()
 
@@ -174,15 +187,15 @@ class LanguageModel:
         layers = _layers(self.model, self.layers)
         for layer in layers:
             layer.compile(backend=backend, dynamic=True)
-        AttentionInterface.register(OPAQUE_NAME, torch.compiler.disable(attention))
-        self.model.set_attn_implementation(OPAQUE_NAME)
+        AttentionInterface.register(SEALED_NAME, torch.compiler.disable(_sealed_attention))
+        self.model.set_attn_implementation(SEALED_NAME)
+        self.compiled = True
         try:
             for count in (1, 2):
                 rows = torch.arange(count, device=self.device)
                 mask = rows <= rows[:, None]
                 plan = StepPlan((Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None]),), None, None)
                 self.forward(rows, rows, plan, rows)
-            self.compiled = True
         except Exception as error:  # of the compiler's many kinds, or of the one it calls
             log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
             cause = getattr(error, "inner_exception", error)
@@ -190,6 +203,7 @@ class LanguageModel:
             for layer in layers:
                 layer._compiled_call_impl = None
             self.model.set_attn_implementation(NAME)
+            self.compiled = False
 
     def identity(self) -> int:
         """A number that is another one when the weights, their dtype or the active adapters are.

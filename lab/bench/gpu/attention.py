@@ -146,7 +146,7 @@ def ratios(cases: list[dict]) -> list[dict]:
 
 def format_attention(result: dict) -> list[str]:
     columns = [("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa")]
-    lines = [f"{'context x batch: GB/s (time / native)':40}" + "".join(f"{f} {b:12}" for f, b in columns)]
+    lines = [f"{'context x batch: GB/s (time / native)':40}" + "".join(f"{f'{f} {b}':16}" for f, b in columns)]
     of_native = {(r["context"], r["batch"], r["format"], r["blocks"]): r["of_native"] for r in result.get("ratios", ())}
     found = {(c["context"], c["batch"], c["format"], c["blocks"]): c for c in result.get("cases", ())}
     for context, batch in sorted({key[:2] for key in found}):
