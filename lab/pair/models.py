@@ -33,8 +33,8 @@ class Sealed:
         self.plan = plan
 
 
-def _sealed_attention(*args: object, plan: Sealed, **options: object) -> tuple[torch.Tensor, None]:
-    return attention(*args, plan=plan.plan, **options)
+def _sealed_attention(*args: object, plan: Sealed | None = None, **options: object) -> tuple[torch.Tensor, None]:
+    return attention(*args, plan=plan and plan.plan, **options)
 
 
 class LanguageModel:

@@ -13,9 +13,8 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, Run, SamplingParams
 from lab.bench.gpu import session
-from lab.bench.gpu.device import copy_bandwidth
 from lab.bench.gpu.large import steps
-from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, guess, prompt, random_script, tokenizer
+from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
 from lab.bench.gpu.session import format_gpu, guarded, run_gpu
 from lab.decode.engine import Engine
 
@@ -27,7 +26,7 @@ def scripted_pair(rate: float) -> Engine:
     script = random_script(TINY_TARGET, CPU)
     target = Scripted(TINY_TARGET, script, "target", **OPTIONS)
     draft = Scripted(TINY_DRAFT, guess(script, rate), "draft", **OPTIONS)
-    return Engine(target, tokenizer(TINY_TARGET.vocabulary), draft)
+    return engine(target, draft)
 
 
 def test_every_part_measures_and_is_told(tmp_path):
@@ -87,37 +86,37 @@ def test_a_part_that_fails_or_takes_too_long_does_not_end_the_others(tmp_path, m
 
 def test_the_limit_of_time_passes_the_engine_by():
     """It is not taken for a step that failed, which the engine would get round."""
-    engine = scripted_pair(0.5)
+    lab = scripted_pair(0.5)
     entry: dict = {}
     with guarded(entry, 0.3, lambda line: None):
-        engine.generate(prompt(4), EngineConfig(), SamplingParams(max_tokens=2000, ignore_eos=True))
+        lab.generate(prompt(4), EngineConfig(), SamplingParams(max_tokens=2000, ignore_eos=True))
     assert entry["failure"].startswith("OutOfTimeError")
     assert entry["seconds"] < 5
 
 
 def test_a_scripted_model_says_its_script_and_its_draft_guesses_it_as_often_as_asked():
     """While both compute: acceptance is what was drawn, whatever the weights would say."""
-    engine, rate, tokens = scripted_pair(0.7), 0.7, 1000
+    lab, rate, tokens = scripted_pair(0.7), 0.7, 1000
     config = EngineConfig(speculative="draft", num_speculative_tokens=3)
-    run = engine.generate(prompt(5), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
-    assert run.token_ids == engine.target.script[4 : 4 + tokens].tolist()
+    run = lab.generate(prompt(5), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
+    assert run.token_ids == lab.target.script[4 : 4 + tokens].tolist()
     # Tokens a round: 1 + a + a^2 + a^3 = 2.53, with a standard error of about 0.06 over these rounds.
     assert run.metrics.mean_acceptance_length == pytest.approx(sum(rate**i for i in range(4)), abs=0.3)
     assert all(step.draft_ms > 0 for step in steps(run, "verify"))
-    engine.draft.script.copy_(engine.target.script)
-    always = engine.generate(prompt(5), config, SamplingParams(max_tokens=41, ignore_eos=True))
+    lab.draft.script.copy_(lab.target.script)
+    always = lab.generate(prompt(5), config, SamplingParams(max_tokens=41, ignore_eos=True))
     assert always.metrics.draft_acceptance_rate == 1
 
 
 def test_ends_are_geometric_and_follow_the_seed():
     script = random_script(TINY_TARGET, CPU)
     target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=0.2)
-    engine = Engine(target, tokenizer(TINY_TARGET.vocabulary))
+    lab = engine(target)
     sampling = SamplingParams(max_tokens=200, temperature=1.0, seed=3)
     lengths = []
     for seed in range(40):
         runs = [
-            engine.generate(prompt(6), config, replace(sampling, seed=seed))
+            lab.generate(prompt(6), config, replace(sampling, seed=seed))
             for config in (EngineConfig(), EngineConfig(paged=True, kv_dtype="int8"))
         ]
         assert runs[0].token_ids == runs[1].token_ids
@@ -127,20 +126,8 @@ def test_ends_are_geometric_and_follow_the_seed():
     assert sum(lengths) / len(lengths) == pytest.approx(5, abs=2.5)
 
 
-def test_a_pass_reads_every_weight_but_a_table_that_is_looked_up():
-    script = random_script(TINY_TARGET, CPU)
-    target, draft = (Scripted(shape, script, "", **OPTIONS) for shape in (TINY_TARGET, TINY_DRAFT))
-    every = sum(weight.nbytes for weight in target.model.parameters())
-    assert target.read_bytes == every - 4 * TINY_TARGET.vocabulary * TINY_TARGET.hidden
-    assert draft.read_bytes == sum(weight.nbytes for weight in draft.model.parameters())
-
-
 def test_a_prompt_has_as_many_tokens_as_asked():
     words = tokenizer(TINY_TARGET.vocabulary)
     texts = [prompt(17, first) for first in range(9)]
     assert {len(words(text)["input_ids"]) for text in texts} == {17}
     assert len(set(texts)) == 9
-
-
-def test_a_copy_is_counted_twice():
-    assert copy_bandwidth(CPU, 2**16, repeats=3) > 0

@@ -36,8 +36,8 @@ def test_compiled_layers_say_the_same_and_are_compiled_once(monkeypatch, archite
 
     monkeypatch.setattr(LanguageModel, "compile", partialmethod(LanguageModel.compile, backend=count))
     torch.compiler.reset()
-    expected = run(tiny_models.engine(architecture, "good"))
-    engine = tiny_models.engine(architecture, "good", torch_compile=True)
+    expected = run(tiny_models.engine(architecture, "good", kernels="reference"))
+    engine = tiny_models.engine(architecture, "good", torch_compile=True, kernels="reference")
     assert engine.target.compiled
     assert engine.draft.compiled
     found = len(graphs)
@@ -55,14 +55,14 @@ def test_a_compiler_that_fails(monkeypatch):
 
     monkeypatch.setattr(LanguageModel, "compile", partialmethod(LanguageModel.compile, backend=broken))
     torch.compiler.reset()
-    engine = tiny_models.engine("llama", "good", torch_compile=True)
+    engine = tiny_models.engine("llama", "good", torch_compile=True, kernels="reference")
     assert not engine.target.compiled
     result = engine.generate("The king had", CONFIGS[1], SAMPLING)
     (event,) = [event for event in result.events if isinstance(event, FellBack)]
     assert event.part == "compile"
     assert "no C compiler found" in event.reason
     assert not result.started.compiled
-    assert run(engine) == run(tiny_models.engine("llama", "good"))
+    assert run(engine) == run(tiny_models.engine("llama", "good", kernels="reference"))
 
 
 @pytest.mark.gpu

@@ -89,7 +89,7 @@ def test_the_share_of_the_limit_is_the_median_after_the_prefill():
     started = RunStarted(
         t_ms=0, prompt="a", prompt_token_ids=(1,), prompt_pieces=("a",), config={}, sampling={}, target="t", draft=None,
         device="cpu", dtype="float32", num_blocks=0, block_bytes=0, copy_bytes_per_second=1e9,
-        matmul_flops_per_second=1e10,
+        matmul_flops_per_second=1e10, cuda_graphs=False, compiled=False,
     )  # fmt: skip
     events = [
         started,

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from lab.bench.gpu.device import clean_up, free_bytes, median_seconds
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Shape
-from lab.kv.attention import BlockPlan, use_kernels
+from lab.kv.attention import BlockPlan, choose_kernels
 from lab.kv.graphs import Place
 from lab.kv.storage import FORMATS, KVStorage, bytes_per_token
 
@@ -29,7 +29,7 @@ def run_attention(result: dict, report: Callable[[str], None], *, device: torch.
     Raises:
         ConfigError: kernels cannot run here.
     """
-    use_kernels("triton", device)
+    choose_kernels("triton", device)
     shape, contexts, batches = (TINY_TARGET, (64,), (1, 2)) if small else (LLAMA_8B, CONTEXTS, BATCHES)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     result["cases"] = []

@@ -9,11 +9,10 @@ import torch
 
 from lab.bench.gpu.device import clean_up, free_bytes
 from lab.bench.gpu.large import refuse_failures
-from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Scripted, prompt, random_script, tokenizer
+from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
 from lab.bench.measuring import finish, in_flight
 from lab.bench.workload import Job, Lengths
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.engine import Engine
 
 KV_BYTES = 20 * 10**9
 REQUESTS = 224
@@ -48,13 +47,12 @@ def run_capacity(result: dict, report: Callable[[str], None], *, device: torch.d
     ]
     result |= {"kv_bytes": kv_bytes, "requests": requests, "max_tokens": most, "mean_output": mean, "rows": {}}
     longest = max(lengths) + 8 * mean  # an answer of more is one in three thousand
-    words = tokenizer(shape.vocabulary)
     for name, config in CONFIGS.items():
-        engine = Engine(target, words, max_num_seqs=requests, kv_bytes=kv_bytes)
+        lab = engine(target, max_num_seqs=requests, kv_bytes=kv_bytes)
         began = time.perf_counter()
-        finish(engine, jobs[:2], config)  # compiles what is to be compiled
-        engine.warm_up(config, sequences=requests, longest=longest)
-        runs, seconds = finish(engine, jobs, config)
+        finish(lab, jobs[:2], config)  # compiles what is to be compiled
+        lab.warm_up(config, sequences=requests, longest=longest)
+        runs, seconds = finish(lab, jobs, config)
         refuse_failures(runs)
         figures = in_flight(runs)
         tokens = sum(len(run.token_ids) for run in runs)
@@ -65,7 +63,7 @@ def run_capacity(result: dict, report: Callable[[str], None], *, device: torch.d
             "tokens_per_second": tokens / seconds,
         }
         report(f"  {name}: {figures['most_sequences']} at once ({time.perf_counter() - began:.0f} s)")
-        del engine, runs
+        del lab, runs
         clean_up(device)
 
 

@@ -54,13 +54,6 @@ def median_seconds(run: Callable[[], object], device: torch.device, repeats: int
     return statistics.median(times)
 
 
-def copy_bandwidth(device: torch.device, size: int, repeats: int = 10) -> float:
-    """Bytes a second of a copy of ``size`` bytes on the device, read and written both counted."""
-    source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * size / median_seconds(lambda: target.copy_(source), device, repeats)
-
-
 def free_bytes(device: torch.device) -> int:
     """Of the device's memory; on a CPU a small amount that tests may take."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**28

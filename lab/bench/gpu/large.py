@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from lab.bench.gpu.device import copy_bandwidth
 from lab.bench.gpu.models import (
     LLAMA_1B,
     LLAMA_8B,
     TINY_DRAFT,
     TINY_TARGET,
     Scripted,
+    engine,
     guess,
     prompt,
     random_script,
-    tokenizer,
 )
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
@@ -39,34 +38,36 @@ def run_large(result: dict, report: Callable[[str], None], *, device: torch.devi
     script = random_script(shapes[0], device)
     target = Scripted(shapes[0], script, "8B-shaped", dtype=dtype, device=device)
     draft = Scripted(shapes[1], script.clone(), "1B-shaped", dtype=dtype, device=device)
-    words = tokenizer(shapes[0].vocabulary)
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
     blocks = -(-(PROMPT_TOKENS + tokens) // EngineConfig().block_size) + 4
 
-    def decode(engine: Engine, config: EngineConfig, sampling: SamplingParams = sampling) -> Run:
-        run = engine.generate(prompt(PROMPT_TOKENS), config, sampling)
+    def decode(lab: Engine, config: EngineConfig, sampling: SamplingParams = sampling) -> Run:
+        run = lab.generate(prompt(PROMPT_TOKENS), config, sampling)
         refuse_failures([run])
         return run
 
-    engine = Engine(target, words, draft)
+    lab = engine(target, draft)
     plain = EngineConfig(num_blocks=blocks)
-    copies = copy_bandwidth(device, 2**20 if small else 2**31)
-    token_bytes = decode(engine, plain).started.block_bytes / plain.block_size
+    started = decode(lab, plain).started
+    copies = started.copy_bytes_per_second
+    if copies is None:
+        raise LabError(f"how fast {device} copies could not be measured.")
+    token_bytes = started.block_bytes / plain.block_size
     kv_bytes = (PROMPT_TOKENS + tokens / 2) * token_bytes
-    read = target.read_bytes + kv_bytes
+    read = target.weight_bytes + kv_bytes
     result |= {
-        "target_bytes": target.read_bytes,
-        "draft_bytes": draft.read_bytes,
+        "target_bytes": target.weight_bytes,
+        "draft_bytes": draft.weight_bytes,
         "mean_kv_bytes": kv_bytes,
         "copy_gb_per_second": copies / 1e9,
-        "cuda_graphs": engine.cuda_graphs,
+        "cuda_graphs": lab.cuda_graphs,
         "decode": {},
         "speculation": [],
     }
 
-    def measure(name: str, engine: Engine) -> float:
-        decode(engine, plain)
-        runs = [decode(engine, plain) for _ in range(3)]
+    def measure(name: str, lab: Engine) -> float:
+        decode(lab, plain)
+        runs = [decode(lab, plain) for _ in range(3)]
         rate = statistics.median(run.metrics.tokens_per_second for run in runs)
         result["decode"][name] = {
             "tokens_per_second": rate,
@@ -78,17 +79,17 @@ def run_large(result: dict, report: Callable[[str], None], *, device: torch.devi
         report(f"  {name}: {rate:.1f} tokens/s, {read * rate / copies:.0%} of a copy's bandwidth")
         return rate
 
-    base = measure("decode", engine)
-    if engine.cuda_graphs:
-        measure("decode, no graphs", Engine(target, words, draft, cuda_graphs=False))
+    base = measure("decode", lab)
+    if lab.cuda_graphs:
+        measure("decode, no graphs", engine(target, draft, cuda_graphs=False))
 
     report("Speculation with acceptance as it is asked for:")
     for gamma in gammas:
         config = EngineConfig(num_blocks=blocks, speculative="draft", num_speculative_tokens=gamma)
-        decode(engine, config, SamplingParams(max_tokens=4 * (gamma + 1), ignore_eos=True))  # its graphs are captured
+        decode(lab, config, SamplingParams(max_tokens=4 * (gamma + 1), ignore_eos=True))  # its graphs are captured
         for rate in RATES:
             draft.script.copy_(guess(script, rate))
-            run = decode(engine, config)
+            run = decode(lab, config)
             rounds = [step for step in steps(run, "verify") if step.target_tokens == gamma + 1]
             proposal = statistics.median(step.draft_ms for step in rounds) / gamma
             c = proposal / result["decode"]["decode"]["step_ms"]
@@ -115,8 +116,8 @@ def run_large(result: dict, report: Callable[[str], None], *, device: torch.devi
         target.compile()
         result["compile_failure"] = target.compile_failure
         if target.compiled:
-            measure("decode, compiled", Engine(target, words))
-            measure("decode, compiled, no graphs", Engine(target, words, cuda_graphs=False))
+            measure("decode, compiled", engine(target))
+            measure("decode, compiled, no graphs", engine(target, cuda_graphs=False))
 
 
 def steps(run: Run, kind: str) -> list[StepTimed]:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
+from lab.decode.engine import Engine
 from lab.kv.attention import BlockPlan, StepPlan
 from lab.pair.models import LanguageModel
 
@@ -88,13 +89,6 @@ class Scripted(LanguageModel):
             said[:, END] = math.log(self._end)
         return said
 
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of weights that a pass reads: all but a table of embeddings of which it looks up a few rows."""
-        embeddings = self.model.get_input_embeddings().weight
-        tied = self.model.get_output_embeddings().weight is embeddings
-        return sum(weight.nbytes for weight in self.model.parameters() if tied or weight is not embeddings)
-
 
 def random_script(shape: Shape, device: torch.device) -> torch.Tensor:
     """[context] int64. A wrong guess is the next larger id, and that one is in the vocabulary too."""
@@ -113,6 +107,12 @@ def tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     core = Tokenizer(WordLevel(words, unk_token="t0"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>")
+
+
+def engine(target: Scripted, draft: Scripted | None = None, **settings: object) -> Engine:
+    """``settings``: of ``Engine``. A step in C has a head of its own, and would say what the weights say."""
+    kernels = "auto" if target.device.type == "cuda" else "reference"
+    return Engine(target, tokenizer(target.vocabulary), draft, kernels=kernels, **settings)
 
 
 def prompt(tokens: int, first: int = 2) -> str:
