@@ -231,16 +231,15 @@ class Engine:
 
     def warm_up(
         self,
-        config: EngineConfig | None = None,
+        config: EngineConfig,
         *,
         sequences: int = 1,
         longest: int | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Return when everything that is made ready in the background is, so that no run is slow for want of it.
+        """Capture the CUDA graphs that requests like ``config`` need; else each is captured when it is first met.
 
         Args:
-            config: capture the CUDA graphs that requests like this need; else each is captured when first met.
             sequences: as many of them at once.
             longest: tokens of a sequence, prompt and output. None: the whole context.
             report: told what is captured, before it is.
@@ -248,9 +247,7 @@ class Engine:
         Raises:
             ConfigError: more blocks than memory holds.
         """
-        if self.kernels == "c":
-            self._prepare_native(wait=True)
-        if config is None or not self.cuda_graphs:
+        if not self.cuda_graphs:
             return
         with self._turn:
             self._turn.wait_for(lambda: not self._driven)
