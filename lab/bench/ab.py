@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass, fields, replace
 import torch
 
 from lab.bench.interval import METHOD, Interval, ratio_interval, share_interval
+from lab.bench.measuring import sound
 from lab.bench.score import divergence, log_probabilities, surprise
-from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
+from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.events import FellBack
 from lab.trace.recorder import Run
 
 
@@ -181,14 +181,7 @@ def summarise(pairs: list[Pair]) -> dict[str, object]:
 
 
 def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Run:
-    run = engine.generate(prompt, config, sampling)
-    if run.reason == "error":
-        raise LabError(f"decoding {prompt[:40]!r} failed: {run.finished.message}")
-    if fallen := next((event for event in run.events if isinstance(event, FellBack)), None):
-        raise LabError(f"decoding {prompt[:40]!r} went on without its {fallen.part}: {fallen.reason}")
-    if len(run.token_ids) < 2:
-        raise LabError(f"{prompt[:40]!r} leaves the model room for one token only. Shorten the prompt.")
-    return run
+    return sound(engine.generate(prompt, config, sampling))
 
 
 def _measured(runs: list[Run]) -> Measured:

@@ -9,7 +9,6 @@ prefill included, with its quartiles.
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 import torch
 
+from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event, Finished, RunStarted
@@ -126,14 +126,12 @@ def time_rows(
     """Time every row on every prompt (None: ``PROMPTS``) ``repeats`` times, interleaved."""
     prompts = PROMPTS if prompts is None else prompts
     rates: dict[str, list[float]] = {name: [] for name in rows}
-    order = list(rows)
-    shuffle = random.Random(0).shuffle
-    for name in order:  # one call each to warm up; not counted
+    for name in rows:  # one call each to warm up; not counted
         _timed(engine, name, rows[name], prompts[0])
+    orders = shuffled(rows, repeats * len(prompts))
     for repeat in range(repeats):
         for prompt in prompts:
-            shuffle(order)
-            for name in order:
+            for name in next(orders):
                 tokens, seconds = _timed(engine, name, rows[name], prompt)
                 rates[name].append(tokens / seconds)
         report(f"  repeat {repeat + 1} of {repeats} done")

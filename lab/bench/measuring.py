@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -11,10 +10,11 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from lab.bench.turns import shuffled
 from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
-from lab.trace.events import Admitted, Preempted, StepTimed
+from lab.trace.events import Admitted, FellBack, Preempted, StepTimed
 from lab.trace.metrics import inter_token_ms
 from lab.trace.recorder import Run
 
@@ -40,6 +40,22 @@ def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[
         if run.reason == "error":
             raise LabError(run.finished.message)
     return runs, seconds
+
+
+def sound(run: Run) -> Run:
+    """The run, if it did what its setting says and there is something to time.
+
+    Raises:
+        LabError: it failed, went on without a part of its setting, or gave one token only.
+    """
+    start = f"decoding {run.prompt[:40]!r}"
+    if run.reason == "error":
+        raise LabError(f"{start} failed: {run.finished.message}")
+    if fallen := next((event for event in run.events if isinstance(event, FellBack)), None):
+        raise LabError(f"{start} went on without its {fallen.part}: {fallen.reason}")
+    if len(run.token_ids) < 2:
+        raise LabError(f"{run.prompt[:40]!r} leaves the model room for one token only. Shorten the prompt.")
+    return run
 
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
@@ -87,11 +103,9 @@ def take_turns(
 ) -> dict[str, list[Measured]]:
     """Call every row ``repeats`` times, interleaved in changing order, after once each to warm up."""
     results: dict[str, list[Measured]] = {name: [] for name in rows}
-    order, shuffle = list(rows), random.Random(0).shuffle
     for row in rows.values():
         row()
-    for repeat in range(repeats):
-        shuffle(order)
+    for repeat, order in enumerate(shuffled(rows, repeats)):
         for name in order:
             results[name].append(rows[name]())
         report(f"  repeat {repeat + 1} of {repeats} done")

@@ -1,0 +1,209 @@
+"""Several settings of the engine on one prompt: what each costs, and whether they write the same.
+
+Every setting decodes the prompt once briefly to warm up and then ``repeats`` times, in an order that changes with
+every repeat. Each output has the same length: the end-of-text token does not end it. A speed-up is that of two runs
+of the same repeat, made soon after one another.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lab.bench.ab import matching
+from lab.bench.measuring import sound
+from lab.bench.turns import shuffled
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.decode.engine import Engine
+from lab.trace.events import Committed, Judged
+from lab.trace.recorder import Run
+
+FEWEST, MOST = 2, 5
+WARM_UP_TOKENS = 16
+
+
+class Turn(NamedTuple):
+    """``number`` of ``of`` runs, from 1. ``repeat`` 0: to warm up, not counted."""
+
+    number: int
+    of: int
+    name: str
+    repeat: int
+
+
+def turns(names: Sequence[str], repeats: int) -> list[Turn]:
+    """Who is next: all once to warm up, then ``repeats`` rounds of all."""
+    order = [(name, 0) for name in names]
+    for repeat, some in enumerate(shuffled(names, repeats), 1):
+        order += [(name, repeat) for name in some]
+    return [Turn(number, len(order), name, repeat) for number, (name, repeat) in enumerate(order, 1)]
+
+
+def compare(
+    engine: Engine,
+    prompt: str,
+    configs: Mapping[str, EngineConfig],
+    sampling: SamplingParams,
+    repeats: int,
+    *,
+    cancelled: threading.Event | None = None,
+    watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
+) -> Iterator[tuple[Turn, Run]]:
+    """Decode ``prompt`` with every setting in turn; a run is made when it is asked for.
+
+    Args:
+        sampling: all draw with its seed, which is set.
+        cancelled: set: the run under way ends, is not given, and no other begins.
+        watch: told the tokens so far of the run under way.
+
+    Raises:
+        ConfigError: not two to five settings, nothing to time, or a setting that this engine cannot have.
+        PromptError: a prompt that cannot be decoded.
+        LabError: a run failed, or went on without a part of its setting.
+    """
+    if not FEWEST <= len(configs) <= MOST:
+        raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(configs)}.")
+    if repeats < 1 or sampling.max_tokens < 2 or sampling.seed is None:
+        raise ConfigError("A comparison takes a repeat and two tokens at least, and a seed that all share.")
+    cancelled = cancelled or threading.Event()
+    sampling = replace(sampling, ignore_eos=True)
+    brief = replace(sampling, max_tokens=min(WARM_UP_TOKENS, sampling.max_tokens))
+    engine.ready()
+    for turn in turns(list(configs), repeats):
+        events, tokens = [], 0
+        how = sampling if turn.repeat else brief
+        watch(turn, 0)
+        for event in engine.stream(prompt, configs[turn.name], how, cancelled=cancelled):
+            events.append(event)
+            if isinstance(event, Committed):
+                tokens += len(event.token_ids)
+                watch(turn, tokens)
+        if cancelled.is_set():
+            return
+        yield turn, sound(Run(events))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median and quartiles."""
+
+    lower: float
+    median: float
+    upper: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(*map(float, np.percentile(values, (25, 50, 75))))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The runs of one setting (``lab.trace.metrics`` defines each figure).
+
+    Attributes:
+        rates: tokens a second of each run.
+        speedup: of the first setting's tokens a second, repeat by repeat. None: no repeat has both yet.
+        ttft_ms, itl_p50_ms, itl_p99_ms: medians.
+        acceptance: draft acceptance rate, the mean. None without a drafter.
+        kv_reserved_bytes, kv_used_bytes, peak_memory_bytes: the most of any run.
+    """
+
+    rates: tuple[float, ...]
+    tokens_per_second: Spread
+    speedup: Spread | None
+    ttft_ms: float
+    itl_p50_ms: float
+    itl_p99_ms: float
+    acceptance: float | None
+    kv_reserved_bytes: int
+    kv_used_bytes: int
+    peak_memory_bytes: int
+
+
+def summarise(runs: Mapping[str, Sequence[Run]]) -> dict[str, Summary]:
+    """Of every setting that has a run; speed-ups are of the first setting. Runs stand in the order of their repeats."""
+    reference = [run.metrics.tokens_per_second for run in next(iter(runs.values()), ())]
+    return {name: _summary(some, reference) for name, some in runs.items() if some}
+
+
+def _summary(runs: Sequence[Run], reference: Sequence[float]) -> Summary:
+    metrics = [run.metrics for run in runs]
+    rates = tuple(m.tokens_per_second for m in metrics)
+    ratios = [rate / base for rate, base in zip(rates, reference, strict=False)]
+    accepted = [m.draft_acceptance_rate for m in metrics]
+    return Summary(
+        rates=rates,
+        tokens_per_second=Spread.of(rates),
+        speedup=Spread.of(ratios) if ratios else None,
+        ttft_ms=statistics.median(m.ttft_ms for m in metrics),
+        itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
+        itl_p99_ms=statistics.median(m.itl_p99_ms for m in metrics),
+        acceptance=None if None in accepted else statistics.mean(accepted),
+        kv_reserved_bytes=max(m.kv_reserved_bytes for m in metrics),
+        kv_used_bytes=max(m.kv_used_bytes for m in metrics),
+        peak_memory_bytes=max(m.peak_memory_bytes for m in metrics),
+    )
+
+
+def typical(runs: Sequence[Run]) -> Run:
+    """The run of median speed; of an even number, the slower of the two in the middle."""
+    return sorted(runs, key=lambda run: run.metrics.tokens_per_second)[(len(runs) - 1) // 2]
+
+
+# -- whether they write the same -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run wrote at a place.
+
+    Attributes:
+        text: its piece of the text.
+        p: the target's probability of it, in this run.
+        other_p: in this run, of the token that the other run wrote there. Known only where that was proposed
+            and refused; else None.
+    """
+
+    text: str
+    p: float
+    other_p: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two outputs part, after ``place`` tokens. None: that output has ended."""
+
+    place: int
+    a: Choice | None
+    b: Choice | None
+
+
+def first_difference(a: Run, b: Run) -> Difference | None:
+    """None: the same tokens."""
+    place = matching(a.token_ids, b.token_ids)
+    if place == len(a.token_ids) == len(b.token_ids):
+        return None
+    return Difference(place, _choice(a, b, place), _choice(b, a, place))
+
+
+def _choice(run: Run, other: Run, place: int) -> Choice | None:
+    if place >= len(run.token_ids):
+        return None
+    others = other.token_ids[place] if place < len(other.token_ids) else None
+    before, refused = 0, {}
+    for event in run.events:
+        if isinstance(event, Judged) and not event.accepted:
+            refused = {event.step: event}
+        elif isinstance(event, Committed):
+            index = place - before
+            if index < len(event.token_ids):
+                verdict = refused.get(event.step) if event.origins[index] == "recovered" else None
+                other_p = verdict.p if verdict and verdict.token_id == others else None
+                return Choice(event.pieces[index], event.probabilities[index], other_p)
+            before += len(event.token_ids)
+    raise AssertionError("a token that no commit has")

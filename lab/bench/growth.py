@@ -1,0 +1,124 @@
+"""How long a token takes as the text grows, with a cache and without one.
+
+Both runs are torch's (``kernels="reference"``), whatever the engine computes with otherwise: a kernel that only one
+of them can use would be taken for the cache's doing. A line is drawn through medians of ten steps each: one that
+something else held up would else bend it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.bench.measuring import sound
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.decode.engine import Engine
+from lab.trace.events import Committed, StepTimed
+from lab.trace.recorder import Run
+
+TOGETHER = 10
+"""Steps of which a median is taken."""
+CACHED, UNCACHED = "with a cache", "without"
+
+
+@dataclass(frozen=True)
+class Fit:
+    """y = intercept + slope x, by least squares; ``error`` is the slope's standard error.
+
+    The error takes the scatter about the line to be independent from point to point.
+    """
+
+    intercept: float
+    slope: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Lengths in tokens, those a pass had read when it was over, and milliseconds of the step."""
+
+    lengths: tuple[int, ...]
+    ms: tuple[float, ...]
+
+    @property
+    def medians(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Lengths and milliseconds of every ten steps; what is left over at the end goes with none."""
+        starts = range(0, len(self.ms) - TOGETHER + 1, TOGETHER)
+        lengths, ms = (
+            tuple(statistics.median(values[start : start + TOGETHER]) for start in starts)
+            for values in (self.lengths, self.ms)
+        )
+        return lengths, ms
+
+    @property
+    def fit(self) -> Fit:
+        """Through the medians. Raises ValueError for fewer than thirty steps."""
+        return fit_line(*self.medians)
+
+
+def fit_line(x: tuple[float, ...], y: tuple[float, ...]) -> Fit:
+    """Least squares.
+
+    Raises:
+        ValueError: fewer than three points, or all at one x.
+    """
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(xs) < 3 or np.ptp(xs) == 0:
+        raise ValueError("a line and its error take three points, not all at one place.")
+    about = xs - xs.mean()
+    squares = float(about @ about)
+    slope = float(about @ ys) / squares
+    intercept = float(ys.mean() - slope * xs.mean())
+    left = ys - intercept - slope * xs
+    return Fit(intercept, slope, float(np.sqrt(left @ left / (len(xs) - 2) / squares)))
+
+
+def curve(run: Run) -> Curve:
+    """The steps of a run after its prefill, each of one token."""
+    steps = [event for event in run.events if isinstance(event, StepTimed) and event.step_kind == "decode"]
+    first = len(run.prompt_token_ids) + 1
+    return Curve(tuple(range(first, first + len(steps))), tuple(step.total_ms for step in steps))
+
+
+def measure_growth(
+    engine: Engine,
+    prompt: str,
+    max_tokens: int,
+    *,
+    cancelled: threading.Event,
+    watch: Callable[[str, int], None] = lambda name, tokens: None,
+) -> dict[str, Curve]:
+    """Decode greedily with and without a cache; ``watch`` is told who has so many tokens. Empty if cancelled.
+
+    Raises:
+        ConfigError: too few tokens to draw a line through.
+        PromptError: a prompt that cannot be decoded.
+        LabError: a run failed.
+    """
+    least = 3 * TOGETHER + 1  # the prefill gives the first
+    if max_tokens < least:
+        raise ConfigError(f"{max_tokens} tokens are too few to see times grow: ask for {least} or more.")
+    room = engine.context_length - len(engine.tokenizer(prompt)["input_ids"])
+    if room < least:
+        raise ConfigError(f"The prompt leaves room for {max(0, room)} tokens; to see times grow takes {least}.")
+    plain = Engine(engine.target, engine.tokenizer, kernels="reference")
+    small = EngineConfig(num_blocks=-(-engine.context_length // EngineConfig.block_size))  # one context is enough
+    curves = {}
+    for name, config in ((CACHED, small), (UNCACHED, EngineConfig(kv_cache=False))):
+        plain.generate(prompt, config, SamplingParams(max_tokens=8, ignore_eos=True))  # to warm up; not counted
+        events, tokens = [], 0
+        for event in plain.stream(
+            prompt, config, SamplingParams(max_tokens=max_tokens, ignore_eos=True), cancelled=cancelled
+        ):
+            events.append(event)
+            if isinstance(event, Committed):
+                tokens += len(event.token_ids)
+                watch(name, tokens)
+        if cancelled.is_set():
+            return {}
+        curves[name] = curve(sound(Run(events)))
+    return curves

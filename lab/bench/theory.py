@@ -1,0 +1,126 @@
+"""Speculation as the theory has it, beside what runs did (Leviathan et al., 2211.17192).
+
+The theory takes every proposal to be accepted with one probability a, independently of all others, a pass of the
+target over gamma + 1 tokens to take the time of a pass over one, and nothing else to take any time. Then a round
+gives (1 - a^(gamma + 1)) / (1 - a) tokens (equation 1; ``lab.decode.window.tokens_per_round``), and decoding is
+faster by (1 - a^(gamma + 1)) / ((1 - a)(gamma c + 1)), c being the time of a pass of the draft over that of one of the
+target (theorem 3.8).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from lab.bench.compare import Spread
+from lab.config import EngineConfig
+from lab.decode.window import tokens_per_round
+from lab.trace.events import Judged, Proposed, StepTimed
+from lab.trace.recorder import Run
+
+
+def speedup(acceptance: float, gamma: int, cost: float, pass_ratio: float = 1.0) -> float:
+    """Theorem 3.8: times as fast as without speculation. ``cost``: c.
+
+    ``pass_ratio``: time of a pass over gamma + 1 tokens, over that over one; not in the theorem, which has 1.
+    """
+    return tokens_per_round(acceptance, gamma) / (gamma * cost + pass_ratio)
+
+
+@dataclass(frozen=True)
+class Speculated:
+    """What runs of one setting did, over their rounds of a full window.
+
+    Attributes:
+        acceptance: accepted of judged proposals: the a that is likeliest if the theory's assumption holds.
+        judged, accepted: by position.
+        tokens: a round gave.
+        cost: c: median time of a proposal, over that of a pass of the target over one token.
+        pass_ratio: median time of a pass over gamma + 1 tokens, over that over one. The theory takes it to be 1.
+        speedup: tokens a second over those without speculation, repeat by repeat.
+    """
+
+    gamma: int
+    acceptance: float
+    judged: tuple[int, ...]
+    accepted: tuple[int, ...]
+    tokens: float
+    cost: float
+    pass_ratio: float
+    speedup: Spread
+
+    @property
+    def expected_tokens(self) -> float:
+        return tokens_per_round(self.acceptance, self.gamma)
+
+    @property
+    def expected_speedup(self) -> float:
+        return speedup(self.acceptance, self.gamma, self.cost)
+
+    @property
+    def expected_with_pass(self) -> float:
+        """The same with the time that the wide pass takes here."""
+        return speedup(self.acceptance, self.gamma, self.cost, self.pass_ratio)
+
+
+def without_speculation(name: str, configs: Mapping[str, EngineConfig]) -> str | None:
+    """The setting to hold ``name`` against: without speculation, its cache the same if there is such a one."""
+    own = configs[name]
+    plain = {
+        other: config
+        for other, config in configs.items()
+        if config.speculative == "off" and config.kv_cache == own.kv_cache
+    }
+
+    def likeness(other: str) -> tuple[bool, bool]:
+        return plain[other].kv_dtype == own.kv_dtype, plain[other].paged == own.paged
+
+    return max(plain, key=likeness, default=None)
+
+
+def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
+    """``runs`` of one setting beside those without speculation, in the order of their repeats.
+
+    None: no speculation, a window that changes, or no whole round.
+    """
+    if not runs or not plain:
+        return None
+    config = runs[0].config
+    if config.speculative == "off" or config.adaptive_window:
+        return None
+    gamma = config.num_speculative_tokens
+    judged, accepted, rounds = Counter(), Counter(), 0
+    drafting, verifying = [], []
+    for run in runs:
+        proposals = Counter(event.step for event in run.events if isinstance(event, Proposed))
+        whole = {step for step, count in proposals.items() if count == gamma}
+        rounds += len(whole)
+        for event in run.events:
+            if isinstance(event, Judged) and event.step in whole:
+                judged[event.position] += 1
+                accepted[event.position] += event.accepted
+            elif isinstance(event, StepTimed) and event.step in whole:
+                drafting.append(event.draft_ms)
+                verifying.append(event.verify_ms)
+    one = [
+        step.verify_ms
+        for run in plain
+        for step in run.events
+        if isinstance(step, StepTimed) and step.step_kind == "decode"
+    ]
+    if not rounds or not one:
+        return None
+    pass_ms = statistics.median(one)
+    rates = zip(runs, plain, strict=False)
+    return Speculated(
+        gamma=gamma,
+        acceptance=accepted.total() / judged.total(),
+        judged=tuple(judged[i] for i in range(gamma)),
+        accepted=tuple(accepted[i] for i in range(gamma)),
+        tokens=1 + accepted.total() / rounds,
+        cost=statistics.median(drafting) / gamma / pass_ms,
+        pass_ratio=statistics.median(verifying) / pass_ms,
+        speedup=Spread.of([a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in rates]),
+    )

@@ -1,0 +1,239 @@
+"""Settings compared on one prompt: who runs when, what is summed up, and where outputs part."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.bench.compare import Choice, Difference, Spread, compare, first_difference, summarise, turns, typical
+from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, fit_line, measure_growth
+from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
+from lab.trace.events import Committed, FellBack
+from lab.trace.recorder import Run
+from tests import tiny_models
+
+PROMPT = "The king had three sons"
+SAMPLING = SamplingParams(max_tokens=24, seed=3)
+CONFIGS = {
+    "cache": EngineConfig(),
+    "draft": EngineConfig(speculative="draft", num_speculative_tokens=3),
+    "no cache": EngineConfig(kv_cache=False),
+}
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return tiny_models.engine("llama", "good")
+
+
+def test_everyone_runs_as_often_and_in_changing_order():
+    names = list("abcd")
+    order = turns(names, 12)
+    assert [turn.number for turn in order] == list(range(1, order[0].of + 1))
+    rounds = [[turn.name for turn in some] for _, some in groupby(order, key=lambda turn: turn.repeat)]
+    assert rounds[0] == names  # to warm up
+    assert len(rounds) == 13
+    assert all(sorted(some) == names for some in rounds)
+    assert len({tuple(some) for some in rounds}) > 6
+    assert set(Counter(some[0] for some in rounds[1:])) == set(names)  # each is first at times
+    assert order == turns(names, 12)
+
+
+def test_greedy_outputs_are_the_same_and_each_run_is_of_its_setting(engine):
+    told = []
+    runs = {name: [] for name in CONFIGS}
+    for turn, run in compare(
+        engine, PROMPT, CONFIGS, SAMPLING, 2, watch=lambda turn, tokens: told.append((turn, tokens))
+    ):
+        assert run.config == CONFIGS[turn.name]
+        assert len(run.token_ids) == (24 if turn.repeat else 16)
+        assert told[-1] == (turn, len(run.token_ids))
+        if turn.repeat:
+            runs[turn.name].append(run)
+    assert {name: len(some) for name, some in runs.items()} == dict.fromkeys(CONFIGS, 2)
+    assert first_difference(runs["cache"][0], runs["draft"][1]) is None
+    assert first_difference(runs["cache"][0], runs["no cache"][0]) is None
+    summaries = summarise(runs)
+    assert summaries["cache"].speedup == Spread(1.0, 1.0, 1.0)
+    assert summaries["draft"].acceptance > 0.3
+    assert summaries["cache"].acceptance is None
+    assert summaries["no cache"].kv_reserved_bytes == 0 < summaries["cache"].kv_used_bytes
+
+
+def test_speed_ups_are_of_the_same_repeat(engine):
+    slow, fast, faster = (timed(engine, pace) for pace in (10.0, 5.0, 2.5))
+    summaries = summarise({"a": [slow, fast], "b": [fast, faster], "c": [faster], "d": []})
+    assert list(summaries) == ["a", "b", "c"]
+    assert summaries["a"].rates == pytest.approx((100, 200))
+    assert summaries["b"].speedup == Spread(2.0, 2.0, 2.0)
+    assert summaries["c"].speedup == Spread(4.0, 4.0, 4.0)
+    assert summaries["a"].tokens_per_second == Spread(125.0, 150.0, 175.0)
+    assert typical([faster, slow, fast]) is fast
+    assert typical([faster, slow]) is slow
+
+
+def timed(engine, pace: float) -> Run:
+    """A run of one token every ``pace`` milliseconds."""
+    events = list(engine.stream(PROMPT, EngineConfig(), SamplingParams(max_tokens=8, ignore_eos=True)))
+    place = 0
+    for i, event in enumerate(events):
+        if isinstance(event, Committed):
+            place += 1
+            events[i] = replace(event, t_ms=pace * place)
+    return Run(events)
+
+
+def test_stopping_gives_no_half_run(engine):
+    cancelled = threading.Event()
+    steps = compare(
+        engine,
+        PROMPT,
+        CONFIGS,
+        SAMPLING,
+        3,
+        cancelled=cancelled,
+        watch=lambda turn, tokens: cancelled.set() if (turn.number, tokens > 4) == (5, True) else None,
+    )
+    assert [turn.number for turn, _ in steps] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "says"),
+    [
+        ({"configs": {"one": EngineConfig()}}, ConfigError, "2 to 5 settings; these are 1"),
+        ({"configs": {str(i): EngineConfig() for i in range(6)}}, ConfigError, "these are 6"),
+        ({"sampling": SamplingParams(max_tokens=1, seed=1)}, ConfigError, "two tokens at least"),
+        ({"sampling": SamplingParams()}, ConfigError, "a seed that all share"),
+        ({"repeats": 0}, ConfigError, "a repeat"),
+        ({"prompt": ""}, PromptError, "prompt"),
+        ({"prompt": "x" * (tiny_models.CONTEXT - 1)}, LabError, "one token only"),
+    ],
+)
+def test_a_mistake_is_a_sentence(engine, changes, kind, says):
+    asked = {"prompt": PROMPT, "configs": CONFIGS, "sampling": SAMPLING, "repeats": 1} | changes
+    with pytest.raises(kind, match=says):
+        list(compare(engine, **asked))
+
+
+def test_a_setting_that_was_not_kept_to_is_not_compared(engine, monkeypatch):
+    real = engine.stream
+
+    def fall(*args, **options):
+        for event in real(*args, **options):
+            yield event
+            if event.kind == "admitted":
+                yield FellBack(t_ms=event.t_ms, part="drafter", reason="It broke.")
+
+    monkeypatch.setattr(engine, "stream", fall)
+    with pytest.raises(LabError, match=r"went on without its drafter: It broke\."):
+        list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
+
+
+# -- where outputs part ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sampled(engine):
+    hot = SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True)
+    return {name: engine.generate(PROMPT, config, hot) for name, config in CONFIGS.items()}
+
+
+def test_a_difference_has_the_probabilities_of_its_place(sampled):
+    a, b = sampled["cache"], sampled["draft"]
+    found = first_difference(a, b)
+    assert a.token_ids[: found.place] == b.token_ids[: found.place]
+    assert a.token_ids[found.place] != b.token_ids[found.place]
+    for run, choice in ((a, found.a), (b, found.b)):
+        flat = [p for event in run.events if isinstance(event, Committed) for p in event.probabilities]
+        assert choice.p == flat[found.place]
+    swapped = first_difference(b, a)
+    assert swapped == Difference(found.place, found.b, found.a)
+
+
+def test_a_refused_proposal_tells_how_likely_it_was(engine):
+    """Two runs of the same draft, of which one is told to have written what it had refused."""
+    config = EngineConfig(speculative="draft", num_speculative_tokens=3)
+    run = engine.generate(PROMPT, config, SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True))
+    verdict = next(event for event in run.events if event.kind == "judged" and not event.accepted)
+    place, events = 0, list(run.events)
+    for i, event in enumerate(events):
+        if isinstance(event, Committed):
+            if event.step == verdict.step:
+                changed = (*event.token_ids[:-1], verdict.token_id)
+                events[i] = replace(event, token_ids=changed)
+                place += len(changed) - 1
+                break
+            place += len(event.token_ids)
+    found = first_difference(run, Run(events))
+    assert found.place == place
+    assert found.a.other_p == verdict.p
+    assert found.b.other_p is None
+
+
+def test_the_shorter_output_has_ended(engine):
+    long, short = (
+        engine.generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=n, ignore_eos=True)) for n in (6, 4)
+    )
+    found = first_difference(long, short)
+    assert found.place == 4
+    assert isinstance(found.a, Choice)
+    assert found.b is None
+    assert first_difference(long, long) is None
+
+
+# -- growth ----------------------------------------------------------------------------------
+
+
+@given(
+    st.floats(-100, 100),
+    st.floats(-100, 100),
+    st.lists(st.integers(-1000, 1000), min_size=3, max_size=30, unique=True),
+)
+def test_a_line_is_found_again(intercept, slope, xs):
+    fit = fit_line(tuple(xs), tuple(intercept + slope * x for x in xs))
+    assert fit.slope == pytest.approx(slope, abs=1e-6)
+    assert fit.intercept == pytest.approx(intercept, abs=1e-3)
+    assert fit.error == pytest.approx(0, abs=1e-6)
+
+
+def test_the_error_is_the_textbooks():
+    fit = fit_line((1, 2, 3, 4), (1, 3, 2, 4))
+    assert (fit.slope, fit.intercept) == (pytest.approx(0.8), pytest.approx(0.5))
+    assert fit.error == pytest.approx((1.8 / 2 / 5) ** 0.5)  # squares left over 1.8, of x about its mean 5
+    for xs in ((1, 2), (3, 3, 3)):
+        with pytest.raises(ValueError, match="three points"):
+            fit_line(xs, xs)
+
+
+def test_a_step_that_was_held_up_bends_no_line():
+    ms = [5.0] * 40
+    ms[35] = 500.0
+    assert Curve(tuple(range(40)), tuple(ms)).fit.slope == 0
+
+
+def test_both_runs_are_timed_over_the_same_lengths(engine):
+    told = []
+    curves = measure_growth(
+        engine, PROMPT, 41, cancelled=threading.Event(), watch=lambda name, tokens: told.append((name, tokens))
+    )
+    ids = len(engine.tokenizer(PROMPT)["input_ids"])
+    for name in (CACHED, UNCACHED):
+        assert curves[name].lengths == tuple(range(ids + 1, ids + 41))
+        assert len(curves[name].medians[0]) == 40 // TOGETHER
+        assert min(curves[name].ms) > 0
+        assert (name, 41) in told
+
+
+def test_growth_can_be_stopped_and_asks_for_enough(engine):
+    cancelled = threading.Event()
+    assert measure_growth(engine, PROMPT, 60, cancelled=cancelled, watch=lambda *_: cancelled.set()) == {}
+    with pytest.raises(ConfigError, match="ask for 31 or more"):
+        measure_growth(engine, PROMPT, 30, cancelled=threading.Event())
+    with pytest.raises(ConfigError, match="leaves room for 20 tokens"):
+        measure_growth(engine, "x" * (tiny_models.CONTEXT - 20), 40, cancelled=threading.Event())

@@ -1,0 +1,101 @@
+"""The formulas of speculation, and what is read from runs to stand beside them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.bench.compare import Spread
+from lab.bench.theory import speculated, speedup, without_speculation
+from lab.config import EngineConfig, SamplingParams
+from lab.trace.events import Judged, StepTimed
+from lab.trace.recorder import Run
+from tests.visualize.scripted import ScriptedEngine
+
+GREEDY = SamplingParams(max_tokens=80, seed=1)
+
+
+def run(max_tokens: int = 80, seed: int = 1, **config: object) -> Run:
+    sampling = SamplingParams(max_tokens=max_tokens, seed=seed)
+    return Run(ScriptedEngine().stream("Once upon a time", EngineConfig(**config), sampling))
+
+
+@given(st.floats(0, 0.999), st.integers(1, 16), st.floats(0, 2))
+def test_the_sum_is_theorem_3_8(a: float, gamma: int, c: float) -> None:
+    assert speedup(a, gamma, c) == pytest.approx((1 - a ** (gamma + 1)) / ((1 - a) * (gamma * c + 1)))
+
+
+def test_the_theorem_s_corners() -> None:
+    assert speedup(0, 4, 0) == 1  # nothing kept, nothing lost
+    assert speedup(1, 4, 0) == 5  # everything kept for nothing
+    assert speedup(0, 4, 0.25) == 0.5
+    assert speedup(1, 4, 0.25, pass_ratio=1.5) == 2  # 5 tokens in 4 quarters and one and a half
+
+
+def test_the_formula_is_what_independent_guesses_give() -> None:
+    chance = random.Random(0)
+    a, gamma, rounds = 0.7, 4, 40_000
+    tokens = sum(1 + next((i for i in range(gamma) if chance.random() >= a), gamma) for _ in range(rounds))
+    assert tokens / rounds == pytest.approx(speedup(a, gamma, 0), rel=0.01)
+
+
+def test_a_run_is_counted_by_hand() -> None:
+    runs = [run(seed=seed, speculative="draft", num_speculative_tokens=3) for seed in (1, 2)]
+    plain = [run(seed=seed) for seed in (1, 2)]
+    found = speculated(runs, plain)
+    whole = [
+        {step.step for step in one.events if isinstance(step, StepTimed) and step.batch_tokens == 4} for one in runs
+    ]
+    verdicts = [
+        event for one, steps in zip(runs, whole, strict=True) for event in one.events
+        if isinstance(event, Judged) and event.step in steps
+    ]  # fmt: skip
+    kept = sum(event.accepted for event in verdicts)
+    assert found.judged == tuple(sum(event.position == i for event in verdicts) for i in range(3))
+    assert sum(found.accepted) == kept
+    assert found.judged[1] == found.accepted[0]  # a guess is judged when all before it were kept
+    assert found.acceptance == kept / len(verdicts)
+    assert found.tokens == 1 + kept / sum(map(len, whole))
+    # The scripted draft takes 0.7 ms a guess, a pass 4 to 6 ms whatever is in it.
+    assert found.cost == pytest.approx(0.7 / 5, rel=0.1)
+    assert found.pass_ratio == pytest.approx(1, rel=0.1)
+    rates = [a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in zip(runs, plain, strict=True)]
+    assert found.speedup == Spread.of(rates)
+    assert found.expected_tokens == pytest.approx(found.tokens, rel=0.25)
+    assert found.expected_with_pass == pytest.approx(found.expected_speedup / found.pass_ratio, rel=0.1)
+
+
+def test_rounds_cut_short_do_not_count() -> None:
+    """The last round proposes fewer: the run may write no more."""
+    short = run(max_tokens=3, speculative="draft", num_speculative_tokens=8)
+    assert any(isinstance(event, Judged) for event in short.events)
+    assert speculated([short], [run()]) is None
+
+
+def test_what_the_theory_says_nothing_of_is_left_out() -> None:
+    plain = [run()]
+    assert speculated(plain, plain) is None
+    assert speculated([run(speculative="draft", adaptive_window=True)], plain) is None
+    assert speculated([run(speculative="draft")], []) is None
+
+
+def test_the_likest_setting_without_speculation_is_held_against() -> None:
+    def draft(**more: object) -> EngineConfig:
+        return EngineConfig(speculative="draft", **more)
+
+    configs = {
+        "none": EngineConfig(kv_cache=False),
+        "cache": EngineConfig(),
+        "int8": EngineConfig(kv_dtype="int8"),
+        "draft": draft(),
+        "draft int8": draft(kv_dtype="int8", paged=True),
+        "draft none": draft(kv_cache=False),
+    }
+    assert without_speculation("draft", configs) == "cache"
+    assert without_speculation("draft int8", configs) == "int8"
+    assert without_speculation("draft none", configs) == "none"
+    del configs["none"]
+    assert without_speculation("draft none", configs) is None
