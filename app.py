@@ -15,7 +15,8 @@ os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 import gradio as gr
 
 from lab import Engine, load_engine
-from visualize.panels import lab, memory
+from visualize.live import Line
+from visualize.panels import compare, lab, memory
 from visualize.panels.look import style, theme
 from visualize.shelf import MAX_RUN_FILE
 
@@ -35,7 +36,10 @@ def engine(pair: str) -> Engine:
 
 def build() -> gr.Blocks:
     """All pages: the Lab at the root, every other at an address of its own."""
-    pages = lab.build(engine)
+    line = Line()  # one for all pages: there is one machine
+    pages = lab.build(engine, line)
+    with pages.route("Compare", "/compare", show_in_navbar=False):
+        compare.build(pages, engine, line)
     with pages.route("Memory", "/memory", show_in_navbar=False):
         memory.build(pages)
     return pages

@@ -18,7 +18,8 @@ class Link:
 
     Attributes:
         defaults: every setting's name and the value it has when the link does not name it.
-        choices: the values of a setting that is one of a few, and how the page calls each.
+        choices: the values of a setting that is one of a few, and how the page calls each. Where the default is
+            a tuple it is several of them, with commas between.
         bounds: least and most of a setting that is a number.
         most_characters: of a setting that is a text.
         may_be_empty: numbers that may be left empty; they are None then.
@@ -49,6 +50,8 @@ class Link:
             return text
         if name in self.choices:
             texts = {str(value): value for value in self.choices[name]}
+            if isinstance(self.defaults[name], tuple):
+                return tuple(texts[_one_of(part, tuple(texts))] for part in filter(None, text.split(",")))
             return texts[_one_of(text, tuple(texts))]
         if isinstance(self.defaults[name], bool):
             return _one_of(text, ("0", "1")) == "1"

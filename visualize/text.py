@@ -7,7 +7,9 @@ small HTML of its own in hover labels, so what goes there passes through ``escap
 from __future__ import annotations
 
 import html
+import json
 import unicodedata
+from typing import Any
 
 _NAMED = {
     "\n": "↵",
@@ -38,9 +40,18 @@ def visible(text: str) -> str:
 
 def escaped(text: str, limit: int = 40) -> str:
     """``text`` for a Plotly hover label: visible, quoted, at most ``limit`` characters, no markup."""
+    return f"“{label(text, limit)}”"
+
+
+def label(text: str, limit: int = 40) -> str:
+    """``text`` for an axis of a Plotly chart: as ``escaped``, but not quoted."""
     shown = visible(text)
-    shown = shown if len(shown) <= limit else shown[: limit - 1] + "…"
-    return html.escape(f"“{shown}”", quote=False)
+    return html.escape(shown if len(shown) <= limit else shown[: limit - 1] + "…", quote=False)
+
+
+def as_line(record: Any) -> str:
+    """One line of JSON with no tag in it: Gradio warns of values that look like markup."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _shown(char: str) -> str:

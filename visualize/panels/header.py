@@ -14,7 +14,7 @@ import gradio as gr
 
 from visualize import assets
 
-PAGES = {"Lab": "./", "Memory": "memory"}
+PAGES = {"Lab": "./", "Compare": "compare", "Memory": "memory"}
 """Every page's name and its address, relative to any of them."""
 
 

@@ -17,9 +17,8 @@ from visualize.settings import DEFAULTS, NAMES, from_link
 from visualize.shelf import Shelf
 
 
-def build(load: Callable[[str], Streams]) -> gr.Blocks:
-    """The page over engines that ``load`` gives for a model pair's name."""
-    line = Line()
+def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
+    """The page over engines that ``load`` gives for a model pair's name. Its runs wait in ``line``."""
     shelf = Shelf()
     runs: dict[str | None, LiveRun] = {}  # by browser session
 

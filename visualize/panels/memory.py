@@ -24,9 +24,9 @@ from visualize.calculator import (
 )
 from visualize.figures import memory
 from visualize.panels import header
-from visualize.panels.look import charts
+from visualize.panels.look import charts, script
 from visualize.sheet import sheet
-from visualize.text import visible
+from visualize.text import as_line, visible
 
 ABOUT = "What keys and values take, and how many sequences fit. Arithmetic, not a measurement."
 ASSUMED = (
@@ -153,9 +153,9 @@ def _answer(found: Found | None, *values: Any) -> Iterator[tuple[str, Found | No
     """The sheet for what the controls say. The hub is asked once for an id, failing or not, until it is asked again."""
     inputs = to_inputs(values)
     if inputs.model == OTHER and inputs.hub.strip() and (found is None or found[0] != inputs.hub):
-        yield _line({"status": f"Asking the hub for {visible(inputs.hub)} …"}), found
+        yield as_line({"status": f"Asking the hub for {visible(inputs.hub)} …"}), found
         found = inputs.hub, _look_up(inputs.hub.strip())
-    yield _line(_sheet(inputs, found)), found
+    yield as_line(_sheet(inputs, found)), found
 
 
 def _look_up(hub: str) -> Model | str:
@@ -180,11 +180,6 @@ def _sheet(inputs: Inputs, found: Found | None) -> dict[str, Any]:
         return {"problem": str(error)}
 
 
-def _line(answer: dict[str, Any]) -> str:
-    """JSON with no tag in it: Gradio warns of values that look like markup."""
-    return json.dumps(answer, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
 def _script() -> str:
     setup = {"shells": memory.shells(), "assumed": ASSUMED}
-    return f"const setup = {json.dumps(setup)};\n{read('memory.js')}"
+    return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'memory.js')}"

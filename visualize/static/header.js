@@ -32,8 +32,8 @@ window.decodeLab = {
   step: new URLSearchParams(location.search).get("step"), // read before a control that is still being set drops it
   /** What is at its default is left out; a step is one of other settings. */
   link(names, defaults, values) {
-    const plain = (value) => (typeof value === "boolean" ? Number(value) : (value ?? ""));
-    const entries = names.map((name, i) => [name, values[i] === defaults[name] ? null : plain(values[i])]);
+    const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
+    const entries = names.map((name, i) => [name, plain(values[i]) === plain(defaults[name]) ? null : plain(values[i])]);
     if (address(Object.fromEntries(entries))) address({ step: null });
   },
 };

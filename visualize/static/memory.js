@@ -1,18 +1,7 @@
 // Draws the sheet of the Memory page from one JSON object (visualize/sheet.py): texts as text, charts by Plotly.
-// Gradio runs this once, as a function of (element, props, watch, ...), with ``setup`` put before it.
+// Gradio runs this once, as a function of (element, props, watch, ...), with ``setup`` and sheet.js put before it.
 
 const { shells, assumed } = setup;
-const $ = (selector) => element.querySelector(selector);
-const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
-const look = () => (document.body.classList.contains("dark") ? "dark" : "light");
-
-function make(tag, className, text) {
-  const node = document.createElement(tag);
-  node.className = className;
-  node.textContent = text;
-  return node;
-}
-
 let charts = {};
 
 function read(value) {
@@ -49,25 +38,10 @@ function step({ name, words, numbers, result }) {
 }
 
 function draw() {
-  for (const [name, { columns, layout }] of Object.entries(charts)) {
-    const shell = shells[name][look()];
-    const axes = structuredClone(shell.layout);
-    for (const [path, value] of Object.entries(layout)) {
-      const [axis, key] = path.split(".");
-      axes[axis][key] = value;
-    }
-    // What was zoomed into is no longer there: the axes begin anew with every answer.
-    const data = shell.data.map((trace, i) => ({ ...trace, meta: axes.yaxis.ticksuffix, ...columns[i] }));
-    Plotly.react($(`[data-chart=${name}] .plot`), data, { ...axes, uirevision: JSON.stringify(layout) }, CONFIG);
-  }
+  for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
 }
 
 $(".assumed").textContent = assumed;
-let worn = look();
-new MutationObserver(() => {
-  if (look() === worn) return;
-  worn = look();
-  draw();
-}).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+onLook(draw);
 watch("value", () => read(props.value));
 read(props.value);

@@ -1,0 +1,154 @@
+"""The Compare page: two settings raced, their outputs held against each other, and theory beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
+
+
+def opened(lab: Lab, **link: Any) -> Page:
+    lab.page.goto(f"{lab.server}/compare?{urlencode(link)}")
+    lab.page.wait_for_selector("body[data-ready]")
+    return lab.page
+
+
+def compared(page: Page) -> None:
+    page.click("#run")
+    page.wait_for_selector("body.running")
+    page.wait_for_selector("body:not(.running)", timeout=90_000)
+    page.wait_for_selector(".lane")
+
+
+def at(page: Page, share: float) -> dict[str, int]:
+    """Scrub the race there; the tokens that each lane then shows."""
+    return page.evaluate(
+        """share => {
+          const clock = document.querySelector(".clock");
+          clock.value = share * clock.max;
+          clock.dispatchEvent(new Event("input"));
+          return Object.fromEntries([...document.querySelectorAll(".lane")].map(
+            (lane) => [lane.dataset.lane, lane.querySelectorAll(".piece:not(.prompt)").length]));
+        }""",
+        share,
+    )
+
+
+def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
+    page = opened(visit(), lanes="cache,draft-4", max_tokens=40, repeats=2, prompt=HOSTILE)
+    compared(page)
+    page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Identical outputs')")
+    assert "all 2 settings wrote the same 40 tokens" in page.inner_text(".contest-say")
+
+    table = page.eval_on_selector_all(
+        ".contest-lower tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.textContent.trim()))"
+    )
+    assert [row[0] for row in table] == ["● Cache", "■ Draft γ4"]
+    assert [row[-1] for row in table] == ["reference", "identical"]
+    assert all(float(row[1].split()[0]) > 0 for row in table)
+    assert table[0][5] == "–"
+    assert table[1][5].endswith("%")
+    traces = page.evaluate("document.querySelector('[data-chart=bars] .plot').data.map(trace => trace.x.length)")
+    assert traces == [2, 6, 4, 2]  # medians, quartiles with gaps, runs, words
+
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    assert at(page, 0) == {"Cache": 0, "Draft γ4": 0}
+    ends = at(page, 1)
+    assert ends == {"Cache": 40, "Draft γ4": 40}
+    halves = [at(page, share / 10) for share in range(10, -1, -1)]  # back again, step by step
+    for lane in ends:
+        counts = [half[lane] for half in halves]
+        assert counts == sorted(counts, reverse=True)
+        assert len(set(counts)) > 3
+    at(page, 1)
+    kinds = page.eval_on_selector_all(
+        "[data-lane='Draft γ4'] .piece", "all => [...new Set(all.map(piece => piece.classList[1]))]"
+    )
+    assert {"prompt", "plain", "accepted"} <= set(kinds)
+    texts = page.eval_on_selector_all(".lane-text", "all => all.map(text => text.textContent)")
+    assert texts[0] == texts[1]
+    assert HOSTILE in texts[0]
+    assert page.evaluate("window.pwned") is None
+
+    page.select_option(".pace select", "0.1")
+    page.click(".play")  # again, from the start
+    page.wait_for_function("document.querySelectorAll('.lane .piece.accepted').length > 0")
+    assert page.inner_text(".play") == "Pause"
+    page.click(".play")
+    stands = page.inner_text(".now")
+    page.wait_for_timeout(150)
+    assert page.inner_text(".now") == stands
+    assert asked == []
+
+    page.click("[data-shows=theory]")
+    page.wait_for_selector("[data-chart=speedup] .main-svg")
+    assert page.inner_text(".theory tbody th") == "■ Draft γ4"
+    marks = page.evaluate("document.querySelector('[data-chart=tokens] .plot').data.at(-1)")
+    assert marks["text"] == ["■"]
+    assert 0 <= marks["x"][0] <= 1
+    assert 1 <= marks["y"][0] <= 5
+
+
+def test_a_link_is_a_state_and_presets_choose(visit: Visit) -> None:
+    page = opened(visit(), lanes="cache,int4", face="theory", repeats=0)
+    assert "repeats was left out" in page.inner_text(".toast-wrap")
+    page.wait_for_selector("[data-chart=growth]")
+    page.click("#preset label:has-text('Blocks')")
+    page.wait_for_function("location.search.includes('lanes=cache%2Cpaged')")
+    page.click("[data-shows=race]")
+    page.wait_for_function("!location.search.includes('face')")
+    page.click("#lanes label:has-text('INT8') >> nth=0")
+    page.wait_for_selector("#preset:not(:has(label.selected))")
+    page.wait_for_function("location.search.includes('int8')")
+    assert set(parse_qs(urlsplit(page.url).query)["lanes"][0].split(",")) == {"cache", "paged", "int8"}
+    page.click("#preset label:has-text('Ladder')")
+    page.wait_for_function("!location.search.includes('lanes')")  # the default
+
+
+def test_mistakes_are_sentences_and_a_comparison_stops(visit: Visit) -> None:
+    page = opened(visit(), lanes="cache,paged", own=HOSTILE, max_tokens=500, repeats=9)
+    page.click("#run")
+    page.wait_for_selector(".contest-say.problem")
+    assert "Your own settings: there is no setting" in page.inner_text(".contest-say")
+    page.click("#sampling > button")
+    page.fill("#own textarea", "")
+    page.click("#run")
+    page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 20: .*, [1-9][0-9]* tokens')")
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Stopped')", timeout=10_000)
+    assert page.evaluate("window.pwned") is None
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
+def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
+    wide, high = size
+    page = opened(
+        visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800),
+        lanes="cache,int8,paged,draft-4,all",
+        max_tokens=32,
+        repeats=1,
+    )
+    compared(page)
+    over = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+    for face in ("race", "theory"):
+        page.click(f"[data-shows={face}]")
+        across, down = page.evaluate(over)
+        assert across == 0
+        if wide > 800:
+            assert down == 0
+    page.click("[data-shows=race]")
+    cut = page.eval_on_selector_all(
+        ".lane", "all => all.filter(lane => lane.scrollHeight > lane.clientHeight + 1).map(lane => lane.dataset.lane)"
+    )
+    assert cut == []
+    if wide > 800:
+        assert page.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.figures'))")

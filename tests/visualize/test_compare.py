@@ -1,0 +1,372 @@
+"""The Compare page's inputs, its work, what it says, and its charts, by their data."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.bench.compare import Choice, Difference
+from lab.bench.growth import CACHED, UNCACHED, Curve
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.decode.window import tokens_per_round
+from lab.trace.events import Committed
+from lab.trace.recorder import Run
+from tests.visualize.scripted import WORDS, ScriptedEngine
+from visualize.comparison import COLUMNS, difference_said, race, so_far, whole
+from visualize.figures import theory as figures
+from visualize.figures.base import draw
+from visualize.figures.compare import MARKS, times
+from visualize.lanes import (
+    BOUNDS,
+    CHOICES,
+    DEFAULTS,
+    LANES,
+    NAMES,
+    PRESETS,
+    Inputs,
+    from_link,
+    preset_of,
+    to_inputs,
+)
+from visualize.live import Line
+from visualize.prediction import growth, theory
+from visualize.tasks import Comparison, Growth, follow
+
+HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
+
+
+def made(*names: str, repeats: int = 2, temperature: float = 0.0, words: list[str] = WORDS) -> dict[str, list[Run]]:
+    sampling = SamplingParams(max_tokens=40, seed=3, temperature=temperature)
+    runs = {LANES[name][0]: LANES[name][1] for name in names}
+    engine = ScriptedEngine(words=words)
+    return {
+        label: [Run(engine.stream("Once upon a time", config, replace(sampling, seed=i))) for i in range(repeats)]
+        for label, config in runs.items()
+    }
+
+
+def configs(runs: dict[str, list[Run]]) -> dict[str, EngineConfig]:
+    return {name: some[0].config for name, some in runs.items()}
+
+
+def same(runs: dict[str, list[Run]]) -> dict[str, list[Run]]:
+    """The same runs, in which every token has the number of its place: identical outputs."""
+    return {name: [numbered(run) for run in some] for name, some in runs.items()}
+
+
+def numbered(run: Run, shift_from: int = 10**6) -> Run:
+    place, events = 0, []
+    for event in run.events:
+        if isinstance(event, Committed):
+            ids = range(place, place + len(event.token_ids))
+            place = ids.stop
+            event = replace(event, token_ids=tuple(i if i < shift_from else i + 1000 for i in ids))
+        events.append(event)
+    return Run(events)
+
+
+# -- what is asked ---------------------------------------------------------------------------
+
+
+def test_every_preset_is_two_to_five_settings() -> None:
+    for key, (_, lanes) in PRESETS.items():
+        assert len(Inputs(lanes=lanes).configs()) == len(lanes)
+        assert preset_of(tuple(reversed(lanes))) == key
+    assert preset_of(("cache", "int4")) is None
+    assert Inputs().configs()["Cache"] == EngineConfig()
+
+
+def test_a_person_s_own_settings_come_after_those_chosen() -> None:
+    found = Inputs(lanes=("paged", "cache"), own="kv_dtype=int8, paged=true\n\nspeculative=ngram").configs()
+    assert list(found) == ["Cache", "Paged", "kv_dtype=int8, paged=true", "speculative=ngram"]
+    assert found["kv_dtype=int8, paged=true"] == EngineConfig(kv_dtype="int8", paged=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"lanes": ("cache",)}, "Choose 2 to 5 settings to compare; these are 1"),
+        ({"lanes": tuple(LANES)[:6]}, "these are 6"),
+        ({"own": "kv_dtype=int3"}, "kv_dtype is one of"),
+        ({"own": HOSTILE}, "there is no setting .<img src"),
+        ({"own": "paged=true\npaged=true"}, "paged=true is there twice"),
+        ({"own": "kv_cache=false, paged=true"}, "there are no blocks"),
+        ({"own": "x" * 700}, "at most 600 characters"),
+        ({"repeats": 0}, "Repeats is a number from 1 to 9"),
+        ({"max_tokens": 1}, "Max tokens is a number from 2 to 500"),
+        ({"temperature": float("nan")}, "Temperature is a number from 0 to 2"),
+    ],
+)
+def test_a_mistake_is_a_sentence(changes: dict[str, Any], says: str) -> None:
+    inputs = Inputs(**changes)
+    with pytest.raises(ConfigError, match=says):
+        inputs.configs(), inputs.sampling()
+
+
+@given(st.data())
+def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+    given: dict[str, Any] = {
+        "lanes": tuple(data.draw(st.lists(st.sampled_from(list(LANES)), unique=True))),
+        "pair": data.draw(st.sampled_from(list(CHOICES["pair"]))),
+        "prompt": data.draw(st.text(max_size=50)),
+        "own": data.draw(st.text(max_size=50)),
+    }
+    for name, (low, high) in BOUNDS.items():
+        whole = not isinstance(DEFAULTS[name], float)
+        given[name] = data.draw(st.integers(int(low), int(high)) if whole else st.floats(low, high))
+    query = {name: ",".join(value) if name == "lanes" else str(value) for name, value in given.items()}
+    assert from_link(query) == (Inputs(**given), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("lanes", "cache,int9"), ("lanes", "<script>"), ("repeats", "10"), ("own", "x" * 601)]
+)
+def test_what_does_not_fit_is_left_out_and_named(name: str, value: str) -> None:
+    inputs, notices = from_link({name: value, "utm_source": "x"})
+    assert inputs == Inputs()
+    assert f"The link's {name} was left out: it" in notices[0]
+
+
+def test_controls_send_lists_floats_and_emptied_numbers() -> None:
+    values = [{"lanes": ["cache", "int8"], "repeats": 2.0, "seed": None}.get(n, DEFAULTS[n]) for n in NAMES]
+    assert to_inputs(tuple(values)) == Inputs(lanes=("cache", "int8"), repeats=2)
+
+
+# -- the work --------------------------------------------------------------------------------
+
+
+def test_a_comparison_is_told_as_it_goes_and_whole_at_its_end() -> None:
+    task = Comparison(Line(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
+    records = list(follow(task))
+    progress = [record["progress"] for record in records]
+    assert any(text.startswith("Run ") and " of 8: " in text for text in progress)
+    last = records[-1]
+    assert not last["running"]
+    assert last["progress"] == ""
+    assert {"race", "said", "theory", "rows", "charts"} <= last.keys()
+    assert all("race" not in record for record in records[:-1])
+    assert json.loads(json.dumps(last)) == last
+    assert [len(some) for some in task.runs.values()] == [3, 3]
+
+
+def test_others_come_in_between() -> None:
+    """A visitor who asks for one run does not wait for all runs of a comparison."""
+    line, engine = Line(), ScriptedEngine(0.01)
+    task = Comparison(line, lambda pair: engine, Inputs(lanes=("cache", "paged"), max_tokens=20))
+    while not any(task.runs.values()):
+        time.sleep(0.005)
+    who = object()
+    with line.turn(who, threading.Event()):
+        assert not task.done.is_set()
+        while line.ahead(task) != 1:
+            time.sleep(0.005)
+        assert task.record()["progress"] == "Waiting: 1 run is before yours."
+    assert task.done.wait(10)
+    assert not task.problem
+
+
+def test_a_comparison_can_be_stopped() -> None:
+    task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
+    while not any(task.runs.values()):
+        time.sleep(0.005)
+    task.cancelled.set()
+    assert task.done.wait(2)
+    last = task.record()
+    assert last["progress"].startswith("Stopped after ")
+    assert "race" not in last
+    assert last["rows"]
+
+
+def test_what_goes_wrong_is_a_sentence() -> None:
+    def fail(pair: str) -> ScriptedEngine:
+        raise RuntimeError("no such thing")
+
+    for load, inputs, says in (
+        (lambda pair: ScriptedEngine(), Inputs(prompt=""), "The prompt is empty"),
+        (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
+        (fail, Inputs(), "The measurement broke off (RuntimeError: no such thing)"),
+    ):
+        *_, last = follow(Comparison(Line(), load, inputs))
+        assert says in last["problem"]
+        assert not last["running"]
+    *_, last = follow(Growth(Line(), fail, Inputs()))
+    assert "broke off" in last["growth"]["problem"]
+
+
+# -- what is said ----------------------------------------------------------------------------
+
+
+def test_identical_outputs_are_stated() -> None:
+    runs = same(made("cache", "paged", "draft-4"))
+    record = whole(configs(runs), runs, "reference")
+    assert record["said"] == ["Identical outputs: all 3 settings wrote the same 40 tokens."]
+    assert [row["cells"][-1][0] for row in record["rows"]] == ["reference", "identical", "identical"]
+
+
+def test_a_difference_is_told_with_its_place_and_what_is_known() -> None:
+    runs = same(made("cache", "int8", "paged"))
+    runs["INT8"] = [numbered(run, shift_from=7) for run in runs["INT8"]]
+    record = whole(configs(runs), runs, "reference")
+    assert record["said"][0] == "Cache and Paged wrote the same 40 tokens; the others differ."
+    assert record["said"][1] == (
+        "After 7 tokens INT8 wrote “ took” (p 0.600, of “ took” at most 0.400), "
+        "Cache wrote “ took” (p 0.600, of “ took” at most 0.400)."
+    )
+    assert "Greedy outputs part where rounding" in record["said"][2]
+    assert record["rows"][1]["cells"][-1] == ["differs", "after 7"]
+
+
+def test_a_refused_token_s_probability_is_told_and_an_end() -> None:
+    found = Difference(0, Choice(" a", 0.4, 0.3), Choice(" b", 0.6, None))
+    assert difference_said("A", "B", found, greedy=False) == (
+        "From the first token on B wrote “ b” (p 0.600, of “ a” not recorded), A wrote “ a” (p 0.400, of “ b” 0.300)."
+    )
+    ended = Difference(4, Choice(" a", 0.4, None), None)
+    assert difference_said("A", "B", ended, greedy=True) == "After 4 tokens B ended, A wrote “ a” (p 0.400)."
+
+
+def test_sampling_with_a_draft_is_no_difference_in_quality() -> None:
+    runs = made("cache", "draft-4", temperature=0.8)
+    assert "no difference in quality" in " ".join(whole(configs(runs), runs, "reference")["said"])
+    for names, temperature in ((("cache", "draft-4"), 0.0), (("cache", "paged", "lookup"), 0.8)):
+        runs = made(*names, temperature=temperature)
+        assert "no difference in quality" not in " ".join(whole(configs(runs), runs, "reference")["said"])
+
+
+def test_a_setting_that_is_not_like_itself_is_named() -> None:
+    runs = same(made("cache", "paged"))
+    runs["Paged"][1] = numbered(runs["Paged"][1], shift_from=3)
+    assert "Paged did not write the same every time." in whole(configs(runs), runs, "reference")["said"]
+
+
+def test_a_step_in_c_is_confessed_where_only_one_side_has_it() -> None:
+    runs = same(made("no-cache", "cache"))
+    assert "a step in C" in whole(configs(runs), runs, "c")["said"][1]
+    assert len(whole(configs(runs), runs, "reference")["said"]) == 1
+    assert len(whole(configs(same(made("paged", "cache"))), same(made("paged", "cache")), "c")["said"]) == 1
+
+
+def test_the_table_has_a_figure_a_column() -> None:
+    runs = made("no-cache", "cache", "draft-4")
+    *_, fast = so_far(runs)["rows"]
+    metrics = [run.metrics for run in runs["Draft γ4"]]
+    cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
+    assert cells["kept"][0] == f"{sum(m.draft_acceptance_rate for m in metrics) / 2:.0%}"
+    assert cells["KV used"] == ["43 kB", "of 48 kB"]  # of 1,000 bytes a token
+    assert cells["memory"] == ["500 MB", ""]
+    assert cells["speed"][0].startswith("×")
+    assert so_far({"a": [], "b": []}) == {}
+    partly = so_far({"a": [], "b": runs["Cache"]})["rows"]
+    assert [row["cells"][0][0] == "–" for row in partly] == [True, False]
+    assert [times(ratio) for ratio in (0.5, 9.994, 9.996, 51.49)] == ["×0.50", "×9.99", "×10", "×51.5"]
+
+
+def test_a_race_has_every_token_at_its_time() -> None:
+    runs = {name: some[0] for name, some in made("cache", "draft-4", words=[HOSTILE, " b"]).items()}
+    drawn = race(runs)
+    assert drawn["ms"] == max(lane["commits"][-1][0] for lane in drawn["lanes"])
+    for (name, run), lane, mark in zip(runs.items(), drawn["lanes"], MARKS, strict=False):
+        commits = [event for event in run.events if isinstance(event, Committed)]
+        assert (lane["name"], lane["mark"]) == (name, mark)
+        assert [at for at, _ in lane["commits"]] == [round(event.t_ms, 2) for event in commits]
+        assert [how for _, pieces in lane["commits"] for _, how in pieces] == [o for e in commits for o in e.origins]
+    assert drawn["lanes"][0]["commits"][0][1][0] == ["<img src=x onerror=window.pwned=1>⟨RLO⟩", "plain"]
+
+
+# -- the charts ------------------------------------------------------------------------------
+
+
+def test_charts_are_the_same_in_two_looks() -> None:
+    for chart in figures.shells().values():
+        kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
+        assert kinds[0] == kinds[1]
+        assert chart["light"]["layout"]["font"]["color"] != chart["dark"]["layout"]["font"]["color"]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_charts_take_their_columns(dark: bool) -> None:
+    runs = made("cache", "draft-2", "draft-4")
+    curve = Curve(tuple(range(60)), tuple(float(i) for i in range(60)))
+    charts = so_far(runs)["charts"] | theory(configs(runs), runs)["charts"]
+    charts |= growth({CACHED: curve, UNCACHED: curve})["charts"]
+    assert charts.keys() == figures.CHARTS.keys()
+    for name, chart in charts.items():
+        drawn = draw(figures.CHARTS[name](dark), chart["columns"], chart["layout"])
+        for trace, values in zip(drawn.data, chart["columns"], strict=True):
+            assert len(trace.x) == len(trace.y) == len(values["y"])
+
+
+def test_bars_are_medians_and_every_run_is_a_point() -> None:
+    runs = made("cache", "draft-4", repeats=3) | {HOSTILE: []}
+    chart = so_far(runs)["charts"]["bars"]
+    bar, quartiles, points, words = chart["columns"]
+    assert bar["y"] == words["y"] == [0, 1]
+    assert sorted(points["x"][:3])[1] == bar["x"][0]
+    assert len(points["x"]) == 6
+    assert quartiles["x"][0] < bar["x"][0] < quartiles["x"][1]
+    assert words["text"][0] == "<b>×1.00</b>"
+    assert max(points["x"]) < chart["layout"]["xaxis.range"][1]
+    assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
+
+
+def test_theory_s_curves_go_through_hand_counted_points() -> None:
+    runs = made("cache", "draft-2", "draft-4")
+    found = theory(configs(runs), runs)
+    assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
+    assert found["missing"] == ""
+    line, names, marks = found["charts"]["tokens"]["columns"]
+    assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
+    assert names["y"] == [2, 3, 5, 9]  # all accepted: gamma and one
+    assert marks["text"] == [MARKS[1], MARKS[2]]
+    half = line["x"].index(0.5)
+    assert line["y"][half] == 1.5
+    assert all(y is None or y >= 1 for y in line["y"])
+    line, names, whiskers, marks = found["charts"]["speedup"]["columns"]
+    assert names["text"] == ["", MARKS[1], MARKS[2]]
+    assert marks["x"] == [2, 4]
+    assert len(whiskers["x"]) == 6
+    a, c = (float(found["rows"][1]["cells"][i][0]) for i in (0, 2))
+    drawn = line["y"][3 + 9 + 3]  # after the line at 1 and the first curve, at gamma 4
+    assert drawn == pytest.approx(tokens_per_round(a, 4) / (4 * c + 1), rel=0.01)
+    *_, whiskers, marks = found["charts"]["positions"]["columns"]
+    assert marks["text"] == [MARKS[1]] * 2 + [MARKS[2]] * 4
+    for i, y in enumerate(marks["y"]):
+        assert whiskers["y"][3 * i] <= y <= whiskers["y"][3 * i + 1]
+        kept, judged = map(int, marks["customdata"][i].removesuffix(" accepted").split(" of "))
+        assert y == kept / judged
+
+
+def test_without_a_pair_to_compare_there_are_curves_and_a_sentence() -> None:
+    for runs in (made("cache", "paged"), made("draft-2", "draft-4"), made("no-cache", "draft-4")):
+        found = theory(configs(runs), runs)
+        assert found["rows"] == []
+        assert "Compare a setting with speculation" in found["missing"]
+        assert found["charts"]["tokens"]["columns"][0]["y"]
+
+
+def test_growth_is_said_with_its_error() -> None:
+    lengths = tuple(range(100, 160))
+    flat = Curve(lengths, (5.0,) * 60)
+    steep = Curve(lengths, tuple(0.25 * x for x in lengths))
+    drawn = growth({CACHED: flat, UNCACHED: steep})
+    assert drawn["progress"].startswith(
+        "A hundred tokens more make a token take 25.00 ± 0.00 ms longer without a cache, 0.00 ± 0.00 ms with one"
+    )
+    with_cache, without, line, names = drawn["charts"]["growth"]["columns"]
+    assert with_cache == {"x": list(lengths), "y": [5.0] * 60}
+    assert without["y"][-1] == 0.25 * 159
+    assert line["y"] == pytest.approx([5, 5, None, 25, 0.25 * 159, None], nan_ok=True)
+    assert names["text"] == [CACHED, UNCACHED]
+
+
+def test_inputs_are_the_engine_s() -> None:
+    sampling = Inputs(seed=9, top_k=3, max_tokens=50, temperature=0.5).sampling()
+    shown = {name: asdict(sampling)[name] for name in ("seed", "top_k", "max_tokens", "temperature")}
+    assert shown == {"seed": 9, "top_k": 3, "max_tokens": 50, "temperature": 0.5}

@@ -1,0 +1,192 @@
+"""A comparison as JSON for the page: the numbers, the race, and what is to be said of the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lab.bench.compare import Choice, Difference, Summary, first_difference, summarise, typical
+from lab.config import EngineConfig
+from lab.trace.events import Committed
+from lab.trace.recorder import Run
+from visualize.figures.compare import MARKS, bars, times
+from visualize.narrate import quoted
+from visualize.text import visible
+
+DASH = "–"
+COLUMNS = (
+    ("tokens/s", "Tokens a second after the first: median, and in small the quartiles of the runs."),
+    ("speed", "Against the first setting, repeat by repeat: median, and in small the quartiles."),
+    ("first token", "TTFT: from the request to the first token, median."),
+    (
+        "gap p50",
+        "Inter-token latency: the median token, and in small the 99th percentile; medians of the runs. Tokens of one "
+        "round share its time.",
+    ),
+    ("kept", "Draft acceptance rate: accepted proposals / all proposals, mean."),
+    ("KV used", "Most bytes of cache that held wanted tokens, and in small those that were reserved."),
+    ("memory", "Peak memory. CPU: the whole process, the same for all settings; GPU: most allocated in the run."),
+    ("output", "Against the first setting's."),
+)
+"""The table's columns, and what each holds."""
+
+DRAWING = ("draft", "early_exit")
+"""Who draws guesses from a distribution of their own; the others' are kept where the target would draw the same."""
+
+Runs = Mapping[str, Sequence[Run]]
+
+
+def so_far(runs: Runs) -> dict[str, Any]:
+    """Bars and table of the runs there are; empty without one."""
+    summaries = summarise(runs)
+    if not summaries:
+        return {}
+    names = list(runs)
+    columns, layout = bars(names, summaries)
+    rows = [_row(i, name, summaries.get(name)) for i, name in enumerate(names)]
+    return {"charts": {"bars": {"columns": columns, "layout": layout}}, "rows": rows}
+
+
+def whole(configs: Mapping[str, EngineConfig], runs: Runs, kernels: str) -> dict[str, Any]:
+    """All of it but the theory, once every setting has a run. ``kernels``: what the engine computes with."""
+    record = so_far(runs)
+    names = list(runs)
+    first = runs[names[0]][0]
+    differences = {name: first_difference(first, some[0]) for name, some in runs.items()}
+    for row, name in zip(record["rows"], names, strict=True):
+        row["cells"][-1] = _output(differences[name], name == names[0])
+    said = [_verdict(names, differences, len(first.token_ids))]
+    greedy = first.sampling.greedy
+    said += [difference_said(names[0], name, found, greedy) for name, found in differences.items() if found]
+    said += _unsteady(runs)
+    said += _notes(configs, first, kernels, any(differences.values()))
+    return record | {"race": race({name: typical(some) for name, some in runs.items()}), "said": said}
+
+
+def race(runs: Mapping[str, Run]) -> dict[str, Any]:
+    """A run of each setting on one clock.
+
+    Returns:
+        ``prompt``, ``ms`` (of the slowest), and ``lanes``: {name, mark, commits: [[t_ms, [[text, origin], ...]], ...]}.
+        Texts are visible, and to be set as text.
+    """
+    lanes = []
+    for i, (name, run) in enumerate(runs.items()):
+        commits = [
+            [
+                round(event.t_ms, 2),
+                [[visible(text), origin] for text, origin in zip(event.pieces, event.origins, strict=True)],
+            ]
+            for event in run.events
+            if isinstance(event, Committed)
+        ]
+        if run.finished and run.finished.text:
+            commits.append([round(run.finished.t_ms, 2), [[visible(run.finished.text), "plain"]]])
+        lanes.append({"name": name, "mark": MARKS[i], "commits": commits})
+    first = next(iter(runs.values()))
+    return {"prompt": visible(first.prompt), "ms": max(lane["commits"][-1][0] for lane in lanes), "lanes": lanes}
+
+
+def difference_said(reference: str, name: str, found: Difference, greedy: bool) -> str:
+    """Where two outputs part, and how sure each was of its own token there."""
+    here, there = _choice_said(name, found.b, found.a, greedy), _choice_said(reference, found.a, found.b, greedy)
+    return f"{f'After {_tokens(found.place)}' if found.place else 'From the first token on'} {here}, {there}."
+
+
+def _choice_said(name: str, own: Choice | None, other: Choice | None, greedy: bool) -> str:
+    """How likely the other's token was is known where it was proposed and refused, and of the likeliest a bound."""
+    if own is None:
+        return f"{name} ended"
+    said = f"{name} wrote {quoted(own.text)} (p {own.p:.3f}"
+    if other is None:
+        return f"{said})"
+    if own.other_p is not None:
+        return f"{said}, of {quoted(other.text)} {own.other_p:.3f})"
+    if greedy:
+        return f"{said}, of {quoted(other.text)} at most {min(own.p, 1 - own.p):.3f})"
+    return f"{said}, of {quoted(other.text)} not recorded)"
+
+
+def _verdict(names: list[str], differences: Mapping[str, Difference | None], tokens: int) -> str:
+    same = [name for name in names if differences[name] is None]
+    if len(same) == len(names):
+        return f"Identical outputs: all {len(names)} settings wrote the same {_tokens(tokens)}."
+    if len(same) > 1:
+        return f"{' and '.join([', '.join(same[:-1]), same[-1]])} wrote the same {_tokens(tokens)}; the others differ."
+    return f"No other setting wrote what {names[0]} wrote."
+
+
+def _output(difference: Difference | None, reference: bool) -> list[str]:
+    if reference:
+        return ["reference", ""]
+    return ["identical", ""] if difference is None else ["differs", f"after {difference.place}"]
+
+
+def _unsteady(runs: Runs) -> list[str]:
+    """Settings whose own repeats differ: then they tell nothing of one another."""
+    return [
+        f"{name} did not write the same every time."
+        for name, some in runs.items()
+        if any(first_difference(some[0], run) for run in some[1:])
+    ]
+
+
+def _notes(configs: Mapping[str, EngineConfig], first: Run, kernels: str, differ: bool) -> list[str]:
+    """What must be known before the numbers are believed."""
+    notes = []
+    guessing = any(config.speculative in DRAWING for config in configs.values())
+    if not first.sampling.greedy and guessing:
+        notes.append(
+            "At a temperature above 0, a draft's guesses spend the seed's draws otherwise: the same seed gives other "
+            "tokens than plain decoding. The distribution they are drawn from is the same, so this is no difference "
+            "in quality."
+        )
+    elif differ and first.sampling.greedy:
+        notes.append(
+            "Greedy outputs part where rounding turns two tokens round that are nearly as likely, or where a KV format "
+            "changes what attention reads; from there on the texts have nothing more to do with each other."
+        )
+    if kernels == "c" and {config.kv_cache for config in configs.values()} == {True, False}:
+        notes.append(
+            "With a cache a step in C computes the passes here, without one torch does: part of that ratio is C's "
+            "doing. Under Theory both are by torch."
+        )
+    if any(config.enable_prefix_caching for config in configs.values()):
+        notes.append("Prefix caching finds the whole prompt cached: the warm-up has left it there.")
+    return notes
+
+
+def _row(i: int, name: str, summary: Summary | None) -> dict[str, Any]:
+    cells = [[DASH, ""] for _ in COLUMNS] if summary is None else _cells(summary)
+    return {"name": name, "mark": MARKS[i], "cells": cells}
+
+
+def _cells(summary: Summary) -> list[list[str]]:
+    """Per column: the figure, and what stands beside it in small."""
+    rate, faster = summary.tokens_per_second, summary.speedup
+    kept = summary.acceptance
+    return [
+        [f"{rate.median:.0f}", f"{rate.lower:.0f} to {rate.upper:.0f}"],
+        [times(faster.median), f"{faster.lower:.3g} to {faster.upper:.3g}"] if faster else [DASH, ""],
+        [f"{_ms(summary.ttft_ms)} ms", ""],
+        [f"{_ms(summary.itl_p50_ms)} ms", f"p99 {_ms(summary.itl_p99_ms)}"],
+        [DASH, ""] if kept is None else [f"{kept:.0%}", ""],
+        [_bytes(summary.kv_used_bytes), f"of {_bytes(summary.kv_reserved_bytes)}"]
+        if summary.kv_reserved_bytes
+        else [DASH, ""],
+        [_bytes(summary.peak_memory_bytes), ""],
+        [DASH, ""],
+    ]
+
+
+def _bytes(size: int) -> str:
+    scale, unit = (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e6 else (1e3, "kB")
+    return f"{size / scale:.3g} {unit}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' * (count != 1)}"

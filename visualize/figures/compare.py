@@ -1,0 +1,99 @@
+"""A comparison's bars: tokens a second of each setting, every run as a point, quartiles as a line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.bench.compare import MOST, Summary
+from visualize.figures.base import Columns, blank, look
+from visualize.text import label
+
+MARKS = "●■◆▲★"
+"""A setting's sign on the page, by its place."""
+assert len(MARKS) == MOST
+ROOM = 1.5
+"""Of the longest bar: what is written beside it needs the rest."""
+
+
+def times(ratio: float) -> str:
+    """A speed-up as it is written everywhere."""
+    return f"×{ratio:.2f}" if ratio < 9.995 else f"×{ratio:.3g}"
+
+
+def bars_figure(dark: bool = False) -> go.Figure:
+    """Horizontal bars, the first setting on top."""
+    colours = look(dark)
+    bar = go.Bar(
+        name="median",
+        orientation="h",
+        width=0.62,
+        marker={"color": colours.other, "line": {"width": 0}},
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+    quartiles = go.Scatter(
+        name="quartiles", mode="lines", line={"color": colours.ink, "width": 2.5}, hoverinfo="skip", connectgaps=False
+    )
+    runs = go.Scatter(
+        name="runs",
+        mode="markers",
+        marker={"color": colours.paper, "size": 6, "line": {"color": colours.ink, "width": 1.2}},
+        hovertemplate="%{x:.0f} tokens/s, one run<extra></extra>",
+    )
+    words = go.Scatter(
+        name="speed-up",
+        mode="text",
+        textposition="middle left",
+        textfont={"color": colours.ink, "size": 13},
+        cliponaxis=False,
+        hoverinfo="skip",
+    )
+    return blank(
+        [bar, quartiles, runs, words],
+        dark,
+        margin={"l": 98, "r": 10, "t": 4, "b": 24},
+        xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
+        yaxis={
+            "range": [MOST - 0.5, -0.5],
+            "showgrid": False,
+            "fixedrange": True,
+            "tickfont": {"color": colours.ink, "size": 11},
+        },
+    )
+
+
+def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Columns, dict[str, Any]]:
+    """Tokens a second by setting; those without a run have their place and no bar."""
+    bar = {"x": [], "y": [], "customdata": []}
+    quartiles, runs, words = {"x": [], "y": []}, {"x": [], "y": []}, {"x": [], "y": [], "text": []}
+    end_of_axis = ROOM * max(max(summary.rates) for summary in summaries.values())
+    for place, name in enumerate(names):
+        if name not in summaries:
+            continue
+        summary = summaries[name]
+        rate = summary.tokens_per_second
+        _add(bar, x=rate.median, y=place)
+        bar["customdata"].append(
+            f"{label(name)}: {rate.median:.0f} tokens/s, quartiles {rate.lower:.0f} to {rate.upper:.0f}, "
+            f"{len(summary.rates)} runs"
+        )
+        for end in (rate.lower, rate.upper, None):
+            _add(quartiles, x=end, y=place)
+        for one in summary.rates:
+            _add(runs, x=one, y=place)
+        if summary.speedup:
+            _add(words, x=end_of_axis, y=place)
+            words["text"].append(f"<b>{times(summary.speedup.median)}</b>")
+    return [bar, quartiles, runs, words], {
+        "xaxis.range": [0, end_of_axis],
+        "yaxis.range": [len(names) - 0.5, -0.5],
+        "yaxis.tickvals": list(range(len(names))),
+        "yaxis.ticktext": [f"{label(name, 13)} {mark} " for name, mark in zip(names, MARKS, strict=False)],
+    }
+
+
+def _add(columns: dict[str, list[Any]], **row: Any) -> None:
+    for name, value in row.items():
+        columns[name].append(value)

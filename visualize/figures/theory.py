@@ -1,0 +1,231 @@
+"""Speculation's curves with the runs on them, and milliseconds a token by length.
+
+A setting is a mark, the same one everywhere on the page; curves carry their own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.bench.growth import CACHED, UNCACHED, Curve
+from lab.bench.interval import share_interval
+from lab.bench.theory import Speculated, speedup
+from lab.decode.window import tokens_per_round
+from visualize.figures.base import Columns, blank, look, nice_ceiling, shell
+from visualize.figures.compare import bars_figure
+from visualize.vocabulary import OWN
+
+GAMMAS = (1, 2, 4, 8)
+"""Curves that are always there."""
+POINTS = 50
+
+Marked = Mapping[str, Speculated]
+"""By the setting's mark."""
+Drawn = tuple[Columns, dict[str, Any]]
+
+
+def tokens_figure(dark: bool = False) -> go.Figure:
+    """Tokens a round against acceptance, a curve a gamma."""
+    return blank(
+        [_curves(dark), _names(dark), _marks(dark, "a = %{x:.3f}: %{y:.2f} tokens a round, measured")],
+        dark,
+        margin={"l": 40, "r": 34, "t": 8, "b": 36},
+        xaxis={"range": [0, 1], "nticks": 6, "title": _title("acceptance a", dark)},
+        yaxis={"range": [0, 9], "nticks": 6},
+    )
+
+
+def tokens_columns(found: Marked) -> Drawn:
+    gammas = sorted({*GAMMAS, *(one.gamma for one in found.values())})
+    curves = _empty(), _empty()
+    for gamma in gammas:
+        xs = [i / POINTS for i in range(POINTS + 1)]
+        _line(curves, xs, [tokens_per_round(x, gamma) for x in xs], f"γ {gamma}")
+    marks = {
+        "x": [one.acceptance for one in found.values()],
+        "y": [one.tokens for one in found.values()],
+        "text": list(found),
+    }
+    return [*curves, marks], {"yaxis.range": [0.5, gammas[-1] + 1.8]}
+
+
+def speedup_figure(dark: bool = False) -> go.Figure:
+    """Speed-up against gamma, a curve a setting: what its acceptance and its cost promise."""
+    return blank(
+        [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "γ %{x}: ×%{y:.2f}, measured")],
+        dark,
+        margin={"l": 40, "r": 34, "t": 8, "b": 36},
+        xaxis={"range": [0.5, 8.5], "dtick": 1, "title": _title("guesses a round γ", dark)},
+        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
+    )
+
+
+def speedup_columns(found: Marked) -> Drawn:
+    widest = max([*GAMMAS, *(one.gamma for one in found.values())])
+    curves, whiskers, tops = (_empty(), _empty()), _empty(), [1.0]
+    _line(curves, [1, widest], [1.0, 1.0], "")
+    for mark, one in found.items():
+        ys = [speedup(one.acceptance, gamma, one.cost) for gamma in range(1, widest + 1)]
+        _line(curves, list(range(1, widest + 1)), ys, mark)
+        _join(whiskers, [one.gamma] * 2, [one.speedup.lower, one.speedup.upper])
+        tops += [*ys, one.speedup.upper]
+    marks = {
+        "x": [one.gamma for one in found.values()],
+        "y": [one.speedup.median for one in found.values()],
+        "text": list(found),
+    }
+    return [*curves, whiskers, marks], {
+        "xaxis.range": [0.5, widest + 0.9],
+        "yaxis.range": [0, nice_ceiling(1.05 * max(tops))],
+    }
+
+
+def positions_figure(dark: bool = False) -> go.Figure:
+    """Acceptance of what was judged, by position; the theory's is the same at all."""
+    return blank(
+        [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "guess %{x:.0f}: %{customdata}")],
+        dark,
+        margin={"l": 44, "r": 34, "t": 8, "b": 36},
+        xaxis={"range": [0.5, 4.5], "dtick": 1, "title": _title("position in the round", dark)},
+        yaxis={"range": [0, 1.12], "dtick": 0.25, "tickformat": ".0%"},
+    )
+
+
+def positions_columns(found: Marked) -> Drawn:
+    """With Wilson's intervals; settings stand a little beside each other."""
+    curves, whiskers = (_empty(), _empty()), _empty()
+    marks: dict[str, list[Any]] = {"x": [], "y": [], "text": [], "customdata": []}
+    for place, (mark, one) in enumerate(found.items()):
+        beside = 0.12 * (place - (len(found) - 1) / 2)
+        _line(curves, [0.7, one.gamma + 0.3], [one.acceptance] * 2, mark)
+        for position, (accepted, judged) in enumerate(zip(one.accepted, one.judged, strict=True), 1):
+            if not judged:
+                continue
+            sure = share_interval(accepted, judged)
+            x = position + beside
+            _join(whiskers, [x, x], [sure.low, sure.high])
+            marks["x"].append(x)
+            marks["y"].append(accepted / judged)
+            marks["text"].append(mark)
+            marks["customdata"].append(f"{accepted} of {judged} accepted")
+    widest = max((one.gamma for one in found.values()), default=4)
+    return [*curves, whiskers, marks], {"xaxis.range": [0.5, widest + 0.7]}
+
+
+def growth_figure(dark: bool = False) -> go.Figure:
+    """Milliseconds a token against the text's length, and a line through each."""
+    colours = look(dark)
+    dots = [
+        go.Scatter(
+            name=name,
+            mode="markers",
+            marker={"color": colour, "size": 5, "opacity": 0.55, "symbol": symbol},
+            hovertemplate="%{x} tokens: %{y:.1f} ms<extra>%{fullData.name}</extra>",
+        )
+        for name, colour, symbol in ((CACHED, OWN, "circle"), (UNCACHED, colours.verify, "x-thin-open"))
+    ]
+    return blank(
+        [*dots, _curves(dark, 2), _names(dark, "top left")],
+        dark,
+        margin={"l": 52, "r": 14, "t": 8, "b": 36},
+        xaxis={"range": [0, 1], "nticks": 6, "title": _title("tokens so far", dark)},
+        yaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " ms"},
+    )
+
+
+def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
+    """A step that was held up stands far above all others, perhaps out of sight: the axis fits the medians."""
+    lines, dots, top = (_empty(), _empty()), [], 0.0
+    for name in (CACHED, UNCACHED):
+        curve = curves[name]
+        fit, ends = curve.fit, (curve.lengths[0], curve.lengths[-1])
+        ys = [fit.intercept + fit.slope * x for x in ends]
+        _line(lines, list(ends), ys, name)
+        dots.append({"x": list(curve.lengths), "y": [round(ms, 3) for ms in curve.ms]})
+        top = max(top, *ys, *curve.medians[1])
+    first, last = curves[UNCACHED].lengths[0], curves[UNCACHED].lengths[-1]
+    return [*dots, *lines], {"xaxis.range": [first - 2, last + 2], "yaxis.range": [0, nice_ceiling(1.15 * top)]}
+
+
+CHARTS = {
+    "bars": bars_figure,
+    "tokens": tokens_figure,
+    "speedup": speedup_figure,
+    "positions": positions_figure,
+    "growth": growth_figure,
+}
+"""Every chart of the Compare page."""
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, as JSON for the page."""
+    return {name: {"light": shell(make(False)), "dark": shell(make(True))} for name, make in CHARTS.items()}
+
+
+def columns(found: Marked) -> dict[str, Drawn]:
+    """The data and axes of what theory has a say in."""
+    return {
+        "tokens": tokens_columns(found),
+        "speedup": speedup_columns(found),
+        "positions": positions_columns(found),
+    }
+
+
+def _curves(dark: bool, width: float = 1.5) -> go.Scatter:
+    """Any number of curves in one trace, with gaps between."""
+    line = {"color": look(dark).muted, "width": width}
+    return go.Scatter(name="theory", mode="lines", line=line, connectgaps=False, hoverinfo="skip")
+
+
+def _names(dark: bool, position: str = "middle right") -> go.Scatter:
+    """The curves' names, at their ends."""
+    return go.Scatter(
+        name="names",
+        mode="text",
+        textposition=position,
+        textfont={"color": look(dark).muted, "size": 11},
+        cliponaxis=False,
+        hoverinfo="skip",
+    )
+
+
+def _whiskers(dark: bool) -> go.Scatter:
+    return go.Scatter(
+        name="spread", mode="lines", line={"color": look(dark).ink, "width": 1.5}, connectgaps=False, hoverinfo="skip"
+    )
+
+
+def _marks(dark: bool, hover: str) -> go.Scatter:
+    return go.Scatter(
+        name="measured",
+        mode="text",
+        textfont={"color": look(dark).ink, "size": 17},
+        cliponaxis=False,
+        hovertemplate=f"%{{text}} {hover}<extra></extra>",
+    )
+
+
+def _title(text: str, dark: bool) -> dict[str, Any]:
+    return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}
+
+
+def _empty() -> dict[str, list[Any]]:
+    return {"x": [], "y": []}
+
+
+def _join(trace: dict[str, list[Any]], x: list[float], y: list[float]) -> None:
+    """Add a piece of line, and a gap after it."""
+    trace["x"] += [*x, None]
+    trace["y"] += [*y, None]
+
+
+def _line(curves: tuple[dict[str, list[Any]], dict[str, list[Any]]], x: list[float], y: list[float], name: str) -> None:
+    """Add a curve to the first, and its name to the second."""
+    line, names = curves
+    _join(line, x, y)
+    names["x"].append(x[-1])
+    names["y"].append(y[-1])
+    names.setdefault("text", []).append(name)

@@ -1,0 +1,134 @@
+"""What the Compare page asks: a prompt, which settings are to run on it, how and how often, and the link for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lab.bench.compare import FEWEST, MOST
+from lab.bench.settings import parse_config
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from visualize.link import Link
+from visualize.settings import BOUNDS as LAB_BOUNDS
+from visualize.settings import CHOICES as LAB_CHOICES
+from visualize.settings import MAX_PROMPT
+from visualize.text import visible
+
+
+def _draft(gamma: int, **more: Any) -> EngineConfig:
+    return EngineConfig(speculative="draft", num_speculative_tokens=gamma, **more)
+
+
+GAMMAS = (1, 2, 4, 8)
+LANES: dict[str, tuple[str, EngineConfig]] = {
+    "no-cache": ("No cache", EngineConfig(kv_cache=False)),
+    "cache": ("Cache", EngineConfig()),
+    "int8": ("INT8", EngineConfig(kv_dtype="int8")),
+    "int4": ("INT4", EngineConfig(kv_dtype="int4")),
+    "paged": ("Paged", EngineConfig(paged=True)),
+    **{f"draft-{gamma}": (f"Draft γ{gamma}", _draft(gamma)) for gamma in GAMMAS},
+    "adaptive": ("Draft, adaptive", _draft(8, adaptive_window=True)),
+    "lookup": ("Lookup γ4", EngineConfig(speculative="ngram")),
+    "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
+    "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
+}
+"""Settings to choose from: what each is called, and what it asks of the engine."""
+PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "ladder": ("Ladder", ("no-cache", "cache", "int8", "paged", "draft-4")),
+    "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
+    "formats": ("Formats", ("cache", "int8", "int4")),
+    "blocks": ("Blocks", ("cache", "paged")),
+}
+CHOICES: dict[str, dict[Any, str]] = {
+    "lanes": {key: label for key, (label, _) in LANES.items()},
+    "pair": LAB_CHOICES["pair"],
+}
+BOUNDS = {name: LAB_BOUNDS[name] for name in ("temperature", "top_k", "top_p", "seed")} | {
+    "max_tokens": (2, 500),
+    "repeats": (1, 9),
+}
+MAX_OWN = 600
+"""Characters of the settings that a person writes."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The page's controls, with the values they start with.
+
+    ``lanes``: of ``LANES``. ``own``: other settings, a line each (``lab.bench.settings``).
+    """
+
+    prompt: str = "The king's youngest daughter went down to the well, and there she saw"
+    lanes: tuple[str, ...] = PRESETS["ladder"][1]
+    own: str = ""
+    pair: str = "matched"
+    repeats: int = 3
+    max_tokens: int = 96
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 7
+
+    def configs(self) -> dict[str, EngineConfig]:
+        """By name, in the order of ``LANES`` and then of the lines.
+
+        Raises:
+            ConfigError: not two to five, a line that says no setting, or the same one twice.
+        """
+        if len(self.own) > MAX_OWN:
+            raise ConfigError(f"Settings of your own have at most {MAX_OWN} characters.")
+        configs = {label: config for key, (label, config) in LANES.items() if key in self.lanes}
+        for line in filter(None, (line.strip() for line in self.own.splitlines())):
+            try:
+                config = parse_config(line)
+            except ConfigError as error:
+                raise ConfigError(f"Your own settings: {visible(str(error))}") from error
+            if visible(line) in configs:
+                raise ConfigError(f"{visible(line)} is there twice.")
+            configs[visible(line)] = config
+        if not FEWEST <= len(configs) <= MOST:
+            raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare; these are {len(configs)}.")
+        return configs
+
+    def sampling(self) -> SamplingParams:
+        """Raises ConfigError, with a sentence, where a number makes no sense."""
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"{name.replace('_', ' ').capitalize()} is a number from {low:g} to {high:,.10g}.")
+        return SamplingParams(
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+        )
+
+
+NAMES = tuple(field.name for field in fields(Inputs))
+DEFAULTS = {field.name: field.default for field in fields(Inputs)}
+LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "own": MAX_OWN})
+
+
+def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+    """The inputs a link asks for, and a sentence for each value that was left out."""
+    settings, notices = LINK.read(query)
+    return Inputs(**settings), notices
+
+
+def to_inputs(values: tuple[Any, ...]) -> Inputs:
+    """What the controls say. A whole number may come as a float; an emptied one is its default."""
+    given = dict(zip(NAMES, values, strict=True))
+    for name, value in given.items():
+        if value is None:
+            given[name] = DEFAULTS[name]
+        elif isinstance(value, float) and math.isfinite(value) and value == int(value):
+            given[name] = int(value)
+    return Inputs(**given | {"lanes": tuple(given["lanes"])})
+
+
+def preset_of(lanes: tuple[str, ...]) -> str | None:
+    """The preset that has just these."""
+    return next((key for key, (_, some) in PRESETS.items() if set(some) == set(lanes)), None)

@@ -1,0 +1,120 @@
+// Draws the Compare page from JSON records (visualize/tasks.py): a record tells what is new, the rest stays.
+// Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup``, sheet.js and race.js
+// put before it.
+
+const { shells, vocabulary } = setup;
+const race = new Race($(".race"));
+const drawn = {};
+const narrow = window.matchMedia("(max-width: 820px)");
+let running = false;
+
+function read(value) {
+  if (!value) return;
+  const record = JSON.parse(value);
+  if (record.growth) return grown(record.growth);
+  if (record.running !== running) {
+    running = record.running;
+    document.body.classList.toggle("running", running);
+    if (running) race.stop();
+    if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: "smooth", block: "start" });
+  }
+  const problem = record.problem ?? "";
+  $(".contest-say").textContent = problem || record.progress || record.said?.[0] || "";
+  $(".contest-say").classList.toggle("problem", Boolean(problem));
+  $('[data-face="race"]').classList.toggle("stale", running);
+  if (record.rows) fill($(".contest-lower table"), setup.columns, record.rows);
+  if (record.charts) show(record.charts);
+  if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
+  else if (running) $(".said").replaceChildren();
+  if (record.theory) predicted(record.theory);
+  if (record.race) race.load(record.race);
+}
+
+function show(charts) {
+  Object.assign(drawn, charts);
+  for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
+}
+
+function draw() {
+  for (const [name, chart] of Object.entries(drawn)) drawChart(name, chart);
+}
+
+/** A table of settings: a mark and a name, and in every cell a figure with something in small beside it. */
+function fill(table, columns, rows) {
+  const head = make("tr");
+  head.append(make("th"), ...columns.map(([label, about]) => {
+    const cell = make("th", "", label);
+    cell.scope = "col";
+    cell.title = about;
+    return cell;
+  }));
+  table.tHead.replaceChildren(head);
+  table.tBodies[0].replaceChildren(...rows.map(({ name, mark, cells }) => {
+    const row = make("tr");
+    const title = make("th");
+    title.scope = "row";
+    title.title = name;
+    title.append(make("span", "mark", mark), ` ${name}`);
+    row.append(title, ...cells.map(([figure, small]) => {
+      const cell = make("td", "", figure);
+      if (small) cell.append(" ", make("small", "", small));
+      return cell;
+    }));
+    return row;
+  }));
+}
+
+function predicted({ charts, rows, missing }) {
+  fill($(".theory table"), setup.theoryColumns, rows);
+  $(".theory table").hidden = !rows.length;
+  $(".missing").textContent = missing;
+  show(charts);
+}
+
+function grown({ running, progress, problem, charts }) {
+  $(".grow").disabled = running;
+  document.body.classList.toggle("running", running);
+  $(".grown").textContent = problem ?? progress;
+  $(".grown").classList.toggle("problem", Boolean(problem));
+  if (charts) show(charts);
+}
+
+// -- race and theory: two faces of one page ----------------------------------------------------
+
+function turn(face) {
+  for (const part of element.querySelectorAll(".face")) part.hidden = part.dataset.face !== face;
+  for (const button of element.querySelectorAll(".faces button")) {
+    button.setAttribute("aria-pressed", String(button.dataset.shows === face));
+  }
+  draw();
+}
+
+for (const button of element.querySelectorAll(".faces button")) {
+  button.onclick = () => {
+    const face = button.dataset.shows;
+    turn(face);
+    window.decodeLab?.address({ face: face === "race" ? null : face });
+  };
+}
+
+for (const key of ["plain", "accepted", "recovered", "bonus"]) {
+  const item = make("li");
+  item.append(make("span", `piece ${key}`, vocabulary.states[key].label));
+  $(".legend").append(item);
+}
+
+$(".grow").onclick = () => trigger("submit");
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    document.querySelector("#run").click();
+  } else if (event.key === "Escape" && document.body.classList.contains("running")) {
+    document.querySelector("#stop").click();
+  }
+});
+
+fill($(".contest-lower table"), setup.columns, []);
+onLook(draw);
+turn(new URLSearchParams(location.search).get("face") === "theory" ? "theory" : "race");
+watch("value", () => read(props.value));
+read(props.value);

@@ -1,0 +1,123 @@
+// The race: recorded runs on one clock, drawn in the browser. Put before compare.js.
+
+const LINE = 20; // pixels; compare.css
+
+class Race {
+  constructor(root) {
+    this.root = root;
+    this.play = root.querySelector(".play");
+    this.clock = root.querySelector(".clock");
+    this.now = root.querySelector(".now");
+    this.pace = root.querySelector("select");
+    this.lanes = [];
+    this.at = this.ms = 0;
+    this.play.onclick = () => (this.running ? this.stop() : this.start());
+    this.list = root.querySelector(".lanes");
+    new ResizeObserver(() => this.fit()).observe(this.list);
+    this.clock.oninput = () => {
+      this.stop();
+      this.show(Number(this.clock.value));
+    };
+  }
+
+  /** A new race, from its start. */
+  load({ prompt, ms, lanes }) {
+    this.stop();
+    this.ms = ms;
+    this.clock.max = ms;
+    this.play.disabled = this.clock.disabled = false;
+    this.lanes = lanes.map((lane) => new RaceLane(lane, prompt, ms));
+    this.list.replaceChildren(...this.lanes.map((lane) => lane.row));
+    this.fit();
+    this.show(0);
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) this.show(ms);
+    else this.start();
+  }
+
+  /** Whole lines of text in every lane, as many as there is room for. */
+  fit() {
+    if (!this.lanes.length) return;
+    const lines = Math.floor((this.list.clientHeight / this.lanes.length - 12) / LINE);
+    this.list.style.setProperty("--text", `${Math.max(2, lines) * LINE}px`);
+    for (const lane of this.lanes) lane.follow();
+  }
+
+  start() {
+    if (this.at >= this.ms) this.show(0);
+    this.running = true;
+    this.play.textContent = "Pause";
+    let before = performance.now();
+    const step = (time) => {
+      if (!this.running) return;
+      if (!this.root.isConnected) return this.stop();
+      this.show(Math.min(this.ms, this.at + Math.max(0, time - before) * Number(this.pace.value)));
+      before = time;
+      if (this.at >= this.ms) this.stop();
+      else requestAnimationFrame(step);
+    };
+    requestAnimationFrame(step);
+  }
+
+  stop() {
+    this.running = false;
+    this.play.textContent = this.ms && this.at >= this.ms ? "Again" : "Play";
+  }
+
+  /** Everything as it was ``at`` milliseconds after each run's start. */
+  show(at) {
+    this.at = at;
+    this.clock.value = at;
+    this.now.textContent = `${(at / 1000).toFixed(2)} of ${(this.ms / 1000).toFixed(2)} s`;
+    for (const lane of this.lanes) lane.show(at);
+  }
+}
+
+class RaceLane {
+  constructor({ name, mark, commits }, prompt, ms) {
+    this.commits = commits;
+    this.tokens = commits.reduce((sum, [, pieces]) => sum + pieces.length, 0);
+    this.end = commits.at(-1)[0];
+    this.ms = ms;
+    this.row = make("li", "lane");
+    this.row.dataset.lane = name;
+    const head = make("div", "lane-head");
+    const title = make("b", "", name);
+    title.title = name;
+    this.count = make("span", "count");
+    this.done = make("i", "done");
+    const track = make("div", "track");
+    track.append(this.done);
+    head.append(make("span", "mark", mark), title, this.count, track);
+    this.text = make("div", "lane-text");
+    this.prompt = make("span", "piece prompt", prompt);
+    this.row.append(head, this.text);
+    this.clear();
+  }
+
+  clear() {
+    this.next = this.shown = 0;
+    this.text.replaceChildren(this.prompt);
+  }
+
+  /** The newest line is in view. */
+  follow() {
+    this.text.scrollTop = this.text.scrollHeight;
+  }
+
+  show(at) {
+    if (this.next && this.commits[this.next - 1][0] > at) this.clear();
+    const from = this.next;
+    while (this.next < this.commits.length && this.commits[this.next][0] <= at) {
+      for (const [text, origin] of this.commits[this.next][1]) {
+        this.text.append(make("span", `piece ${origin}`, text));
+        this.shown += 1;
+      }
+      this.next += 1;
+    }
+    if (this.next !== from || !this.next) this.follow();
+    const over = this.next === this.commits.length;
+    this.row.classList.toggle("over", over);
+    this.count.textContent = over ? `${this.tokens} in ${(this.end / 1000).toFixed(2)} s` : `${this.shown} of ${this.tokens}`;
+    this.done.style.width = `${(100 * this.shown) / this.tokens}%`;
+  }
+}
