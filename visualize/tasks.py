@@ -114,9 +114,9 @@ class Comparison(Task):
             watch=self._watch,
         )
         self.runs = {name: [] for name in configs}
-        while not self.cancelled.is_set():
-            with self._turn():
-                step = next(steps, None)
+        while True:
+            with self._turn():  # comes at once when cancelled, though another may be at work
+                step = None if self.cancelled.is_set() else next(steps, None)
             if step is None:
                 break
             turn, run = step
@@ -164,14 +164,16 @@ class Growth(Task):
         super().__init__(line, load, inputs)
 
     def _work(self) -> None:
+        curves = {}
         with self._turn():
-            curves = measure_growth(
-                self._engine(),
-                self.inputs.prompt,
-                prediction.GROWTH_TOKENS,
-                cancelled=self.cancelled,
-                watch=self._watch,
-            )
+            if not self.cancelled.is_set():
+                curves = measure_growth(
+                    self._engine(),
+                    self.inputs.prompt,
+                    prediction.GROWTH_TOKENS,
+                    cancelled=self.cancelled,
+                    watch=self._watch,
+                )
         if curves:
             self._whole = prediction.growth(curves)
 

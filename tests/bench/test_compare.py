@@ -160,11 +160,14 @@ def test_a_refused_proposal_tells_how_likely_it_was(engine):
     """Two runs of the same draft, of which one is told to have written what it had refused."""
     config = EngineConfig(speculative="draft", num_speculative_tokens=3)
     run = engine.generate(PROMPT, config, SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True))
-    verdict = next(event for event in run.events if event.kind == "judged" and not event.accepted)
+    refused = [event for event in run.events if event.kind == "judged" and not event.accepted]
+    verdict = next(event for event in refused if event.position)
     place, events = 0, list(run.events)
     for i, event in enumerate(events):
         if isinstance(event, Committed):
             if event.step == verdict.step:
+                earlier = (verdict.token_id, *event.token_ids[1:])  # the same token, where it was not what was refused
+                elsewhere = [*events[:i], replace(event, token_ids=earlier), *events[i + 1 :]]
                 changed = (*event.token_ids[:-1], verdict.token_id)
                 events[i] = replace(event, token_ids=changed)
                 place += len(changed) - 1
@@ -174,6 +177,7 @@ def test_a_refused_proposal_tells_how_likely_it_was(engine):
     assert found.place == place
     assert found.a.other_p == verdict.p
     assert found.b.other_p is None
+    assert first_difference(run, Run(elsewhere)).a.other_p is None
 
 
 def test_the_shorter_output_has_ended(engine):

@@ -150,5 +150,7 @@ def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
         ".lane", "all => all.filter(lane => lane.scrollHeight > lane.clientHeight + 1).map(lane => lane.dataset.lane)"
     )
     assert cut == []
+    drawn = "plot => plot.querySelector('.main-svg').clientWidth - plot.clientWidth"
+    assert page.eval_on_selector("[data-chart=bars] .plot", drawn) == 0
     if wide > 800:
         assert page.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.figures'))")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -142,6 +143,13 @@ def test_controls_send_lists_floats_and_emptied_numbers() -> None:
 # -- the work --------------------------------------------------------------------------------
 
 
+def until(happened: Callable[[], bool], seconds: float = 10) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
 def test_a_comparison_is_told_as_it_goes_and_whole_at_its_end() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
     records = list(follow(task))
@@ -160,13 +168,11 @@ def test_others_come_in_between() -> None:
     """A visitor who asks for one run does not wait for all runs of a comparison."""
     line, engine = Line(), ScriptedEngine(0.01)
     task = Comparison(line, lambda pair: engine, Inputs(lanes=("cache", "paged"), max_tokens=20))
-    while not any(task.runs.values()):
-        time.sleep(0.005)
+    until(lambda: any(task.runs.values()))
     who = object()
     with line.turn(who, threading.Event()):
         assert not task.done.is_set()
-        while line.ahead(task) != 1:
-            time.sleep(0.005)
+        until(lambda: line.ahead(task) == 1)
         assert task.record()["progress"] == "Waiting: 1 run is before yours."
     assert task.done.wait(10)
     assert not task.problem
@@ -174,14 +180,31 @@ def test_others_come_in_between() -> None:
 
 def test_a_comparison_can_be_stopped() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
-    while not any(task.runs.values()):
-        time.sleep(0.005)
+    until(lambda: any(task.runs.values()))
     task.cancelled.set()
     assert task.done.wait(2)
     last = task.record()
     assert last["progress"].startswith("Stopped after ")
     assert "race" not in last
     assert last["rows"]
+
+
+def test_whoever_stops_waiting_asks_nothing_of_the_engine() -> None:
+    line, asked = Line(), []
+
+    class Watched(ScriptedEngine):
+        def stream(self, *args: Any, **options: Any) -> Any:
+            asked.append(args)
+            return super().stream(*args, **options)
+
+    who = object()
+    with line.turn(who, threading.Event()):
+        task = Comparison(line, lambda pair: Watched(), Inputs(lanes=("cache", "paged")))
+        until(lambda: line.ahead(task) == 1)
+        task.cancelled.set()
+        assert task.done.wait(5)
+    assert asked == []
+    assert task.record()["progress"] == "Stopped before a run was over."
 
 
 def test_what_goes_wrong_is_a_sentence() -> None:

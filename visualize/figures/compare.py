@@ -53,7 +53,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
     return blank(
         [bar, quartiles, runs, words],
         dark,
-        margin={"l": 98, "r": 10, "t": 4, "b": 24},
+        margin={"l": 104, "r": 10, "t": 4, "b": 24},
         xaxis={"range": [0, 1], "nticks": 5, "fixedrange": True},
         yaxis={
             "range": [MOST - 0.5, -0.5],
@@ -68,7 +68,7 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
     """Tokens a second by setting; those without a run have their place and no bar."""
     bar = {"x": [], "y": [], "customdata": []}
     quartiles, runs, words = {"x": [], "y": []}, {"x": [], "y": []}, {"x": [], "y": [], "text": []}
-    end_of_axis = ROOM * max(max(summary.rates) for summary in summaries.values())
+    edge = ROOM * max(max(summary.rates) for summary in summaries.values())
     for place, name in enumerate(names):
         if name not in summaries:
             continue
@@ -84,10 +84,10 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
         for one in summary.rates:
             _add(runs, x=one, y=place)
         if summary.speedup:
-            _add(words, x=end_of_axis, y=place)
+            _add(words, x=edge, y=place)
             words["text"].append(f"<b>{times(summary.speedup.median)}</b>")
     return [bar, quartiles, runs, words], {
-        "xaxis.range": [0, end_of_axis],
+        "xaxis.range": [0, edge],
         "yaxis.range": [len(names) - 0.5, -0.5],
         "yaxis.tickvals": list(range(len(names))),
         "yaxis.ticktext": [f"{label(name, 13)} {mark} " for name, mark in zip(names, MARKS, strict=False)],

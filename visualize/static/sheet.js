@@ -12,6 +12,11 @@ function make(tag, className = "", text = "") {
   return node;
 }
 
+/** A panel may change its size when what is around it does; Plotly watches the window only. */
+const sized = new ResizeObserver((seen) => {
+  for (const { target } of seen) if (target.data && target.offsetParent) Plotly.Plots.resize(target);
+});
+
 /** An empty figure of ``setup.shells`` with its data and axes, in the panel that is named as it. */
 function drawChart(name, { columns, layout }) {
   const plot = $(`[data-chart=${name}] .plot`);
@@ -25,6 +30,7 @@ function drawChart(name, { columns, layout }) {
   // What was zoomed into is no longer there: the axes begin anew with every answer.
   const data = shell.data.map((trace, i) => ({ ...trace, meta: axes.yaxis.ticksuffix, ...columns[i] }));
   Plotly.react(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, CONFIG);
+  sized.observe(plot);
 }
 
 /** Calls ``draw`` when light becomes dark or dark light. */
