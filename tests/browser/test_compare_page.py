@@ -23,22 +23,20 @@ def opened(lab: Lab, **link: Any) -> Page:
 
 def compared(page: Page) -> None:
     page.click("#run")
-    page.wait_for_selector("body.running")
-    page.wait_for_selector("body:not(.running)", timeout=90_000)
-    page.wait_for_selector(".lane")
+    page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
 
 
-def at(page: Page, share: float) -> dict[str, int]:
-    """Scrub the race there; the tokens that each lane then shows."""
+def scrubbed(page: Page, *shares: float) -> list[dict[str, int]]:
+    """Scrub the race there, one after another; the tokens that each lane then shows."""
     return page.evaluate(
-        """share => {
+        """shares => shares.map((share) => {
           const clock = document.querySelector(".clock");
           clock.value = share * clock.max;
           clock.dispatchEvent(new Event("input"));
           return Object.fromEntries([...document.querySelectorAll(".lane")].map(
             (lane) => [lane.dataset.lane, lane.querySelectorAll(".piece:not(.prompt)").length]));
-        }""",
-        share,
+        })""",
+        shares,
     )
 
 
@@ -61,15 +59,15 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
 
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    assert at(page, 0) == {"Cache": 0, "Draft γ4": 0}
-    ends = at(page, 1)
+    none, ends = scrubbed(page, 0, 1)
+    assert none == {"Cache": 0, "Draft γ4": 0}
     assert ends == {"Cache": 40, "Draft γ4": 40}
-    halves = [at(page, share / 10) for share in range(10, -1, -1)]  # back again, step by step
+    back = scrubbed(page, *(share / 500 for share in range(500, -1, -1)))
     for lane in ends:
-        counts = [half[lane] for half in halves]
+        counts = [shown[lane] for shown in back]
         assert counts == sorted(counts, reverse=True)
         assert len(set(counts)) > 3
-    at(page, 1)
+    scrubbed(page, 1)
     kinds = page.eval_on_selector_all(
         "[data-lane='Draft γ4'] .piece", "all => [...new Set(all.map(piece => piece.classList[1]))]"
     )

@@ -28,6 +28,7 @@ function read(value) {
   else if (running) $(".said").replaceChildren();
   if (record.theory) predicted(record.theory);
   if (record.race) race.load(record.race);
+  $(".contest").dataset.over = String(!record.running);
 }
 
 function show(charts) {
