@@ -47,8 +47,8 @@ def so_far(runs: Runs) -> dict[str, Any]:
     return {"charts": {"bars": {"columns": columns, "layout": layout}}, "rows": rows}
 
 
-def whole(configs: Mapping[str, EngineConfig], runs: Runs, kernels: str) -> dict[str, Any]:
-    """All of it but the theory, once every setting has a run. ``kernels``: what the engine computes with."""
+def whole(configs: Mapping[str, EngineConfig], runs: Runs) -> dict[str, Any]:
+    """All of it but the theory, once every setting has a run."""
     record = so_far(runs)
     names = list(runs)
     first = runs[names[0]][0]
@@ -59,7 +59,7 @@ def whole(configs: Mapping[str, EngineConfig], runs: Runs, kernels: str) -> dict
     greedy = first.sampling.greedy
     said += [difference_said(names[0], name, found, greedy) for name, found in differences.items() if found]
     said += _unsteady(runs)
-    said += _notes(configs, first, kernels, any(differences.values()))
+    said += _notes(configs, first, any(differences.values()))
     return record | {"race": race({name: typical(some) for name, some in runs.items()}), "said": said}
 
 
@@ -131,7 +131,7 @@ def _unsteady(runs: Runs) -> list[str]:
     ]
 
 
-def _notes(configs: Mapping[str, EngineConfig], first: Run, kernels: str, differ: bool) -> list[str]:
+def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
     """What must be known before the numbers are believed."""
     notes = []
     guessing = any(config.speculative in DRAWING for config in configs.values())
@@ -145,11 +145,6 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, kernels: str, differ
         notes.append(
             "Greedy outputs part where rounding turns two tokens round that are nearly as likely, or where a KV format "
             "changes what attention reads; from there on the texts have nothing more to do with each other."
-        )
-    if kernels == "c" and {config.kv_cache for config in configs.values()} == {True, False}:
-        notes.append(
-            "With a cache a step in C computes the passes here, without one torch does: part of that ratio is C's "
-            "doing. Under Theory both are by torch."
         )
     if any(config.enable_prefix_caching for config in configs.values()):
         notes.append("Prefix caching finds the whole prompt cached: the warm-up has left it there.")

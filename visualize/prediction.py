@@ -53,7 +53,7 @@ def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
     said = (
         f"A hundred tokens more make a token take {_slope(curves[UNCACHED])} ms longer without a cache, "
         f"{_slope(curves[CACHED])} ms with one "
-        "(least squares through medians of ten, ± the standard error). Both by torch, greedy."
+        "(least squares through medians of ten, ± the standard error; greedy)."
     )
     return {"charts": {"growth": {"columns": columns, "layout": layout}}, "progress": said}
 

@@ -123,9 +123,7 @@ class Comparison(Task):
             if turn.repeat:
                 self.runs[turn.name].append(run)
         if all(self.runs.values()):
-            self._whole = comparison.whole(configs, self.runs, engine.kernels) | {
-                "theory": prediction.theory(configs, self.runs)
-            }
+            self._whole = comparison.whole(configs, self.runs) | {"theory": prediction.theory(configs, self.runs)}
 
     def _watch(self, turn: Turn, tokens: int) -> None:
         self._now = turn, tokens

@@ -73,7 +73,6 @@ def compare(
     cancelled = cancelled or threading.Event()
     sampling = replace(sampling, ignore_eos=True)
     brief = replace(sampling, max_tokens=min(WARM_UP_TOKENS, sampling.max_tokens))
-    engine.ready()
     for turn in turns(list(configs), repeats):
         events, tokens = [], 0
         how = sampling if turn.repeat else brief

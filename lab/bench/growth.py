@@ -1,8 +1,6 @@
 """How long a token takes as the text grows, with a cache and without one.
 
-Both runs are torch's (``kernels="reference"``), whatever the engine computes with otherwise: a kernel that only one
-of them can use would be taken for the cache's doing. A line is drawn through medians of ten steps each: one that
-something else held up would else bend it.
+A line is drawn through medians of ten steps each: one that something else held up would else bend it.
 """
 
 from __future__ import annotations
@@ -105,7 +103,7 @@ def measure_growth(
     room = engine.context_length - len(engine.tokenizer(prompt)["input_ids"])
     if room < least:
         raise ConfigError(f"The prompt leaves room for {max(0, room)} tokens; to see times grow takes {least}.")
-    plain = Engine(engine.target, engine.tokenizer, kernels="reference")
+    plain = Engine(engine.target, engine.tokenizer)
     small = EngineConfig(num_blocks=-(-engine.context_length // EngineConfig.block_size))  # one context is enough
     curves = {}
     for name, config in ((CACHED, small), (UNCACHED, EngineConfig(kv_cache=False))):

@@ -132,11 +132,6 @@ class Engine:
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
         return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
 
-    def ready(self) -> None:
-        """Return when the step in C, prepared in the background, is there or has failed: from then times are steady."""
-        if self.kernels == "c":
-            self._prepare_native(wait=True)
-
     # -- asking ------------------------------------------------------------------------------
 
     def generate(self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None) -> Run:

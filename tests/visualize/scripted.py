@@ -116,13 +116,10 @@ class ScriptedEngine:
     """``seconds`` a step take in real time; ``words`` are what it says, over and over."""
 
     context_length = 1024
-    device, dtype, kernels = "cpu", "float32", "c"
+    device, dtype = "cpu", "float32"
 
     def __init__(self, seconds: float = 0.0, words: list[str] = WORDS, others: list[str] = OTHERS) -> None:
         self._seconds, self._words, self._others = seconds, words, others
-
-    def ready(self) -> None:
-        """Nothing is prepared here."""
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         return 8 * self.context_length // config.block_size
