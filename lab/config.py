@@ -133,6 +133,9 @@ class SamplingParams:
         seed: makes the random draws repeatable. None: the engine picks one and records it.
         stop: the text ends before the first of these strings.
         ignore_eos: go on past the end-of-text token.
+        logprobs: of each judged proposal, record so many of the likeliest tokens under target, draft and
+            residual (the ``Distributions`` event); 0 records none. The name is vLLM's and OpenAI's; what is
+            recorded are probabilities, p and q.
 
     Raises:
         ConfigError: a value out of range.
@@ -145,9 +148,11 @@ class SamplingParams:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    logprobs: int = 0
 
     def __post_init__(self) -> None:
         _whole("max_tokens", self.max_tokens, 1, 1_000_000)
+        _whole("logprobs", self.logprobs, 0, 20)
         _real("temperature", self.temperature, 0.0, 100.0)
         _whole("top_k", self.top_k, 0, 10_000_000)
         _real("top_p", self.top_p, 0.0, 1.0)

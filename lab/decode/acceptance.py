@@ -68,10 +68,15 @@ def judge_sampled(
     q = torch.cat([q, torch.zeros_like(p[..., :1, :])], dim=-2)
     row = accepted[..., None, None]
     p_row = p.take_along_dim(row, dim=-2)[..., 0, :]
-    residual = (p_row - q.take_along_dim(row, dim=-2)[..., 0, :]).clamp_min(0)
+    weights = residual(p_row, q.take_along_dim(row, dim=-2)[..., 0, :])
+    return Verdict(accepted, draw(weights, u_next.gather(-1, accepted[..., None])[..., 0]))
+
+
+def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """What a refused proposal's replacement is drawn from: max(p - q, 0), not normalised. [..., vocabulary]."""
+    left = (p - q).clamp_min(0)
     # A refusal where p = q everywhere can only come from rounding; the residual is then empty, and p is right.
-    empty = residual.sum(-1, keepdim=True) == 0
-    return Verdict(accepted, draw(torch.where(empty, p_row, residual), u_next.gather(-1, accepted[..., None])[..., 0]))
+    return torch.where(left.sum(-1, keepdim=True) == 0, p, left)
 
 
 def _leading(kept: torch.Tensor) -> torch.Tensor:

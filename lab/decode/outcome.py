@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from math import isfinite
 from typing import NamedTuple
 
@@ -12,9 +12,10 @@ import torch
 
 from lab.decode.acceptance import judge_matching, judge_sampled
 from lab.decode.drafters import Proposals
+from lab.decode.logprobs import Around, gather, read
 from lab.decode.sampling import choose, distribution
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
-from lab.trace.events import Bonus, Committed, Judged, Proposed, Recovered
+from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
 from lab.transfer import on_device
 
 
@@ -37,7 +38,7 @@ class Outcome:
     """On the host. ``p``, ``q`` and ``u`` are of the proposed tokens, ``p_next`` of the token after them.
 
     ``finite``: the target's output is. ``draft_finite``: the drafter's is; proposals that follow from what
-    is not are left out.
+    is not are left out. ``around``: of each judged proposal, if asked for.
     """
 
     proposed: list[int]
@@ -49,6 +50,7 @@ class Outcome:
     p_next: float
     finite: bool
     draft_finite: bool
+    around: list[Around]
 
 
 def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
@@ -68,11 +70,11 @@ def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
         first_row.append(rows)
         rows += round.window + 1
 
-    def kind(i: int) -> tuple[int, bool, bool]:
-        return rounds[i].window, _drawn(rounds[i]), _has_q(rounds[i])
+    def kind(i: int) -> tuple[int, bool, bool, int]:
+        return rounds[i].window, _drawn(rounds[i]), _has_q(rounds[i]), rounds[i].sequence.sampling.logprobs
 
-    packed, order = [], sorted(range(len(rounds)), key=kind)
-    for (window, drawn, _), members in groupby(order, key=kind):
+    packed, sizes, order = [], [], sorted(range(len(rounds)), key=kind)
+    for (window, drawn, _, logprobs), members in groupby(order, key=kind):
         indices = list(members)
         if len(indices) == len(rounds):  # all alike: their rows are already in order
             its = [every.unflatten(0, (len(rounds), window + 1)) for every in (p, u, own)]
@@ -80,15 +82,16 @@ def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
             index = on_device(torch.tensor([first_row[i] for i in indices]), logits.device)[:, None]
             index = index + torch.arange(window + 1, device=logits.device)  # [S, window + 1]
             its = [every[index] for every in (p, u, own)]
-        packed.append(_judge_alike(*its, [rounds[i].proposals for i in indices], drawn))
+        judged = _judge_alike(*its, [rounds[i].proposals for i in indices], drawn, logprobs)
+        packed.append(judged.flatten())
+        sizes += [judged.shape[1]] * len(indices)
     # One tensor, one copy; float32 holds every token id exactly.
     numbers = iter(torch.cat(packed).tolist())
 
     outcomes: dict[int, Outcome] = {}
-    for i in order:
-        window = rounds[i].window
-        some = [next(numbers) for _ in range(3 * window + 3)]
-        outcomes[i] = _outcome(some, window, draws[i][:, JUDGE].tolist() if _drawn(rounds[i]) else None)
+    for i, size in zip(order, sizes, strict=True):
+        u = draws[i][:, JUDGE].tolist() if _drawn(rounds[i]) else None
+        outcomes[i] = _outcome(list(islice(numbers, size)), rounds[i], u)
     return [outcomes[i] for i in range(len(rounds))]
 
 
@@ -108,11 +111,12 @@ def _has_q(round: Round) -> bool:
 
 
 def _judge_alike(
-    p: torch.Tensor, u: torch.Tensor, own: torch.Tensor, proposals: list[Proposals | None], drawn: bool
+    p: torch.Tensor, u: torch.Tensor, own: torch.Tensor, proposals: list[Proposals | None], drawn: bool, logprobs: int
 ) -> torch.Tensor:
-    """Judge S rounds of one window g. Returns the numbers of each, one after another.
+    """Judge S rounds of one window g. Returns [S, numbers of each].
 
-    They are: g proposals, their p, their q, the number accepted, the next token and its p.
+    They are: g proposals, their p, their q, the number accepted, the next token and its p, and what ``gather``
+    gives if ``logprobs`` are asked for.
 
     Args:
         p: [S, g + 1, vocabulary].
@@ -121,25 +125,27 @@ def _judge_alike(
     """
     window = own.shape[1] - 1
     if not window:
-        return torch.cat([torch.zeros_like(own), own, p[:, 0].gather(-1, own)], dim=1).flatten()
+        return torch.cat([torch.zeros_like(own), own, p[:, 0].gather(-1, own)], dim=1)
     tokens = torch.stack([some.tokens for some in proposals])
-    q_proposed = torch.ones_like(p[:, :-1, 0])
+    q, q_proposed = None, torch.ones_like(p[:, :-1, 0])
     if proposals[0].q is not None:
         q = torch.stack([some.q for some in proposals])
         q_proposed = q.gather(-1, tokens[..., None])[..., 0]
-    if drawn:
-        accepted, next_token = judge_sampled(p, q, tokens, u[:, :-1, JUDGE], u[..., CHOOSE])
-    else:
-        accepted, next_token = judge_matching(own, tokens)
+    verdict = judge_sampled(p, q, tokens, u[:, :-1, JUDGE], u[..., CHOOSE]) if drawn else judge_matching(own, tokens)
+    accepted, next_token = verdict
     p_proposed = p[:, :-1].gather(-1, tokens[..., None])[..., 0]
     after = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
     p_next = after.gather(-1, next_token[:, None])
-    return torch.cat([tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next], dim=1).flatten()
+    numbers = [tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next]
+    if logprobs:
+        numbers.append(gather(p, q, tokens, verdict, logprobs, drawn))
+    return torch.cat(numbers, dim=1)
 
 
-def _outcome(numbers: list[float], window: int, u: list[float] | None) -> Outcome:
+def _outcome(numbers: list[float], round: Round, u: list[float] | None) -> Outcome:
+    window = round.window
     tokens, p, q = numbers[:window], numbers[window : 2 * window], numbers[2 * window : 3 * window]
-    accepted, next_token, p_next = numbers[3 * window :]
+    accepted, next_token, p_next, *around = numbers[3 * window :]
     sound = next((i for i, value in enumerate(q) if not isfinite(value)), window)
     if accepted > sound:  # greedy: the target agrees by itself with what a broken draft came upon
         accepted, next_token, p_next = sound, tokens[sound], p[sound]
@@ -153,6 +159,7 @@ def _outcome(numbers: list[float], window: int, u: list[float] | None) -> Outcom
         p_next=p_next,
         finite=all(isfinite(value) for value in (*p, p_next)),
         draft_finite=sound == window,
+        around=read(around, window, int(accepted), has_q=_has_q(round), drawn=_drawn(round)) if around else [],
     )
 
 
@@ -173,6 +180,11 @@ def commit(sequence: Sequence, outcome: Outcome, token_text: Callable[[int], str
             u=outcome.u[i] if outcome.u else None,
             accepted=i < accepted,
         )
+        if outcome.around:
+            around = outcome.around[i]
+            texts = tuple(map(token_text, around.token_ids))
+            fields = {name: values and tuple(values) for name, values in around._asdict().items()}
+            emit(Distributions, step=step, position=i, texts=texts, **fields)
     origin = "plain"
     if window:
         origin = "bonus" if accepted == window else "recovered"

@@ -174,6 +174,26 @@ class Judged(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Distributions(Event):
+    """What the verdict at ``position`` came from, for a run that asked (``SamplingParams.logprobs``).
+
+    Of the proposal (first) and of the likeliest tokens under p and under q: p and q. Where the proposal was refused
+    and its replacement drawn, also of that and of the likeliest under ``residual``, the normalised max(p - q, 0)
+    that it was drawn from. ``residual`` is None where nothing was drawn from it (accepted; greedy; a synthetic
+    drafter), q where the drafter has none (a synthetic one). Prompt lookup's is 1 on its proposal.
+    """
+
+    kind: ClassVar[str] = "distributions"
+    step: int
+    position: int
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...]
+    p: tuple[float, ...]
+    q: tuple[float, ...] | None
+    residual: tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(Event):
     """Drawn from the residual max(p - q, 0) in place of the refused proposal at ``position``."""
 
@@ -351,6 +371,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         Prefilled,
         Proposed,
         Judged,
+        Distributions,
         Recovered,
         Bonus,
         Committed,

@@ -16,7 +16,7 @@ from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason,
 from lab.trace.metrics import Metrics, measure
 
 FORMAT = "decode-lab-run"
-VERSION = 3
+VERSION = 4
 MAX_FILE_BYTES = 64 * 2**20
 
 

@@ -29,7 +29,7 @@ def test_round_trip(run, tmp_path):
 
 
 def test_every_kind_of_event_has_its_own_name(run):
-    assert len(EVENT_TYPES) == 20
+    assert len(EVENT_TYPES) == 21
     assert {event.kind for event in run.events} <= EVENT_TYPES.keys()
 
 

@@ -153,7 +153,7 @@ def test_what_was_taken_away_can_be_opened_again(shelf: Shelf, tmp_path: Path) -
         assert shelf.take_away([id, form])["text"]
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 3, "events": [{}]}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 4, "events": [{}]}'])
 def test_a_file_that_is_no_run_is_a_sentence_and_loses_nothing(shelf: Shelf, tmp_path: Path, text: str) -> None:
     shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
     _, last = put(shelf, tmp_path, text)

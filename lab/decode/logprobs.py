@@ -1,0 +1,85 @@
+"""The distributions around each verdict, for whoever asks to see them (``SamplingParams.logprobs``).
+
+Of the likeliest tokens under target, draft and residual their probabilities are gathered on the device that
+judges, and come over in the round's one copy.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from lab.decode.acceptance import Verdict, residual
+
+FIGURES = 4
+"""Of a token around a verdict: its id, p, q and what the residual gives it."""
+
+
+class Around(NamedTuple):
+    """The tokens around one verdict, each once, the proposal first. On the host.
+
+    Attributes:
+        q: None: the drafter has no distribution.
+        residual: max(p - q, 0), normalised. None where nothing was drawn from it.
+    """
+
+    token_ids: list[int]
+    p: list[float]
+    q: list[float] | None
+    residual: list[float] | None
+
+
+def gather(
+    p: torch.Tensor, q: torch.Tensor | None, proposals: torch.Tensor, verdict: Verdict, count: int, drawn: bool
+) -> torch.Tensor:
+    """The figures of the tokens around each of S rounds' g proposals.
+
+    Args:
+        p: [S, g + 1, vocabulary], the target's distributions.
+        q: [S, g, vocabulary], the draft's; None if it has none.
+        proposals: [S, g] int64.
+        count: of the likeliest tokens under each distribution.
+        drawn: verdicts were drawn, and a refused proposal's replacement from the residual.
+
+    Returns:
+        [S, g * tokens * FIGURES] float32; for ``read``.
+    """
+
+    def likeliest(weights: torch.Tensor) -> torch.Tensor:
+        top = weights.topk(min(count, weights.shape[-1]))
+        return torch.where(top.values > 0, top.indices, proposals[..., None])  # fewer have a weight: the proposal again
+
+    p = p[:, :-1]
+    none = torch.zeros_like(p)
+    left = residual(p, q) if drawn else none
+    ids = [proposals[..., None], likeliest(p)]
+    ids += [likeliest(q)] if q is not None else []
+    if drawn:
+        left = left / left.sum(-1, keepdim=True)
+        ids += [likeliest(left), verdict.next_token[:, None, None].expand(-1, p.shape[1], 1)]
+    tokens = torch.cat(ids, dim=-1)
+    values = [every.gather(-1, tokens) for every in (p, none if q is None else q, left)]
+    return torch.stack([tokens, *values], dim=-1).flatten(1)
+
+
+def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn: bool) -> list[Around]:
+    """What ``gather`` gave for one round of ``window`` proposals, verdict by verdict, as far as it was judged."""
+    share = len(numbers) // window
+    found = []
+    for position in range(min(accepted + 1, window)):
+        some = numbers[position * share : (position + 1) * share]
+        rows = [some[at : at + FIGURES] for at in range(0, share, FIGURES)]
+        replaced = drawn and position == accepted
+        if drawn and not replaced:  # the residual and its draw, at the end, are of a refusal
+            rows = rows[: 1 + 2 * (len(rows) - 2) // 3]
+        once = {int(row[0]): row for row in rows}
+        found.append(
+            Around(
+                token_ids=list(once),
+                p=[row[1] for row in once.values()],
+                q=[row[2] for row in once.values()] if has_q else None,
+                residual=[row[3] for row in once.values()] if replaced else None,
+            )
+        )
+    return found
