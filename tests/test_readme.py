@@ -86,6 +86,10 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"only {mixed:.1f}, because on average only {left:.0f} are left" in text
     assert f"{window['to_best']:.2f} times the best fixed gamma ({window['best']})" in text
     assert f"{window['to_worst']:.2f} times the worst ({window['worst']})" in text
+    recorded, added = record("logprobs"), record("logprobs")["added_ms"]
+    assert f"Recording the {recorded['logprobs']} likeliest tokens around every verdict adds " in text
+    assert f"adds {added['median']:.2f} ms to a round of {recorded['plain_ms']:.1f} ms (quartiles " in text
+    assert f"(quartiles {added['lower']:.2f} to {added['upper']:.2f})" in text
     assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import plotly
 
-from visualize.figures import shells, timing
+from visualize.figures import looks, shells, timing, verdict
 from visualize.readouts import labels
 from visualize.vocabulary import as_json, css_variables
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 """The plotly.js that belongs to this plotly.py: taken from here, so that nothing is fetched from elsewhere."""
-PARTS = ("picture", "stage", "text", "charts", "player", "page")
+PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page")
 """The script's parts, in their order."""
 
 TITLE = "Decode Lab"
@@ -47,6 +47,7 @@ def script() -> str:
     setup = {
         "vocabulary": as_json(),
         "shells": shells(),
+        "verdict": looks(verdict.figure),
         "rolling": ["rounds", "timing"],
         "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
         "readouts": labels(),

@@ -11,6 +11,7 @@ page that opens late can catch up. A frame is a JSON-able dict:
                            and whether the run is ``recorded``: read from a file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, refused?, note?}], to append
     columns                first frame only: {chart: columns to begin with}
+    verdicts               [{title, say, columns, layout}], by position, of a run that recorded distributions
     charts                 {chart: patches} for ``figures.apply``
     layout                 {chart: {axis path: range}}
     captions               {chart: its caption}, those that changed
@@ -159,6 +160,7 @@ class Reducer:
         pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
+            "verdicts": step.opened(self._config["speculative"]),
             "charts": charts,
             "layout": layout,
             "captions": {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)},

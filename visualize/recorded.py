@@ -9,6 +9,18 @@ from pathlib import Path
 KV_ERROR = Path(__file__).parents[1] / "docs" / "bench" / "kv-error-cpu.json"
 """Written by ``python -m lab.bench kv``, for the embedded target."""
 
+LOGPROBS = KV_ERROR.with_name("logprobs-cpu.json")
+"""Written by ``python -m lab.bench logprobs``, for the embedded pair."""
+
+
+@functools.cache
+def logprobs_cost() -> str:
+    """What recording distributions adds to a step, in few words; empty where there is no record."""
+    if not LOGPROBS.exists():
+        return ""
+    record = json.loads(LOGPROBS.read_text("utf-8"))
+    return f"{record['added_ms']['median'] / record['plain_ms']:+.0%} a step (recorded)."
+
 
 @functools.cache
 def kv_error(kv_dtype: str) -> str:

@@ -30,6 +30,8 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**31 - 1),
     "max_tokens": (1, 1000),
 }
+LOGPROBS = 5
+"""Of the likeliest tokens under each distribution, when they are recorded."""
 MAX_PROMPT = 4000
 """Characters of a prompt that still make a link browsers and proxies pass on."""
 
@@ -58,6 +60,7 @@ class Settings:
     top_p: float = 1.0
     seed: int | None = 7
     max_tokens: int = 160
+    distributions: bool = False
 
     def engine_config(self, num_blocks: int | None = None) -> EngineConfig:
         """Raises ConfigError where a combination is senseless."""
@@ -79,6 +82,7 @@ class Settings:
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(
+            logprobs=LOGPROBS if self.distributions else 0,
             max_tokens=self.max_tokens,
             temperature=self.temperature,
             top_k=self.top_k,

@@ -10,6 +10,7 @@ from lab.trace.events import (
     Bonus,
     CacheDropped,
     Committed,
+    Distributions,
     Event,
     FellBack,
     Judged,
@@ -18,7 +19,9 @@ from lab.trace.events import (
     WindowChanged,
 )
 from visualize.figures import rounds
+from visualize.figures.base import short
 from visualize.text import visible
+from visualize.verdict import opened
 
 
 @dataclass
@@ -27,6 +30,7 @@ class Step:
 
     proposals: list[Proposed] = field(default_factory=list)
     verdicts: dict[int, Judged] = field(default_factory=dict)
+    around: dict[int, Distributions] = field(default_factory=dict)
     own: Recovered | Bonus | None = None
     committed: Committed | None = None
     rare: list[FellBack | CacheDropped | WindowChanged | BlockEvicted] = field(default_factory=list)
@@ -37,6 +41,8 @@ class Step:
                 self.proposals.append(event)
             case Judged():
                 self.verdicts[event.position] = event
+            case Distributions():
+                self.around[event.position] = event
             case Recovered() | Bonus():
                 self.own = event
             case Committed():
@@ -53,7 +59,7 @@ class Step:
         for position, (origin, piece, p) in enumerate(
             zip(commit.origins, commit.pieces, commit.probabilities, strict=True)
         ):
-            token: dict[str, Any] = {"text": visible(piece), "origin": origin, "p": _short(p)}
+            token: dict[str, Any] = {"text": visible(piece), "origin": origin, "p": short(p)}
             if origin == "accepted":
                 token |= _numbers(self.verdicts[position], "q", "u")
             elif origin == "recovered":
@@ -72,9 +78,16 @@ class Step:
         if self.own is not None:
             points.append(rounds.point(step, 0, self.own.kind, self.own.text, _numbers(self.own, "p")))
         elif self.committed is not None:
-            p = {"p": _short(self.committed.probabilities[0])}
+            p = {"p": short(self.committed.probabilities[0])}
             points.append(rounds.point(step, 0, "plain", self.committed.pieces[0], p))
         return points
+
+    def opened(self, speculative: str) -> list[dict[str, Any]]:
+        """Its verdicts by position, with the distributions around them; none if they were not recorded."""
+        return [
+            opened(self.proposals[position], self.verdicts[position], around, self.own, speculative)
+            for position, around in self.around.items()
+        ]
 
     def _refused(self, guess: Proposed) -> dict[str, Any]:
         return {"text": visible(guess.text)} | _numbers(self.verdicts.get(guess.position) or guess, "p", "q", "u")
@@ -83,9 +96,4 @@ class Step:
 def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
     """Those of p, q and u that the event has."""
     values = {name: getattr(event, name, None) for name in names}
-    return {name: _short(value) for name, value in values.items() if value is not None}
-
-
-def _short(value: float) -> float:
-    """Four significant digits: what a person reads, and half the bytes."""
-    return float(f"{value:.4g}")
+    return {name: short(value) for name, value in values.items() if value is not None}

@@ -38,20 +38,28 @@ def visible(text: str) -> str:
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
+def named(text: str, limit: int = 40) -> str:
+    """``text`` as a name for a token: visible, quoted, at most ``limit`` characters."""
+    return f"“{_cut(visible(text), limit)}”"
+
+
 def escaped(text: str, limit: int = 40) -> str:
     """``text`` for a Plotly hover label: visible, quoted, at most ``limit`` characters, no markup."""
-    return f"“{label(text, limit)}”"
+    return html.escape(named(text, limit), quote=False)
 
 
 def label(text: str, limit: int = 40) -> str:
     """``text`` for an axis of a Plotly chart: as ``escaped``, but not quoted."""
-    shown = visible(text)
-    return html.escape(shown if len(shown) <= limit else shown[: limit - 1] + "…", quote=False)
+    return html.escape(_cut(visible(text), limit), quote=False)
 
 
 def as_line(record: Any) -> str:
     """One line of JSON with no tag in it: Gradio warns of values that look like markup."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _shown(char: str) -> str:

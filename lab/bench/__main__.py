@@ -1,7 +1,7 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
 KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
-adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``gpu`` (what a GPU does with
-the engine)."""
+adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``logprobs`` (what recording
+distributions costs), ``gpu`` (what a GPU does with the engine)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lab.bench.ab import format_ab, run_ab
 from lab.bench.gpu.session import TITLES, run_gpu
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
+from lab.bench.logprobs import format_logprobs, run_logprobs
 from lab.bench.prompts import held_out_prompts, read_text
 from lab.bench.roofline import format_roofline, run_roofline
 from lab.bench.settings import parse_config
@@ -62,6 +63,10 @@ def main() -> None:
     roofline = bench("roofline", _roofline, "the device's limits, and how near each kind of step comes to them")
     roofline.add_argument("--max-tokens", type=int, default=64)
     roofline.add_argument("--repeats", type=int, default=5)
+    logprobs = bench("logprobs", _logprobs, "what recording the distributions around each verdict adds to a step")
+    logprobs.add_argument("--logprobs", type=int, default=5, help="likeliest tokens under each distribution")
+    logprobs.add_argument("--max-tokens", type=int, default=96)
+    logprobs.add_argument("--repeats", type=int, default=8)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
     gpu.add_argument("--device", default=best_device())
@@ -141,6 +146,12 @@ def _window(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
 def _roofline(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     result = run_roofline(engine, args.max_tokens, args.repeats, _report)
     return result, format_roofline(result)
+
+
+def _logprobs(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    _require_draft(engine)
+    result = run_logprobs(engine, args.logprobs, args.max_tokens, args.repeats, _report)
+    return result, format_logprobs(result)
 
 
 def _require_draft(engine: Engine) -> None:

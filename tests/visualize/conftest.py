@@ -17,8 +17,10 @@ CONFIGS = {
 }
 
 
-def script(config: EngineConfig, max_tokens: int = 40, temperature: float = 0.8, **engine: list[str]) -> list[Event]:
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=3)
+def script(
+    config: EngineConfig, max_tokens: int = 40, temperature: float = 0.8, logprobs: int = 0, **engine: list[str]
+) -> list[Event]:
+    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=3, logprobs=logprobs)
     return list(ScriptedEngine(**engine).stream("Once upon a time", config, sampling))
 
 

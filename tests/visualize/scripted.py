@@ -19,6 +19,7 @@ from lab.trace.events import (
     BlockFreed,
     Bonus,
     Committed,
+    Distributions,
     Event,
     Finished,
     Judged,
@@ -183,9 +184,11 @@ class ScriptedEngine:
             right = [self._words[(made + i) % len(self._words)] for i in range(guesses + 1)]
             kept = next((i for i in range(guesses) if chance.random() > 0.7), guesses)
             q = 0.5 if config.speculative in ("draft", "early_exit") else 1.0
+            text_of: list[str] = []
             drawn = not sampling.greedy and config.speculative != "synthetic"
             for i in range(guesses):
                 text = right[i] if i < kept else chance.choice(self._others)
+                text_of.append(text)
                 yield Proposed(t_ms=now, step=step, position=i, token_id=i, text=text, q=q)
             for i in range(min(kept + 1, guesses)):
                 good = i < kept
@@ -193,9 +196,22 @@ class ScriptedEngine:
                 yield Judged(
                     t_ms=now, step=step, position=i, token_id=i, p=p, q=q, u=u if drawn else None, accepted=good
                 )
+                if count := sampling.logprobs:
+                    texts = [right[i], *(self._words[(made + j) % len(self._words)] for j in range(count))]
+                    rest = [round(0.5 / 2**j, 4) for j in range(1, count + 2)]
+                    yield Distributions(
+                        t_ms=now,
+                        step=step,
+                        position=i,
+                        token_ids=(i, *range(100 + i, 101 + i + count)),
+                        texts=(text_of[i], *texts),
+                        p=(p, *rest),
+                        q=None if config.speculative == "synthetic" else (q, *[0.01] * len(rest)),
+                        residual=(0.0, *rest) if drawn and not good else None,
+                    )
             if guesses:
                 own = Bonus if kept == guesses else Recovered
-                yield own(t_ms=now, step=step, position=kept, token_id=kept, text=right[kept], p=0.6)
+                yield own(t_ms=now, step=step, position=kept, token_id=100 + kept, text=right[kept], p=0.6)
             last = "plain" if not guesses else "bonus" if kept == guesses else "recovered"
             yield Committed(
                 t_ms=now,

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
-from visualize.recorded import KV_ERROR, kv_error
-from visualize.settings import BOUNDS, CHOICES, DEFAULTS, NAMES, NEUTRAL, Settings, from_link, senseless
+from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
+from visualize.recorded import LOGPROBS as LOGPROBS_COST
+from visualize.settings import BOUNDS, CHOICES, DEFAULTS, LOGPROBS, NAMES, NEUTRAL, Settings, from_link, senseless
 
 
 def test_an_empty_link_is_the_defaults() -> None:
@@ -42,6 +43,7 @@ def test_a_link_sets_everything() -> None:
         "top_p": "0.9",
         "seed": "123",
         "max_tokens": "64",
+        "distributions": "1",
     }
     assert link.keys() == set(NAMES)
     settings, notices = from_link(link)
@@ -64,6 +66,7 @@ def test_a_link_sets_everything() -> None:
         "top_p": 0.9,
         "seed": 123,
         "max_tokens": 64,
+        "distributions": True,
     }
     assert settings.engine_config() == EngineConfig(
         kv_dtype="int4",
@@ -79,6 +82,8 @@ def test_a_link_sets_everything() -> None:
         synthetic_acceptance_rate=0.25,
     )
     assert settings.sampling().top_p == 0.9
+    assert settings.sampling().logprobs == LOGPROBS
+    assert replace(settings, distributions=False).sampling().logprobs == 0
 
 
 @given(st.data())
@@ -165,3 +170,9 @@ def test_a_format_is_shown_with_the_error_that_was_recorded_for_it() -> None:
         assert f"{row['key_error']:.1%}" in said
         assert f"{row['value_error']:.1%}" in said
         assert f"{row['perplexity'] / recorded[0]['perplexity'] - 1:+.2%}" in said
+
+
+def test_recording_says_what_it_was_measured_to_cost() -> None:
+    recorded = json.loads(LOGPROBS_COST.read_text("utf-8"))
+    assert recorded["logprobs"] == LOGPROBS
+    assert logprobs_cost() == f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%} a step (recorded)."

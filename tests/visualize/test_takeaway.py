@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lab.config import EngineConfig
-from lab.trace.events import BlockStored, Event, Judged, StepTimed
+from lab.trace.events import BlockStored, Distributions, Event, Judged, StepTimed
 from lab.trace.recorder import Run, RunFileError
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.test_text import HOSTILE
@@ -88,7 +88,7 @@ def test_a_recorded_run_shows_the_same_and_says_where_it_was_recorded(events: li
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_text_does_not_leave_its_place_in_an_exported_page(hostile: str) -> None:
-    events = script(EngineConfig(speculative="draft"), max_tokens=8, words=[hostile], others=[hostile])
+    events = script(EngineConfig(speculative="draft"), max_tokens=8, logprobs=3, words=[hostile], others=[hostile])
     events[0] = replace(events[0], prompt_pieces=(hostile,), target=hostile, device=hostile)
     calm, text = Scripts(page(Run(script(CONFIGS["speculative"], max_tokens=8)))), page(Run(events))
     text.encode("utf-8")
@@ -109,15 +109,19 @@ def test_an_exported_page_may_ask_for_nothing() -> None:
 
 
 def contradictory() -> list[tuple[str, list[Event]]]:
-    events = script(CONFIGS["speculative"], max_tokens=8)
+    events = script(CONFIGS["speculative"], max_tokens=8, logprobs=3)
     at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed))
     orphan = BlockStored(t_ms=1.0, block=99, owner=0, index=0)
     alone = Judged(t_ms=1.0, step=1, position=5, token_id=1, p=0.5, q=0.5, u=None, accepted=True)
     bare = replace(events[0], config={})
+    found = next(event for event in events if isinstance(event, Distributions))
+    unjudged, uneven = replace(found, position=7), replace(found, p=found.p[1:])
     return [
         ("a block nobody has", [*events[:at], orphan, *events[at:]]),
         ("a verdict on nothing", [*events[:at], alone, *events[at:]]),
         ("a run without settings", [bare, *events[1:]]),
+        ("distributions around nothing", [unjudged if event is found else event for event in events]),
+        ("a token without its p", [uneven if event is found else event for event in events]),
     ]
 
 

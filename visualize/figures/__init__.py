@@ -1,8 +1,11 @@
 """Plotly figures as pure functions: no gradio, no state, and data only through patches."""
 
+from collections.abc import Callable
 from typing import Any
 
-from visualize.figures import blocks, rounds, timing
+import plotly.graph_objects as go
+
+from visualize.figures import blocks, rounds, timing, verdict
 from visualize.figures.base import Columns, apply, draw, shell
 
 CHARTS = {"rounds": rounds.figure, "blocks": blocks.figure, "timing": timing.figure}
@@ -14,13 +17,15 @@ def start() -> dict[str, Columns]:
     return {"rounds": rounds.columns(), "blocks": blocks.columns(blocks.AT_REST), "timing": timing.columns()}
 
 
+def looks(make: Callable[[bool], go.Figure]) -> dict[str, dict[str, Any]]:
+    """An empty figure in both looks, as JSON for the page."""
+    return {"light": shell(make(False)), "dark": shell(make(True))}
+
+
 def shells() -> dict[str, dict[str, Any]]:
     """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
     columns = start()
-    return {
-        name: {"light": shell(make(False)), "dark": shell(make(True)), "start": columns[name]}
-        for name, make in CHARTS.items()
-    }
+    return {name: looks(make) | {"start": columns[name]} for name, make in CHARTS.items()}
 
 
-__all__ = ["CHARTS", "Columns", "apply", "blocks", "draw", "rounds", "shells", "start", "timing"]
+__all__ = ["CHARTS", "Columns", "apply", "blocks", "draw", "looks", "rounds", "shells", "start", "timing", "verdict"]

@@ -112,6 +112,11 @@ def window(step: int) -> list[float]:
     return [first - 0.6, first + WINDOW - 0.4]
 
 
+def short(value: float) -> float:
+    """Four significant digits: what a person reads, and half the bytes."""
+    return float(f"{value:.4g}")
+
+
 def nice_ceiling(value: float) -> float:
     """The next of 1, 1.5, 2, 3, 5, 7.5, 10, 15 ... at or above ``value``, so that an axis moves rarely."""
     if value <= 0:

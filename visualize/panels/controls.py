@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from visualize.recorded import kv_error
+from visualize.recorded import kv_error, logprobs_cost
 from visualize.settings import BOUNDS, CHOICES, DEFAULTS, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
 from visualize.vocabulary import DRAFTERS
 
@@ -26,6 +26,7 @@ SAYS = {
     "paged": "Off: room for the whole run is set aside.",
     "prefix_caching": "Prompts that begin alike share blocks.",
     "adaptive_window": "Guesses follow what is kept and what it costs.",
+    "distributions": f"Verdicts as charts. {logprobs_cost()}".strip(),
     "block_size": "Token slots in a cache block.",
     "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
     "eviction": "Which cached prefix makes room for a new block.",
@@ -42,6 +43,7 @@ TOGGLES = {
     "paged": "Paged blocks",
     "prefix_caching": "Prefix caching",
     "adaptive_window": "Adaptive window",
+    "distributions": "Record distributions",
 }
 
 
@@ -84,6 +86,7 @@ def build() -> Controls:
         inputs["synthetic_rate"] = _slider("synthetic_rate", "Guesses that are right", 0.05)
         inputs["gamma"] = _slider("gamma", GAMMA, 1)
         inputs["adaptive_window"] = _toggle("adaptive_window")
+        inputs["distributions"] = _toggle("distributions")
         with gr.Accordion("Pool", open=False, elem_id="pool"):
             inputs["block_size"] = _choice("block_size", "Block size")
             inputs["pool_size"] = _choice("pool_size", "Pool size")
@@ -153,6 +156,7 @@ _DEPENDENT = (
     "synthetic_rate",
     "gamma",
     "adaptive_window",
+    "distributions",
     "block_size",
     "pool_size",
     "eviction",
@@ -174,7 +178,7 @@ def _state(settings: Settings) -> dict[str, dict[str, Any]]:
     if not settings.cache:
         reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")
     if settings.speculation == "off":
-        reasons |= dict.fromkeys(("gamma", "adaptive_window"), "Needs someone who guesses.")
+        reasons |= dict.fromkeys(("gamma", "adaptive_window", "distributions"), "Needs someone who guesses.")
     if not settings.prefix_caching:
         reasons |= dict.fromkeys(("eviction", "cache_priority"), "Needs prefix caching: else no prefix is kept.")
     elif settings.eviction != "priority":

@@ -41,18 +41,22 @@ function drawCharts({ columns, layouts }, moving, plays) {
   for (const name of dirty) {
     dirty.delete(name);
     const plot = $(`[data-chart=${name}] .plot`);
-    if (narrow.matches && !plot.parentElement.classList.contains("chosen")) continue;
-    const shell = shells[name][look()];
-    const layout = structuredClone(shell.layout);
-    for (const [path, value] of Object.entries(layouts[name])) {
-      const [axis, key] = path.split(".");
-      layout[axis][key] = value;
-    }
-    layout.uirevision = pans;
-    const first = moving && rolling.includes(name) ? layout.xaxis.range[0] : -Infinity;
-    Plotly.react(plot, shell.data.map((trace, i) => filled(trace, columns[name][i], first)), layout, CONFIG);
+    if (covered(name) || (narrow.matches && !plot.parentElement.classList.contains("chosen"))) continue;
+    plotChart(plot, shells[name][look()], columns[name], layouts[name], moving && rolling.includes(name));
     if (plays) return;
   }
+}
+
+/** A chart: its empty figure with the axes and the rows of the moment, all of them or those ``inView``. */
+function plotChart(plot, shell, columns, axes, inView = false) {
+  const layout = structuredClone(shell.layout);
+  for (const [path, value] of Object.entries(axes)) {
+    const [axis, key] = path.split(".");
+    layout[axis][key] = value;
+  }
+  layout.uirevision = pans;
+  const first = inView ? layout.xaxis.range[0] : -Infinity;
+  Plotly.react(plot, shell.data.map((trace, i) => filled(trace, columns[i], first)), layout, CONFIG);
 }
 
 narrow.addEventListener("change", () => {

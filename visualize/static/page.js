@@ -5,6 +5,7 @@ new MutationObserver(() => {
   if (look() === worn) return;
   worn = look();
   drawParts();
+  drawVerdict();
   charts.forEach((name) => dirty.add(name));
   schedule();
 }).observe(body, { attributes: true, attributeFilter: ["class"] });
@@ -43,5 +44,6 @@ for (const button of element.querySelectorAll("[data-save]")) {
 
 drawParts();
 choose(charts[0]);
+$("[data-chart=rounds] .plot").on("plotly_click", ({ points }) => openSquare(points[0]));
 watch("value", () => read(props.value ?? ""));
 read(props.value ?? "");

@@ -63,9 +63,8 @@ function sentence(state, values) {
   return picture.head.sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(filled[name]));
 }
 
-function explain(mark) {
-  const token = shown[mark.dataset.index].about;
-  const tip = $(".tip");
+/** A token's story, a paragraph each for it and for what was refused for it. */
+function explained(token) {
   const line = (state, text, words) => {
     const row = make("p", state);
     row.append(make("b", "", `“${text}” ${states[state].glyph}`), ` ${states[state].label}. ${words}`);
@@ -75,7 +74,12 @@ function explain(mark) {
     const state = guess.p === undefined ? "unjudged" : "rejected";
     return line(state, guess.text, sentence(state, guess));
   });
-  tip.replaceChildren(line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...refused);
+  return [line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...refused];
+}
+
+function explain(mark) {
+  const tip = $(".tip");
+  tip.replaceChildren(...explained(shown[mark.dataset.index].about));
   tip.hidden = false;
   const at = mark.getBoundingClientRect();
   const box = tip.getBoundingClientRect();
@@ -104,6 +108,7 @@ function focusOn(mark) {
   mark.classList.add("focused");
   mark.scrollIntoView({ block: "nearest" });
   explain(mark);
+  if (opened) openToken(mark);
 }
 
 story.addEventListener("keydown", (event) => {

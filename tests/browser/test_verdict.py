@@ -1,0 +1,171 @@
+"""A guess is chosen, by mouse or by keyboard, and its verdict opens: the chart of the distributions it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser
+
+from lab import Run
+from tests.browser.conftest import Lab
+from visualize.frames import Reducer
+
+Visit = Callable[..., Lab]
+LINK = {"seed": 3, "max_tokens": 40, "distributions": 1}
+OPENED = """() => {
+  const panel = document.querySelector(".verdict");
+  if (panel.hidden) return null;
+  const plot = panel.querySelector(".plot");
+  return {
+    title: panel.querySelector("h2").textContent,
+    say: panel.querySelector(".rule").textContent,
+    heights: plot.hidden ? null : plot.data.map((trace) => [...trace.y]),
+    names: plot.hidden ? null : plot.layout.xaxis.ticktext,
+    token: document.querySelector(".token.chosen .word")?.textContent ?? null,
+  };
+}"""
+SQUARE = """([x, y]) => {
+  const plot = document.querySelector("[data-chart=rounds] .plot");
+  const { xaxis, yaxis } = plot._fullLayout, box = plot.getBoundingClientRect();
+  return [box.left + xaxis._offset + xaxis.l2p(x), box.top + yaxis._offset + yaxis.l2p(y)];
+}"""
+
+
+def recorded(visit: Visit, **context: Any) -> Lab:
+    lab = visit(**context).open(**LINK)
+    lab.run()
+    lab.finish()
+    return lab
+
+
+def verdicts(run: Run) -> list[tuple[int, int, dict[str, Any]]]:
+    """Step, position and verdict of every judged guess."""
+    frames = Reducer().feed(run.events)
+    return [(frame["step"], i, each) for frame in frames for i, each in enumerate(frame.get("verdicts", []))]
+
+
+def assert_shows(seen: dict[str, Any] | None, told: dict[str, Any]) -> None:
+    assert seen is not None
+    assert (seen["title"], seen["say"]) == (told["title"], told["say"])
+    assert seen["heights"] == [trace["y"] for trace in told["columns"]]
+    assert seen["names"] == told["layout"]["xaxis.ticktext"]
+
+
+def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_path: Path) -> None:
+    lab = recorded(visit)
+    page = lab.page
+    assert page.evaluate(OPENED) is None
+    told = verdicts(Run.load(lab.save("json", tmp_path)))
+    refused = [each for _, _, each in told if "refused" in each["say"]]
+    page.locator(".token.recovered").first.click()
+    assert_shows(page.evaluate(OPENED), refused[0])
+    assert not page.is_visible("[data-chart=blocks]")
+    assert page.is_visible("[data-chart=rounds]")
+    page.locator(".token.accepted").first.click()
+    assert_shows(page.evaluate(OPENED), told[0][2])
+    at = 0
+    for button, by in (("on", 1), ("on", 1), ("back", -1)):
+        page.click(f"[data-verdict={button}]")
+        at += by
+        assert_shows(page.evaluate(OPENED), told[at][2])
+    page.focus(".text")
+    page.keyboard.press("Escape")
+    assert page.evaluate(OPENED) is None
+    for chart in ("blocks", "timing"):
+        assert page.locator(f"[data-chart={chart}] .main-svg").first.bounding_box()["width"] > 200
+
+    last = told[-1][0]
+    here = [(position, each) for step, position, each in told if step == last]
+    for position, each in here:
+        square = page.evaluate(SQUARE, [last, position + 1])
+        page.mouse.move(*square)
+        page.wait_for_timeout(200)  # a person points before clicking, and the chart looks where ten times a second
+        page.mouse.click(*square)
+        page.wait_for_function(
+            "title => document.querySelector('.verdict h2').textContent === title", arg=each["title"]
+        )
+        assert_shows(page.evaluate(OPENED), each)
+
+    page.focus(".text")
+    page.keyboard.press("Escape")
+    prompt = page.locator(".token.prompt").count()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    assert page.evaluate(OPENED) is None  # nobody judged the prompt
+    for _ in range(prompt + 1):  # the first token is the prefill's
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert_shows(page.evaluate(OPENED), told[0][2])
+    page.keyboard.press("ArrowRight")
+    assert_shows(page.evaluate(OPENED), told[1][2])
+
+    page.click("[data-do=first]")
+    page.wait_for_function("document.querySelector('.verdict').hidden")  # it has not happened yet
+
+
+def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit) -> None:
+    lab = visit().open(**LINK | {"distributions": 0})
+    lab.run()
+    lab.finish()
+    lab.page.locator(".token.recovered").first.click()
+    seen = lab.page.evaluate(OPENED)
+    assert seen["heights"] is None
+    assert "is not below p / q" in seen["say"]
+    assert "Switch “Record distributions” on and run again." in seen["say"]
+    text = lab.seen()["text"]
+    lab.toggle("distributions")
+    lab.page.wait_for_function("location.search.includes('distributions=1')")
+    lab.run()
+    lab.finish()
+    assert lab.page.evaluate(OPENED) is None  # a new run begins closed
+    assert lab.seen()["text"] == text
+    lab.page.locator(".token.recovered").first.click()
+    assert lab.page.evaluate(OPENED)["heights"]
+    lab.choose("speculation", "Off")
+    lab.page.wait_for_selector("#toggle-distributions input:disabled")
+    assert "Needs someone who guesses" in lab.page.inner_text("#toggle-distributions")
+
+
+def test_a_run_from_a_file_and_an_exported_page_show_it_too(visit: Visit, browser: Browser, tmp_path: Path) -> None:
+    lab = recorded(visit)
+    file, exported = lab.save("json", tmp_path), lab.save("html", tmp_path)
+    lab.page.locator(".token.recovered").first.click()
+    seen = lab.page.evaluate(OPENED)
+    other = visit().open()
+    other.reopen(file)
+    other.page.wait_for_selector(".token.recovered")
+    other.finish()
+    other.page.locator(".token.recovered").first.click()
+    assert other.page.evaluate(OPENED) == seen
+
+    context = browser.new_context(offline=True)
+    page, complaints = context.new_page(), []
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(exported.as_uri())
+    page.locator(".token.recovered").first.click()
+    assert page.evaluate(OPENED) == seen
+    page.click("[data-verdict=close]")
+    assert page.evaluate(OPENED) is None
+    context.close()
+    assert complaints == []
+
+
+def test_on_a_phone_it_takes_the_charts_place_within_reach(visit: Visit) -> None:
+    lab = recorded(
+        visit, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, reduced_motion="reduce"
+    )
+    lab.page.locator(".token.recovered").first.tap()
+    lab.page.wait_for_timeout(200)
+    box = lab.page.locator(".verdict").bounding_box()
+    assert box["y"] >= 0
+    assert box["y"] + box["height"] <= lab.page.locator("#actions").bounding_box()["y"]
+    assert not lab.page.is_visible("[data-chart=rounds]")
+    for button in lab.page.locator("[data-verdict]").all():
+        assert button.get_attribute("aria-label")
+        assert min(button.bounding_box()["width"], button.bounding_box()["height"]) >= 40
+    lab.page.tap("[data-verdict=close]")
+    assert lab.page.is_visible("[data-chart=rounds]")
+    assert lab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -1,0 +1,127 @@
+"""A verdict, opened: its chart and its words are those of its events."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lab.config import EngineConfig
+from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
+from tests.visualize.conftest import script
+from tests.visualize.test_text import HOSTILE
+from visualize.figures import draw, verdict
+from visualize.frames import Frame, Reducer
+from visualize.verdict import opened
+
+ROUND = {"t_ms": 1.0, "step": 3, "position": 1}
+GUESS = Proposed(**ROUND, token_id=7, text=" forest", q=0.5)
+REFUSED = Judged(**ROUND, token_id=7, p=0.1, q=0.5, u=0.9, accepted=False)
+OWN = Recovered(**ROUND, token_id=9, text=" castle", p=0.4)
+AROUND = Distributions(
+    **ROUND,
+    token_ids=(7, 8, 9),
+    texts=(" forest", " sea", " castle"),
+    p=(0.1, 0.5, 0.4),
+    q=(0.5, 0.3, 0.2),
+    residual=(0.0, 0.5, 0.5),
+)
+KEPT = replace(REFUSED, u=0.1, accepted=True)
+
+
+def frames(events: list[Event]) -> list[Frame]:
+    return [frame for frame in Reducer().feed(events) if "verdicts" in frame]
+
+
+@pytest.mark.parametrize("speculative", ["draft", "ngram", "synthetic", "early_exit"])
+@pytest.mark.parametrize("temperature", [0.8, 0.0])
+def test_every_verdict_of_a_run_that_recorded_is_in_its_frame(speculative: str, temperature: float) -> None:
+    events = script(EngineConfig(speculative=speculative), temperature=temperature, logprobs=4)
+    told = {(frame["step"], i): told for frame in frames(events) for i, told in enumerate(frame["verdicts"])}
+    judged = [event for event in events if isinstance(event, Judged)]
+    assert list(told) == [(event.step, event.position) for event in judged]
+    around = [event for event in events if isinstance(event, Distributions)]
+    for event, each, found in zip(judged, told.values(), around, strict=True):
+        p, q, residual, bar = (trace["y"] for trace in each["columns"])
+        assert sorted(p) == pytest.approx(sorted(found.p))
+        assert p[0] == event.p
+        assert q == ([] if speculative == "synthetic" else [event.q, *[0.01] * (len(p) - 1)])
+        assert bool(residual) == (found.residual is not None)
+        drawn = temperature > 0 and speculative != "synthetic"
+        assert bar == ([pytest.approx(event.u * event.q, rel=1e-3)] * 2 if drawn else [])
+        assert "u q =" in each["say"] or not drawn
+        assert json.loads(json.dumps(each)) == each
+
+
+def test_a_run_that_recorded_none_has_none() -> None:
+    assert frames(script(EngineConfig(speculative="draft"))) == []
+    assert frames(script(EngineConfig(), logprobs=4)) == []
+
+
+def test_a_refusal_is_told_in_numbers_and_its_tokens_are_marked() -> None:
+    told = opened(GUESS, REFUSED, AROUND, OWN, "draft")
+    assert told["title"] == "Round 3, guess 2: “ forest” ✗"
+    assert told["say"] == (
+        "u q = 0.9 × 0.5 = 0.45 is not below p = 0.1: refused. In its place: “ castle”, drawn from the residual: "
+        "max(0, p − q), normalised."
+    )
+    assert told["layout"]["xaxis.ticktext"] == ["✗ “ forest”", "“ sea”", "↻ “ castle”"]
+    figure = draw(verdict.figure(), told["columns"], told["layout"])
+    assert [trace.y for trace in figure.data] == [(0.1, 0.5, 0.4), (0.5, 0.3, 0.2), (0.0, 0.5, 0.5), (0.45, 0.45)]
+    assert figure.layout.yaxis.range == (0, pytest.approx(0.53))
+    assert min(figure.data[-1].x) < 0 < max(figure.data[-1].x)
+
+
+def test_a_kept_guess_has_no_residual_and_nothing_in_its_place() -> None:
+    told = opened(GUESS, KEPT, replace(AROUND, residual=None), OWN, "draft")
+    assert told["say"] == "u q = 0.1 × 0.5 = 0.05 is below p = 0.1: kept."
+    assert told["layout"]["xaxis.ticktext"] == ["✓ “ forest”", "“ sea”", "“ castle”"]
+    assert told["columns"][2] == {"x": [], "y": []}
+
+
+def test_where_nothing_is_drawn_it_says_what_holds() -> None:
+    greedy, bare = replace(REFUSED, u=None), replace(AROUND, residual=None)
+    told = opened(GUESS, greedy, bare, OWN, "draft")
+    assert "not the target's likeliest token. p = 0.1, q = 0.5. In its place: “ castle”. Greedy draws" in told["say"]
+    assert told["columns"][3]["y"] == []
+    told = opened(GUESS, greedy, replace(bare, q=None), OWN, "synthetic")
+    assert told["say"].endswith("on purpose, so it was refused: p = 0.1. In its place: “ castle”. It has no q.")
+    assert told["columns"][1]["y"] == []
+    assert "Prompt lookup draws nothing: its q is 1." in opened(GUESS, REFUSED, AROUND, OWN, "ngram")["say"]
+
+
+def test_of_many_tokens_the_marked_and_the_highest_are_shown() -> None:
+    many = range(30)
+    around = Distributions(
+        **ROUND,
+        token_ids=(7, *range(100, 129), 9),
+        texts=(" forest", *map(str, many[1:]), " castle"),
+        p=(0.1, *[0.01 * i for i in many[1:]], 0.001),
+        q=(0.5, 0.9, *[0.0] * 28, 0.0),
+        residual=None,
+    )
+    told = opened(GUESS, REFUSED, around, OWN, "draft")
+    names = told["layout"]["xaxis.ticktext"]
+    assert len(names) == verdict.MOST
+    assert (names[0], names[-1]) == ("✗ “ forest”", "↻ “ castle”")
+    assert names[1:-1] == [f"“{i}”" for i in (29, 28, 27, 26, 25, 24, 23, 1)]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_tokens_are_names(hostile: str) -> None:
+    around = replace(AROUND, texts=(hostile,) * 3)
+    told = opened(replace(GUESS, text=hostile), REFUSED, around, replace(OWN, text=hostile), "draft")
+    for label in (*told["layout"]["xaxis.ticktext"], *told["columns"][0]["customdata"]):
+        assert set(label).isdisjoint("<>")
+        assert len(label) < 200
+    assert len(told["title"]) < 100
+    assert len(told["say"]) < 300
+    json.dumps(told, ensure_ascii=False).encode("utf-8")
+
+
+def test_three_kinds_of_bars_are_told_apart_in_either_look() -> None:
+    for dark in (False, True):
+        *bars, line = verdict.figure(dark).data
+        assert len({bar.marker.color for bar in bars} | {line.line.color}) == 4
+        assert [bar.marker.pattern.shape for bar in bars] == [None, None, "/"]

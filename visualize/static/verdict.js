@@ -1,0 +1,95 @@
+// A verdict, opened: what one guess was judged by (visualize/verdict.py), in place of the blocks and the times.
+// The text and the rounds stay, for it is there that guesses are chosen.
+
+const { verdict: verdictLooks } = setup;
+const panel = $(".verdict");
+let opened = null; // {seq, position}: a frame, and the guess in its round
+
+const JUDGED = ["accepted", "recovered"];
+/** How many guesses of a frame were judged. */
+const judged = ({ verdicts, tokens = [] }) => verdicts?.length ?? tokens.filter(({ origin }) => JUDGED.includes(origin)).length;
+const covered = (name) => opened !== null && name !== "rounds";
+
+function openVerdict(seq, position) {
+  opened = { seq, position };
+  const frame = picture.frames[seq];
+  const told = frame.verdicts?.[position];
+  const token = frame.tokens?.[position];
+  $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, guess ${position + 1}`;
+  $(".rule").replaceChildren(...(told ? [told.say] : [...explained(token), make("p", "hint", "This run recorded no distributions. Switch “Record distributions” on and run again.")]));
+  $(".verdict .plot").hidden = !told;
+  $(".charts").classList.add("opened");
+  panel.hidden = false;
+  for (const { mark, about } of shown) mark.classList.toggle("chosen", about === token);
+  drawVerdict();
+  if (narrow.matches) panel.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "nearest" });
+}
+
+function closeVerdict() {
+  if (!opened) return;
+  opened = null;
+  panel.hidden = true;
+  $(".charts").classList.remove("opened");
+  $(".token.chosen")?.classList.remove("chosen");
+  charts.forEach((name) => dirty.add(name));
+  schedule();
+}
+
+function drawVerdict() {
+  const told = opened && picture.frames[opened.seq].verdicts?.[opened.position];
+  if (!told) return;
+  const shell = verdictLooks[look()];
+  const key = shell.data.map(({ name, type, marker, line }, i) => {
+    const item = make("span", type === "bar" ? "part" : "part line", name);
+    item.style.setProperty("--part", type === "bar" ? marker.color : line.color);
+    item.hidden = !told.columns[i].y.length;
+    return item;
+  });
+  $(".verdict .parts").replaceChildren(...key);
+  plotChart($(".verdict .plot"), shell, told.columns, told.layout);
+}
+
+/** Open what was judged for this token of the text, if anything was. */
+function openToken(mark) {
+  const { token } = shown[mark.dataset.index];
+  if (!JUDGED.includes(token.origin)) return;
+  const seq = picture.frames.findIndex(({ tokens = [] }) => tokens.includes(token));
+  openVerdict(seq, picture.frames[seq].tokens.indexOf(token));
+}
+
+/** A square of the rounds. One that was never judged hangs on the one that was refused before it, and so does what
+    came in their place. */
+function openSquare({ x, y }) {
+  const seq = picture.frames.findIndex(({ step, tokens }) => step === x && tokens);
+  const last = seq < 0 ? -1 : judged(picture.frames[seq]) - 1;
+  if (last < 0 || (y === 0 && picture.frames[seq].tokens.at(-1).origin === "bonus")) return;
+  openVerdict(seq, y === 0 ? last : Math.min(y - 1, last));
+}
+
+/** The guess judged before this one, or after it, as far as the run is shown. */
+function nextVerdict(step) {
+  let { seq, position } = opened;
+  position += step;
+  while (position < 0 || position >= judged(picture.frames[seq])) {
+    seq += step;
+    if (seq < 0 || seq > picture.at) return;
+    position = step > 0 ? 0 : judged(picture.frames[seq]) - 1;
+  }
+  openVerdict(seq, position);
+}
+
+for (const button of panel.querySelectorAll("[data-verdict]")) {
+  button.onclick = () => ({ back: () => nextVerdict(-1), on: () => nextVerdict(1), close: closeVerdict })[button.dataset.verdict]();
+}
+story.addEventListener("click", (event) => {
+  const mark = event.target.closest(".token");
+  if (mark) openToken(mark);
+});
+story.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && focused && !event.ctrlKey && !event.metaKey) openToken(focused);
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || !opened) return;
+  event.stopImmediatePropagation(); // the run goes on
+  closeVerdict();
+});

@@ -1,0 +1,63 @@
+"""A verdict for the page: what it came from in words and as the data of its chart (``figures.verdict``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.trace.events import Bonus, Distributions, Judged, Proposed, Recovered
+from visualize.figures import verdict as chart
+from visualize.figures.base import short
+from visualize.text import named
+from visualize.vocabulary import DRAFTERS, STATES, sentences
+
+
+def opened(
+    guess: Proposed, verdict: Judged, around: Distributions, own: Recovered | Bonus | None, speculative: str
+) -> dict[str, Any]:
+    """One guess as a JSON-able dict.
+
+    Returns:
+        ``title``, ``say``: in words. ``columns``, ``layout``: of the chart.
+
+    Raises:
+        ValueError, LookupError: the events contradict each other.
+    """
+    replaced = own if isinstance(own, Recovered) and not verdict.accepted else None
+    state = STATES["accepted" if verdict.accepted else "rejected"]
+    marks = {around.token_ids[0]: state.glyph}
+    if replaced:
+        marks |= {replaced.token_id: STATES["recovered"].glyph}
+    bars = {name: getattr(around, name) for name in ("p", "q", "residual")}
+    heights = [max(values) for values in zip(*filter(None, bars.values()), strict=True)]
+    shown = _shown(around, heights, set(marks))
+    texts = [around.texts[i] for i in shown]
+    picked = {name: values and [short(values[i]) for i in shown] for name, values in bars.items()}
+    bar = None if verdict.u is None else short(verdict.u * verdict.q)
+    title = f"Round {verdict.step}, guess {verdict.position + 1}: {named(guess.text)} {state.glyph}"
+    return {
+        "title": title,
+        "say": _say(verdict, replaced, speculative),
+        "columns": chart.columns(texts, **picked, bar=bar),
+        "layout": chart.layout(texts, [marks.get(around.token_ids[i], "") for i in shown], max([*heights, bar or 0])),
+    }
+
+
+def _shown(around: Distributions, heights: list[float], marked: set[int]) -> list[int]:
+    """The tokens that there is room for: the guess, then by p those that are marked and the highest."""
+    others = sorted(range(1, len(heights)), key=lambda i: (around.token_ids[i] not in marked, -heights[i]))
+    return [0, *sorted(others[: chart.MOST - 1], key=lambda i: -around.p[i])]
+
+
+def _say(verdict: Judged, replaced: Recovered | None, speculative: str) -> str:
+    p, q, kept = f"{verdict.p:.3g}", f"{verdict.q:.3g}", verdict.accepted
+    place = f" In its place: {named(replaced.text)}" if replaced else ""
+    if verdict.u is None:
+        synthetic = speculative == "synthetic"
+        rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"].format(p=p, q=q)
+        why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for reading, there is no residual."
+        return f"{rule}{place and place + '.'} {why}"
+    product = f"u q = {verdict.u:.3g} × {q} = {verdict.u * verdict.q:.3g}"
+    rule = f"{product} is below p = {p}: kept." if kept else f"{product} is not below p = {p}: refused."
+    drawn = f"{place}, drawn from the residual: max(0, p − q), normalised." if replaced else ""
+    certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
+    return f"{rule}{drawn}{certain}"
