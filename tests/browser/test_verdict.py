@@ -10,6 +10,7 @@ from playwright.sync_api import Browser
 
 from lab import Run
 from tests.browser.conftest import Lab
+from tests.browser.test_player import assert_shows as assert_stage_shows
 from visualize.frames import Reducer
 
 Visit = Callable[..., Lab]
@@ -57,7 +58,8 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     lab = recorded(visit)
     page = lab.page
     assert page.evaluate(OPENED) is None
-    told = verdicts(Run.load(lab.save("json", tmp_path)))
+    run = Run.load(lab.save("json", tmp_path))
+    told = verdicts(run)
     refused = [each for _, _, each in told if "refused" in each["say"]]
     page.locator(".token.recovered").first.click()
     assert_shows(page.evaluate(OPENED), refused[0])
@@ -73,8 +75,7 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     page.focus(".text")
     page.keyboard.press("Escape")
     assert page.evaluate(OPENED) is None
-    for chart in ("blocks", "timing"):
-        assert page.locator(f"[data-chart={chart}] .main-svg").first.bounding_box()["width"] > 200
+    assert page.is_visible("[data-chart=blocks]")
 
     last = told[-1][0]
     here = [(position, each) for step, position, each in told if step == last]
@@ -101,6 +102,14 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     page.keyboard.press("ArrowRight")
     assert_shows(page.evaluate(OPENED), told[1][2])
 
+    frames = Reducer().feed(run.events)
+    page.locator(".bar").fill("9")
+    lab.wait_for_instant(9)
+    assert page.evaluate(OPENED) is not None
+    page.click("[data-verdict=close]")
+    page.wait_for_timeout(200)
+    assert_stage_shows(lab, frames, 9)  # the charts that were covered as well
+    page.locator(".token.accepted").first.click()
     page.click("[data-do=first]")
     page.wait_for_function("document.querySelector('.verdict').hidden")  # it has not happened yet
 
@@ -157,6 +166,7 @@ def test_on_a_phone_it_takes_the_charts_place_within_reach(visit: Visit) -> None
     lab = recorded(
         visit, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, reduced_motion="reduce"
     )
+    lab.page.evaluate("document.querySelector('.story').scrollIntoView({ block: 'end' })")
     lab.page.locator(".token.recovered").first.tap()
     lab.page.wait_for_timeout(200)
     box = lab.page.locator(".verdict").bounding_box()
