@@ -70,7 +70,15 @@ def formats() -> list[str]:
     return rows
 
 
-@pytest.mark.parametrize("table", [serving, growth, memory, formats], ids=lambda table: table.__name__)
+def steps() -> list[str]:
+    return [
+        f"| {row['name']} | {row['bytes'] / 1e6:.0f} | {row['flops'] / 1e6:.0f} | {row['ms']:.2f} | {row['share']:.0%} "
+        f"| {row['bound']} | {row['step_ms']:.2f} |"
+        for row in record("roofline")["rows"]
+    ]
+
+
+@pytest.mark.parametrize("table", [serving, growth, memory, formats, steps], ids=lambda table: table.__name__)
 def test_every_row_is_the_recorded_one(table):
     for row in table():
         assert row + "\n" in README

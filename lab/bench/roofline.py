@@ -144,8 +144,8 @@ def format_roofline(result: dict) -> str:
     limits = Limits(**result["limits"])
     ridge = limits.flops_per_second / limits.bytes_per_second
     lines = [
-        f"a large copy {limits.bytes_per_second / 1e9:.1f} GB/s, a large {result['dtype']} product "
-        f"{limits.flops_per_second / 1e9:.0f} GFLOP/s: memory-bound below {ridge:.1f} FLOPs a byte",
+        f"a large copy {limits.bytes_per_second / 1e9:.1f} GB/s, a large product "
+        f"{limits.flops_per_second / 1e9:.0f} GFLOP/s ({result['dtype']}): memory-bound below {ridge:.1f} FLOPs a byte",
         "",
         f"{'':22}{'MB':>9}{'MFLOP':>10}{'FLOP/B':>8}{'least ms':>10}{'ms':>9}{'step ms':>10}{'of limit':>10}  bound by",
     ]
