@@ -44,6 +44,9 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     said = lab.page.inner_text(".say")
     assert said.startswith("Found ")
     assert "tokens in the cache" in said
+    lab.page.keyboard.press("End")
+    lab.page.keyboard.press("ArrowLeft")  # its blocks are live once more
+    lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot').data[1].y.length > 0")
     assert lab.seen()["blocks"]["stored"] > 2
     assert int(second["numbers"]["found"]) >= 32
     assert "Same engine settings" in lab.page.inner_text(".compared")

@@ -29,7 +29,7 @@ def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("toggle", "tokens"), [(None, 400), ("cache", 150), ("INT8", 400), ("paged", 400), ("Draft", 400)]
+    ("toggle", "tokens"), [(None, 900), ("cache", 300), ("INT8", 900), ("paged", 900), ("Draft", 900)]
 )
 def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int) -> None:
     lab = visit().open(**PLAIN, max_tokens=tokens)
@@ -39,12 +39,12 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         lab.toggle(toggle)
     lab.run()
     views = observe(lab)
-    assert len(views) >= 4, "text and charts change several times while the run goes on"
+    assert len(views) >= 3, "text and charts change several times while the run goes on"
     made = [sum(view["tokens"].values()) for view in views]
     assert made == sorted(made)
-    assert len(set(made)) >= 4
+    assert len(set(made)) >= 3
     passes = [view["pass"] for view in views if view["pass"]]
-    assert len(set(passes)) >= 4
+    assert len(set(passes)) >= 3
     end = views[-1]
     assert end["say"].startswith("Finished")
     assert end["numbers"]["speed"] != "–"

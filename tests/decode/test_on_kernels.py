@@ -134,13 +134,13 @@ def test_everybody_in_the_pool_is_told_once(reference, monkeypatch):
 
 def test_the_choice():
     assert tiny_models.engine(kernels="reference").kernels == "reference"
-    with pytest.raises(ConfigError, match="'auto', 'triton' or 'reference', not 'cuda'"):
+    with pytest.raises(ConfigError, match="'auto', 'triton', 'c', 'reference', not 'cuda'"):
         load_engine(kernels="cuda")
 
 
 @without_gpu
 def test_the_choice_on_a_cpu():
-    assert tiny_models.engine().kernels == "reference"
+    assert tiny_models.engine().kernels == "c"
     assert tiny_models.engine(kernels="triton").kernels == "triton"
 
 
@@ -162,7 +162,7 @@ for _ in range(2):
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    assert lines[0] == "reference 2"
+    assert lines[0] == "c 2"
     assert "needs the package triton" in lines[1]
     assert "kernels='triton' needs a GPU" in lines[2]
 
