@@ -1,14 +1,20 @@
-"""What the serving bench asks for: prompts and outputs whose lengths have a long tail."""
+"""What is asked of an engine that serves many: prompts, and outputs whose lengths have a long tail."""
 
 from __future__ import annotations
 
 import math
 import random
 from dataclasses import dataclass
+from typing import Literal
 
 from lab.bench.ladder import PROMPTS
+from lab.bench.prompts import held_out_prompts
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
+
+Mix = Literal["equal", "tailed", "paragraph"]
+"""How long outputs get. "equal": all alike. "tailed": log-normal (``Lengths``), and known in advance. "paragraph": to
+the end of a paragraph, which nobody knows in advance."""
 
 
 @dataclass(frozen=True)
@@ -49,4 +55,27 @@ def exactly(prompts: list[str], lengths: list[int], temperature: float = 0.0) ->
     return [
         Job(prompt, SamplingParams(max_tokens=length, temperature=temperature, seed=i, ignore_eos=True))
         for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=True))
+    ]
+
+
+def crowd(count: int, mix: Mix, tokens: int, *, temperature: float, seed: int, beginning: str = "") -> list[Job]:
+    """Jobs of many users: texts the embedded pair has not been trained on, each to go on from.
+
+    Args:
+        tokens: of an output: exactly so many ("equal"), their median ("tailed"), at most ("paragraph").
+        seed: the first job's; the others' follow it.
+        beginning: of every prompt, before its own text.
+    """
+    texts = (*held_out_prompts(), *PROMPTS)
+    # Asked again, a text begins later: no two prompts are the same.
+    own = [" ".join(texts[i % len(texts)].split()[4 * (i // len(texts)) :]) for i in range(count)]
+    prompts = [f"{beginning}\n{text}" if beginning else text for text in own]
+    drawn = Lengths(median=tokens, longest=4 * tokens).draw(count, seed) if mix == "tailed" else [tokens] * count
+    known = mix != "paragraph"
+    stop = () if known else ("\n",)
+    return [
+        Job(
+            prompt, SamplingParams(max_tokens=most, temperature=temperature, seed=seed + i, stop=stop, ignore_eos=known)
+        )
+        for i, (prompt, most) in enumerate(zip(prompts, drawn, strict=True))
     ]

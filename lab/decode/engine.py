@@ -30,7 +30,7 @@ from lab.kv.graphs import can_be_captured
 from lab.native.model import refusal
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
-from lab.trace.recorder import Run
+from lab.trace.recorder import Run, Watch
 
 BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
 """Default budget of a step: a prompt's chunk of this size takes a fraction of a second."""
@@ -53,6 +53,8 @@ class Engine:
             holds the whole models; where capturing fails, kernels are launched singly (``FellBack``).
         torch_compile: compile the models' layers as torch computes them, which takes some seconds here. Where that
             fails, the layers go on as they are (``FellBack``). A step in C has no use for it.
+        watch: told of every event of every sequence, in the order in which they happen, by the thread that makes
+            it; the engine waits for its return.
 
     Attributes:
         kernels, cuda_graphs: what is in use.
@@ -73,6 +75,7 @@ class Engine:
         kernels: KernelChoice = "auto",
         cuda_graphs: bool = True,
         torch_compile: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         tokens = max_num_batched_tokens or BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
         if max_num_seqs < 1 or tokens < 33:
@@ -96,7 +99,7 @@ class Engine:
             for model in models:
                 model.compile()
         self._budget = Budget(target, draft, kv_bytes)
-        self._intake = Intake(target, draft, tokenizer, self._budget, cuda_graphs=self.cuda_graphs)
+        self._intake = Intake(target, draft, tokenizer, self._budget, cuda_graphs=self.cuda_graphs, watch=watch)
 
         def make(setting: PoolSetting) -> Pool:
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": tokens}

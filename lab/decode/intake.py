@@ -18,7 +18,7 @@ from lab.kv.cache import Budget
 from lab.limits import device_limits
 from lab.pair.models import LanguageModel
 from lab.trace.events import RunStarted
-from lab.trace.recorder import Recorder
+from lab.trace.recorder import Recorder, Watch
 from lab.trace.roofline import Limits
 
 
@@ -33,12 +33,14 @@ class Intake:
         budget: Budget,
         *,
         cuda_graphs: bool = False,
+        watch: Watch | None = None,
     ) -> None:
         self._target = target
         self._draft = draft
         self._tokenizer = tokenizer
         self._budget = budget
         self._cuda_graphs = cuda_graphs
+        self._watch = watch
         self._order = itertools.count()
         self._encoding = threading.Lock()
         eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
@@ -62,16 +64,17 @@ class Intake:
                 f"The prompt has {len(tokens):,} tokens; {self._target.name} holds "
                 f"{self._target.context_length:,}, prompt and output together. Shorten the prompt."
             )
+        order = next(self._order)
         sequence = Sequence(
             prompt=prompt,
-            order=next(self._order),
+            order=order,
             tokens=tokens,
             prompt_length=len(tokens),
             end=min(len(tokens) + sampling.max_tokens, self._target.context_length),
             config=config,
             sampling=sampling,
             text=TextStream(self._tokenizer, tokens, sampling.stop),
-            recorder=Recorder(),
+            recorder=Recorder(order, self._watch),
             eos=self._eos,
             window=Window(config.num_speculative_tokens, config.adaptive_window),
             cancelled=cancelled or threading.Event(),

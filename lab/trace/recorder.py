@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason, from_dict, to_dict
@@ -24,17 +24,38 @@ class RunFileError(LabError):
     """A file that is not a recorded run."""
 
 
-class Recorder:
-    """Stamps events with the time since the first one and holds them until they are drained."""
+class Entry(NamedTuple):
+    """An event among those of many sequences: ``owner`` is its sequence's number, as in block events, ``t_ms`` the
+    time on a clock that all of them share."""
 
-    def __init__(self) -> None:
+    t_ms: float
+    owner: int
+    event: Event
+
+
+Watch = Callable[[int, float, Event], None]
+"""Called as ``watch(owner, seconds, event)``, ``seconds`` by ``time.perf_counter``."""
+
+
+class Recorder:
+    """Stamps events with the time since the first one and holds them until they are drained.
+
+    Args:
+        owner: the sequence's number, for ``watch``, which is told of every event at once.
+    """
+
+    def __init__(self, owner: int = 0, watch: Watch | None = None) -> None:
+        self._owner, self._watch = owner, watch
         self._began: float | None = None
         self._pending: deque[Event] = deque()  # one thread may add while another drains
 
     def emit(self, event_type: type[Event], **fields: Any) -> None:
         now = time.perf_counter()
         self._began = now if self._began is None else self._began
-        self._pending.append(event_type(t_ms=(now - self._began) * 1000, **fields))
+        event = event_type(t_ms=(now - self._began) * 1000, **fields)
+        self._pending.append(event)
+        if self._watch:
+            self._watch(self._owner, now, event)
 
     @property
     def began(self) -> bool:

@@ -1,0 +1,69 @@
+"""Requests that arrive while others are decoded: an engine of their own, driven a step at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from lab.bench.workload import Job
+from lab.config import EngineConfig
+from lab.decode.engine import Engine
+from lab.trace.events import Event, Finished
+from lab.trace.recorder import Entry
+
+
+class Step(NamedTuple):
+    """What happened in a step of the engine, arrivals just before it included. ``last``: nobody is left."""
+
+    entries: list[Entry]
+    last: bool
+
+
+def arrivals(
+    engine: Engine,
+    jobs: Sequence[Job],
+    config: EngineConfig,
+    *,
+    every: int = 0,
+    max_num_seqs: int = 64,
+    cancelled: threading.Event | None = None,
+) -> Iterator[Step]:
+    """Decode ``jobs``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
+    nothing cached. Their owner numbers are their places in ``jobs``. Steps in which nothing happens, because the next
+    has not arrived, take no time and are left out.
+
+    Setting ``cancelled`` ends it after the step under way: the last one tells of the ends.
+
+    Raises:
+        LabError: one of the jobs can never be decoded. None is begun then.
+    """
+    cancelled = cancelled or threading.Event()
+    heard: list[Entry] = []
+    began = time.perf_counter()
+
+    def watch(owner: int, seconds: float, event: Event) -> None:
+        heard.append(Entry((seconds - began) * 1000, owner, event))
+
+    own = Engine(engine.target, engine.tokenizer, engine.draft, max_num_seqs=max_num_seqs, watch=watch)
+    streams = [own.stream(job.prompt, config, job.sampling, cancelled=cancelled) for job in jobs]
+    coming = deque(enumerate(streams))
+    began = time.perf_counter()
+    step = left = 0
+    while True:
+        if cancelled.is_set():
+            coming.clear()
+        while coming and step >= coming[0][0] * every:
+            next(coming.popleft()[1])  # a request begins with the first event that is asked for
+            left += 1
+        own.step()
+        step += 1
+        entries, heard[:] = heard[:], []
+        left -= sum(isinstance(entry.event, Finished) for entry in entries)
+        last = not (coming or left)
+        if entries or last:
+            yield Step(entries, last)
+        if last:
+            return

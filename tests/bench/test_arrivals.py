@@ -1,0 +1,105 @@
+"""Requests that arrive one after another: what is heard of them, on one clock, is what each of them records."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+import pytest
+
+from lab import EngineConfig, PromptError, SamplingParams
+from lab.bench.arrivals import Step, arrivals
+from lab.bench.workload import Job, crowd
+from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
+from lab.trace.recorder import Run
+from tests import tiny_models
+
+PAGED = EngineConfig(paged=True, block_size=4)
+
+
+@pytest.fixture(scope="module")
+def lab():
+    return tiny_models.engine("llama", "good")
+
+
+def jobs(*tokens: int) -> list[Job]:
+    return [Job(f"Number {i}", SamplingParams(max_tokens=n, seed=i, ignore_eos=True)) for i, n in enumerate(tokens)]
+
+
+def by_owner(steps: list[Step]) -> dict[int, list[Event]]:
+    found = defaultdict(list)
+    for step in steps:
+        for entry in step.entries:
+            found[entry.owner].append(entry.event)
+    return found
+
+
+def test_everything_is_heard_in_order_and_each_says_what_it_would_alone(lab):
+    asked = jobs(9, 30, 4, 17)
+    steps = list(arrivals(lab, asked, PAGED, every=3))
+    times = [entry.t_ms for step in steps for entry in step.entries]
+    assert times == sorted(times)
+    assert times[0] >= 0
+    runs = {owner: Run(events) for owner, events in by_owner(steps).items()}
+    assert list(runs) == [0, 1, 2, 3]
+    for job, run in zip(asked, runs.values(), strict=True):
+        assert run.token_ids == lab.generate(job.prompt, PAGED, job.sampling).token_ids
+        assert run.finished
+        gaps = {
+            round(entry.t_ms - entry.event.t_ms, 6) for s in steps for entry in s.entries if entry.event in run.events
+        }
+        assert len(gaps) == 1  # one clock, and where on it the run began
+    assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
+
+
+def test_one_arrives_every_so_many_steps(lab):
+    steps = list(arrivals(lab, jobs(20, 20, 20), PAGED, every=5))
+    came = [i for i, step in enumerate(steps) for entry in step.entries if isinstance(entry.event, RunStarted)]
+    assert came == [0, 5, 10]
+    for step in steps:  # a step of the pool is one of each of its sequences
+        timed = [entry.event for entry in step.entries if isinstance(entry.event, StepTimed)]
+        assert len(timed) == timed[0].batch_sequences
+
+
+def test_while_nobody_is_there_no_step_is_told_of(lab):
+    steps = list(arrivals(lab, jobs(2, 2), PAGED, every=50))
+    assert len(steps) == 4
+    assert all(step.entries for step in steps)
+
+
+def test_the_seats_and_the_pool_are_those_asked_for(lab):
+    config = EngineConfig(paged=True, block_size=4, num_blocks=24)
+    heard = [e.event for step in arrivals(lab, jobs(*[40] * 4), config, max_num_seqs=3) for e in step.entries]
+    assert max(event.running for event in heard if isinstance(event, Admitted)) == 3
+    assert any(isinstance(event, Preempted) for event in heard)
+
+
+def test_it_ends_when_it_is_cancelled_and_tells_of_the_ends(lab):
+    cancelled, steps = threading.Event(), []
+    for step in arrivals(lab, jobs(*[200] * 5), PAGED, every=4, cancelled=cancelled):
+        steps.append(step)
+        if len(steps) == 6:
+            cancelled.set()
+    assert len(steps) == 7
+    assert steps[-1].last
+    ends = [entry.event.reason for entry in steps[-1].entries if isinstance(entry.event, Finished)]
+    assert ends == ["cancelled"] * 2  # the others had not come
+
+
+def test_what_can_never_fit_is_refused_before_anything_begins(lab):
+    config = EngineConfig(paged=True, block_size=4, num_blocks=10)
+    with pytest.raises(PromptError):
+        next(arrivals(lab, jobs(5, 100), config))
+
+
+def test_a_crowd_has_different_prompts_and_the_lengths_of_its_mix():
+    equal = crowd(60, "equal", 40, temperature=0.5, seed=3)
+    assert len({job.prompt for job in equal}) == 60
+    assert {job.sampling.max_tokens for job in equal} == {40}
+    assert [job.sampling.seed for job in equal[:3]] == [3, 4, 5]
+    tailed = [job.sampling.max_tokens for job in crowd(60, "tailed", 40, temperature=0.5, seed=3)]
+    assert len(set(tailed)) > 20
+    assert max(tailed) <= 160
+    paragraph = crowd(3, "paragraph", 40, temperature=0.5, seed=3, beginning="All of them.")
+    assert all(job.sampling.stop == ("\n",) and not job.sampling.ignore_eos for job in paragraph)
+    assert all(job.prompt.startswith("All of them.\n") for job in paragraph)
