@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.trace.events import Committed, Event
-from visualize.frames import Reducer
-from visualize.readouts import Before
+from lab.trace.events import Event
+from visualize.frames import Frame
 from visualize.settings import Settings
 from visualize.transcript import line
 
@@ -67,16 +67,17 @@ class Line:
                 self._changed.notify_all()
 
 
-class LiveRun:
-    """One run under way. ``events`` only grows; ``done`` is set after the last one."""
+class Live(ABC):
+    """Something decoded in a thread of its own, when its turn comes. ``events`` only grows; ``done`` is set after the
+    last one."""
 
-    def __init__(self, line: Line, load: Callable[[str], Streams], settings: Settings) -> None:
+    def __init__(self, line: Line, load: Callable[[str], Any]) -> None:
         self.id = uuid.uuid4().hex
-        self.events: list[Event] = []
+        self.events: list[Any] = []
         self.problem = ""
         self.done = threading.Event()
         self.cancelled = threading.Event()
-        self._line, self._load, self._settings = line, load, settings
+        self._line, self._load = line, load
         self._loading = False
         threading.Thread(target=self._work, name="decode-lab-run", daemon=True).start()
 
@@ -87,11 +88,23 @@ class LiveRun:
         ahead = self._line.ahead(self)
         return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
 
+    def engine(self, pair: str) -> Any:
+        """The engine of a model pair, loaded if it must be."""
+        self._loading = True
+        engine = self._load(pair)
+        self._loading = False
+        return engine
+
+    @abstractmethod
+    def _decode(self) -> Iterator[Any]:
+        """The events as they come. May raise; ends soon after ``cancelled`` is set."""
+
     def _work(self) -> None:
         try:
             with self._line.turn(self, self.cancelled):
                 if not self.cancelled.is_set():
-                    self._decode()
+                    for event in self._decode():
+                        self.events.append(event)
         except LabError as error:
             self.problem = str(error)
         except Exception as error:
@@ -100,19 +113,30 @@ class LiveRun:
         finally:
             self.done.set()
 
-    def _decode(self) -> None:
+
+class LiveRun(Live):
+    """One run under way: a prompt and its events."""
+
+    def __init__(self, line: Line, load: Callable[[str], Streams], settings: Settings) -> None:
+        self._settings = settings
+        super().__init__(line, load)
+
+    def _decode(self) -> Iterator[Event]:
         settings = self._settings
         settings.engine_config()  # a senseless combination is refused before any model is loaded
         sampling = settings.sampling()
-        self._loading = True
-        engine = self._load(settings.pair)
-        self._loading = False
+        engine: Streams = self.engine(settings.pair)
         config = settings.engine_config(num_blocks=_pool(engine, settings))
-        for event in engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled):
-            self.events.append(event)
+        yield from engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled)
 
 
-def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
+class Reduces(Protocol):
+    """What is needed of a reducer here."""
+
+    def feed(self, events: Iterable[Any]) -> list[Frame]: ...
+
+
+def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
     """The run's transcript (``visualize.transcript``) as it grows, to its end.
 
     Each string begins with the one before it. Gradio then sends only what was
@@ -120,7 +144,7 @@ def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
     """
     text = line({"run": run.id})
     yield text
-    reducer, seen, shown, wait = Reducer(before), 0, "", EAGER
+    seen, shown, wait = 0, "", EAGER
     over = False
     while not over:
         over = run.done.wait(wait)  # asked first: what is appended before ``done`` is then surely seen
@@ -130,7 +154,7 @@ def transcript(run: LiveRun, before: Before | None = None) -> Iterator[str]:
         if frames:
             text += "".join(map(line, frames))
             yield text
-            if any(isinstance(event, Committed) for event in events):
+            if any("tokens" in frame for frame in frames):
                 wait = TICK
         elif (status := run.status()) != shown:
             shown = status

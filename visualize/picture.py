@@ -11,19 +11,23 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.figures import CHARTS, apply, draw, start
+from visualize.figures import CHARTS, Columns, apply, draw, start
 from visualize.frames import Frame
 
 
 class Picture:
-    """What the stage shows. ``apply`` moves it on by one frame."""
+    """What the stage shows. ``apply`` moves it on by one frame.
 
-    def __init__(self) -> None:
+    Args:
+        columns: every chart's, before a run; None: those of the Lab's stage.
+    """
+
+    def __init__(self, columns: dict[str, Columns] | None = None) -> None:
         self.seq = -1
         self.head: dict[str, Any] = {}
         self.tokens: list[dict[str, Any]] = []
-        self.columns = start()
-        self.layout: dict[str, dict[str, Any]] = {name: {} for name in CHARTS}
+        self.columns = start() if columns is None else columns
+        self.layout: dict[str, dict[str, Any]] = {name: {} for name in self.columns}
         self.captions: dict[str, str] = {}
         self.readouts: dict[str, list[str]] = {}
         self.say = self.notice = self.compared = ""

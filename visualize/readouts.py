@@ -145,13 +145,17 @@ def rows(
             continue
         now = readout.read(metrics)
         was = readout.read(before.metrics) if before else Reading()
-        small = ""
-        if before and was.value != DASH:
-            small = f"was {was.value}"
-            if over and now.size and was.size:
-                small = f"×{now.size / was.size:.2g} of {was.value}"
-        shown[readout.key] = [now.value, now.unit, small]
+        shown[readout.key] = [now.value, now.unit, beside(now, was, over=over)]
     return shown
+
+
+def beside(now: Reading, was: Reading, *, over: bool) -> str:
+    """The run before in small, with the ratio to it once the run is over; empty where it has no such number."""
+    if was.value == DASH:
+        return ""
+    if over and now.size and was.size:
+        return f"×{now.size / was.size:.2g} of {was.value}"
+    return f"was {was.value}"
 
 
 _SWITCH = {True: "on", False: "off"}

@@ -13,6 +13,7 @@ import pytest
 from lab.config import PromptError
 from lab.trace.events import Finished
 from tests.visualize.scripted import ScriptedEngine
+from visualize.frames import Reducer
 from visualize.live import Line, LiveRun, transcript
 from visualize.picture import Picture
 from visualize.settings import Settings
@@ -27,7 +28,7 @@ def records(text: str) -> list[dict[str, Any]]:
 
 
 def test_a_transcript_only_grows_and_ends_with_the_whole_run() -> None:
-    texts = list(transcript(start(ScriptedEngine(0.01), max_tokens=60)))
+    texts = list(transcript(start(ScriptedEngine(0.01), max_tokens=60), Reducer()))
     assert len(texts) > 3
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
     shown = Picture()
@@ -39,14 +40,14 @@ def test_a_transcript_only_grows_and_ends_with_the_whole_run() -> None:
 
 
 def test_a_transcript_holds_no_tag() -> None:
-    *_, text = transcript(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3))
+    *_, text = transcript(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3), Reducer())
     assert "<" not in text
     assert records(text)[3]["tokens"][0]["text"] == "<script>x</script>"
 
 
 def test_a_run_can_be_stopped() -> None:
     run = start(ScriptedEngine(0.02), max_tokens=1000)
-    stream = transcript(run)
+    stream = transcript(run, Reducer())
     for text in stream:
         if '"tokens"' in text:
             break
@@ -67,7 +68,7 @@ def test_a_run_can_be_stopped() -> None:
     ],
 )
 def test_a_mistake_is_a_sentence(settings: dict[str, Any], sentence: str) -> None:
-    *_, text = transcript(start(ScriptedEngine(), **settings))
+    *_, text = transcript(start(ScriptedEngine(), **settings), Reducer())
     assert sentence in records(text)[-1]["problem"]
 
 
@@ -75,7 +76,7 @@ def test_a_load_that_fails_is_a_sentence() -> None:
     def fail(pair: str) -> ScriptedEngine:
         raise PromptError("No weights here.")
 
-    *_, text = transcript(LiveRun(Line(), fail, Settings()))
+    *_, text = transcript(LiveRun(Line(), fail, Settings()), Reducer())
     assert records(text)[-1]["problem"] == "No weights here."
 
 
@@ -85,7 +86,7 @@ def test_runs_take_turns_and_say_so() -> None:
     while not first.events:
         time.sleep(0.005)
     second = start(engine, line, max_tokens=3)
-    *_, text = transcript(second)
+    *_, text = transcript(second, Reducer())
     assert {"status": "Waiting: 1 run is before yours."} in records(text)
     assert first.done.is_set()
 
@@ -98,7 +99,7 @@ def test_whoever_stops_waiting_lets_the_next_one_pass() -> None:
     assert second.done.wait(1)
     assert not second.events
     assert not first.done.is_set()
-    *_, text = transcript(second)
+    *_, text = transcript(second, Reducer())
     assert records(text)[-1] == {"problem": "Stopped before it began."}
     first.cancelled.set()
     assert first.done.wait(1)

@@ -10,6 +10,7 @@ import gradio as gr
 
 from lab.trace.metrics import measure
 from visualize.assets import ABOUT, TITLE
+from visualize.frames import Reducer
 from visualize.live import Line, LiveRun, Streams, transcript
 from visualize.panels import controls, header, stage
 from visualize.readouts import Before
@@ -26,7 +27,7 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
         live = runs[request.session_hash] = LiveRun(line, load, controls.to_settings(values))
         shelf.put(request.session_hash, live.id, live.events)
         try:
-            for text in transcript(live, before):
+            for text in transcript(live, Reducer(before)):
                 yield text, gr.skip()
             if live.events:
                 yield text, Before(live.events[0].config, measure(live.events))

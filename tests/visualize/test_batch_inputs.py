@@ -1,0 +1,96 @@
+"""What the Pool page asks: its presets, its link, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.config import ConfigError, EngineConfig
+from visualize.batch.inputs import (
+    BOUNDS,
+    CHOICES,
+    DEFAULTS,
+    LABELS,
+    NAMES,
+    PRESETS,
+    SYSTEM,
+    Inputs,
+    from_link,
+    preset_of,
+    to_inputs,
+)
+
+
+def test_every_preset_is_one_that_can_be_run_and_is_told_apart() -> None:
+    for key, preset in PRESETS.items():
+        assert preset_of(preset.inputs) == key
+        preset.inputs.config()
+        assert len(preset.inputs.jobs()) == preset.inputs.sequences
+    assert preset_of(Inputs(sequences=3)) is None
+    assert set(LABELS) == set(NAMES)
+
+
+def test_inputs_become_the_engine_s_settings_and_jobs() -> None:
+    inputs = Inputs(
+        paged=False, prefix_caching=False, kv_format="int8", speculation="ngram", block_size=8, pool_blocks=99, seed=5
+    )
+    assert inputs.config() == EngineConfig(kv_dtype="int8", speculative="ngram", block_size=8, num_blocks=99)
+    jobs = inputs.jobs()
+    assert all(job.prompt.startswith(SYSTEM) for job in jobs)
+    assert [job.sampling.seed for job in jobs[:2]] == [5, 6]
+    assert not any(SYSTEM in job.prompt for job in replace(inputs, shared=False).jobs())
+    assert not any(job.prompt.startswith("\n") for job in replace(inputs, system="  ").jobs())
+
+
+@given(st.data())
+def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+    given: dict[str, Any] = {"system": data.draw(st.text(max_size=50))}
+    given |= {name: data.draw(st.sampled_from(list(choices))) for name, choices in CHOICES.items()}
+    given |= {name: data.draw(st.booleans()) for name in ("shared", "paged", "prefix_caching")}
+    given["prefix_caching"] &= given["paged"]
+    for name, (low, high) in BOUNDS.items():
+        whole = isinstance(DEFAULTS[name], int)
+        given[name] = data.draw(st.integers(int(low), int(high)) if whole else st.floats(low, high))
+    assert given.keys() == set(NAMES)
+    query = {name: str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
+    assert from_link(query) == (Inputs(**given), [])
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ({"sequences": "33"}, "sequences was left out: it is a whole number from 1 to 32"),
+        ({"lengths": "<b>"}, "lengths was left out: it is one of equal, tailed, paragraph"),
+        ({"speculation": "synthetic"}, "speculation was left out"),
+        ({"paged": "0", "prefix_caching": "1"}, "needs paged blocks"),
+        ({"system": "x" * 5000}, "more than 4,000 characters"),
+        ({"temperature": "nan"}, "temperature was left out"),
+    ],
+)
+def test_what_a_link_may_not_say_is_named(query: dict[str, str], says: str) -> None:
+    inputs, [notice] = from_link(query)
+    assert says in notice
+    inputs.config()
+
+
+def test_without_paged_blocks_prefix_caching_is_off_and_nobody_is_told() -> None:
+    assert from_link({"paged": "0"}) == (Inputs(paged=False, prefix_caching=False), [])
+
+
+def test_numbers_come_as_a_browser_sends_them() -> None:
+    values = [None if name == "seed" else float(v) if type(v) is int else v for name, v in DEFAULTS.items()]
+    assert to_inputs(tuple(values)) == Inputs()
+    assert isinstance(to_inputs(tuple(values)).sequences, int)
+
+
+@pytest.mark.parametrize("value", [0, 33, 2.5e9, math.nan, math.inf, "many"])
+def test_a_number_out_of_bounds_is_a_sentence(value: Any) -> None:
+    with pytest.raises(ConfigError, match="Sequences: a number from 1 to 32"):
+        Inputs(sequences=value).config()
+    with pytest.raises(ConfigError, match="needs paged|Set paged=True"):
+        Inputs(paged=False).config()

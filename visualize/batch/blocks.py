@@ -1,0 +1,144 @@
+"""The pool as the events of all its sequences tell it: who has which block, and how full it is."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from lab.kv.blocks import Occupancy
+from lab.trace.events import (
+    Admitted,
+    BlockAllocated,
+    BlockCopied,
+    BlockEvicted,
+    BlockFreed,
+    BlockShared,
+    CacheDropped,
+    Event,
+    FellBack,
+    Preempted,
+    StepTimed,
+)
+from visualize.batch.rows import Rows
+from visualize.figures.base import Columns, Patch
+
+Mark = Literal["", "found", "preempted", "evicted"]
+"""What has just become of a block: found by its prefix; given back by a sequence that was preempted; its prefix
+forgotten."""
+
+FREE = {"state": "free", "owners": [], "fill": 0, "mark": ""}
+"""A block's row on the page: its state, the numbers of its sequences, how many slots hold wanted tokens, its mark."""
+
+
+class Blocks:
+    """All blocks of a pool. ``owners``: of each live block its sequences, and which entry of their table it is."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self.owners: dict[int, dict[int, int]] = {}
+        self.cached: set[int] = set()
+        self.tables: dict[int, dict[int, int]] = {}
+        self._kept: dict[int, int] = {}  # tokens, by sequence
+        self._fill: dict[int, int] = {}
+        self._marks: dict[int, Mark] = {}
+        self._giving_up: set[int] = set()
+        self._elsewhere: set[int] = set()
+        self._changed: set[int] = set()
+        self._rows = Rows(dict.fromkeys(range(num_blocks), FREE))
+
+    def take(self, owner: int, event: Event) -> None:
+        """Change the blocks as an event of sequence ``owner`` says."""
+        if owner in self._elsewhere:
+            return
+        match event:
+            case Admitted():
+                self._giving_up.discard(owner)
+                self._kept[owner] = event.cached_tokens
+            case BlockAllocated() | BlockShared() | BlockCopied():
+                self._add(owner, event.block, event.index)
+                if isinstance(event, BlockShared):
+                    self._marks[event.block] = "found"
+            case BlockEvicted():
+                self.cached.discard(event.block)
+                self._marks[event.block] = "evicted"
+                self._changed.add(event.block)
+            case BlockFreed():
+                self._remove(owner, event)
+            case Preempted():
+                self._giving_up.add(owner)
+            case StepTimed():
+                self._keep(owner, event.kv_tokens)
+            case CacheDropped():
+                self._changed |= self.cached
+                self.cached.clear()
+            case FellBack(part="kv_format"):
+                self._elsewhere.add(owner)  # another pool has it now
+
+    def occupancy(self) -> Occupancy:
+        live, cached = len(self.owners), len(self.cached)
+        return Occupancy(self.num_blocks - live - cached, cached, live)
+
+    def held(self, owner: int) -> int:
+        """Blocks in a sequence's table."""
+        return len(self.tables.get(owner, ()))
+
+    def used(self) -> float | None:
+        """The share of the live blocks' slots that hold wanted tokens; None without a live block."""
+        return sum(self._fill.values()) / (len(self._fill) * self.block_size) if self._fill else None
+
+    def patches(self) -> list[Patch]:
+        """What differs from what was last told. Marks last until the next time."""
+        patches = []
+        for block in sorted(self._changed | self._marks.keys()):
+            patches += self._rows.patches(block, self._row(block))
+        self._changed, self._marks = set(self._marks), {}
+        return patches
+
+    def columns(self) -> Columns:
+        """Every block free."""
+        return [{name: [value] * self.num_blocks for name, value in FREE.items()}]
+
+    # -- one block ---------------------------------------------------------------------------
+
+    def _add(self, owner: int, block: int, index: int) -> None:
+        self.cached.discard(block)
+        self.owners.setdefault(block, {})[owner] = index
+        self.tables.setdefault(owner, {})[index] = block
+        self._level(block)
+
+    def _remove(self, owner: int, event: BlockFreed) -> None:
+        block = event.block
+        del self.owners[block][owner], self.tables[owner][event.index]
+        if not self.owners[block]:
+            del self.owners[block], self._fill[block]
+            if event.cached:
+                self.cached.add(block)
+        else:
+            self._level(block)
+        if owner in self._giving_up:
+            self._marks[block] = "preempted"
+        self._changed.add(block)
+
+    def _keep(self, owner: int, tokens: int) -> None:
+        """``tokens`` of a sequence are kept: the blocks between its old and its new end are filled anew."""
+        table, size = self.tables.get(owner, {}), self.block_size
+        before, self._kept[owner] = self._kept.get(owner, 0), tokens
+        for index in range(min(before, tokens) // size, max(before, tokens) // size + 1):
+            if index in table:
+                self._level(table[index])
+
+    def _level(self, block: int) -> None:
+        """A shared block is as full as it is for the one who wants most of it."""
+        size = self.block_size
+        self._fill[block] = max(
+            min(size, max(0, self._kept.get(owner, 0) - index * size)) for owner, index in self.owners[block].items()
+        )
+        self._changed.add(block)
+
+    def _row(self, block: int) -> dict[str, Any]:
+        owners = list(self.owners.get(block, ()))
+        return {
+            "state": "live" if owners else "cached" if block in self.cached else "free",
+            "owners": owners,
+            "fill": self._fill.get(block, 0),
+            "mark": self._marks.get(block, ""),
+        }

@@ -1,0 +1,138 @@
+"""Steps of many sequences reduced to frames, as ``visualize.frames`` does it with the events of one.
+
+One frame a step of the engine and one for the end, in order, numbered by ``seq``; a frame says only what changed.
+``visualize.picture`` and the page's script apply both kinds alike. Of a frame's fields these mean something of their
+own here:
+
+    head       first frame only: models and configuration, sequences ``expected``, slots of a block
+    tokens     [{owner, text}], what the step committed
+    charts     patches of the tables ``pool`` (a row a block: ``batch.blocks``) and ``sequences`` (a row a sequence:
+               ``batch.sequences``), and of the charts against time (``figures.batch``)
+    captions   of the pool, the queue, the batch, and of those that are done
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from lab.bench.arrivals import Step
+from lab.trace.events import BlockStored, Committed, RunStarted
+from visualize.batch import narrate
+from visualize.batch.blocks import Blocks
+from visualize.batch.readouts import Readings, Tally, rows
+from visualize.batch.sequences import Sequences
+from visualize.figures import batch as figures
+from visualize.frames import Frame
+from visualize.text import visible
+
+SMOOTH = 8
+"""Steps over which tokens a second are averaged."""
+
+
+class BatchReducer:
+    """Turns the steps of one run, fed in order and in any portions, into frames.
+
+    Args:
+        expected: sequences that will come.
+        before: the readings of the run to compare with.
+    """
+
+    def __init__(self, expected: int, before: Readings | None = None) -> None:
+        self._before = before
+        self._expected = expected
+        self._tally = Tally(expected)
+        self._sequences = Sequences()
+        self._blocks: Blocks | None = None
+        self._seq = 0
+        self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH)  # tokens, and the ms at which they were there
+        self._top_speed = 0.0
+        self._told: dict[str, dict[str, Any]] = {"captions": {}, "readouts": {}, "layout": {}}
+
+    def feed(self, steps: Iterable[Step]) -> list[Frame]:
+        """The frames of these steps."""
+        frames = []
+        for step in steps:
+            if step.entries:
+                frames.append(self._step(step))
+            if step.last and self._blocks:
+                frames.append(self._end())
+        return frames
+
+    @property
+    def readings(self) -> Readings:
+        """The numbers so far, for the run after this one."""
+        return self._tally.readings()
+
+    def _step(self, step: Step) -> Frame:
+        before_ms = self._tally.now_ms
+        head = {} if self._blocks else self._head(step)
+        tokens = []
+        for entry in step.entries:
+            owner, event = entry.owner, entry.event
+            self._tally.take(entry)
+            if isinstance(event, BlockStored):
+                continue
+            self._blocks.take(owner, event)
+            self._sequences.take(owner, event)
+            if isinstance(event, Committed):
+                tokens += [{"owner": owner, "text": visible(event.text)}] if event.text else []
+        for owner in self._sequences.changed():
+            self._sequences.holds(owner, self._blocks.held(owner))
+        self._tally.step(self._blocks.used())
+        made = sum(len(entry.event.token_ids) for entry in step.entries if isinstance(entry.event, Committed))
+        sentence, rare = narrate.said(step.entries, self._tally.tokens)
+        charts, layout = self._drawn(made, before_ms)
+        return self._frame(
+            {**head, "tokens": tokens, "charts": charts, "say": sentence, "linger": rare}, layout, self._seq
+        )
+
+    def _end(self) -> Frame:
+        sentence = narrate.over(self._tally.tokens, self._tally.ms)
+        charts = {"pool": self._blocks.patches()}  # marks are gone
+        return self._frame({"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}}, {}, -1)
+
+    def _frame(self, changes: dict[str, Any], layout: dict[str, Any], step: int) -> Frame:
+        frame = {"seq": self._seq, "t_ms": round(self._tally.now_ms, 3), "step": step}
+        self._seq += 1
+        changes["charts"] = {name: patches for name, patches in changes["charts"].items() if patches}
+        over = "finished" in changes
+        shown = rows(self._tally.readings(), self._before, over=over)
+        for part, values in (("captions", self._captions()), ("readouts", shown), ("layout", layout)):
+            told = self._told[part]
+            changes[part] = {name: value for name, value in values.items() if told.get(name) != value}
+            told |= values
+        return frame | {name: value for name, value in changes.items() if value}
+
+    def _head(self, step: Step) -> dict[str, Any]:
+        run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
+        self._blocks = Blocks(run.num_blocks, run.config["block_size"])
+        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
+        head = {**about, "expected": self._expected, "block_size": run.config["block_size"], "recorded": False}
+        return {"head": head, "columns": {"pool": self._blocks.columns(), "sequences": self._sequences.columns()}}
+
+    def _drawn(self, made: int, before_ms: float) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self._pace:
+            self._pace.append((0, before_ms))
+        self._pace.append((made, self._tally.now_ms))
+        passed = self._tally.now_ms - self._pace[0][1]
+        speed = 1000 * sum(tokens for tokens, _ in list(self._pace)[1:]) / passed if passed > 0 else 0.0
+        self._top_speed = max(self._top_speed, speed)
+        seconds, counts, occupancy = self._tally.ms / 1000, self._sequences.counts(), self._blocks.occupancy()
+        charts = {"pool": self._blocks.patches(), "sequences": self._sequences.patches()}
+        charts |= figures.points(seconds, occupancy, counts["running"], counts["waiting"], speed)
+        return charts, figures.layout(seconds, self._blocks.num_blocks, self._expected, self._top_speed)
+
+    def _captions(self) -> dict[str, str]:
+        counts, (free, cached, live) = self._sequences.counts(), self._blocks.occupancy()
+        used = self._blocks.used()
+        done = sum(counts[state] for state in ("finished", "cancelled", "failed"))
+        return {
+            "pool": f"{live} live"
+            + (f", {used:.0%} full" if used is not None else "")
+            + f" · {cached} cached · {free} free",
+            "waiting": f"{counts['waiting']}",
+            "running": f"{counts['running']}",
+            "done": f"{done} of {self._expected}",
+        }

@@ -1,0 +1,186 @@
+"""What the Pool page asks: who comes and when, the pool they share, and the link for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from lab.bench.workload import Job, crowd
+from lab.config import ConfigError, EngineConfig
+from visualize.link import Link
+from visualize.settings import MAX_PROMPT
+from visualize.vocabulary import DRAFTERS, KV_FORMATS
+
+CHOICES: dict[str, dict[Any, str]] = {
+    "lengths": {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "A paragraph"},
+    "block_size": {size: str(size) for size in (4, 8, 16, 32)},
+    "kv_format": KV_FORMATS,
+    "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
+}
+"""The values of an input that is one of a few, and how the page calls each."""
+BOUNDS: dict[str, tuple[float, float]] = {
+    "sequences": (1, 32),
+    "every": (0, 32),
+    "tokens": (8, 256),
+    "pool_blocks": (8, 1024),
+    "max_num_seqs": (1, 32),
+    "temperature": (0, 2),
+    "seed": (0, 2**31 - 1),
+}
+LABELS = {
+    "sequences": "Sequences",
+    "every": "One arrives every … steps",
+    "lengths": "Output lengths",
+    "tokens": "Tokens",
+    "shared": "Shared system prompt",
+    "system": "System prompt",
+    "paged": "Paged blocks",
+    "prefix_caching": "Prefix caching",
+    "block_size": "Block size",
+    "pool_blocks": "Blocks in the pool",
+    "max_num_seqs": "Most at once",
+    "kv_format": "KV format",
+    "speculation": "Speculation",
+    "temperature": "Temperature",
+    "seed": "Seed",
+}
+SYSTEM = (
+    "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door and the "
+    "children would not go to bed. In each of them somebody poor and kind sets out into the world, is helped by those "
+    "whom nobody else would help, and comes home rich and happy; for so, she said, it ought to be, and so it was in "
+    "the old days. She told them slowly, and always in the same words, and this is one of them."
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The page's controls, with the values they start with.
+
+    ``every``: steps between two arrivals; 0: all at once. ``lengths``, ``tokens``: see ``lab.bench.workload.crowd``.
+    ``shared``: every prompt begins with ``system``. Sequences' seeds count up from ``seed``.
+    """
+
+    sequences: int = 30
+    every: int = 2
+    lengths: str = "tailed"
+    tokens: int = 32
+    shared: bool = True
+    system: str = SYSTEM
+    paged: bool = True
+    prefix_caching: bool = True
+    block_size: int = 16
+    pool_blocks: int = 192
+    max_num_seqs: int = 16
+    kv_format: str = "auto"
+    speculation: str = "off"
+    temperature: float = 0.8
+    seed: int = 7
+
+    def config(self) -> EngineConfig:
+        """Raises ConfigError, with a sentence, where an input makes no sense."""
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"{LABELS[name]}: a number from {low:g} to {high:,.10g}, not {value!r}.")
+        return EngineConfig(
+            kv_dtype=self.kv_format,
+            paged=self.paged,
+            block_size=self.block_size,
+            num_blocks=self.pool_blocks,
+            enable_prefix_caching=self.prefix_caching,
+            speculative=self.speculation,
+        )
+
+    def jobs(self) -> list[Job]:
+        beginning = self.system.strip() if self.shared else ""
+        return crowd(
+            self.sequences,
+            self.lengths,
+            self.tokens,
+            temperature=self.temperature,
+            seed=self.seed,
+            beginning=beginning,
+        )
+
+
+class Preset(NamedTuple):
+    """A thing to see: what it is called, what to look for, and the inputs that show it."""
+
+    label: str
+    about: str
+    inputs: Inputs
+
+
+PRESETS = {
+    "users": Preset(
+        "Thirty users, one system prompt",
+        "The first computes it, the others find its blocks. Then without prefix caching.",
+        Inputs(),
+    ),
+    "fits": Preset(
+        "Contiguous against paged: who fits?",
+        "Contiguous sets the longest paragraph aside for each. Then with paged blocks.",
+        Inputs(
+            sequences=24,
+            every=0,
+            lengths="paragraph",
+            tokens=192,
+            shared=False,
+            paged=False,
+            prefix_caching=False,
+            pool_blocks=64,
+            max_num_seqs=24,
+        ),
+    ),
+    "dry": Preset(
+        "Too small a pool: preemption",
+        "All begin, then the blocks run out: the newest gives its own back and is computed again.",
+        Inputs(
+            sequences=12,
+            every=0,
+            lengths="equal",
+            tokens=96,
+            shared=False,
+            prefix_caching=False,
+            pool_blocks=40,
+            max_num_seqs=12,
+        ),
+    ),
+    "forgets": Preset(
+        "Evicted: a cache that forgets",
+        "What the finished leave stays cached until a block is needed: the least recently used goes first.",
+        Inputs(sequences=20, every=8, lengths="equal", tokens=48, pool_blocks=32, max_num_seqs=4),
+    ),
+}
+NAMES = tuple(field.name for field in fields(Inputs))
+DEFAULTS = {field.name: field.default for field in fields(Inputs)}
+LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"system": MAX_PROMPT})
+
+
+def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+    """The inputs a link asks for, and a sentence for each value that was left out."""
+    settings, notices = LINK.read(query)
+    inputs = Inputs(**settings)
+    if inputs.prefix_caching and not inputs.paged:
+        if "prefix_caching" in settings:
+            notices.append("The link's prefix caching was left out: it needs paged blocks, only those can be shared.")
+        inputs = replace(inputs, prefix_caching=False)
+    return inputs, notices
+
+
+def to_inputs(values: tuple[Any, ...]) -> Inputs:
+    """What the controls say. A whole number may come as a float; an emptied one is its default."""
+    given = dict(zip(NAMES, values, strict=True))
+    for name, value in given.items():
+        if value is None:
+            given[name] = DEFAULTS[name]
+        elif isinstance(value, float) and math.isfinite(value) and value == int(value):
+            given[name] = int(value)
+    return Inputs(**given)
+
+
+def preset_of(inputs: Inputs) -> str | None:
+    """The preset that says just this."""
+    return next((key for key, preset in PRESETS.items() if preset.inputs == inputs), None)

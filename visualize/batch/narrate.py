@@ -1,0 +1,145 @@
+"""What a step of many sequences did, in one or two sentences: the rarest first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.trace.events import (
+    Admitted,
+    BlockEvicted,
+    BlockFreed,
+    Committed,
+    FellBack,
+    Finished,
+    Preempted,
+    RunStarted,
+    StepTimed,
+)
+from lab.trace.recorder import Entry
+from visualize.text import visible
+
+Said = tuple[str, bool]
+"""What is said, and whether it is rare enough to be left standing for a moment."""
+
+
+def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
+    """``tokens`` that each sequence has written so far."""
+    told = [sentence for tell in (_failed, _fell_back, _preempted, _evicted) if (sentence := tell(entries))]
+    rare = bool(told)
+    told += [sentence for sentence in (_ended(entries, tokens), _admitted(entries)) if sentence]
+    return " ".join(told[:2]) or _arrived(entries) or _passed(entries), rare
+
+
+def over(tokens: dict[int, int], ms: float) -> str:
+    """The end of it all."""
+    total = sum(tokens.values())
+    rate = f": {1000 * total / ms:,.0f} a second" if ms > 0 else ""
+    return f"Over: {_count(len(tokens), 'sequence')}, {_count(total, 'token')} in {ms / 1000:.2f} s{rate}."
+
+
+def _failed(entries: Sequence[Entry]) -> str:
+    failed = {entry.owner: entry.event for entry in entries if _is_error(entry)}
+    if not failed:
+        return ""
+    return f"{_names(failed)} broke off. {visible(next(iter(failed.values())).message)}"
+
+
+def _fell_back(entries: Sequence[Entry]) -> str:
+    fell = {entry.owner: entry.event for entry in entries if isinstance(entry.event, FellBack)}
+    if not fell:
+        return ""
+    event = next(iter(fell.values()))
+    lost = event.part.replace("_", " ").replace("kv", "KV")
+    return (
+        f"{_names(fell)} {_goes(fell)} on without {'their' if len(fell) > 1 else 'its'} {lost}. {visible(event.reason)}"
+    )
+
+
+def _preempted(entries: Sequence[Entry]) -> str:
+    who = _owners(entries, Preempted)
+    if not who:
+        return ""
+    several = len(who) > 1
+    freed: set[int] = set()
+    for entry in entries:
+        if entry.owner in who and isinstance(entry.event, BlockFreed):
+            freed.add(entry.event.block)
+    were, their = ("were", "their") if several else ("was", "its")
+    they = "they wait" if several else "it waits"
+    return f"{_names(who)} {were} preempted: {their} {_count(len(freed), 'block')} went back; {they} at the front."
+
+
+def _evicted(entries: Sequence[Entry]) -> str:
+    evicted = [entry.owner for entry in entries if isinstance(entry.event, BlockEvicted)]
+    if not evicted:
+        return ""
+    was, who = "was" if len(evicted) == 1 else "were", _names(dict.fromkeys(evicted), False)
+    return f"{_count(len(evicted), 'cached block')} {was} evicted to make room for {who}."
+
+
+def _ended(entries: Sequence[Entry], tokens: dict[int, int]) -> str:
+    ended = [e for e in entries if isinstance(e.event, Finished) and not _is_error(e)]
+    if not ended:
+        return ""
+    who = dict.fromkeys(entry.owner for entry in ended)
+    if any(entry.event.reason == "cancelled" for entry in ended):
+        return f"You stopped {_names(who, False)}."
+    if len(ended) > 1:
+        return f"{_names(who)} finished."
+    cached = sum(isinstance(e.event, BlockFreed) and e.event.cached for e in entries if e.owner == ended[0].owner)
+    left = f" and left {_count(cached, 'block')} cached" if cached else ""
+    return f"{_names(who)} finished with {_count(tokens[ended[0].owner], 'token')}{left}."
+
+
+def _admitted(entries: Sequence[Entry]) -> str:
+    joined = {entry.owner: entry.event for entry in entries if isinstance(entry.event, Admitted)}
+    if not joined:
+        return ""
+    found = sum(event.cached_tokens for event in joined.values())
+    was = "was" if len(joined) == 1 else "were"
+    hit = f": {_count(found, 'token')} found in the cache, not computed" if found else ""
+    return f"{_names(joined)} {was} admitted{hit}."
+
+
+def _arrived(entries: Sequence[Entry]) -> str:
+    who = _owners(entries, RunStarted)
+    return (
+        f"{_names(who)} arrived, and {'wait' if len(who) > 1 else 'waits'}. {_passed(entries)}".strip() if who else ""
+    )
+
+
+def _passed(entries: Sequence[Entry]) -> str:
+    timed = next((entry.event for entry in entries if isinstance(entry.event, StepTimed)), None)
+    if timed is None:
+        return ""
+    made = sum(len(entry.event.token_ids) for entry in entries if isinstance(entry.event, Committed))
+    return (
+        f"One pass of the target for {_count(timed.batch_sequences, 'sequence')}: it read "
+        f"{_count(timed.batch_tokens, 'token')} and gave {made}, in {timed.total_ms:.1f} ms."
+    )
+
+
+def _owners(entries: Sequence[Entry], kind: type) -> dict[int, None]:
+    return dict.fromkeys(entry.owner for entry in entries if isinstance(entry.event, kind))
+
+
+def _is_error(entry: Entry) -> bool:
+    return isinstance(entry.event, Finished) and entry.event.reason == "error"
+
+
+def _names(owners: dict[int, object], capital: bool = True) -> str:
+    """Sequences by number, the first three of them."""
+    numbers = [str(owner) for owner in owners]
+    word = "sequence" if len(numbers) == 1 else "sequences"
+    word = word.capitalize() if capital else word
+    if len(numbers) > 4:
+        return f"{word} {', '.join(numbers[:3])} and {len(numbers) - 3} more"
+    return f"{word} {' and '.join(filter(None, [', '.join(numbers[:-1]), numbers[-1]]))}"
+
+
+def _goes(owners: dict[int, object]) -> str:
+    return "goes" if len(owners) == 1 else "go"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

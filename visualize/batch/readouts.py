@@ -1,0 +1,105 @@
+"""The numbers of many sequences: few, each with its unit and a sentence that says what it is."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
+from lab.trace.recorder import Entry
+from visualize.readouts import DASH, Reading, beside
+
+Readings = dict[str, Reading]
+ABOUT = {
+    "speed": ("speed", "Tokens a second of all sequences together, from the first arrival on."),
+    "first": ("first token p50 / max", "TTFT: from a sequence's arrival to its first token, waiting included."),
+    "most": ("most at once", "Most sequences that ran together."),
+    "finished": ("finished", "Sequences that are done, of all that come."),
+    "vain": (
+        "held in vain",
+        "Slots of live blocks that hold no wanted token: mean over the steps. Contiguous sets them aside in advance.",
+    ),
+    "found": ("from cache", "Tokens that were found by their prefix and did not have to be computed."),
+    "preempted": ("preemptions", "How often a sequence gave all its blocks back because the pool ran dry."),
+    "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
+}
+"""Each with its label and what it is."""
+
+
+def labels() -> list[dict[str, object]]:
+    """For the page to lay out before any number comes."""
+    return [{"key": key, "label": label, "about": about, "always": True} for key, (label, about) in ABOUT.items()]
+
+
+@dataclass
+class Tally:
+    """Counts as the events come. ``tokens`` by sequence; times in milliseconds."""
+
+    expected: int
+    tokens: dict[int, int] = field(default_factory=dict)
+    most: int = 0
+    finished: int = 0
+    found: int = 0
+    preempted: int = 0
+    evicted: int = 0
+    began_ms: float | None = None
+    now_ms: float = 0.0
+    _came: dict[int, float] = field(default_factory=dict)
+    _first: list[float] = field(default_factory=list)
+    _vain: list[float] = field(default_factory=list)
+
+    def take(self, entry: Entry) -> None:
+        self.now_ms = entry.t_ms
+        self.began_ms = entry.t_ms if self.began_ms is None else self.began_ms
+        match entry.event:
+            case RunStarted():
+                self.tokens[entry.owner], self._came[entry.owner] = 0, entry.t_ms
+            case Admitted():
+                self.most = max(self.most, entry.event.running)
+                self.found += entry.event.cached_tokens
+            case Committed():
+                if not self.tokens[entry.owner]:
+                    self._first.append(entry.t_ms - self._came[entry.owner])
+                self.tokens[entry.owner] += len(entry.event.token_ids)
+            case Preempted():
+                self.preempted += 1
+            case BlockEvicted():
+                self.evicted += 1
+            case Finished():
+                self.finished += 1
+
+    def step(self, used: float | None) -> None:
+        """A step is over, in which a share ``used`` of the live blocks' slots held wanted tokens."""
+        if used is not None:
+            self._vain.append(1 - used)
+
+    @property
+    def ms(self) -> float:
+        """Since the first arrival."""
+        return self.now_ms - (self.began_ms or 0.0)
+
+    def readings(self) -> Readings:
+        total = sum(self.tokens.values())
+        speed = 1000 * total / self.ms if total and self.ms > 0 else None
+        first = statistics.median(self._first) if self._first else None
+        vain = statistics.fmean(self._vain) if self._vain else None
+        return {
+            "speed": Reading() if speed is None else Reading(f"{speed:,.0f}", "tok/s", speed),
+            "first": Reading() if first is None else Reading(f"{first:.0f} / {max(self._first):.0f}", "ms", first),
+            "most": Reading(f"{self.most}", "", self.most),
+            "finished": Reading(f"{self.finished} / {self.expected}"),
+            "vain": Reading() if vain is None else Reading(f"{100 * vain:.0f}", "%", vain),
+            "found": Reading(f"{self.found:,}", "tok", self.found),
+            "preempted": Reading(f"{self.preempted}", "", self.preempted),
+            "evicted": Reading(f"{self.evicted}", "", self.evicted),
+        }
+
+
+def rows(now: Readings, before: Mapping[str, Reading] | None, *, over: bool) -> dict[str, list[str]]:
+    """Per readout: value, unit, and the run before in small."""
+    was = before or {}
+    return {
+        key: [reading.value, reading.unit, beside(reading, was.get(key, Reading(DASH)), over=over)]
+        for key, reading in now.items()
+    }

@@ -1,0 +1,93 @@
+"""The sequences of a batch: who waits, who runs, and how far each has come.
+
+The queue is in the order of arrival, always: the newest are preempted first and go back to the front, where they are
+older than all who wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from lab.trace.events import Admitted, CacheDropped, Committed, Event, Finished, Preempted, RunStarted
+from visualize.batch.rows import Rows
+from visualize.figures.base import Columns, Patch
+from visualize.text import visible
+
+State = Literal["waiting", "running", "finished", "cancelled", "failed"]
+TAIL = 60
+"""Characters of a prompt that are shown: its end, for that is its own."""
+
+
+@dataclass
+class Seen:
+    """A sequence's row on the page.
+
+    ``tokens`` of at most ``wanted`` have been written. ``blocks`` are in its table. ``found`` tokens did not have to be
+    computed when it was last admitted. ``preempted``: how often.
+    """
+
+    number: int
+    prompt: str
+    wanted: int
+    state: State = "waiting"
+    tokens: int = 0
+    blocks: int = 0
+    found: int = 0
+    preempted: int = 0
+
+
+class Sequences:
+    """All that have arrived, by number."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, Seen] = {}
+        self._rows = Rows()
+        self._places: dict[int, int] = {}
+        self._changed: dict[int, None] = {}
+
+    def take(self, owner: int, event: Event) -> None:
+        """Change sequence ``owner`` as its event says."""
+        if isinstance(event, RunStarted):
+            self._places[owner] = len(self._places)
+            prompt = visible(event.prompt if len(event.prompt) <= TAIL else f"…{event.prompt[-TAIL:]}")
+            self.seen[owner] = Seen(owner, prompt, event.sampling["max_tokens"])
+        seen = self.seen[owner]
+        match event:
+            case Admitted():
+                seen.state, seen.found = "running", event.cached_tokens
+            case Preempted():
+                seen.state, seen.preempted = "waiting", seen.preempted + 1
+            case CacheDropped():
+                seen.state = "waiting"
+            case Committed():
+                seen.tokens += len(event.token_ids)
+            case Finished():
+                seen.state = {"cancelled": "cancelled", "error": "failed"}.get(event.reason, "finished")
+        self._changed[owner] = None
+
+    def holds(self, owner: int, blocks: int) -> None:
+        self.seen[owner].blocks = blocks
+
+    def counts(self) -> Counter[State]:
+        return Counter(seen.state for seen in self.seen.values())
+
+    def changed(self) -> list[int]:
+        """Those of whom there was something since the last ``patches``."""
+        return list(self._changed)
+
+    def patches(self) -> list[Patch]:
+        """What differs from what was last told."""
+        patches = [
+            patch
+            for owner in self._changed
+            for patch in self._rows.patches(self._places[owner], asdict(self.seen[owner]))
+        ]
+        self._changed = {}
+        return patches
+
+    @staticmethod
+    def columns() -> Columns:
+        """Nobody is there."""
+        return [{}]

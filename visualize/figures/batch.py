@@ -1,0 +1,120 @@
+"""Many sequences against time: the pool's blocks by state, who runs and who waits, and tokens a second.
+
+Time is that of the run, in seconds; a step is where it ended.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import plotly.graph_objects as go
+
+from lab.kv.blocks import Occupancy
+from visualize.figures.base import Columns, Patch, blank, look, nice_ceiling, shell
+from visualize.vocabulary import OWN, STATES
+
+STATES_OF_BLOCKS = ("live", "cached", "free")
+"""From the bottom upwards; the first fields are those of ``Occupancy``."""
+MARGIN = {"l": 44, "r": 12, "t": 6, "b": 24}
+
+
+def occupancy_figure(dark: bool = False) -> go.Figure:
+    """Blocks by state, stacked: together they are the pool."""
+    colours = look(dark)
+    looks: dict[str, dict[str, Any]] = {
+        "live": {"fillcolor": OWN, "line": {"width": 0}},
+        "cached": {
+            "fillcolor": "rgba(0,0,0,0)",
+            "fillpattern": {"shape": "/", "fgcolor": colours.muted, "size": 5, "solidity": 0.35},
+            "line": {"width": 1, "color": colours.muted},
+        },
+        "free": {"fillcolor": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint}},
+    }
+    return _over_time(
+        [
+            go.Scatter(
+                name=state,
+                mode="lines",
+                stackgroup="pool",
+                hovertemplate=f"%{{x:.2f}} s: %{{y}} {state}<extra></extra>",
+                **looks[state],
+            )
+            for state in STATES_OF_BLOCKS
+        ],
+        dark,
+    )
+
+
+def queue_figure(dark: bool = False) -> go.Figure:
+    """Sequences that run, and those that wait: a full line and a dotted one."""
+    state = STATES["accepted"]
+    colours = {"running": state.dark if dark else state.light, "waiting": look(dark).muted}
+    return _over_time(
+        [
+            go.Scatter(
+                name=name,
+                mode="lines",
+                line={"color": colour, "width": 2, "dash": "solid" if name == "running" else "dot", "shape": "hv"},
+                hovertemplate=f"%{{x:.2f}} s: %{{y}} {name}<extra></extra>",
+            )
+            for name, colour in colours.items()
+        ],
+        dark,
+    )
+
+
+def speed_figure(dark: bool = False) -> go.Figure:
+    """Tokens a second of all sequences together."""
+    line = go.Scatter(
+        name="tokens/s",
+        mode="lines",
+        line={"color": look(dark).ink, "width": 1.6},
+        hovertemplate="%{x:.2f} s: %{y:,.0f} tokens/s<extra></extra>",
+    )
+    return _over_time([line], dark)
+
+
+CHARTS = {"occupancy": occupancy_figure, "queue": queue_figure, "speed": speed_figure}
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
+    start = columns()
+    return {
+        name: {"light": shell(make(False)), "dark": shell(make(True)), "start": start[name]}
+        for name, make in CHARTS.items()
+    }
+
+
+def columns() -> dict[str, Columns]:
+    return {name: [{"x": [], "y": []} for _ in make().data] for name, make in CHARTS.items()}
+
+
+def points(seconds: float, blocks: Occupancy, running: int, waiting: int, speed: float) -> dict[str, list[Patch]]:
+    """A step's points."""
+    values = {
+        "occupancy": [getattr(blocks, state) for state in STATES_OF_BLOCKS],
+        "queue": [running, waiting],
+        "speed": [round(speed)],
+    }
+    return {
+        name: [[trace, None, {"x": round(seconds, 4), "y": y}] for trace, y in enumerate(row)]
+        for name, row in values.items()
+    }
+
+
+def layout(seconds: float, num_blocks: int, sequences: int, top_speed: float) -> dict[str, dict[str, Any]]:
+    """The axes; those that grow do it in leaps, so that they stand still for a while."""
+    tops = {"occupancy": num_blocks, "queue": max(1, sequences) * 1.06, "speed": nice_ceiling(top_speed)}
+    time = [0, nice_ceiling(seconds)]
+    return {name: {"xaxis.range": time, "yaxis.range": [0, top]} for name, top in tops.items()}
+
+
+def _over_time(traces: list[Any], dark: bool) -> go.Figure:
+    return blank(
+        traces,
+        dark,
+        margin=MARGIN,
+        xaxis={"range": [0, 1], "nticks": 6, "ticksuffix": " s", "showgrid": False, "fixedrange": True},
+        yaxis={"range": [0, 1], "nticks": 4, "fixedrange": True, "tickformat": "~s"},
+    )
