@@ -7,7 +7,10 @@ through ``textContent``.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import plotly
 
@@ -18,8 +21,8 @@ from visualize.vocabulary import as_json, css_variables
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 """The plotly.js that belongs to this plotly.py: taken from here, so that nothing is fetched from elsewhere."""
-PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page")
-"""The script's parts, in their order."""
+PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page", "lab")
+"""The parts of the Lab's script, in their order."""
 
 TITLE = "Decode Lab"
 ABOUT = "A language model decoding with nothing hidden: guesses, verdicts, cache, time."
@@ -52,7 +55,12 @@ def script() -> str:
         "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
         "readouts": labels(),
     }
-    return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in PARTS)])
+    return put_together(setup, PARTS)
+
+
+def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:
+    """A script of these parts, ``setup`` before them."""
+    return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in parts)])
 
 
 def styles(*names: str) -> str:
@@ -61,5 +69,7 @@ def styles(*names: str) -> str:
 
 
 def read(name: str) -> str:
-    """A file of ``static/``. No template of it mentions a value, because Gradio would evaluate what stands there."""
-    return (STATIC / name).read_text(encoding="utf-8")
+    """A file of ``static/``, with those that it names in comments in their places. No template of it mentions a value,
+    because Gradio would evaluate what stands there."""
+    text = (STATIC / name).read_text(encoding="utf-8")
+    return re.sub(r"<!-- (\w+\.html) -->", lambda found: read(found[1]), text)

@@ -90,7 +90,13 @@ def test_numbers_come_as_a_browser_sends_them() -> None:
 
 @pytest.mark.parametrize("value", [0, 33, 2.5e9, math.nan, math.inf, "many"])
 def test_a_number_out_of_bounds_is_a_sentence(value: Any) -> None:
-    with pytest.raises(ConfigError, match="Sequences: a number from 1 to 32"):
+    with pytest.raises(ConfigError, match="Sequences: a whole number from 1 to 32"):
         Inputs(sequences=value).config()
-    with pytest.raises(ConfigError, match="needs paged|Set paged=True"):
+
+
+def test_a_number_is_whole_where_half_of_it_makes_no_sense() -> None:
+    with pytest.raises(ConfigError, match="Most at once: a whole number from 1 to 32"):
+        Inputs(max_num_seqs=2.5).config()
+    Inputs(temperature=0.35).config()
+    with pytest.raises(ConfigError, match="Set paged=True"):
         Inputs(paged=False).config()

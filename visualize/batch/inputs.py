@@ -11,6 +11,7 @@ from lab.bench.workload import Job, crowd
 from lab.config import ConfigError, EngineConfig
 from visualize.link import Link
 from visualize.settings import MAX_PROMPT
+from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 CHOICES: dict[str, dict[Any, str]] = {
@@ -81,9 +82,10 @@ class Inputs:
     def config(self) -> EngineConfig:
         """Raises ConfigError, with a sentence, where an input makes no sense."""
         for name, (low, high) in BOUNDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"{LABELS[name]}: a number from {low:g} to {high:,.10g}, not {value!r}.")
+            value, whole = getattr(self, name), isinstance(DEFAULTS[name], int)
+            if not isinstance(value, int if whole else (int, float)) or not low <= value <= high:
+                kind = "whole number" if whole else "number"
+                raise ConfigError(f"{LABELS[name]}: a {kind} from {low:g} to {high:,.10g}, not {visible(repr(value))}.")
         return EngineConfig(
             kv_dtype=self.kv_format,
             paged=self.paged,

@@ -1,23 +1,12 @@
 // The charts: Plotly redraws those whose columns have changed.
 
-const { rolling, parts } = setup;
+const { rolling } = setup;
 const narrow = window.matchMedia("(max-width: 820px)");
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
 const dirty = new Set();
 let pans = 0; // what a person panned and zoomed is kept until this changes
 
 const look = () => (body.classList.contains("dark") ? "dark" : "light");
-
-function drawParts() {
-  const colours = parts[look()];
-  $(".parts").replaceChildren(
-    ...Object.entries(colours).map(([part, colour]) => {
-      const item = make("span", part === "speed" ? "part line" : "part", part === "speed" ? "tok/s" : part);
-      item.style.setProperty("--part", colour);
-      return item;
-    }),
-  );
-}
 
 for (const name of charts) {
   const button = make("button", "", $(`[data-chart=${name}] h2`).textContent);
@@ -40,6 +29,7 @@ function choose(name) {
 function drawCharts({ columns, layouts }, moving, plays) {
   for (const name of dirty) {
     dirty.delete(name);
+    if (!charts.includes(name)) continue; // a table, which the page draws itself
     const plot = $(`[data-chart=${name}] .plot`);
     if (covered(name) || (narrow.matches && !plot.parentElement.classList.contains("chosen"))) continue;
     plotChart(plot, shells[name][look()], columns[name], layouts[name], moving && rolling.includes(name));

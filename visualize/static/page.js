@@ -1,11 +1,10 @@
-// What surrounds the stage: light and dark, keys, and taking a run away. Last, it begins.
+// What surrounds the stage: light and dark, keys, and taking a run away.
 
 let worn = look();
 new MutationObserver(() => {
   if (look() === worn) return;
   worn = look();
-  drawParts();
-  drawVerdict();
+  relook();
   charts.forEach((name) => dirty.add(name));
   schedule();
 }).observe(body, { attributes: true, attributeFilter: ["class"] });
@@ -41,9 +40,3 @@ for (const button of element.querySelectorAll("[data-save]")) {
     URL.revokeObjectURL(link.href);
   };
 }
-
-drawParts();
-choose(charts[0]);
-$("[data-chart=rounds] .plot").on("plotly_click", ({ points }) => openSquare(points[0]));
-watch("value", () => read(props.value ?? ""));
-read(props.value ?? "");

@@ -19,7 +19,7 @@ const moving = () => mode === "playing" || (mode === "following" && run.running)
 
 /** A new run is followed from its beginning. */
 function rewind() {
-  closeVerdict();
+  moved();
   enter("following");
   held = false;
   pans += 1;
@@ -40,7 +40,7 @@ function move(seq, byHand = false) {
   const from = picture.at;
   held = byHand;
   for (const name of picture.go(seq)) dirty.add(name);
-  if (opened?.seq > picture.at) closeVerdict(); // it has not happened yet
+  moved();
   const end = picture.frame?.finished;
   if (byHand || picture.at < from || end) {
     if (picture.at !== from || byHand) sayNow(picture.say, end?.reason === "error");

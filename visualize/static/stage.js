@@ -1,6 +1,11 @@
 // The stage: takes in a run's transcript (visualize/transcript.py) and shows the picture of one instant of it.
 // What anything means was decided in Python. The files of this folder are parts of one function of
 // (element, props, server, watch), in the order given in visualize/assets.py, with ``setup`` before them.
+// The Lab's stage and the Pool's share all but what each has of its own, which is in lab.js and pool.js:
+//   drawOwn(picture)  draw what is neither a chart nor a number
+//   moved()           another instant is shown
+//   covered(name)     whether something stands before this chart
+//   relook()          light has become dark, or dark light
 
 const { readouts, shells } = setup;
 const body = document.body;
@@ -41,7 +46,7 @@ function begin(id) {
   $(".stage").dataset.run = id;
   sayNow("Waiting for the engine …");
   body.classList.add("running");
-  if (server && narrow.matches) $(".story").scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
+  if (server && narrow.matches) element.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
 }
 
 function read(transcript) {
@@ -104,9 +109,7 @@ function schedule() {
 
 function draw() {
   if (picture.frame) {
-    const follows = held || atEnd();
-    drawText(picture);
-    if (follows) toEnd();
+    drawOwn(picture);
     drawNumbers(picture);
   }
   drawControls();

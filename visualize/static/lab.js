@@ -1,0 +1,33 @@
+// What the Lab's stage has of its own: the text, and a guess's verdict in place of two charts. Last, it begins.
+
+function drawOwn(picture) {
+  const follows = held || atEnd();
+  drawText(picture);
+  if (follows) toEnd();
+}
+
+function moved() {
+  if (opened?.seq > picture.at) closeVerdict(); // it has not happened yet
+}
+
+function relook() {
+  drawParts();
+  drawVerdict();
+}
+
+function drawParts() {
+  const colours = setup.parts[look()];
+  $(".parts").replaceChildren(
+    ...Object.entries(colours).map(([part, colour]) => {
+      const item = make("span", part === "speed" ? "part line" : "part", part === "speed" ? "tok/s" : part);
+      item.style.setProperty("--part", colour);
+      return item;
+    }),
+  );
+}
+
+drawParts();
+choose(charts[0]);
+$("[data-chart=rounds] .plot").on("plotly_click", ({ points }) => openSquare(points[0]));
+watch("value", () => read(props.value ?? ""));
+read(props.value ?? "");
