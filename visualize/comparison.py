@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.bench.compare import Choice, Difference, Summary, first_difference, summarise, typical
+from lab.bench.compare import Summary, summarise, typical
+from lab.bench.difference import Choice, Difference, first_difference
 from lab.config import EngineConfig
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
@@ -30,6 +31,15 @@ COLUMNS = (
 )
 """The table's columns, and what each holds."""
 
+PARTINGS = (
+    ("alike", "Tokens that both wrote, before the first that differs."),
+    ("the first wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
+    ("margin", "The likeliest token's p less the second likeliest's, under the first setting."),
+    ("the second wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
+    ("margin", "The likeliest token's p less the second likeliest's, under the second setting."),
+)
+"""The columns of the table of first differences."""
+
 DRAWING = ("draft", "early_exit")
 """Who draws guesses from a distribution of their own; the others' are kept where the target would draw the same."""
 
@@ -47,20 +57,25 @@ def so_far(runs: Runs) -> dict[str, Any]:
     return {"charts": {"bars": {"columns": columns, "layout": layout}}, "rows": rows}
 
 
-def whole(configs: Mapping[str, EngineConfig], runs: Runs) -> dict[str, Any]:
-    """All of it but the theory, once every setting has a run."""
+def whole(
+    configs: Mapping[str, EngineConfig], runs: Runs, partings: Mapping[tuple[str, str], Difference]
+) -> dict[str, Any]:
+    """All of it but the theory, once every setting has a run. ``partings``: first differences of the first runs."""
     record = so_far(runs)
     names = list(runs)
     first = runs[names[0]][0]
-    differences = {name: first_difference(first, some[0]) for name, some in runs.items()}
+    places = {name: first_difference(first, some[0]) for name, some in runs.items()}
     for row, name in zip(record["rows"], names, strict=True):
-        row["cells"][-1] = _output(differences[name], name == names[0])
-    said = [_verdict(names, differences, len(first.token_ids))]
-    greedy = first.sampling.greedy
-    said += [difference_said(names[0], name, found, greedy) for name, found in differences.items() if found]
+        row["cells"][-1] = _output(places[name], name == names[0])
+    said = [_verdict(names, places, len(first.token_ids))]
     said += _unsteady(runs)
-    said += _notes(configs, first, any(differences.values()))
-    return record | {"race": race({name: typical(some) for name, some in runs.items()}), "said": said}
+    said += _notes(configs, first, any(place is not None for place in places.values()))
+    marks = dict(zip(names, MARKS, strict=False))
+    return record | {
+        "race": race({name: typical(some) for name, some in runs.items()}),
+        "said": said,
+        "partings": [_parting(pair, marks, found) for pair, found in partings.items()],
+    }
 
 
 def race(runs: Mapping[str, Run]) -> dict[str, Any]:
@@ -87,28 +102,26 @@ def race(runs: Mapping[str, Run]) -> dict[str, Any]:
     return {"prompt": visible(first.prompt), "ms": max(lane["commits"][-1][0] for lane in lanes), "lanes": lanes}
 
 
-def difference_said(reference: str, name: str, found: Difference, greedy: bool) -> str:
-    """Where two outputs part, and how sure each was of its own token there."""
-    here, there = _choice_said(name, found.b, found.a, greedy), _choice_said(reference, found.a, found.b, greedy)
-    return f"{f'After {_tokens(found.place)}' if found.place else 'From the first token on'} {here}, {there}."
+def _parting(pair: tuple[str, str], marks: Mapping[str, str], found: Difference) -> dict[str, Any]:
+    """A row of the table of first differences."""
+    sides = [cell for side in (found.a, found.b) for cell in _side(side)]
+    mark = " ".join(marks[name] for name in pair)
+    return {"name": ", ".join(pair), "mark": mark, "cells": [[f"{found.place}", ""], *sides]}
 
 
-def _choice_said(name: str, own: Choice | None, other: Choice | None, greedy: bool) -> str:
-    """How likely the other's token was is known where it was proposed and refused, and of the likeliest a bound."""
+def _side(own: Choice | None) -> list[list[str]]:
     if own is None:
-        return f"{name} ended"
-    said = f"{name} wrote {quoted(own.text)} (p {own.p:.3f}"
-    if other is None:
-        return f"{said})"
-    if own.other_p is not None:
-        return f"{said}, of {quoted(other.text)} {own.other_p:.3f})"
-    if greedy:
-        return f"{said}, of {quoted(other.text)} at most {min(own.p, 1 - own.p):.3f})"
-    return f"{said}, of {quoted(other.text)} not recorded)"
+        return [["ended", ""], [DASH, ""]]
+    other = "" if own.other_p is None else f", the other's {_p(own.other_p)}"
+    return [[quoted(own.text), f"p {_p(own.p)}{other}"], [_p(own.margin), ""]]
 
 
-def _verdict(names: list[str], differences: Mapping[str, Difference | None], tokens: int) -> str:
-    same = [name for name in names if differences[name] is None]
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 or value == 0 else f"{value:.1e}"
+
+
+def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int) -> str:
+    same = [name for name in names if places[name] is None]
     if len(same) == len(names):
         return f"Identical outputs: all {len(names)} settings wrote the same {_tokens(tokens)}."
     if len(same) > 1:
@@ -116,10 +129,10 @@ def _verdict(names: list[str], differences: Mapping[str, Difference | None], tok
     return f"No other setting wrote what {names[0]} wrote."
 
 
-def _output(difference: Difference | None, reference: bool) -> list[str]:
+def _output(place: int | None, reference: bool) -> list[str]:
     if reference:
         return ["reference", ""]
-    return ["identical", ""] if difference is None else ["differs", f"after {difference.place}"]
+    return ["identical", ""] if place is None else ["differs", f"after {place}"]
 
 
 def _unsteady(runs: Runs) -> list[str]:
@@ -127,7 +140,7 @@ def _unsteady(runs: Runs) -> list[str]:
     return [
         f"{name} did not write the same every time."
         for name, some in runs.items()
-        if any(first_difference(some[0], run) for run in some[1:])
+        if any(first_difference(some[0], run) is not None for run in some[1:])
     ]
 
 

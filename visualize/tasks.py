@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lab.bench.compare import Turn, compare
+from lab.bench.difference import first_differences
 from lab.bench.growth import UNCACHED, measure_growth
 from lab.config import LabError
 from lab.decode.engine import Engine
@@ -95,6 +96,7 @@ class Comparison(Task):
     def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
         self.runs: dict[str, list[Run]] = {}
         self._now: tuple[Turn, int] | None = None
+        self._reading = False
         self._counted, self._so_far = 0, {}
         self._whole: Record = {}
         super().__init__(line, load, inputs)
@@ -123,7 +125,13 @@ class Comparison(Task):
             if turn.repeat:
                 self.runs[turn.name].append(run)
         if all(self.runs.values()):
-            self._whole = comparison.whole(configs, self.runs) | {"theory": prediction.theory(configs, self.runs)}
+            partings = {}
+            with self._turn():
+                if not self.cancelled.is_set():
+                    self._reading = True
+                    partings = first_differences(engine, {name: some[0] for name, some in self.runs.items()})
+            whole = comparison.whole(configs, self.runs, partings)
+            self._whole = whole | {"theory": prediction.theory(configs, self.runs)}
 
     def _watch(self, turn: Turn, tokens: int) -> None:
         self._now = turn, tokens
@@ -146,6 +154,8 @@ class Comparison(Task):
             return f"Stopped after {count} of {wanted} runs." if count else "Stopped before a run was over."
         if waiting := self._waiting():
             return waiting
+        if self._reading:
+            return "Reading again how sure each was where outputs part …"
         if self._now is None:
             return "Getting ready …"
         turn, tokens = self._now

@@ -1,4 +1,4 @@
-"""Several settings of the engine on one prompt: what each costs, and whether they write the same.
+"""Several settings of the engine on one prompt, and what each costs. Whether they write the same: ``difference``.
 
 Every setting decodes the prompt once briefly to warm up and then ``repeats`` times, in an order that changes with
 every repeat. Each output has the same length: the end-of-text token does not end it. A speed-up is that of two runs
@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.bench.ab import matching
 from lab.bench.measuring import sound
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.events import Committed, Judged
+from lab.trace.events import Committed
 from lab.trace.recorder import Run
 
 FEWEST, MOST = 2, 5
@@ -152,57 +151,3 @@ def _summary(runs: Sequence[Run], reference: Sequence[float]) -> Summary:
 def typical(runs: Sequence[Run]) -> Run:
     """The run of median speed; of an even number, the slower of the two in the middle."""
     return sorted(runs, key=lambda run: run.metrics.tokens_per_second)[(len(runs) - 1) // 2]
-
-
-# -- whether they write the same -------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a run wrote at a place.
-
-    Attributes:
-        text: its piece of the text.
-        p: the target's probability of it, in this run.
-        other_p: in this run, of the token that the other run wrote there. Known only where that was proposed
-            and refused; else None.
-    """
-
-    text: str
-    p: float
-    other_p: float | None
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Where two outputs part, after ``place`` tokens. None: that output has ended."""
-
-    place: int
-    a: Choice | None
-    b: Choice | None
-
-
-def first_difference(a: Run, b: Run) -> Difference | None:
-    """None: the same tokens."""
-    place = matching(a.token_ids, b.token_ids)
-    if place == len(a.token_ids) == len(b.token_ids):
-        return None
-    return Difference(place, _choice(a, b, place), _choice(b, a, place))
-
-
-def _choice(run: Run, other: Run, place: int) -> Choice | None:
-    if place >= len(run.token_ids):
-        return None
-    others = other.token_ids[place] if place < len(other.token_ids) else None
-    before, refused = 0, {}
-    for event in run.events:
-        if isinstance(event, Judged) and not event.accepted:
-            refused = {event.step: event}
-        elif isinstance(event, Committed):
-            index = place - before
-            if index < len(event.token_ids):
-                verdict = refused.get(event.step) if event.origins[index] == "recovered" else None
-                other_p = verdict.p if verdict and verdict.token_id == others else None
-                return Choice(event.pieces[index], event.probabilities[index], other_p)
-            before += len(event.token_ids)
-    raise AssertionError("a token that no commit has")

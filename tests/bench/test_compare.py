@@ -1,4 +1,4 @@
-"""Settings compared on one prompt: who runs when, what is summed up, and where outputs part."""
+"""Settings compared on one prompt: who runs when, what is summed up, and how times grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.compare import Choice, Difference, Spread, compare, first_difference, summarise, turns, typical
+from lab.bench.compare import Spread, compare, summarise, turns, typical
+from lab.bench.difference import first_difference
 from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, fit_line, measure_growth
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
 from lab.trace.events import Committed, FellBack
@@ -133,62 +134,6 @@ def test_a_setting_that_was_not_kept_to_is_not_compared(engine, monkeypatch):
     monkeypatch.setattr(engine, "stream", fall)
     with pytest.raises(LabError, match=r"went on without its drafter: It broke\."):
         list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
-
-
-# -- where outputs part ----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def sampled(engine):
-    hot = SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True)
-    return {name: engine.generate(PROMPT, config, hot) for name, config in CONFIGS.items()}
-
-
-def test_a_difference_has_the_probabilities_of_its_place(sampled):
-    a, b = sampled["cache"], sampled["draft"]
-    found = first_difference(a, b)
-    assert a.token_ids[: found.place] == b.token_ids[: found.place]
-    assert a.token_ids[found.place] != b.token_ids[found.place]
-    for run, choice in ((a, found.a), (b, found.b)):
-        flat = [p for event in run.events if isinstance(event, Committed) for p in event.probabilities]
-        assert choice.p == flat[found.place]
-    swapped = first_difference(b, a)
-    assert swapped == Difference(found.place, found.b, found.a)
-
-
-def test_a_refused_proposal_tells_how_likely_it_was(engine):
-    """Two runs of the same draft, of which one is told to have written what it had refused."""
-    config = EngineConfig(speculative="draft", num_speculative_tokens=3)
-    run = engine.generate(PROMPT, config, SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True))
-    refused = [event for event in run.events if event.kind == "judged" and not event.accepted]
-    verdict = next(event for event in refused if event.position)
-    place, events = 0, list(run.events)
-    for i, event in enumerate(events):
-        if isinstance(event, Committed):
-            if event.step == verdict.step:
-                earlier = (verdict.token_id, *event.token_ids[1:])  # the same token, where it was not what was refused
-                elsewhere = [*events[:i], replace(event, token_ids=earlier), *events[i + 1 :]]
-                changed = (*event.token_ids[:-1], verdict.token_id)
-                events[i] = replace(event, token_ids=changed)
-                place += len(changed) - 1
-                break
-            place += len(event.token_ids)
-    found = first_difference(run, Run(events))
-    assert found.place == place
-    assert found.a.other_p == verdict.p
-    assert found.b.other_p is None
-    assert first_difference(run, Run(elsewhere)).a.other_p is None
-
-
-def test_the_shorter_output_has_ended(engine):
-    long, short = (
-        engine.generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=n, ignore_eos=True)) for n in (6, 4)
-    )
-    found = first_difference(long, short)
-    assert found.place == 4
-    assert isinstance(found.a, Choice)
-    assert found.b is None
-    assert first_difference(long, long) is None
 
 
 # -- growth ----------------------------------------------------------------------------------

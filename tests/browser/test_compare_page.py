@@ -96,6 +96,23 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
     assert 1 <= marks["y"][0] <= 5
 
 
+def test_where_two_part_both_margins_are_shown(visit: Visit) -> None:
+    page = opened(visit(), lanes="cache,paged,draft-4", max_tokens=40, repeats=1, temperature=1)
+    assert page.is_hidden(".partings")
+    compared(page)
+    rows = page.eval_on_selector_all(
+        ".partings tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.firstChild.textContent))"
+    )
+    assert [row[0] for row in rows] == ["● ◆", "■ ◆"]  # cached and paged write the same
+    for _, alike, _, margin, _, other_margin in rows:
+        assert 0 <= int(alike) < 40
+        assert margin == other_margin  # other draws from the same distribution
+        assert 0 <= float(margin) <= 1
+    page.click("#run")
+    page.wait_for_selector(".contest[data-over=false]")
+    assert page.is_hidden(".partings")
+
+
 def test_a_link_is_a_state_and_presets_choose(visit: Visit) -> None:
     page = opened(visit(), lanes="cache,int4", face="theory", repeats=0)
     assert "repeats was left out" in page.inner_text(".toast-wrap")

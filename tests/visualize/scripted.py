@@ -216,7 +216,7 @@ class ScriptedEngine:
             yield Committed(
                 t_ms=now,
                 step=step,
-                token_ids=tuple(range(kept + 1)),
+                token_ids=tuple(range(made, made + kept + 1)),
                 origins=(*["accepted"] * kept, last),
                 pieces=tuple(right[: kept + 1]),
                 probabilities=(*[0.4] * kept, 0.6),

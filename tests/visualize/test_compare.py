@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.compare import Choice, Difference
+from lab.bench.difference import Choice, Difference
 from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.window import tokens_per_round
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from tests.visualize.scripted import WORDS, ScriptedEngine
-from visualize.comparison import COLUMNS, difference_said, race, so_far, whole
+from visualize.comparison import COLUMNS, PARTINGS, race, so_far, whole
 from visualize.figures import theory as figures
 from visualize.figures.base import draw
 from visualize.figures.compare import MARKS, times
@@ -57,18 +57,14 @@ def configs(runs: dict[str, list[Run]]) -> dict[str, EngineConfig]:
     return {name: some[0].config for name, some in runs.items()}
 
 
-def same(runs: dict[str, list[Run]]) -> dict[str, list[Run]]:
-    """The same runs, in which every token has the number of its place: identical outputs."""
-    return {name: [numbered(run) for run in some] for name, some in runs.items()}
-
-
-def numbered(run: Run, shift_from: int = 10**6) -> Run:
-    place, events = 0, []
+def shifted(run: Run, place: int) -> Run:
+    """The same run, with other tokens from this place on."""
+    seen, events = 0, []
     for event in run.events:
         if isinstance(event, Committed):
-            ids = range(place, place + len(event.token_ids))
-            place = ids.stop
-            event = replace(event, token_ids=tuple(i if i < shift_from else i + 1000 for i in ids))
+            ids = enumerate(event.token_ids, seen)
+            seen += len(event.token_ids)
+            event = replace(event, token_ids=tuple(token + 1000 * (at >= place) for at, token in ids))
         events.append(event)
     return Run(events)
 
@@ -229,46 +225,47 @@ def test_what_goes_wrong_is_a_sentence() -> None:
 
 
 def test_identical_outputs_are_stated() -> None:
-    runs = same(made("cache", "paged", "draft-4"))
-    record = whole(configs(runs), runs)
+    runs = made("cache", "paged", "draft-4")
+    record = whole(configs(runs), runs, {})
     assert record["said"] == ["Identical outputs: all 3 settings wrote the same 40 tokens."]
     assert [row["cells"][-1][0] for row in record["rows"]] == ["reference", "identical", "identical"]
+    assert record["partings"] == []
 
 
-def test_a_difference_is_told_with_its_place_and_what_is_known() -> None:
-    runs = same(made("cache", "int8", "paged"))
-    runs["INT8"] = [numbered(run, shift_from=7) for run in runs["INT8"]]
-    record = whole(configs(runs), runs)
+def test_a_difference_is_told_with_its_place_and_both_margins() -> None:
+    runs = made("cache", "int8", "paged")
+    runs["INT8"] = [shifted(run, 7) for run in runs["INT8"]]
+    found = Difference(7, Choice(" took", 0.4, 0.3, 0.1), Choice(HOSTILE, 0.36, 0.00031, 0.008))
+    ended = Difference(7, None, Choice(" took", 0.4, None, 0.1))
+    record = whole(configs(runs), runs, {("Cache", "INT8"): found, ("INT8", "Paged"): ended})
     assert record["said"][0] == "Cache and Paged wrote the same 40 tokens; the others differ."
-    assert record["said"][1] == (
-        "After 7 tokens INT8 wrote “ took” (p 0.600, of “ took” at most 0.400), "
-        "Cache wrote “ took” (p 0.600, of “ took” at most 0.400)."
-    )
-    assert "Greedy outputs part where rounding" in record["said"][2]
+    assert "Greedy outputs part where rounding" in record["said"][1]
     assert record["rows"][1]["cells"][-1] == ["differs", "after 7"]
-
-
-def test_a_refused_token_s_probability_is_told_and_an_end() -> None:
-    found = Difference(0, Choice(" a", 0.4, 0.3), Choice(" b", 0.6, None))
-    assert difference_said("A", "B", found, greedy=False) == (
-        "From the first token on B wrote “ b” (p 0.600, of “ a” not recorded), A wrote “ a” (p 0.400, of “ b” 0.300)."
-    )
-    ended = Difference(4, Choice(" a", 0.4, None), None)
-    assert difference_said("A", "B", ended, greedy=True) == "After 4 tokens B ended, A wrote “ a” (p 0.400)."
+    first, second = record["partings"]
+    assert (first["mark"], first["name"]) == (f"{MARKS[0]} {MARKS[1]}", "Cache, INT8")
+    assert first["cells"] == [
+        ["7", ""],
+        ["“ took”", "p 0.400, the other's 0.300"],
+        ["0.100", ""],
+        ["“<img src=x onerror=window.pwned=1>⟨RLO⟩”", "p 0.360, the other's 3.1e-04"],
+        ["0.008", ""],
+    ]
+    assert second["cells"][1:] == [["ended", ""], ["–", ""], ["“ took”", "p 0.400"], ["0.100", ""]]
+    assert len(first["cells"]) == len(second["cells"]) == len(PARTINGS)
 
 
 def test_sampling_with_a_draft_is_no_difference_in_quality() -> None:
     runs = made("cache", "draft-4", temperature=0.8)
-    assert "no difference in quality" in " ".join(whole(configs(runs), runs)["said"])
+    assert "no difference in quality" in " ".join(whole(configs(runs), runs, {})["said"])
     for names, temperature in ((("cache", "draft-4"), 0.0), (("cache", "paged", "lookup"), 0.8)):
         runs = made(*names, temperature=temperature)
-        assert "no difference in quality" not in " ".join(whole(configs(runs), runs)["said"])
+        assert "no difference in quality" not in " ".join(whole(configs(runs), runs, {})["said"])
 
 
 def test_a_setting_that_is_not_like_itself_is_named() -> None:
-    runs = same(made("cache", "paged"))
-    runs["Paged"][1] = numbered(runs["Paged"][1], shift_from=3)
-    assert "Paged did not write the same every time." in whole(configs(runs), runs)["said"]
+    runs = made("cache", "paged")
+    runs["Paged"][1] = shifted(runs["Paged"][1], 3)
+    assert "Paged did not write the same every time." in whole(configs(runs), runs, {})["said"]
 
 
 def test_the_table_has_a_figure_a_column() -> None:

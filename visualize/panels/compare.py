@@ -190,6 +190,7 @@ def _script() -> str:
         "shells": theory.shells(),
         "vocabulary": as_json(),
         "columns": comparison.COLUMNS,
+        "partingColumns": comparison.PARTINGS,
         "theoryColumns": prediction.COLUMNS,
     }
     return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'race.js', 'compare.js')}"

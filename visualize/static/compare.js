@@ -26,6 +26,7 @@ function read(value) {
   if (record.charts) show(record.charts);
   if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
   else if (running) $(".said").replaceChildren();
+  if (running || record.partings) part(record.partings ?? []);
   if (record.theory) predicted(record.theory);
   if (record.race) race.load(record.race);
   $(".contest").dataset.over = String(!record.running);
@@ -63,6 +64,11 @@ function fill(table, columns, rows) {
     }));
     return row;
   }));
+}
+
+function part(rows) {
+  $(".partings").hidden = !rows.length;
+  fill($(".partings table"), setup.partingColumns, rows);
 }
 
 function predicted({ charts, rows, missing }) {

@@ -1,0 +1,103 @@
+"""Where the outputs of several settings part, and how sure the target was there under each.
+
+A run records how likely its own token was. How likely the other run's was, and the second likeliest, the target says
+when it reads the run's text again under the run's own setting (``lab.bench.score``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+
+from lab.bench.ab import matching
+from lab.bench.score import log_probabilities
+from lab.decode.engine import Engine
+from lab.decode.sampling import distribution
+from lab.trace.events import Committed
+from lab.trace.recorder import Run
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run wrote at a place, where another wrote something else. Probabilities are the target's under the run's
+    setting, after temperature, top-k and top-p; of a greedy run before.
+
+    Attributes:
+        text: its piece of the text.
+        p: of its token, as the run recorded it.
+        other_p: of the token that the other run wrote there. None: the other has ended.
+        margin: that of the likeliest token less that of the second likeliest.
+    """
+
+    text: str
+    p: float
+    other_p: float | None
+    margin: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where two outputs part, after ``place`` tokens. None: that output has ended."""
+
+    place: int
+    a: Choice | None
+    b: Choice | None
+
+
+def first_difference(a: Run, b: Run) -> int | None:
+    """Tokens before the first that differs. None: the same tokens."""
+    place = matching(a.token_ids, b.token_ids)
+    return None if place == len(a.token_ids) == len(b.token_ids) else place
+
+
+def first_differences(engine: Engine, runs: Mapping[str, Run]) -> dict[tuple[str, str], Difference]:
+    """Of every two ``runs`` of one prompt by ``engine`` whose tokens are not the same.
+
+    Each text is read again once, by a forward over many tokens: where that rounds otherwise than decoding does, so
+    may its probabilities.
+    """
+    pairs = combinations(runs, 2)
+    places = {pair: first_difference(*(runs[name] for name in pair)) for pair in pairs}
+    places = {pair: place for pair, place in places.items() if place is not None}
+    read = {}
+    for name, run in runs.items():
+        own = {place for pair, place in places.items() if name in pair and place < len(run.token_ids)}
+        read[name] = read_again(engine, run, sorted(own))
+
+    def choice(own: str, other: str, place: int) -> Choice | None:
+        run, others = runs[own], runs[other].token_ids[place : place + 1]
+        if place >= len(run.token_ids):
+            return None
+        text, p = _written(run, place)
+        first, second = read[own][place].topk(2).values.tolist()
+        return Choice(text, p, read[own][place][others[0]].item() if others else None, first - second)
+
+    return {(a, b): Difference(place, choice(a, b, place), choice(b, a, place)) for (a, b), place in places.items()}
+
+
+def read_again(engine: Engine, run: Run, places: Sequence[int]) -> dict[int, torch.Tensor]:
+    """The distributions, each [vocabulary] float32 on the host, that ``run`` drew its tokens at ``places`` from."""
+    if not places:
+        return {}
+    prompt, found, before = run.prompt_token_ids, {}, 0
+    text = [*prompt, *run.token_ids[: max(places) + 1]]
+    for rows in log_probabilities(engine, text, run.config, first=len(prompt)):
+        for place in places:
+            if before <= place < before + len(rows):
+                found[place] = distribution(rows[place - before].float(), run.sampling).cpu()
+        before += len(rows)
+    return found
+
+
+def _written(run: Run, place: int) -> tuple[str, float]:
+    """The text and the recorded probability of a run's token."""
+    before = 0
+    for event in run.events:
+        if isinstance(event, Committed):
+            if place < before + len(event.token_ids):
+                return event.pieces[place - before], event.probabilities[place - before]
+            before += len(event.token_ids)
+    raise AssertionError("a token that no commit has")

@@ -1,0 +1,105 @@
+"""Where outputs part, and how sure the target was there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab import load_engine
+from lab.bench.difference import Difference, first_difference, first_differences, read_again
+from lab.config import EngineConfig, SamplingParams
+from lab.trace.events import Committed
+from tests import tiny_models
+
+PROMPT = "The king had three sons"
+DRAFT = EngineConfig(speculative="draft", num_speculative_tokens=3)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return tiny_models.engine("llama", "good")
+
+
+def probabilities(run):
+    return [p for event in run.events if isinstance(event, Committed) for p in event.probabilities]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [SamplingParams(seed=5), SamplingParams(seed=5, temperature=1.0), SamplingParams(seed=5, temperature=0.7, top_k=9)],
+    ids=["greedy", "sampled", "of the likeliest nine"],
+)
+def test_int4_parts_from_native_with_the_margins_of_both(engine, sampling):
+    """Held against transformers for native, and for both against what the runs recorded."""
+    sampling = replace(sampling, max_tokens=120, ignore_eos=True)
+    configs = {"native": EngineConfig(), "int4": EngineConfig(kv_dtype="int4")}
+    runs = {name: engine.generate(PROMPT, config, sampling) for name, config in configs.items()}
+    found = first_differences(engine, runs)[("native", "int4")]
+    native, int4 = (runs[name].token_ids for name in configs)
+    assert native[: found.place] == int4[: found.place]
+    assert native[found.place] != int4[found.place]
+    for run, choice in zip(runs.values(), (found.a, found.b), strict=True):
+        assert choice.p == probabilities(run)[found.place]
+        again = read_again(engine, run, [found.place])[found.place]
+        assert again[run.token_ids[found.place]].item() == pytest.approx(choice.p, abs=1e-4)
+        if sampling.greedy:
+            assert choice.p - choice.margin >= choice.other_p - 1e-6
+    ids = torch.tensor([[*runs["native"].prompt_token_ids, *native[: found.place]]])
+    with engine.target.stock_attention() as model, torch.inference_mode():
+        logits = model(ids).logits[0, -1]
+    if not sampling.top_k:
+        p = (logits / (sampling.temperature or 1)).softmax(-1)
+        first, second = p.topk(2).values.tolist()
+        assert found.a.margin == pytest.approx(first - second, abs=1e-4)
+        assert found.a.other_p == pytest.approx(p[int4[found.place]].item(), abs=1e-4)
+    assert found.a.margin != found.b.margin  # each under its own setting
+
+
+def test_the_embedded_pair_in_int4():
+    """By the step in C, for which a token read among many has the same bits."""
+    engine = load_engine()
+    sampling = SamplingParams(max_tokens=150, ignore_eos=True)
+    prompt = "In the middle of a dark forest stood a little house, and"
+    runs = {kv: engine.generate(prompt, EngineConfig(kv_dtype=kv), sampling) for kv in ("auto", "int4")}
+    found = first_differences(engine, runs)[("auto", "int4")]
+    for run, choice in zip(runs.values(), (found.a, found.b), strict=True):
+        again = read_again(engine, run, [found.place])[found.place]
+        assert again[run.token_ids[found.place]].item() == pytest.approx(choice.p, abs=1e-6)
+        assert 0 <= choice.margin <= choice.p <= 1
+        assert choice.other_p <= choice.p - choice.margin + 1e-6
+
+
+def test_every_two_that_differ_and_no_others(engine):
+    """Drawn by a draft or without one: other tokens from the same distribution, so of the same margin."""
+    sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True)
+    configs = {
+        "cache": EngineConfig(),
+        "draft": DRAFT,
+        "paged": EngineConfig(paged=True),
+        "no cache": EngineConfig(kv_cache=False),
+    }
+    runs = {name: engine.generate(PROMPT, config, sampling) for name, config in configs.items()}
+    found = first_differences(engine, runs)
+    assert list(found) == [("cache", "draft"), ("draft", "paged"), ("draft", "no cache")]
+    one = found["cache", "draft"]
+    assert one.a.margin == pytest.approx(one.b.margin, abs=1e-5)
+    assert one.a.p == pytest.approx(one.b.other_p, abs=1e-5)
+    assert one.b.p == pytest.approx(one.a.other_p, abs=1e-5)
+    swapped = first_differences(engine, {name: runs[name] for name in ("draft", "cache")})["draft", "cache"]
+    assert swapped == Difference(one.place, one.b, one.a)
+
+
+def test_the_shorter_output_has_ended(engine):
+    runs = {
+        name: engine.generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=n, ignore_eos=True))
+        for name, n in (("long", 6), ("short", 4))
+    }
+    found = first_differences(engine, runs)["long", "short"]
+    assert found.place == 4
+    assert found.b is None
+    assert found.a.other_p is None
+    assert found.a.margin <= found.a.p
+    assert first_difference(runs["long"], runs["long"]) is None
+    assert first_difference(runs["short"], runs["long"]) == 4
