@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lab.bench.growth import CACHED, UNCACHED, Curve
+from lab.bench.interval import LEVEL
+from lab.bench.power import EXPONENTS
 from lab.bench.theory import Speculated, speculated, without_speculation
 from lab.config import EngineConfig
 from lab.trace.recorder import Run
@@ -48,18 +50,20 @@ def theory(configs: Mapping[str, EngineConfig], runs: Mapping[str, Sequence[Run]
 
 
 def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
-    """Both curves, their lines, and the lines in words."""
+    """Both curves, those fitted through them, and these in words."""
     columns, layout = figures.growth_columns(curves)
-    said = (
-        f"A hundred tokens more make a token take {_slope(curves[UNCACHED])} ms longer without a cache, "
-        f"{_slope(curves[CACHED])} ms with one "
-        "(least squares through medians of ten, ± the standard error; greedy)."
-    )
+    without, cached = _power(curves[UNCACHED]), _power(curves[CACHED])
+    said = f"A token after n others takes, without a cache, {without}; with one, {cached}."
     return {"charts": {"growth": {"columns": columns, "layout": layout}}, "progress": said}
 
 
-def _slope(curve: Curve) -> str:
-    return f"{100 * curve.fit.slope:.2f} ± {100 * curve.fit.error:.2f}".replace("-", "−")
+def _power(curve: Curve) -> str:
+    fit = curve.fit
+    if not fit.grows:
+        return f"{fit(curve.lengths[0]):.3g} ms and does not grow above the scatter"
+    ends = (fit.low > EXPONENTS[0], fit.high < EXPONENTS[-1])
+    low, high = (f"{end:.2f}" if known else "?" for end, known in zip((fit.low, fit.high), ends, strict=True))
+    return f"{fit.constant:.2g} + {fit.factor:.2g} n^{fit.exponent:.2f} ms (power {low} to {high}, {LEVEL:.0%})"
 
 
 def _cells(found: Speculated) -> list[list[str]]:

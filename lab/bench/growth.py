@@ -1,6 +1,6 @@
 """How long a token takes as the text grows, with a cache and without one.
 
-A line is drawn through medians of ten steps each: one that something else held up would else bend it.
+A curve is drawn through medians of ten steps each: one that something else held up would else bend it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from lab.bench.measuring import sound
+from lab.bench.power import FEWEST, Power, fit_power
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, StepTimed
@@ -21,18 +20,6 @@ from lab.trace.recorder import Run
 TOGETHER = 10
 """Steps of which a median is taken."""
 CACHED, UNCACHED = "with a cache", "without"
-
-
-@dataclass(frozen=True)
-class Fit:
-    """y = intercept + slope x, by least squares; ``error`` is the slope's standard error.
-
-    The error takes the scatter about the line to be independent from point to point.
-    """
-
-    intercept: float
-    slope: float
-    error: float
 
 
 @dataclass(frozen=True)
@@ -53,26 +40,9 @@ class Curve:
         return lengths, ms
 
     @property
-    def fit(self) -> Fit:
-        """Through the medians. Raises ValueError for fewer than thirty steps."""
-        return fit_line(*self.medians)
-
-
-def fit_line(x: tuple[float, ...], y: tuple[float, ...]) -> Fit:
-    """Least squares.
-
-    Raises:
-        ValueError: fewer than three points, or all at one x.
-    """
-    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if len(xs) < 3 or np.ptp(xs) == 0:
-        raise ValueError("a line and its error take three points, not all at one place.")
-    about = xs - xs.mean()
-    squares = float(about @ about)
-    slope = float(about @ ys) / squares
-    intercept = float(ys.mean() - slope * xs.mean())
-    left = ys - intercept - slope * xs
-    return Fit(intercept, slope, float(np.sqrt(left @ left / (len(xs) - 2) / squares)))
+    def fit(self) -> Power:
+        """Through the medians. Raises ValueError for fewer than fifty steps."""
+        return fit_power(*self.medians)
 
 
 def curve(run: Run) -> Curve:
@@ -93,11 +63,11 @@ def measure_growth(
     """Decode greedily with and without a cache; ``watch`` is told who has so many tokens. Empty if cancelled.
 
     Raises:
-        ConfigError: too few tokens to draw a line through.
+        ConfigError: too few tokens to draw a curve through.
         PromptError: a prompt that cannot be decoded.
         LabError: a run failed.
     """
-    least = 3 * TOGETHER + 1  # the prefill gives the first
+    least = FEWEST * TOGETHER + 1  # the prefill gives the first
     if max_tokens < least:
         raise ConfigError(f"{max_tokens} tokens are too few to see times grow: ask for {least} or more.")
     room = engine.context_length - len(engine.tokenizer(prompt)["input_ids"])

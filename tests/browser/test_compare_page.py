@@ -95,6 +95,12 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
     assert 0 <= marks["x"][0] <= 1
     assert 1 <= marks["y"][0] <= 5
 
+    page.click(".grow")
+    page.wait_for_selector(".grown:has-text('without a cache: ')")  # how far it is
+    page.wait_for_selector(".grown:has-text('n^')", timeout=60_000)
+    dots = page.evaluate("document.querySelector('[data-chart=growth] .plot').data.map(trace => trace.x.length)")
+    assert dots == [199, 199, 104, 2]  # the steps after the prefill, two curves with a gap after each, two names
+
 
 def test_where_two_part_both_margins_are_shown(visit: Visit) -> None:
     page = opened(visit(), lanes="cache,paged,draft-4", max_tokens=40, repeats=1, temperature=1)

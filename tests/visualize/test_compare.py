@@ -366,18 +366,21 @@ def test_without_a_pair_to_compare_there_are_curves_and_a_sentence() -> None:
         assert found["charts"]["tokens"]["columns"][0]["y"]
 
 
-def test_growth_is_said_with_its_error() -> None:
+def test_growth_is_said_as_a_power_with_its_interval() -> None:
     lengths = tuple(range(100, 160))
-    flat = Curve(lengths, (5.0,) * 60)
-    steep = Curve(lengths, tuple(0.25 * x for x in lengths))
+    scatter = [0.1 if x % 20 < 10 else -0.1 for x in lengths]
+    flat = Curve(lengths, tuple(5 + off for off in scatter))
+    steep = Curve(lengths, tuple(2 + 0.001 * x**2 + off for x, off in zip(lengths, scatter, strict=True)))
     drawn = growth({CACHED: flat, UNCACHED: steep})
-    assert drawn["progress"].startswith(
-        "A hundred tokens more make a token take 25.00 ± 0.00 ms longer without a cache, 0.00 ± 0.00 ms with one"
-    )
+    fit = steep.fit
+    assert 1 < fit.low < fit.exponent < fit.high < 4
+    assert f"n^{fit.exponent:.2f} ms (power {fit.low:.2f} to {fit.high:.2f}, 95%); with one" in drawn["progress"]
+    assert "with one, 5 ms and does not grow above the scatter." in drawn["progress"]
     with_cache, without, line, names = drawn["charts"]["growth"]["columns"]
-    assert with_cache == {"x": list(lengths), "y": [5.0] * 60}
-    assert without["y"][-1] == 0.25 * 159
-    assert line["y"] == pytest.approx([5, 5, None, 25, 0.25 * 159, None], nan_ok=True)
+    assert with_cache == {"x": list(lengths), "y": [round(ms, 3) for ms in flat.ms]}
+    assert without["y"][-1] == round(steep.ms[-1], 3)
+    ends = [line["y"][at] for at in (0, 50, 52, 102)]
+    assert ends == pytest.approx([flat.fit(100), flat.fit(159), steep.fit(100), steep.fit(159)])
     assert names["text"] == [CACHED, UNCACHED]
 
 

@@ -116,7 +116,7 @@ def positions_columns(found: Marked) -> Drawn:
 
 
 def growth_figure(dark: bool = False) -> go.Figure:
-    """Milliseconds a token against the text's length, and a line through each."""
+    """Milliseconds a token against the text's length, and a curve through each."""
     colours = look(dark)
     dots = [
         go.Scatter(
@@ -141,9 +141,10 @@ def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
     lines, dots, top = (_empty(), _empty()), [], 0.0
     for name in (CACHED, UNCACHED):
         curve = curves[name]
-        fit, ends = curve.fit, (curve.lengths[0], curve.lengths[-1])
-        ys = [fit.intercept + fit.slope * x for x in ends]
-        _line(lines, list(ends), ys, name)
+        fit, begin, end = curve.fit, curve.lengths[0], curve.lengths[-1]
+        xs = [begin + (end - begin) * i / POINTS for i in range(POINTS + 1)]
+        ys = [fit(x) for x in xs]
+        _line(lines, xs, ys, name)
         dots.append({"x": list(curve.lengths), "y": [round(ms, 3) for ms in curve.ms]})
         top = max(top, *ys, *curve.medians[1])
     first, last = curves[UNCACHED].lengths[0], curves[UNCACHED].lengths[-1]

@@ -1,0 +1,73 @@
+"""How something grows: y = constant + factor x^exponent, and how sure the exponent is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lab.bench.interval import LEVEL, student_t
+
+EXPONENTS = np.arange(10, 401) / 100
+"""Those that are tried. What ends at the first or the last of them may go beyond."""
+FEWEST = 5
+"""Points: there are three numbers to find, and their scatter."""
+
+
+@dataclass(frozen=True)
+class Power:
+    """The likeliest curve and the exponents that do about as well.
+
+    Attributes:
+        constant, factor: neither is negative, for times are not.
+        low, high: ``interval.LEVEL`` of the exponent.
+        grows: a flat line does worse than scatter would have it. Else the exponent means nothing.
+    """
+
+    constant: float
+    factor: float
+    exponent: float
+    low: float
+    high: float
+    grows: bool
+
+    def __call__(self, x: float) -> float:
+        return self.constant + self.factor * x**self.exponent
+
+
+def fit_power(x: Sequence[float], y: Sequence[float]) -> Power:
+    """Least squares: for every exponent the best constant and factor, then the best of all.
+
+    The interval has the exponents whose squares a t (flat line: an F) test does not tell from the least: the profile
+    likelihood. Both take the scatter to be normal, and independent from point to point.
+
+    Args:
+        x, y: x above 0.
+
+    Raises:
+        ValueError: fewer than five points, or all at one x.
+    """
+    xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if len(xs) < FEWEST or np.ptp(xs) == 0 or xs.min() <= 0:
+        raise ValueError(f"a power and its error take {FEWEST} points, not all at one place, above 0.")
+    scale, freedom = xs.max(), len(xs) - 3
+    z = (xs / scale) ** EXPONENTS[:, None]  # [exponents, points]
+    about = z - z.mean(1, keepdims=True)
+    factor = np.maximum(0, about @ ys / (about**2).sum(1))
+    constant = ys.mean() - factor * z.mean(1)
+    below = constant < 0
+    constant[below], factor[below] = 0, (z[below] @ ys) / (z[below] ** 2).sum(1)
+    squares = ((ys - constant[:, None] - factor[:, None] * z) ** 2).sum(1)
+    best = int(squares.argmin())
+    likely = EXPONENTS[squares <= squares[best] * (1 + student_t(LEVEL, freedom) ** 2 / freedom)]
+    flat = ((ys - ys.mean()) ** 2).sum()
+    exponent = float(EXPONENTS[best])
+    return Power(
+        constant=float(constant[best]),
+        factor=float(factor[best] / scale**exponent),
+        exponent=exponent,
+        low=float(likely.min()),
+        high=float(likely.max()),
+        grows=bool(flat > squares[best] * (1 - LEVEL) ** (-2 / freedom)),  # the F of two more numbers
+    )

@@ -1,0 +1,56 @@
+"""A power is found again, and its interval is as wide as it says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.bench.power import EXPONENTS, fit_power
+
+LENGTHS = np.linspace(20, 215, 20)
+
+
+@given(st.floats(0, 100), st.floats(0.01, 100), st.sampled_from(EXPONENTS.tolist()))
+def test_an_exact_power_is_found_again(constant, rise, exponent):
+    truth = constant + rise * (LENGTHS / LENGTHS[-1]) ** exponent
+    fit = fit_power(LENGTHS, truth)
+    assert fit.exponent == pytest.approx(exponent, abs=0.011)
+    assert [fit(x) for x in LENGTHS] == pytest.approx(truth, rel=1e-3, abs=1e-3)
+    assert fit.grows
+    assert fit.low <= fit.exponent <= fit.high
+
+
+@pytest.mark.parametrize("exponent", [0.8, 1.0, 1.5, 2.0])
+def test_of_noisy_measurements_nineteen_in_twenty_intervals_hold_the_power(exponent):
+    random, held = np.random.default_rng(1), 0
+    truth = 1 + 40 * (LENGTHS / LENGTHS[-1]) ** exponent
+    for _ in range(300):
+        fit = fit_power(LENGTHS, truth + random.normal(0, 1, len(LENGTHS)))
+        held += fit.low <= exponent <= fit.high
+    assert 0.92 <= held / 300 <= 0.985
+
+
+def test_scatter_alone_grows_one_time_in_twenty_or_less():
+    random = np.random.default_rng(2)
+    grown = sum(fit_power(LENGTHS, 5 + random.normal(0, 1, len(LENGTHS))).grows for _ in range(300))
+    assert grown / 300 <= 0.08
+
+
+def test_times_that_fall_do_not_grow():
+    fit = fit_power(LENGTHS, 10 - LENGTHS / 100)
+    assert (fit.factor, fit.grows) == (0, False)
+
+
+def test_nothing_is_taken_away_from_a_short_text():
+    """A curve that bends more than any power through the origin: its constant would be negative."""
+    fit = fit_power(LENGTHS, np.maximum(0, LENGTHS - 50))
+    assert fit.constant >= 0
+    assert fit(LENGTHS[0]) >= 0
+
+
+@pytest.mark.parametrize("xs", [(1, 2, 3, 4), (3, 3, 3, 3, 3), (0, 1, 2, 3, 4)])
+def test_too_little_is_refused(xs):
+    with pytest.raises(ValueError, match="5 points, not all at one place"):
+        fit_power(xs, xs)
