@@ -1,6 +1,7 @@
 """Where there is no GPU, Triton's kernels run in its interpreter, which it asks for when it is first imported.
 
-One thread for torch: the models of the tests are so small that two are slower than one.
+One thread for torch: the models of the tests are so small that two are slower than one. No deadline for hypothesis's
+examples: how long one takes says how busy the machine is.
 """
 
 from __future__ import annotations
@@ -8,8 +9,11 @@ from __future__ import annotations
 import os
 
 import torch
+from hypothesis import settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 torch.set_num_threads(1)
+settings.register_profile("lab", deadline=None)
+settings.load_profile("lab")

@@ -138,7 +138,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.engine.occupancy().live == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=25)
 TestScheduler = SchedulerMachine.TestCase
 
 

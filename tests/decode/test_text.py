@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.decode.text import TextStream, token_text
@@ -15,7 +15,6 @@ def stream(text: str, stop=()) -> tuple[list[str], str, bool]:
     return pieces, out.flush(), out.stopped
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_pieces_are_the_text_and_no_character_is_split(text):
     pieces, rest, _ = stream(text)
@@ -24,7 +23,6 @@ def test_pieces_are_the_text_and_no_character_is_split(text):
     assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces) or "\N{REPLACEMENT CHARACTER}" in text
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 255), max_size=30))
 def test_any_bytes_come_out_as_they_would_at_once(tokens):
     out = TextStream(tokenizer())
@@ -36,7 +34,6 @@ def test_a_character_comes_with_its_last_byte():
     assert stream("é☃")[0] == ["", "é", "", "", "☃"]
 
 
-@settings(deadline=None)
 @given(st.text("ab", max_size=30), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3))
 def test_text_ends_before_the_first_stop_string(text, stops):
     pieces, rest, stopped = stream(text, stops)

@@ -48,7 +48,7 @@ def test_the_newest_write_to_a_slot_wins(kv_format):
     assert torch.allclose(value, -torch.ones(1, 3, 16))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.sampled_from(QUANTISED), st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), st.floats(-30, 30))
 def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
     """The scale is the one that is kept, after its own rounding."""
@@ -60,7 +60,7 @@ def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
     assert half <= 0.5 * x.abs().max() / steps * (1 + 2**-7) + torch.finfo(torch.float32).tiny
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(0, 2**32), st.sampled_from([12, 32, 64, 80, 96, 128]), st.floats(-100, 100))
 def test_int4_groups_keep_the_bound_each_by_itself(seed, head_dim, power):
     x = torch.randn(5, 2, head_dim, generator=torch.Generator().manual_seed(seed)) * 2.0**power

@@ -125,7 +125,7 @@ def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
             assert close.double().mean() > 0.999
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     lengths=st.lists(st.tuples(st.integers(0, 90), st.integers(1, 20)), min_size=1, max_size=4),
     block_size=st.sampled_from((1, 3, 16, 33)),

@@ -124,7 +124,7 @@ class Model:
         return "live", pattern, what.endswith("!") or what == "found"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_any_sequence_of_events_leaves_the_map_as_the_model(data: st.DataObject) -> None:
     model, view, columns = Model(), PoolView(COUNT, SIZE), blocks.columns(COUNT)
