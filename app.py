@@ -15,6 +15,7 @@ os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 import gradio as gr
 
 from lab import Engine, load_engine
+from visualize.channel import ROUTE
 from visualize.live import Line
 from visualize.panels import compare, lab, memory
 from visualize.panels.look import style, theme
@@ -51,7 +52,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"))
     parser.add_argument("--port", type=int, default=os.environ.get("GRADIO_SERVER_PORT", "7860"))
     options = parser.parse_args(arguments)
-    build().launch(
+    pages = build()
+    pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
+    pages.launch(
+        app_kwargs={"routes": [ROUTE]},
         server_name=options.host,
         server_port=options.port,
         theme=theme(),

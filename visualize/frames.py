@@ -92,6 +92,10 @@ class Reducer:
                     self._step.add(event)
         return frames
 
+    def after(self) -> Before | None:
+        """What the next run is compared with: this one, if there was any."""
+        return Before(self._config, self._meter.metrics()) if self._seq else self._before
+
     def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
         """A frame of the changes, with what has changed in the pool and around the charts."""
         frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}

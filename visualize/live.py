@@ -1,14 +1,13 @@
-"""A run in a thread of its own, and its transcript for the page.
+"""A run in a thread of its own, and another that tells of it.
 
 The engine must not wait for whoever watches: its thread only appends events to a
-list. The page's side looks ten times a second, reduces what is new and passes it on.
+list. The other looks ten times a second, reduces what is new and puts it into a channel.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Event
+from visualize.channel import Channel
 from visualize.frames import Frame
 from visualize.settings import Settings
 from visualize.transcript import line
@@ -67,12 +67,18 @@ class Line:
                 self._changed.notify_all()
 
 
+class Reduces(Protocol):
+    """What is needed of a reducer here."""
+
+    def feed(self, events: Iterable[Any]) -> list[Frame]: ...
+
+
 class Live(ABC):
     """Something decoded in a thread of its own, when its turn comes. ``events`` only grows; ``done`` is set after the
-    last one."""
+    last one. What ``reducer`` makes of them is told in ``channel``."""
 
-    def __init__(self, line: Line, load: Callable[[str], Any]) -> None:
-        self.id = uuid.uuid4().hex
+    def __init__(self, line: Line, load: Callable[[str], Any], reducer: Reduces) -> None:
+        self.channel = Channel()
         self.events: list[Any] = []
         self.problem = ""
         self.done = threading.Event()
@@ -80,6 +86,11 @@ class Live(ABC):
         self._line, self._load = line, load
         self._loading = False
         threading.Thread(target=self._work, name="decode-lab-run", daemon=True).start()
+        threading.Thread(target=self._tell, args=(reducer,), name="decode-lab-tell", daemon=True).start()
+
+    @property
+    def id(self) -> str:
+        return self.channel.id
 
     def status(self) -> str:
         """Why there is nothing to see yet."""
@@ -113,13 +124,25 @@ class Live(ABC):
         finally:
             self.done.set()
 
+    def _tell(self, reducer: Reduces) -> None:
+        try:
+            for news in transcript(self, reducer):
+                self.channel.put(news)
+        except Exception as error:
+            log.exception("a run could not be told")
+            self.cancelled.set()
+            problem = f"The run was stopped, because it could not be shown ({type(error).__name__}: {error})."
+            self.channel.put(line({"problem": problem}))
+        finally:
+            self.channel.close()
+
 
 class LiveRun(Live):
     """One run under way: a prompt and its events."""
 
-    def __init__(self, line: Line, load: Callable[[str], Streams], settings: Settings) -> None:
+    def __init__(self, line: Line, load: Callable[[str], Streams], settings: Settings, reducer: Reduces) -> None:
         self._settings = settings
-        super().__init__(line, load)
+        super().__init__(line, load, reducer)
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings
@@ -130,20 +153,8 @@ class LiveRun(Live):
         yield from engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled)
 
 
-class Reduces(Protocol):
-    """What is needed of a reducer here."""
-
-    def feed(self, events: Iterable[Any]) -> list[Frame]: ...
-
-
 def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
-    """The run's transcript (``visualize.transcript``) as it grows, to its end.
-
-    Each string begins with the one before it. Gradio then sends only what was
-    appended, and a page that opens late has the whole run in its first value.
-    """
-    text = line({"run": run.id})
-    yield text
+    """The run's transcript (``visualize.transcript``) as it grows, to its end: what is new."""
     seen, shown, wait = 0, "", EAGER
     over = False
     while not over:
@@ -152,16 +163,14 @@ def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
         seen += len(events)
         frames = reducer.feed(events)
         if frames:
-            text += "".join(map(line, frames))
-            yield text
+            yield "".join(map(line, frames))
             if any("tokens" in frame for frame in frames):
                 wait = TICK
         elif (status := run.status()) != shown:
             shown = status
-            text += line({"status": status})
-            yield text
+            yield line({"status": status})
     if run.problem or not run.events:
-        yield text + line({"problem": run.problem or "Stopped before it began."})
+        yield line({"problem": run.problem or "Stopped before it began."})
 
 
 def _pool(engine: Streams, settings: Settings) -> int | None:

@@ -11,7 +11,7 @@ from lab.config import LabError
 from lab.trace.events import Event
 from lab.trace.recorder import Run
 from visualize.takeaway import FORMATS
-from visualize.transcript import line, recorded
+from visualize.transcript import head, line, recorded
 
 MAX_RUN_FILE = 20 * 2**20
 """Bytes of a file that a visitor may open. A run of 1,000 tokens, the most that the page offers, has about 1 MB."""
@@ -67,7 +67,7 @@ class Shelf:
             run = Run.load(path)
             text = recorded(run, id)
         except LabError as error:
-            return line({"run": id}) + line({"problem": str(error)})
+            return head(id) + line({"problem": str(error)})
         finally:
             path.unlink(missing_ok=True)
         self.put(visitor, id, run.events)

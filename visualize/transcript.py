@@ -1,8 +1,9 @@
 """A run as text for the page's script: one JSON object a line.
 
-The first line is ``{"run": its id}``; then come frames (``visualize.frames``), and
-``{"status": ...}`` or ``{"problem": ...}``, a sentence each. The script that reads it is the same
-for a run under way, one from a file, and one in an exported page.
+The first line is ``{"run": its id}``, and with ``"live": true`` the others are told in a channel of
+that id (``visualize.channel``); then come frames (``visualize.frames``), and ``{"status": ...}`` or
+``{"problem": ...}``, a sentence each. The script that reads it is the same for a run under way, one
+from a file, and one in an exported page.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ def line(record: dict[str, Any]) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"  # half a surrogate pair: its escape
 
 
+def head(id: str, *, live: bool = False) -> str:
+    """The first line."""
+    return line({"run": id} | ({"live": True} if live else {}))
+
+
 def recorded(run: Run, id: str) -> str:
     """The whole transcript of a run that was read from a file.
 
@@ -28,7 +34,7 @@ def recorded(run: Run, id: str) -> str:
     """
     try:
         frames = Reducer(recorded=True).feed(run.events)
-        return "".join(map(line, [{"run": id}, *frames]))
+        return head(id) + "".join(map(line, frames))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise RunFileError(
             f"This file's events contradict each other ({type(error).__name__}: {str(error)[:80]}), so they are not "

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from lab.trace.metrics import measure
 from visualize.assets import ABOUT, TITLE
 from visualize.frames import Reducer
-from visualize.live import Line, LiveRun, Streams, transcript
+from visualize.live import Line, LiveRun, Streams
 from visualize.panels import controls, header, stage
 from visualize.readouts import Before
 from visualize.settings import DEFAULTS, NAMES, from_link
 from visualize.shelf import Shelf
+from visualize.transcript import head
 
 
 def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
@@ -23,15 +23,15 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
     shelf = Shelf()
     runs: dict[str | None, LiveRun] = {}  # by browser session
 
-    def run(request: gr.Request, before: Before | None, *values: Any) -> Iterator[tuple[str, Any]]:
-        live = runs[request.session_hash] = LiveRun(line, load, controls.to_settings(values))
+    async def run(request: gr.Request, before: Before | None, *values: Any) -> AsyncIterator[tuple[str, Any]]:
+        reducer = Reducer(before)
+        live = runs[request.session_hash] = LiveRun(line, load, controls.to_settings(values), reducer)
         shelf.put(request.session_hash, live.id, live.events)
         try:
-            for text in transcript(live, Reducer(before)):
-                yield text, gr.skip()
-            if live.events:
-                yield text, Before(live.events[0].config, measure(live.events))
-        finally:  # also when the tab is closed; it runs on the server's event loop, so it only sets a flag
+            yield head(live.id, live=True), gr.skip()
+            await live.channel.ended()
+            yield gr.skip(), reducer.after()
+        finally:  # also when the tab is closed
             live.cancelled.set()
 
     def stop(request: gr.Request) -> None:

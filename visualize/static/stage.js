@@ -37,26 +37,44 @@ for (const { key, label, about, always } of readouts) {
 
 // -- the run: what is read of it -----------------------------------------------------------------
 
-let run = { id: "", read: 0, running: false };
+let run = { id: "", running: false };
 let picture = new Picture(start);
 
 /** A run was asked for. What is on the stage stays until the new run has something to show. */
 function begin(id) {
-  run = { id, read: 0, running: true };
+  run = { id, running: true };
   $(".stage").dataset.run = id;
   sayNow("Waiting for the engine …");
   body.classList.add("running");
   if (server && narrow.matches) element.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
 }
 
+/** A transcript's first line says whose it is. The rest follows it, or, of a run under way, comes as it is told. */
 function read(transcript) {
-  const id = transcript.slice(0, transcript.indexOf("\n"));
-  if (!id) return;
-  if (run.id !== id) begin(id);
-  const end = transcript.lastIndexOf("\n") + 1;
-  const lines = transcript.slice(run.read, end).split("\n").filter(Boolean);
-  run.read = end;
-  for (const line of lines) take(JSON.parse(line));
+  const first = transcript.slice(0, transcript.indexOf("\n"));
+  if (!first || run.id === first) return;
+  begin(first);
+  const { run: id, live } = JSON.parse(first);
+  stream?.close();
+  if (live) listen(id);
+  else hear(transcript.slice(first.length));
+}
+
+let stream;
+function listen(id) {
+  stream = new EventSource(`channels/${id}`); // which comes back by itself when the connection was lost
+  stream.onmessage = ({ data }) => hear(data);
+  stream.addEventListener("end", () => stream.close());
+  stream.onerror = ({ target }) => {
+    if (target !== stream || target.readyState !== EventSource.CLOSED || !run.running) return;
+    over();
+    sayNow("The server no longer tells of this run: it may have been started anew. Press Run to begin again.", true);
+    schedule();
+  };
+}
+
+function hear(lines) {
+  for (const line of lines.split("\n").filter(Boolean)) take(JSON.parse(line));
   follow();
   schedule();
 }

@@ -1,0 +1,105 @@
+"""What is told of a run while it goes on, for any number of readers, each at its own pace.
+
+A page reads a channel as server-sent events: one long answer that costs the server a
+fraction of a millisecond a message, where Gradio's own updates pass through its queue, a
+comparison with the last value and the page's components. A page that lost its connection
+comes back for what it has not had (``Last-Event-ID``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+import weakref
+from collections.abc import AsyncIterator, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+RETRY_MS = 500
+"""A page whose connection was lost asks again after so long."""
+
+_open: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionary()
+
+
+class Channel:
+    """Messages that only become more. It can be read at its ``id`` as long as somebody keeps it."""
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4().hex  # whoever knows it may read
+        self._messages: list[str] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self._wake: set[Callable[[], None]] = set()
+        _open[self.id] = self
+
+    def put(self, message: str) -> None:
+        """One more message, from any thread."""
+        self._messages.append(message)
+        self._tell()
+
+    def close(self) -> None:
+        """There will be no more."""
+        self._closed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._lock:
+            for wake in self._wake:
+                wake()
+
+    async def read(self, begin: int = 0) -> AsyncIterator[tuple[int, str]]:
+        """The messages from number ``begin`` on, each with its number, to the last there will be."""
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(news.set)
+
+        with self._lock:
+            self._wake.add(wake)
+        try:
+            while True:
+                news.clear()
+                closed = self._closed  # asked first: what was put before it closed is then surely read
+                for number in range(begin, len(self._messages)):
+                    yield number, self._messages[number]
+                    begin = number + 1
+                if closed:
+                    return
+                await news.wait()
+        finally:
+            with self._lock:
+                self._wake.discard(wake)
+
+    async def ended(self) -> None:
+        """Wait until it is closed."""
+        async for _ in self.read(len(self._messages)):
+            pass
+
+
+async def _events(channel: Channel, begin: int) -> AsyncIterator[str]:
+    yield f"retry: {RETRY_MS}\n\n"
+    async for number, message in channel.read(begin):
+        lines = "".join(f"data: {line}\n" for line in message.splitlines())
+        yield f"id: {number}\n{lines}\n"
+    yield "event: end\ndata:\n\n"
+
+
+async def _answer(request: Request) -> Response:
+    channel = _open.get(request.path_params["id"])
+    if channel is None:
+        return Response(status_code=204)  # which tells a page not to ask again
+    had = request.headers.get("last-event-id", "")
+    begin = int(had) + 1 if had.isdecimal() else 0
+    return StreamingResponse(
+        _events(channel, begin),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+ROUTE = Route("/channels/{id}", _answer)
+"""Where pages read."""
