@@ -74,16 +74,11 @@ class Channel:
             with self._lock:
                 self._wake.discard(wake)
 
-    async def ended(self) -> None:
-        """Wait until it is closed."""
-        async for _ in self.read(len(self._messages)):
-            pass
-
 
 async def _events(channel: Channel, begin: int) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     async for number, message in channel.read(begin):
-        lines = "".join(f"data: {line}\n" for line in message.splitlines())
+        lines = "".join(f"data: {line}\n" for line in message.strip("\n").split("\n"))
         yield f"id: {number}\n{lines}\n"
     yield "event: end\ndata:\n\n"
 

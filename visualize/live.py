@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Event
 from visualize.channel import Channel
-from visualize.frames import Frame
+from visualize.frames import Frame, Reducer
+from visualize.readouts import Before
 from visualize.settings import Settings
 from visualize.transcript import line
 
@@ -140,9 +141,16 @@ class Live(ABC):
 class LiveRun(Live):
     """One run under way: a prompt and its events."""
 
-    def __init__(self, line: Line, load: Callable[[str], Streams], settings: Settings, reducer: Reduces) -> None:
+    def __init__(
+        self, line: Line, load: Callable[[str], Streams], settings: Settings, before: Before | None = None
+    ) -> None:
         self._settings = settings
-        super().__init__(line, load, reducer)
+        self._reducer = Reducer(before)
+        super().__init__(line, load, self._reducer)
+
+    def after(self) -> Before | None:
+        """What the next run is compared with."""
+        return self._reducer.after()
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings

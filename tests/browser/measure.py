@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,22 +22,38 @@ from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
 from app import engine  # before all that imports torch: it leaves a core to the server
 from lab import Run
+from lab.bench.turns import shuffled
 from lab.machine import hardware
+from lab.trace.metrics import measure
 from tests.browser.conftest import QUIET, Lab, chromium, serving
+from visualize.live import Line, LiveRun
 from visualize.settings import Settings
 
 TOKENS = 500
 COUNT = """() => {
-  window.drawn = 0;
+  window.drawn = [];
   window.firstToken = 0;
   const stage = document.querySelector(".stage");
   let instant = stage.dataset.seq;
   new MutationObserver(() => {
-    window.drawn += stage.dataset.seq !== instant; // what shows no other instant is no frame
+    if (stage.dataset.seq !== instant) window.drawn.push(performance.now()); // what shows no other instant is no frame
     instant = stage.dataset.seq;
     window.firstToken ||= document.querySelector(".token:not(.prompt)") ? performance.now() : 0;
   }).observe(stage, { attributes: true, attributeFilter: ["data-seq"] });
 }"""
+RUN = """() => new Promise((over) => {
+  const clicked = performance.now();
+  let began = 0;
+  new MutationObserver((_, observer) => {
+    if (document.body.classList.contains("running")) return (began ||= performance.now());
+    if (!began) return;
+    observer.disconnect();
+    over({ clicked, began, ended: performance.now() });
+  }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  document.querySelector("#run").click();
+})"""
+"""A whole run, waited for within the page: Playwright's own waiting looks at every animation frame, and so makes
+the browser draw frames that nobody asked for."""
 
 
 class Watch:
@@ -58,25 +76,23 @@ def live(watch: Watch) -> dict[str, float]:
     devtools.send("Network.enable")
     lab.run()  # the first run loads the models
     lab.finish()
-    lab.page.evaluate(COUNT)
     lab.page.reload()
     lab.ready()
     lab.page.evaluate(COUNT)
     received[0] = 0
-    clicked = lab.page.evaluate("() => { document.querySelector('#run').click(); return performance.now(); }")
-    lab.page.wait_for_selector("body.running")
-    began = time.monotonic()
-    lab.page.wait_for_selector("body:not(.running)", timeout=120_000)
-    seconds = time.monotonic() - began
+    times = lab.page.evaluate(RUN)
     drawn, shown = lab.page.evaluate("[window.drawn, window.firstToken]")
+    seconds = (times["ended"] - shown) / 1000
+    frames = sum(shown <= instant <= times["ended"] for instant in drawn)
+    lab.finish()
     with tempfile.TemporaryDirectory() as folder:
         had = Run.load(lab.save("json", Path(folder))).metrics.ttft_ms
     lab.page.close()
     return {
-        "live_frames_per_second": drawn / seconds,
+        "live_frames_per_second": frames / seconds,
         "live_bytes_per_second": received[0] / seconds,
-        "first_token_shown_ms": shown - clicked,
-        "first_token_late_ms": shown - clicked - had,
+        "first_token_shown_ms": shown - times["clicked"],
+        "first_token_late_ms": shown - times["clicked"] - had,
     }
 
 
@@ -91,11 +107,11 @@ def player(watch: Watch) -> dict[str, float]:
         lab.page.select_option(".speed", label="true speed")
         lab.page.click("[data-do=first]")
         lab.wait_for_instant(0)
-        lab.page.evaluate("window.drawn = 0")
+        lab.page.evaluate("window.drawn = []")
         began = time.monotonic()
         lab.page.click("[data-do=play]")
         lab.page.wait_for_selector(f".stage[data-seq='{lab.page.get_attribute('.bar', 'max')}']", timeout=120_000)
-        figures[f"player_frames_per_second_{speculation}"] = lab.page.evaluate("window.drawn") / (
+        figures[f"player_frames_per_second_{speculation}"] = len(lab.page.evaluate("window.drawn")) / (
             time.monotonic() - began
         )
         lab.page.close()
@@ -103,27 +119,51 @@ def player(watch: Watch) -> dict[str, float]:
 
 
 def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
-    """Tokens a second of the same run without and with a browser that watches, in turns."""
+    """How much slower the same run is, in turns with one that nobody watches: when a browser on the same machine
+    draws it; when it is told and nobody reads; and when another process keeps one core busy with something else, to
+    know what of it is the machine's (cores that share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
     config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size)
+    waiting = Line()
 
     def alone() -> float:
         run = engine(settings.pair).generate(settings.prompt, config, settings.sampling())
         return run.metrics.tokens_per_second
 
+    def told() -> float:
+        run = LiveRun(waiting, engine, settings)
+        run.done.wait()
+        return measure(run.events).tokens_per_second
+
+    def neighbour() -> float:
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            return alone()
+        finally:
+            busy.kill()
+            busy.wait()
+
     def watched() -> float:
         lab, _ = watch.open(max_tokens=TOKENS)
-        lab.run()
+        lab.page.evaluate(RUN)
         lab.finish(120)
         with tempfile.TemporaryDirectory() as folder:
             speed = Run.load(lab.save("json", Path(folder))).metrics.tokens_per_second
         lab.page.close()
         return speed
 
-    alone(), watched()
-    ratios = [alone() / watched() - 1 for _ in range(pairs)]
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return {"slow_down": statistics.median(ratios), "slow_down_q1": low, "slow_down_q3": high}
+    ways = {"": watched, "_told": told, "_neighbour": neighbour}
+    for way in (alone, *ways.values()):
+        way()  # the first of each loads models and pages
+    ratios: dict[str, list[float]] = {name: [] for name in ways}
+    for names in shuffled(ways, pairs):
+        for name in names:
+            ratios[name].append(alone() / ways[name]() - 1)
+    figures = {}
+    for name, found in ratios.items():
+        low, middle, high = statistics.quantiles(found, n=4)
+        figures |= {f"slow_down{name}": middle, f"slow_down{name}_q1": low, f"slow_down{name}_q3": high}
+    return figures
 
 
 def memory(watch: Watch, runs: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import json
 import threading
 import time
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lab.config import PromptError
-from lab.trace.events import Finished
+from lab.trace.events import Event, Finished
 from tests.visualize.scripted import ScriptedEngine
 from visualize.frames import Reducer
 from visualize.live import Line, LiveRun, transcript
@@ -27,12 +27,24 @@ def records(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_transcript_only_grows_and_ends_with_the_whole_run() -> None:
-    texts = list(transcript(start(ScriptedEngine(0.01), max_tokens=60), Reducer()))
-    assert len(texts) > 3
-    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+def whole(run: LiveRun) -> str:
+    return "".join(transcript(run, Reducer()))
+
+
+def told(run: LiveRun) -> list[str]:
+    """What a page hears of the run."""
+
+    async def hear() -> list[str]:
+        return [message async for _, message in run.channel.read()]
+
+    return asyncio.run(hear())
+
+
+def test_a_run_is_told_as_it_grows_to_its_end() -> None:
+    messages = told(start(ScriptedEngine(0.01), max_tokens=60))
+    assert len(messages) >= 3
     shown = Picture()
-    for record in records(texts[-1]):
+    for record in records("".join(messages)):
         if "seq" in record:
             shown.apply(record)
     assert len(shown.tokens) == 60
@@ -40,9 +52,9 @@ def test_a_transcript_only_grows_and_ends_with_the_whole_run() -> None:
 
 
 def test_a_transcript_holds_no_tag() -> None:
-    *_, text = transcript(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3), Reducer())
+    text = whole(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3))
     assert "<" not in text
-    assert records(text)[3]["tokens"][0]["text"] == "<script>x</script>"
+    assert records(text)[2]["tokens"][0]["text"] == "<script>x</script>"
 
 
 def test_a_run_can_be_stopped() -> None:
@@ -68,7 +80,7 @@ def test_a_run_can_be_stopped() -> None:
     ],
 )
 def test_a_mistake_is_a_sentence(settings: dict[str, Any], sentence: str) -> None:
-    *_, text = transcript(start(ScriptedEngine(), **settings), Reducer())
+    text = whole(start(ScriptedEngine(), **settings))
     assert sentence in records(text)[-1]["problem"]
 
 
@@ -76,7 +88,7 @@ def test_a_load_that_fails_is_a_sentence() -> None:
     def fail(pair: str) -> ScriptedEngine:
         raise PromptError("No weights here.")
 
-    *_, text = transcript(LiveRun(Line(), fail, Settings()), Reducer())
+    text = whole(LiveRun(Line(), fail, Settings()))
     assert records(text)[-1]["problem"] == "No weights here."
 
 
@@ -86,7 +98,7 @@ def test_runs_take_turns_and_say_so() -> None:
     while not first.events:
         time.sleep(0.005)
     second = start(engine, line, max_tokens=3)
-    *_, text = transcript(second, Reducer())
+    text = whole(second)
     assert {"status": "Waiting: 1 run is before yours."} in records(text)
     assert first.done.is_set()
 
@@ -99,14 +111,38 @@ def test_whoever_stops_waiting_lets_the_next_one_pass() -> None:
     assert second.done.wait(1)
     assert not second.events
     assert not first.done.is_set()
-    *_, text = transcript(second, Reducer())
+    text = whole(second)
     assert records(text)[-1] == {"problem": "Stopped before it began."}
     first.cancelled.set()
     assert first.done.wait(1)
 
 
-def test_the_thread_ends_with_the_run() -> None:
+def test_a_run_is_compared_with_the_one_before() -> None:
+    first = start(ScriptedEngine(), max_tokens=3)
+    told(first)
+    second = LiveRun(Line(), lambda pair: ScriptedEngine(), Settings(max_tokens=3, paged=False), first.after())
+    assert "of 2.00" in records("".join(told(second)))[-1]["readouts"]["pass"][2]
+    assert records("".join(told(second)))[0]["compared"]
+
+
+def test_a_run_that_came_to_nothing_is_compared_with_nothing() -> None:
+    assert start(ScriptedEngine(), prompt="").after() is None
+
+
+def test_what_cannot_be_shown_stops_the_run_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(reducer: Reducer, events: list[Event]) -> None:
+        raise ValueError("no such square")
+
+    monkeypatch.setattr(Reducer, "feed", fail)
+    run = start(ScriptedEngine(0.02), max_tokens=1000)
+    problem = records("".join(told(run)))[-1]["problem"]
+    assert problem == "The run was stopped, because it could not be shown (ValueError: no such square)."
+    assert run.done.wait(1)
+
+
+def test_the_threads_end_with_the_run() -> None:
     run = start(ScriptedEngine(), max_tokens=3)
+    told(run)
     assert run.done.wait(2)
     time.sleep(0.05)
-    assert not [thread for thread in threading.enumerate() if thread.name == "decode-lab-run" and thread.is_alive()]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode-lab-")]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from visualize.assets import ABOUT, TITLE
-from visualize.frames import Reducer
 from visualize.live import Line, LiveRun, Streams
 from visualize.panels import controls, header, stage
-from visualize.readouts import Before
 from visualize.settings import DEFAULTS, NAMES, from_link
 from visualize.shelf import Shelf
 from visualize.transcript import head
@@ -23,23 +21,23 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
     shelf = Shelf()
     runs: dict[str | None, LiveRun] = {}  # by browser session
 
-    async def run(request: gr.Request, before: Before | None, *values: Any) -> AsyncIterator[tuple[str, Any]]:
-        reducer = Reducer(before)
-        live = runs[request.session_hash] = LiveRun(line, load, controls.to_settings(values), reducer)
+    def run(request: gr.Request, *values: Any) -> str:
+        """Begins; what comes of it is told in its channel, because an event that is pending keeps the page busy."""
+        last = runs.get(request.session_hash)
+        if last and not last.done.is_set():
+            return gr.skip()
+        settings = controls.to_settings(values)
+        live = runs[request.session_hash] = LiveRun(line, load, settings, last and last.after())
         shelf.put(request.session_hash, live.id, live.events)
-        try:
-            yield head(live.id, live=True), gr.skip()
-            await live.channel.ended()
-            yield gr.skip(), reducer.after()
-        finally:  # also when the tab is closed
-            live.cancelled.set()
+        return head(live.id, live=True)
 
     def stop(request: gr.Request) -> None:
         if live := runs.get(request.session_hash):
             live.cancelled.set()
 
-    def reopened(path: str, request: gr.Request) -> tuple[str, None]:
-        return shelf.reopen(request.session_hash, Path(path)), None
+    def reopened(path: str, request: gr.Request) -> str:
+        leave(request)
+        return shelf.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
@@ -62,13 +60,10 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
                 panel = controls.build()
             with gr.Column(elem_id="view"):
                 view = stage.build(take_away)
-        before = gr.State(None)
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-        panel.run.click(
-            run, [before, *panel.values], [view, before], concurrency_limit=None, trigger_mode="once", **quiet
-        )
+        panel.run.click(run, panel.values, view, concurrency_limit=None, **quiet)
         panel.stop.click(stop, queue=False, **quiet)
-        panel.open.upload(reopened, panel.open, [view, before], **quiet)
+        panel.open.upload(reopened, panel.open, view, **quiet)
         gr.on(
             [control.change for control in panel.values],
             fn=None,

@@ -24,16 +24,16 @@ function choose(name) {
   draw();
 }
 
-/** Redraw what is dirty. While the picture is ``moving`` only the rows in view are drawn. While it ``plays``, only the
-    chart that has waited longest: three at once would be more than a browser can do thirty times a second. */
-function drawCharts({ columns, layouts }, moving, plays) {
+/** Redraw what is dirty. While the picture is ``moving``, only the rows in view are drawn, and only of the chart that
+    has waited longest: three at once would be more than a browser can do thirty times a second. */
+function drawCharts({ columns, layouts }, moving) {
   for (const name of dirty) {
     dirty.delete(name);
     if (!charts.includes(name)) continue; // a table, which the page draws itself
     const plot = $(`[data-chart=${name}] .plot`);
     if (covered(name) || (narrow.matches && !plot.parentElement.classList.contains("chosen"))) continue;
     plotChart(plot, shells[name][look()], columns[name], layouts[name], moving && rolling.includes(name));
-    if (plays) return;
+    if (moving) return;
   }
 }
 

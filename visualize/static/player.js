@@ -15,7 +15,8 @@ let clock = 0; // playing: milliseconds of the run; looping: milliseconds that h
 let ticked = 0;
 let ticking = 0;
 
-const moving = () => mode === "playing" || (mode === "following" && run.running);
+const live = () => mode === "following" && run.running;
+const moving = () => mode === "playing" || live();
 
 /** A new run is followed from its beginning. */
 function rewind() {

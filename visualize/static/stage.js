@@ -111,6 +111,7 @@ function over() {
 
 // -- the picture: what is shown of it --------------------------------------------------------------
 
+const PACE = 90; // milliseconds from one picture of a run under way to the next: the engine may be on this machine
 let scheduled = false;
 let rested = 0;
 /** Draws with the next animation frame, but rests as long as it drew: a slow browser then shows fewer frames, not old ones. */
@@ -121,7 +122,7 @@ function schedule() {
     const began = performance.now();
     scheduled = false;
     draw();
-    rested = 2 * performance.now() - began;
+    rested = Math.max(2 * performance.now() - began, live() ? began + PACE : 0);
   }), Math.max(0, rested - performance.now()));
 }
 
@@ -131,9 +132,14 @@ function draw() {
     drawNumbers(picture);
   }
   drawControls();
-  drawCharts(picture, moving(), mode === "playing");
+  drawCharts(picture, moving());
   $(".stage").dataset.seq = picture.at;
   if (dirty.size) schedule();
+}
+
+/** What stands there already is not written again: the browser would lay it out again. */
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }
 
 /** The numbers, captions and remarks; a readout that has no row does not matter to this run. */
@@ -141,13 +147,14 @@ function drawNumbers({ readouts: rows, captions, notice, compared }) {
   for (const card of element.querySelectorAll(".readout")) card.hidden = !(card.dataset.key in rows);
   for (const [key, [value, unit, was]] of Object.entries(rows)) {
     const card = $(`[data-key=${key}]`);
-    card.querySelector(".value").textContent = value;
-    card.querySelector(".unit").textContent = unit;
-    card.querySelector(".was").textContent = was;
+    write(card.querySelector(".value"), value);
+    write(card.querySelector(".unit"), unit);
+    write(card.querySelector(".was"), was);
   }
-  for (const [name, text] of Object.entries(captions)) $(`[data-chart=${name}] .caption`).textContent = text;
-  $(".notice").textContent = notice;
-  $(".compared").textContent = $(".compared").title = compared;
+  for (const [name, text] of Object.entries(captions)) write($(`[data-chart=${name}] .caption`), text);
+  write($(".notice"), notice);
+  write($(".compared"), compared);
+  $(".compared").title = compared;
 }
 
 let quietUntil = 0;

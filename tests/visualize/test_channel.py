@@ -1,0 +1,91 @@
+"""A channel: many readers, each from where it left off, none that holds up another."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from visualize.channel import ROUTE, Channel
+
+
+def heard(text: str) -> list[str]:
+    """The messages of server-sent events, as a browser hears them."""
+    events = [event for event in text.split("\n\n") if event.startswith("id:")]
+    return ["\n".join(line[6:] for line in event.split("\n") if line.startswith("data: ")) for event in events]
+
+
+def get(channel_id: str, **headers: str) -> tuple[int, str]:
+    answer = TestClient(Starlette(routes=[ROUTE])).get(f"/channels/{channel_id}", headers=headers)
+    return answer.status_code, answer.text
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.integers(0, 12))
+def test_every_reader_gets_all_from_where_it_begins(begins: list[int], at_once: int) -> None:
+    channel, messages = Channel(), [f"message {number}" for number in range(12)]
+
+    def speak() -> None:
+        for number, message in enumerate(messages):
+            if number >= at_once:
+                time.sleep(0.0005)
+            channel.put(message)
+        channel.close()
+
+    async def listen(begin: int) -> list[tuple[int, str]]:
+        return [message async for message in channel.read(begin)]
+
+    async def all_listen() -> list[list[tuple[int, str]]]:
+        threading.Thread(target=speak).start()
+        return await asyncio.wait_for(asyncio.gather(*map(listen, begins)), 5)
+
+    for begin, got in zip(begins, asyncio.run(all_listen()), strict=True):
+        assert got == list(enumerate(messages))[begin:]
+
+
+def test_whoever_stops_reading_is_forgotten() -> None:
+    channel = Channel()
+    channel.put("first")
+
+    async def leave() -> None:
+        reading = asyncio.create_task(anext(stream := channel.read(1)))
+        await asyncio.sleep(0.01)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await stream.aclose()
+
+    asyncio.run(leave())
+    channel.put("nobody is there, and the loop is closed")
+
+
+def test_a_page_hears_every_message_and_the_end() -> None:
+    channel = Channel()
+    channel.put('{"a": 1}\n{"b": "\u2028 is no end of a line"}\n')
+    channel.put("second\n")
+    channel.close()
+    status, text = get(channel.id)
+    assert status == 200
+    assert heard(text) == ['{"a": 1}\n{"b": "\u2028 is no end of a line"}', "second"]
+    assert text.endswith("event: end\ndata:\n\n")
+
+
+def test_a_page_that_comes_back_gets_what_it_has_not_had() -> None:
+    channel = Channel()
+    for number in range(4):
+        channel.put(f"message {number}\n")
+    channel.close()
+    assert heard(get(channel.id, **{"Last-Event-ID": "1"})[1]) == ["message 2", "message 3"]
+    assert len(heard(get(channel.id, **{"Last-Event-ID": "x' OR 1"})[1])) == 4
+
+
+def test_what_nobody_keeps_is_told_no_more() -> None:
+    channel = Channel()
+    name = channel.id
+    del channel
+    gc.collect()
+    assert get(name) == (204, "")
