@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from lab.config import LabError
-from lab.trace.events import Event
 from lab.trace.recorder import Run
 from visualize.takeaway import FORMATS
 from visualize.transcript import head, line, recorded
@@ -19,13 +19,25 @@ NAME = "decode-lab-run"
 
 
 class Shelf:
-    """By visitor, the last run and the last opened one; each gets at it by its id, which nobody can guess."""
+    """By visitor, the last run and the last opened one; each gets at it by its id, which nobody can guess.
 
-    def __init__(self) -> None:
+    Args:
+        read: makes of a run's events what ``formats`` write.
+        formats: what a run can be taken away as: a file's type, and the function that writes it.
+        name: that files' names begin with.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[Sequence[Any]], Any] = Run,
+        formats: Mapping[str, tuple[str, Callable[[Any], str]]] = FORMATS,
+        name: str = NAME,
+    ) -> None:
+        self._read, self._formats, self._name = read, formats, name
         self._lock = threading.Lock()
-        self._runs: dict[str | None, dict[str, Sequence[Event]]] = {}
+        self._runs: dict[str | None, dict[str, Sequence[Any]]] = {}
 
-    def put(self, visitor: str | None, id: str, events: Sequence[Event]) -> None:
+    def put(self, visitor: str | None, id: str, events: Sequence[Any]) -> None:
         """Keep a run, which may still grow. Of a visitor's runs the last two are kept: while one waits for its turn the
         one before is still shown."""
         with self._lock:
@@ -41,22 +53,22 @@ class Shelf:
         """A file of a run.
 
         Args:
-            wanted: the run's id, and one of ``FORMATS``.
+            wanted: the run's id, and one of ``formats``.
 
         Returns:
             ``name``, ``type`` and ``text`` of the file, or a ``problem`` in a sentence.
         """
         try:
             id, form = map(str, wanted)
-            kind, write = FORMATS[form]
+            kind, write = self._formats[form]
         except (KeyError, TypeError, ValueError):
-            return {"problem": f"A run can be taken away as {', '.join(FORMATS)}."}
+            return {"problem": f"A run can be taken away as {', '.join(self._formats)}."}
         with self._lock:
             events = next((runs[id] for runs in self._runs.values() if id in runs), None)
         if not events:
             return {"problem": "The server no longer has this run. Run it again, then save it."}
         try:
-            return {"name": f"{NAME}-{id[:8]}.{form}", "type": kind, "text": write(Run(events))}
+            return {"name": f"{self._name}-{id[:8]}.{form}", "type": kind, "text": write(self._read(events))}
         except LabError as error:
             return {"problem": str(error)}
 

@@ -5,6 +5,7 @@ The engine is the real one; its model has no weights (``tests.scripted_model``).
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from typing import Any
@@ -31,15 +32,18 @@ from lab.trace.events import (
     from_dict,
 )
 from lab.trace.recorder import Entry, Run
+from tests import tiny_models
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from visualize.batch.blocks import FREE, Blocks
 from visualize.batch.frames import BatchReducer
-from visualize.batch.live import as_json
+from visualize.batch.inputs import Inputs
+from visualize.batch.live import BatchRun, as_json
 from visualize.batch.narrate import said
 from visualize.figures import apply
 from visualize.figures import batch as figures
 from visualize.figures.base import draw
+from visualize.live import Line, transcript
 from visualize.picture import Picture
 
 WORDS = 8
@@ -358,12 +362,65 @@ def test_charts_can_be_drawn(dark: bool) -> None:
         assert all(y <= figure.layout.yaxis.range[1] for trace in figure.data for y in trace.y)
 
 
-def test_the_file_holds_every_event_with_its_owner_on_one_clock() -> None:
+def test_the_file_holds_every_event_with_its_step_and_its_owner_on_one_clock() -> None:
     steps = ran([job("ab", 4, i) for i in range(2)])
-    entries = [entry for step in steps for entry in step.entries]
-    records = json.loads(as_json(steps))["events"]
-    for record, entry in zip(records, entries, strict=True):
-        assert (record.pop("clock_ms"), record["owner"]) == (entry.t_ms, entry.owner)
-        if not hasattr(entry.event, "owner"):
-            del record["owner"]
-        assert from_dict(record) == entry.event
+    records = json.loads(as_json(steps))["entries"]
+    read = [
+        [Entry(r["clock_ms"], r["owner"], from_dict(r["event"])) for r in records if r["step"] == number]
+        for number in range(len(steps))
+    ]
+    assert read == [step.entries for step in steps]
+
+
+# -- a run under way -------------------------------------------------------------------------
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def run(**inputs: Any) -> BatchRun:
+    lab = tiny_models.engine("llama", "good")
+    asked = {"sequences": 3, "every": 1, "lengths": "equal", "shared": False, "max_num_seqs": 2}
+    return BatchRun(Line(), lambda pair: lab, Inputs(**asked | inputs))
+
+
+def test_a_transcript_of_many_only_grows_and_ends_with_the_end() -> None:
+    under_way = run(tokens=12)
+    texts = list(transcript(under_way, BatchReducer(3)))
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+    shown = picture()
+    for record in records(texts[-1])[1:]:
+        shown.apply(record)
+    assert shown.finished
+    assert shown.readouts["finished"][0] == "3 / 3"
+    assert len(records(texts[-1])) == len(under_way.events) + 2  # whose run it is, and the end
+
+
+def test_many_can_be_stopped() -> None:
+    under_way = run(tokens=64)
+    stream = transcript(under_way, BatchReducer(3))
+    for text in stream:
+        if '"tokens"' in text:
+            break
+    under_way.cancelled.set()
+    *_, text = stream
+    shown = picture()
+    for record in records(text)[1:]:
+        shown.apply(record)
+    assert shown.finished
+    assert "cancelled" in {row["state"] for row in table(shown, "sequences")}
+    assert {row["state"] for row in table(shown, "pool")} <= {"free", "cached"}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"sequences": 40}, "Sequences: a whole number from 1 to 32"),
+        ({"pool_blocks": 8}, "blocks"),
+        ({"paged": False}, "Set paged=True"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(inputs: dict[str, Any], says: str) -> None:
+    *_, text = transcript(run(**inputs), BatchReducer(3))
+    assert says in records(text)[-1]["problem"]

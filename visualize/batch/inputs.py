@@ -32,7 +32,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 LABELS = {
     "sequences": "Sequences",
-    "every": "One arrives every … steps",
+    "every": "Arrivals",
     "lengths": "Output lengths",
     "tokens": "Tokens",
     "shared": "Shared system prompt",
@@ -118,12 +118,12 @@ class Preset(NamedTuple):
 PRESETS = {
     "users": Preset(
         "Thirty users, one system prompt",
-        "The first computes it, the others find its blocks. Then without prefix caching.",
+        "The first computes it, the others find its blocks. Then switch prefix caching off.",
         Inputs(),
     ),
     "fits": Preset(
         "Contiguous against paged: who fits?",
-        "Contiguous sets the longest paragraph aside for each. Then with paged blocks.",
+        "Contiguous sets the longest aside for each. Then switch paged blocks on.",
         Inputs(
             sequences=24,
             every=0,
@@ -152,7 +152,7 @@ PRESETS = {
     ),
     "forgets": Preset(
         "Evicted: a cache that forgets",
-        "What the finished leave stays cached until a block is needed: the least recently used goes first.",
+        "The finished stay cached until a block is needed: the least recently used goes first.",
         Inputs(sequences=20, every=8, lengths="equal", tokens=48, pool_blocks=32, max_num_seqs=4),
     ),
 }

@@ -11,6 +11,8 @@ from visualize.batch.inputs import Inputs
 from visualize.live import Line, Live
 from visualize.tasks import Load
 
+FORMAT, VERSION = "decode-lab-pool", 1
+
 
 class BatchRun(Live):
     """``events`` are the steps."""
@@ -33,10 +35,11 @@ class BatchRun(Live):
 
 
 def as_json(steps: Sequence[Step]) -> str:
-    """Every event of every sequence in the order in which they happened, with its owner and the shared clock."""
-    entries = [
-        {"owner": entry.owner, "clock_ms": entry.t_ms, **to_dict(entry.event)}
-        for step in steps
+    """Every event of every sequence in the order in which they happened, each with its step, its owner, and the clock
+    that all share."""
+    records = [
+        {"step": number, "owner": entry.owner, "clock_ms": entry.t_ms, "event": to_dict(entry.event)}
+        for number, step in enumerate(steps)
         for entry in step.entries
     ]
-    return json.dumps({"format": "decode-lab-batch", "version": 1, "events": entries}, ensure_ascii=False)
+    return json.dumps({"format": FORMAT, "version": VERSION, "entries": records}, ensure_ascii=False)

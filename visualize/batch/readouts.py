@@ -13,7 +13,7 @@ from visualize.readouts import DASH, Reading, beside
 Readings = dict[str, Reading]
 ABOUT = {
     "speed": ("speed", "Tokens a second of all sequences together, from the first arrival on."),
-    "first": ("first token p50 / max", "TTFT: from a sequence's arrival to its first token, waiting included."),
+    "first": ("first p50 / max", "TTFT: from a sequence's arrival to its first token, waiting included."),
     "most": ("most at once", "Most sequences that ran together."),
     "finished": ("finished", "Sequences that are done, of all that come."),
     "vain": (

@@ -7,7 +7,7 @@ older than all who wait.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Literal
 
 from lab.trace.events import Admitted, CacheDropped, Committed, Event, Finished, Preempted, RunStarted
@@ -82,7 +82,7 @@ class Sequences:
         patches = [
             patch
             for owner in self._changed
-            for patch in self._rows.patches(self._places[owner], asdict(self.seen[owner]))
+            for patch in self._rows.patches(self._places[owner], {**vars(self.seen[owner])})
         ]
         self._changed = {}
         return patches

@@ -22,13 +22,13 @@ def occupancy_figure(dark: bool = False) -> go.Figure:
     """Blocks by state, stacked: together they are the pool."""
     colours = look(dark)
     looks: dict[str, dict[str, Any]] = {
-        "live": {"fillcolor": OWN, "line": {"width": 0}},
+        "live": {"fillcolor": OWN, "line": {"width": 0, "shape": "hv"}},
         "cached": {
             "fillcolor": "rgba(0,0,0,0)",
             "fillpattern": {"shape": "/", "fgcolor": colours.muted, "size": 5, "solidity": 0.35},
-            "line": {"width": 1, "color": colours.muted},
+            "line": {"width": 1, "color": colours.muted, "shape": "hv"},
         },
-        "free": {"fillcolor": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint}},
+        "free": {"fillcolor": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint, "shape": "hv"}},
     }
     return _over_time(
         [
@@ -115,6 +115,13 @@ def _over_time(traces: list[Any], dark: bool) -> go.Figure:
         traces,
         dark,
         margin=MARGIN,
-        xaxis={"range": [0, 1], "nticks": 6, "ticksuffix": " s", "showgrid": False, "fixedrange": True},
-        yaxis={"range": [0, 1], "nticks": 4, "fixedrange": True, "tickformat": "~s"},
+        xaxis={
+            "range": [0, 1],
+            "nticks": 6,
+            "ticksuffix": " s",
+            "showticksuffix": "last",
+            "showgrid": False,
+            "fixedrange": True,
+        },
+        yaxis={"range": [0, 30], "nticks": 4, "fixedrange": True, "tickformat": "~s"},
     )

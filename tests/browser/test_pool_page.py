@@ -1,0 +1,224 @@
+"""The Pool page: the real engine decodes many, and every square, chip and sentence is of the same instant."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+import pytest
+from playwright.sync_api import Page
+
+from lab.bench.arrivals import Step
+from lab.trace.events import from_dict
+from lab.trace.recorder import Entry
+from tests.browser.conftest import Lab
+from visualize.batch.frames import BatchReducer
+from visualize.batch.inputs import PRESETS
+from visualize.figures import batch as figures
+from visualize.picture import Picture
+
+Visit = Callable[..., Lab]
+HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
+FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "pool_blocks": 18, "shared": 0}
+OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+
+
+def opened(lab: Lab, **link: Any) -> Page:
+    lab.page.goto(f"{lab.server}/pool?{urlencode(link)}")
+    return lab.ready().page
+
+
+def ran(lab: Lab) -> None:
+    """Press Run, and wait until the end is shown."""
+    lab.run()
+    lab.page.wait_for_function("document.querySelector('.place').textContent.startsWith('end')", timeout=60_000)
+
+
+def frames_of(lab: Lab, folder: Path) -> list[dict[str, Any]]:
+    """The frames of the run on the stage, made anew from its file."""
+    records = json.loads(lab.save("json", folder).read_text("utf-8"))["entries"]
+    steps = [
+        Step([Entry(r["clock_ms"], r["owner"], from_dict(r["event"])) for r in some], False)
+        for _, some in groupby(records, key=lambda record: record["step"])
+    ]
+    steps[-1] = Step(steps[-1].entries, True)
+    return BatchReducer(FEW["sequences"]).feed(steps)
+
+
+def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
+    """The stage shows what the frames up to ``seq`` say."""
+    lab.wait_for_instant(seq)
+    picture = Picture(figures.columns())
+    for frame in frames[: seq + 1]:
+        picture.apply(frame)
+    squares = lab.page.eval_on_selector_all(
+        ".squares .square",
+        """all => all.map((one) => {
+          const [, state] = one.classList;
+          return [state, one.textContent, one.dataset.mark, one.style.getPropertyValue("--part")];
+        })""",
+    )
+    pool, size = picture.columns["pool"][0], picture.head["block_size"]
+    assert squares == [
+        [
+            state,
+            f"×{len(owners)}" if len(owners) > 1 else "".join(map(str, owners)),
+            mark,
+            f"{100 * fill / size + 1e-9:.0f}%",
+        ]
+        for state, owners, mark, fill in zip(pool["state"], pool["owners"], pool["mark"], pool["fill"], strict=True)
+    ]
+    rows = picture.columns["sequences"][0]
+    for place, states in {"waiting": ["waiting"], "running": ["running"], "done": ["finished"]}.items():
+        there = lab.page.eval_on_selector_all(
+            f".chips[data-state={place}] .chip", "all => all.map((chip) => Number(chip.dataset.sequence))"
+        )
+        assert there == [
+            n for n, state in zip(rows.get("number", []), rows.get("state", []), strict=True) if state in states
+        ]
+    counts = lab.page.eval_on_selector_all(
+        ".chip", "all => all.map((chip) => chip.querySelector('.count').textContent)"
+    )
+    assert sorted(counts) == sorted(f"{a}/{b}" for a, b in zip(rows["tokens"], rows["wanted"], strict=True))
+    assert lab.page.inner_text(".say") == picture.say
+    assert lab.page.inner_text("[data-chart=pool] .caption") == picture.captions["pool"]
+    drawn = lab.page.evaluate(
+        "document.querySelector('[data-chart=occupancy] .plot').data.map((trace) => trace.y.at(-1))"
+    )
+    assert drawn == [trace["y"][-1] for trace in picture.columns["occupancy"]]
+    return picture
+
+
+def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -> None:
+    lab = visit()
+    page = opened(lab, **FEW)
+    ran(lab)
+    frames = frames_of(lab, tmp_path)
+    last = len(frames) - 1
+    assert assert_shows(lab, frames, last).readouts["finished"][0] == "6 / 6"
+    assert page.inner_text("[data-key=finished] .value") == "6 / 6"
+    assert page.inner_text(".say").startswith("Over: 6 sequences, 240 tokens")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    preempted = next(i for i, frame in enumerate(frames) if "preempted" in frame.get("say", ""))
+    page.locator(".bar").fill(str(preempted))
+    assert_shows(lab, frames, preempted)
+    assert page.locator(".squares [data-mark=preempted]").count() > 0
+    assert int(page.inner_text("[data-key=preempted] .value")) > 0
+    page.keyboard.press("ArrowLeft")
+    assert_shows(lab, frames, preempted - 1)
+    assert page.locator(".squares [data-mark=preempted]").count() == 0
+    page.keyboard.press("ArrowRight")
+    assert_shows(lab, frames, preempted)
+    page.keyboard.press("Home")
+    assert_shows(lab, frames, 0)
+    page.select_option(".speed", label="true speed")
+    page.keyboard.press("Space")
+    lab.wait_for_instant(last)
+    assert_shows(lab, frames, last)
+    assert asked == []
+
+    page.locator(".bar").fill(str(preempted))
+    lab.wait_for_instant(preempted)
+    chip = page.locator(".chips[data-state=running] .chip").first
+    chip.focus()
+    page.wait_for_selector(".square.chosen")
+    held = page.evaluate("document.querySelectorAll('.squares .chosen').length")
+    assert f"{held} blocks" in chip.get_attribute("title")
+    text = "".join(
+        token["text"] for frame in frames[: preempted + 1] for token in frame.get("tokens", []) if token["owner"] == 0
+    )
+    assert page.inner_text(".wrote").endswith(text.rstrip())
+    page.keyboard.press("ArrowLeft")
+    lab.wait_for_instant(preempted - 1)
+
+
+def test_a_shared_system_prompt_is_found_and_hostile_text_is_text(visit: Visit) -> None:
+    lab = visit()
+    page = opened(lab, sequences=4, every=3, lengths="equal", tokens=24, system=f"{HOSTILE} {'Long ago. ' * 12}")
+    ran(lab)
+    assert int(page.inner_text("[data-key=found] .value")) >= 3 * 16
+    page.keyboard.press("ArrowLeft")
+    for _ in range(60):
+        if page.locator(".squares .shared").count():
+            break
+        page.keyboard.press("ArrowLeft")
+    assert page.locator(".squares .shared").first.inner_text().startswith("×")
+    page.hover(".squares .shared >> nth=0")
+    page.wait_for_selector(".chip.chosen")
+    assert "shared by sequences" in page.get_attribute(".squares .shared >> nth=0", "title")
+    assert page.evaluate("window.pwned") is None
+    assert page.query_selector(".stage img") is None
+    page.click("#toggle-prefix-caching input")
+    page.wait_for_function("location.search.includes('prefix_caching=0')")
+    lab.run()
+    lab.finish()
+    page.wait_for_function("document.querySelector('[data-key=found] .value').textContent === '0'")
+    assert page.inner_text("[data-key=found] .was").startswith("was ")
+
+
+def test_a_preset_is_a_link_and_a_link_is_a_state(visit: Visit) -> None:
+    page = opened(visit(), sequences=0)
+    assert "sequences was left out" in page.inner_text(".toast-wrap")
+    page.click("#preset label:has-text('Contiguous')")
+    page.wait_for_function("location.search.includes('paged=0') && location.search.includes('pool_blocks=64')")
+    assert page.is_disabled("#toggle-prefix-caching input")
+    assert PRESETS["fits"].about in page.inner_text("#preset")
+    said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+    assert said["lengths"] == "paragraph"
+    page.reload()
+    page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
+    assert page.is_checked("#lengths input[value=paragraph]")
+    page.wait_for_selector("body[data-ready]")
+    page.click("#toggle-paged input")
+    page.wait_for_selector("#toggle-prefix-caching input:enabled")
+
+
+def test_a_mistake_is_a_sentence_and_a_run_stops(visit: Visit) -> None:
+    lab = visit()
+    page = opened(lab, pool_blocks=8)
+    lab.run()
+    page.wait_for_selector(".say.problem")
+    assert "block" in page.inner_text(".say")
+    page = opened(lab, **FEW | {"tokens": 256, "pool_blocks": 200, "sequences": 32, "max_num_seqs": 2})
+    lab.run()
+    page.wait_for_selector(".chips[data-state=waiting] .chip")
+    page.wait_for_function("document.querySelectorAll('.chips[data-state=done] .chip').length > 1")
+    began = time.monotonic()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("body:not(.running)")
+    assert time.monotonic() - began < 3
+    page.wait_for_function("document.querySelector('.say').textContent.startsWith('Over:')")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("document.querySelector('.say').textContent.startsWith('You stopped sequences')")
+    assert page.locator(".chip[data-state=cancelled]").count() > 20
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
+def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
+    wide, high = size
+    lab = visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800, has_touch=wide < 800)
+    page = opened(lab, **FEW | {"pool_blocks": 512, "sequences": 24, "tokens": 12})
+    ran(lab)
+    page.locator(".bar").fill("4")
+    lab.wait_for_instant(4)
+    across, down = page.evaluate(OVERFLOW)
+    assert across == 0
+    cut = "(box => box.scrollHeight - box.clientHeight)(document.querySelector('.squares'))"
+    assert page.evaluate(cut) <= 0
+    assert page.locator(".squares .square").count() == 512
+    if wide > 800:
+        assert down == 0
+        return
+    assert page.locator(".charts .plot:visible").count() == 1
+    page.tap(".choose button:has-text('Tokens a second')")
+    page.wait_for_selector("[data-chart=speed] .main-svg")
+    page.tap(".chips[data-state=running] .chip >> nth=1")
+    page.wait_for_selector(".square.chosen")
+    boxes = [button.bounding_box() for button in page.locator(".transport .buttons button").all()]
+    assert min(min(box["width"], box["height"]) for box in boxes) >= 40

@@ -1,0 +1,154 @@
+// What the Pool's stage has of its own: the squares, the queue and the batch as chips, and what a chosen sequence
+// writes. Last, it begins.
+
+const squares = new Squares($(".squares"));
+const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
+const chips = new Map(); // by the sequence's number
+let seen = -1; // the frame drawn last
+let chosen = null; // a sequence: pointed at, or pinned
+let pinned = null;
+
+function drawOwn({ columns, head, at }) {
+  squares.draw(columns.pool[0], head.block_size, happened());
+  seen = at;
+  drawChips(rows(columns.sequences[0]));
+  drawWrote();
+}
+
+function moved() {
+  seen = Math.min(seen, picture.at); // of a new run, or of one that is played again, all is news
+}
+
+function covered() {
+  return false;
+}
+
+function relook() {} // its colours are all in pool.css
+
+/** What became of blocks since the frame drawn last. Going back, nothing does. */
+function happened() {
+  const marks = new Map();
+  for (const { charts } of picture.frames.slice(seen + 1, picture.at + 1)) {
+    for (const [, block, { mark }] of charts?.pool ?? []) if (mark) marks.set(block, mark);
+  }
+  return marks;
+}
+
+/** A table's columns as rows. */
+function rows(columns) {
+  const names = Object.keys(columns);
+  return (columns.number ?? []).map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]])));
+}
+
+// -- the queue and the batch ------------------------------------------------------------------------
+
+function drawChips(sequences) {
+  for (const number of [...chips.keys()].slice(sequences.length)) {
+    chips.get(number).item.remove();
+    chips.delete(number);
+  }
+  const places = { waiting: [], running: [], done: [] };
+  for (const row of sequences) {
+    if (!chips.has(row.number)) chips.set(row.number, chip(row));
+    fill(chips.get(row.number), row);
+    (places[row.state] ?? places.done).push(chips.get(row.number).item);
+  }
+  for (const [place, items] of Object.entries(places)) {
+    const list = lists[place];
+    if (items.length !== list.children.length || items.some((item, i) => item !== list.children[i])) list.replaceChildren(...items);
+  }
+}
+
+function chip({ number }) {
+  const item = make("li");
+  const button = make("button", `chip ${tone(number)}`);
+  button.type = "button";
+  button.dataset.sequence = number;
+  const parts = { number: make("b", "", number), count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
+  button.append(parts.number, parts.count, parts.done, parts.notes);
+  item.append(button);
+  return { item, button, ...parts, told: "" };
+}
+
+function fill(chip, row) {
+  const told = JSON.stringify(row);
+  if (told === chip.told) return;
+  chip.told = told;
+  const { state, tokens, wanted, blocks, found, preempted } = row;
+  const notes = [blocks && `${blocks}▪`, found && `${found}✓`, preempted && `${preempted}↩`].filter(Boolean);
+  chip.count.textContent = `${tokens}/${wanted}`;
+  chip.notes.textContent = notes.join(" ");
+  chip.button.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
+  chip.button.dataset.state = state;
+  chip.button.title = chip.button.ariaLabel = [
+    `Sequence ${row.number}: ${state}`,
+    `${tokens} of at most ${wanted} tokens`,
+    `${blocks} blocks`,
+    found && `${found} tokens found in the cache`,
+    preempted && `preempted ${preempted} time${preempted > 1 ? "s" : ""}`,
+  ].filter(Boolean).join(", ");
+}
+
+// -- one sequence -----------------------------------------------------------------------------------
+
+/** Mark the blocks of a sequence and show what it writes. */
+function point(number) {
+  if (chosen === number) return;
+  chosen = squares.chosen = number;
+  $(".stage").classList.toggle("choosing", number !== null);
+  for (const [of, { button }] of chips) {
+    button.classList.toggle("chosen", of === number);
+    button.setAttribute("aria-pressed", of === pinned);
+  }
+  schedule();
+}
+
+function drawWrote() {
+  const row = chosen === null ? null : rows(picture.columns.sequences[0]).find(({ number }) => number === chosen);
+  if (!row) return $(".wrote").replaceChildren(make("p", "hint", HINT));
+  const text = picture.tokens.filter(({ owner }) => owner === chosen).map(({ text }) => text).join("");
+  const line = make("p", "", "");
+  line.append(make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text);
+  $(".wrote").replaceChildren(line);
+  $(".wrote").scrollTop = $(".wrote").scrollHeight;
+}
+const HINT = $(".wrote .hint").textContent;
+
+/** The sequences that something on the stage belongs to. */
+function ownersOf(target) {
+  const chip = target.closest("[data-sequence]");
+  if (chip) return [Number(chip.dataset.sequence)];
+  const square = target.closest("[data-block]");
+  return square && picture.frame ? picture.columns.pool[0].owners[square.dataset.block] : [];
+}
+
+for (const part of [$(".squares"), $(".queues")]) {
+  part.addEventListener("pointerover", ({ target, pointerType }) => {
+    if (pointerType === "touch") return;
+    const square = target.closest("[data-block]");
+    if (square) square.title = described(square.dataset.block);
+    point(ownersOf(target)[0] ?? pinned);
+  });
+  part.addEventListener("pointerleave", () => point(pinned));
+  part.addEventListener("focusin", ({ target }) => point(ownersOf(target)[0] ?? pinned));
+  part.addEventListener("focusout", () => point(pinned));
+  part.addEventListener("click", ({ target }) => {
+    const [owner] = ownersOf(target);
+    pinned = owner === undefined || owner === pinned ? null : owner;
+    chosen = undefined;
+    point(pinned);
+  });
+}
+
+function described(block) {
+  if (!picture.frame) return "";
+  const pool = picture.columns.pool[0];
+  const [state, owners, fill] = [pool.state[block], pool.owners[block], pool.fill[block]];
+  if (state !== "live") return `Block ${block}: ${state === "cached" ? "cached, free to take, but its tokens can still be found" : "free"}`;
+  const whose = owners.length > 1 ? `shared by sequences ${owners.join(", ")}` : `sequence ${owners[0]}`;
+  return `Block ${block}: ${whose}, ${fill} of ${picture.head.block_size} slots filled`;
+}
+
+choose(charts[0]);
+watch("value", () => read(props.value ?? ""));
+read(props.value ?? "");

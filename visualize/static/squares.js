@@ -1,0 +1,69 @@
+// The pool as squares, a block each: whose it is by colour and number, how far it is filled, what has just become of it.
+// Rows are those of visualize/batch/blocks.py. Only squares that differ from what is drawn are touched.
+
+const TONES = 8; // of pool.css: with its number a sequence is told even where two have the same tone
+const tone = (owner) => `tone-${owner % TONES}`;
+const NARROW = 20; // pixels of a square too small for more than a number
+const FLASH = 900; // milliseconds for which a block tells what became of it, where frames come faster than that
+
+class Squares {
+  constructor(root) {
+    this.root = root;
+    this.squares = [];
+    this.drawn = [];
+    this.chosen = null;
+    new ResizeObserver(() => this.fit()).observe(root);
+  }
+
+  /** As many squares as there are blocks, as large as there is room for. */
+  lay(count) {
+    this.squares = Array.from({ length: count }, (_, block) => {
+      const square = make("i", "square free");
+      square.dataset.block = block;
+      return square;
+    });
+    this.drawn = this.squares.map(() => "");
+    this.root.replaceChildren(...this.squares);
+    this.fit();
+  }
+
+  fit() {
+    const { clientWidth: wide, clientHeight: high } = this.root;
+    const count = this.squares.length;
+    if (!count || !wide || !high) return;
+    let side = 56;
+    while (side > 9 && Math.ceil(count / Math.floor(wide / side)) * side > high) side -= 1;
+    this.root.style.setProperty("--side", `${side}px`);
+    this.root.classList.toggle("small", side < NARROW);
+    if (this.narrow !== (side < NARROW)) this.drawn.fill(""); // written anew
+    this.narrow = side < NARROW;
+  }
+
+  /** ``pool``: the table's columns. ``marks``: what became of blocks since the last time, by block. */
+  draw(pool, size, marks) {
+    if (pool.state.length !== this.squares.length) this.lay(pool.state.length);
+    this.squares.forEach((square, block) => {
+      const [state, owners, fill, mark] = [pool.state[block], pool.owners[block], pool.fill[block], pool.mark[block]];
+      const key = `${state} ${owners} ${fill} ${mark} ${owners.includes(this.chosen)}`;
+      if (key !== this.drawn[block]) {
+        this.drawn[block] = key;
+        this.#fill(square, state, owners, fill / size, mark);
+      }
+      if (marks.has(block) && !calm.matches) flash(square, marks.get(block));
+    });
+  }
+
+  #fill(square, state, owners, part, mark) {
+    const shared = owners.length > 1;
+    const whose = shared ? "shared" : owners.length ? `own ${tone(owners[0])}` : "";
+    square.className = `square ${state} ${whose}${owners.includes(this.chosen) ? " chosen" : ""}`;
+    square.textContent = shared ? `${this.narrow ? "" : "×"}${owners.length}` : (owners[0] ?? "");
+    square.style.setProperty("--part", `${Math.round(100 * part)}%`);
+    square.dataset.mark = mark;
+  }
+}
+
+function flash(square, mark) {
+  const colour = getComputedStyle(square).getPropertyValue(`--${mark}`);
+  square.animate([{ outline: `3px solid ${colour}`, outlineOffset: "1px" }, { outline: "3px solid transparent", outlineOffset: "1px" }], FLASH);
+}
