@@ -30,7 +30,7 @@ class Channel:
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex  # whoever knows it may read
         self._messages: list[str] = []
-        self._closed = False
+        self.closed = False
         self._lock = threading.Lock()
         self._wake: set[Callable[[], None]] = set()
         _open[self.id] = self
@@ -42,7 +42,7 @@ class Channel:
 
     def close(self) -> None:
         """There will be no more."""
-        self._closed = True
+        self.closed = True
         self._tell()
 
     def _tell(self) -> None:
@@ -63,7 +63,7 @@ class Channel:
         try:
             while True:
                 news.clear()
-                closed = self._closed  # asked first: what was put before it closed is then surely read
+                closed = self.closed  # asked first: what was put before it closed is then surely read
                 for number in range(begin, len(self._messages)):
                     yield number, self._messages[number]
                     begin = number + 1

@@ -73,6 +73,8 @@ class Reduces(Protocol):
 
     def feed(self, events: Iterable[Any]) -> list[Frame]: ...
 
+    def after(self) -> Any: ...
+
 
 class Live(ABC):
     """Something decoded in a thread of its own, when its turn comes. ``events`` only grows; ``done`` is set after the
@@ -84,10 +86,10 @@ class Live(ABC):
         self.problem = ""
         self.done = threading.Event()
         self.cancelled = threading.Event()
-        self._line, self._load = line, load
+        self._line, self._load, self._reducer = line, load, reducer
         self._loading = False
         threading.Thread(target=self._work, name="decode-lab-run", daemon=True).start()
-        threading.Thread(target=self._tell, args=(reducer,), name="decode-lab-tell", daemon=True).start()
+        threading.Thread(target=self._tell, name="decode-lab-tell", daemon=True).start()
 
     @property
     def id(self) -> str:
@@ -99,6 +101,10 @@ class Live(ABC):
             return "Loading the models …"
         ahead = self._line.ahead(self)
         return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
+
+    def after(self) -> Any:
+        """What the visitor's next run is compared with."""
+        return self._reducer.after()
 
     def engine(self, pair: str) -> Any:
         """The engine of a model pair, loaded if it must be."""
@@ -125,9 +131,9 @@ class Live(ABC):
         finally:
             self.done.set()
 
-    def _tell(self, reducer: Reduces) -> None:
+    def _tell(self) -> None:
         try:
-            for news in transcript(self, reducer):
+            for news in transcript(self, self._reducer):
                 self.channel.put(news)
         except Exception as error:
             log.exception("a run could not be told")
@@ -145,12 +151,7 @@ class LiveRun(Live):
         self, line: Line, load: Callable[[str], Streams], settings: Settings, before: Before | None = None
     ) -> None:
         self._settings = settings
-        self._reducer = Reducer(before)
-        super().__init__(line, load, self._reducer)
-
-    def after(self) -> Before | None:
-        """What the next run is compared with."""
-        return self._reducer.after()
+        super().__init__(line, load, Reducer(before))
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings

@@ -5,7 +5,6 @@ The engine is the real one; its model has no weights (``tests.scripted_model``).
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import defaultdict
 from typing import Any
@@ -292,7 +291,7 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
     seconds = (steps[-1].entries[-1].t_ms - steps[0].entries[0].t_ms) / 1000
     assert shown.readouts["speed"][:2] == [f"{24 / seconds:,.0f}", "tok/s"]
     assert shown.say == f"Over: 3 sequences, 24 tokens in {seconds:.2f} s: {24 / seconds:,.0f} a second."
-    again = BatchReducer(3, reducer.readings).feed(steps)
+    again = BatchReducer(3, reducer.after()).feed(steps)
     assert again[0]["readouts"]["speed"][2].startswith("was ")
     assert again[-1]["readouts"]["speed"][2].startswith("×1 of ")
 
@@ -385,28 +384,26 @@ def run(**inputs: Any) -> BatchRun:
     return BatchRun(Line(), lambda pair: lab, Inputs(**asked | inputs))
 
 
-def test_a_transcript_of_many_only_grows_and_ends_with_the_end() -> None:
+def test_many_are_told_to_their_end() -> None:
     under_way = run(tokens=12)
-    texts = list(transcript(under_way, BatchReducer(3)))
-    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(texts))
+    told = records("".join(transcript(under_way, BatchReducer(3))))
     shown = picture()
-    for record in records(texts[-1])[1:]:
+    for record in told:
         shown.apply(record)
     assert shown.finished
     assert shown.readouts["finished"][0] == "3 / 3"
-    assert len(records(texts[-1])) == len(under_way.events) + 2  # whose run it is, and the end
+    assert len(told) == len(under_way.events) + 1  # and the end
 
 
 def test_many_can_be_stopped() -> None:
     under_way = run(tokens=64)
-    stream = transcript(under_way, BatchReducer(3))
-    for text in stream:
-        if '"tokens"' in text:
-            break
-    under_way.cancelled.set()
-    *_, text = stream
+    told = ""
+    for news in transcript(under_way, BatchReducer(3)):
+        told += news
+        if '"tokens"' in news:
+            under_way.cancelled.set()
     shown = picture()
-    for record in records(text)[1:]:
+    for record in records(told):
         shown.apply(record)
     assert shown.finished
     assert "cancelled" in {row["state"] for row in table(shown, "sequences")}
@@ -422,5 +419,5 @@ def test_many_can_be_stopped() -> None:
     ],
 )
 def test_what_cannot_be_is_a_sentence(inputs: dict[str, Any], says: str) -> None:
-    *_, text = transcript(run(**inputs), BatchReducer(3))
+    text = "".join(transcript(run(**inputs), BatchReducer(3)))
     assert says in records(text)[-1]["problem"]

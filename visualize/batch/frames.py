@@ -60,10 +60,9 @@ class BatchReducer:
                 frames.append(self._end())
         return frames
 
-    @property
-    def readings(self) -> Readings:
-        """The numbers so far, for the run after this one."""
-        return self._tally.readings()
+    def after(self) -> Readings | None:
+        """What the next run is compared with: this one, if there was any."""
+        return self._tally.readings() if self._seq else self._before
 
     def _step(self, step: Step) -> Frame:
         before_ms = self._tally.now_ms

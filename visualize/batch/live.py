@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from lab.bench.arrivals import Step, arrivals
 from lab.trace.events import to_dict
+from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import Inputs
+from visualize.batch.readouts import Readings
 from visualize.live import Line, Live
 from visualize.tasks import Load
 
@@ -17,9 +19,9 @@ FORMAT, VERSION = "decode-lab-pool", 1
 class BatchRun(Live):
     """``events`` are the steps."""
 
-    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+    def __init__(self, line: Line, load: Load, inputs: Inputs, before: Readings | None = None) -> None:
         self._inputs = inputs
-        super().__init__(line, load)
+        super().__init__(line, load, BatchReducer(inputs.sequences, before))
 
     def _decode(self) -> Iterator[Step]:
         inputs = self._inputs

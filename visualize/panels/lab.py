@@ -13,39 +13,30 @@ from visualize.live import Line, LiveRun, Streams
 from visualize.panels import controls, header, stage
 from visualize.settings import DEFAULTS, NAMES, from_link
 from visualize.shelf import Shelf
-from visualize.transcript import head
+from visualize.visitors import Visitors
 
 
 def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
     """The page over engines that ``load`` gives for a model pair's name. Its runs wait in ``line``."""
     shelf = Shelf()
-    runs: dict[str | None, LiveRun] = {}  # by browser session
+    visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:
-        """Begins; what comes of it is told in its channel, because an event that is pending keeps the page busy."""
-        last = runs.get(request.session_hash)
-        if last and not last.done.is_set():
-            return gr.skip()
         settings = controls.to_settings(values)
-        live = runs[request.session_hash] = LiveRun(line, load, settings, last and last.after())
-        shelf.put(request.session_hash, live.id, live.events)
-        return head(live.id, live=True)
+        return visitors.begin(request.session_hash, lambda before: LiveRun(line, load, settings, before)) or gr.skip()
 
     def stop(request: gr.Request) -> None:
-        if live := runs.get(request.session_hash):
-            live.cancelled.set()
+        visitors.stop(request.session_hash)
 
     def reopened(path: str, request: gr.Request) -> str:
-        leave(request)
+        visitors.leave(request.session_hash)  # the next run is not compared with the one before this
         return shelf.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
 
     def leave(request: gr.Request) -> None:
-        shelf.clear(request.session_hash)
-        if live := runs.pop(request.session_hash, None):
-            live.cancelled.set()
+        visitors.leave(request.session_hash)
 
     def opened(request: gr.Request) -> list[Any]:
         settings, notices = from_link(request.query_params)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import gradio as gr
 
 from visualize.assets import put_together, read
-from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import (
     BOUNDS,
     CHOICES,
@@ -22,14 +20,15 @@ from visualize.batch.inputs import (
     to_inputs,
 )
 from visualize.batch.live import BatchRun, as_json
-from visualize.batch.readouts import Readings, labels
+from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
-from visualize.live import Line, transcript
+from visualize.live import Line
 from visualize.panels import header
 from visualize.panels.look import charts
 from visualize.settings import MAX_PROMPT
 from visualize.shelf import Shelf
 from visualize.tasks import Load
+from visualize.visitors import Visitors
 
 ABOUT = "Many sequences in one pool: whose each block is, who waits, who is preempted, what the cache forgets."
 PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
@@ -52,33 +51,21 @@ NEEDS_PAGED = "Needs paged blocks: only those can be shared."
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
-    runs: dict[str | None, BatchRun] = {}  # by browser session
     shelf = Shelf(read=list, formats={"json": ("application/json", as_json)}, name="decode-lab-pool")
+    visitors = Visitors(shelf)
 
-    def run(request: gr.Request, before: Readings | None, *values: Any) -> Iterator[tuple[str, Any]]:
+    def run(request: gr.Request, *values: Any) -> str:
         inputs = to_inputs(values)
-        live = runs[request.session_hash] = BatchRun(line, load, inputs)
-        shelf.put(request.session_hash, live.id, live.events)
-        reducer = BatchReducer(inputs.sequences, before)
-        try:
-            for text in transcript(live, reducer):
-                yield text, gr.skip()
-            if live.events:
-                yield text, reducer.readings
-        finally:  # also when the tab is closed; it runs on the server's event loop, so it only sets a flag
-            live.cancelled.set()
+        return visitors.begin(request.session_hash, lambda before: BatchRun(line, load, inputs, before)) or gr.skip()
 
     def stop(request: gr.Request) -> None:
-        if live := runs.get(request.session_hash):
-            live.cancelled.set()
+        visitors.stop(request.session_hash)
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
 
     def leave(request: gr.Request) -> None:
-        shelf.clear(request.session_hash)
-        if live := runs.pop(request.session_hash, None):
-            live.cancelled.set()
+        visitors.leave(request.session_hash)
 
     header.build("Pool", ABOUT)
     with gr.Row(elem_id="lab"):
@@ -97,10 +84,9 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
                 server_functions=[take_away],
                 elem_id="crowd",
             )
-    before = gr.State(None)
     values = [controls[name] for name in NAMES]
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    press.click(run, [before, *values], [view, before], concurrency_limit=None, trigger_mode="once", **quiet)
+    press.click(run, values, view, concurrency_limit=None, **quiet)
     halt.click(stop, queue=False, **quiet)
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **quiet)
     for name in ("shared", "paged"):

@@ -1,0 +1,74 @@
+"""One run at a time for each visitor, compared with the one before."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from tests.visualize.scripted import ScriptedEngine
+from visualize.live import Line, LiveRun
+from visualize.settings import Settings
+from visualize.shelf import Shelf
+from visualize.visitors import Visitors
+
+
+class Desk:
+    """Visitors of scripted runs; ``runs`` are those that began."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.runs: list[LiveRun] = []
+        self.compared: list[Any] = []
+        self.shelf = Shelf()
+        self.visitors = Visitors(self.shelf)
+        self._engine, self._line = ScriptedEngine(pause), Line()
+
+    def begin(self, visitor: str, **settings: Any) -> str | None:
+        def make(before: Any) -> LiveRun:
+            self.compared.append(before)
+            self.runs.append(LiveRun(self._line, lambda pair: self._engine, Settings(**settings), before))
+            return self.runs[-1]
+
+        return self.visitors.begin(visitor, make)
+
+    def wait(self) -> None:
+        """Until the last run is over and told."""
+        until = time.monotonic() + 5
+        while not self.runs[-1].channel.closed and time.monotonic() < until:
+            time.sleep(0.005)
+
+
+def test_the_next_run_is_compared_with_the_visitors_own_last() -> None:
+    desk = Desk()
+    for visitor in ("ann", "ben", "ann"):
+        desk.begin(visitor, max_tokens=3)
+        desk.wait()
+    first, second, third = desk.compared
+    assert first is None
+    assert second is None
+    assert third.metrics.generated_tokens == 3
+
+
+def test_a_visitor_has_one_run_at_a_time_and_others_are_not_held_up() -> None:
+    desk = Desk(0.01)
+    assert desk.begin("ann", max_tokens=1000)
+    assert desk.begin("ann", max_tokens=3) is None
+    assert desk.begin("ben", max_tokens=1000)
+    assert len(desk.runs) == 2
+    desk.visitors.stop("ann")
+    assert desk.runs[0].done.wait(2)
+    assert not desk.runs[1].done.is_set()
+    time.sleep(0.3)  # it is told to its end
+    assert desk.begin("ann", max_tokens=3)
+    desk.visitors.leave("ben")
+    assert desk.runs[1].done.wait(2)
+
+
+def test_who_leaves_takes_the_runs_along() -> None:
+    desk = Desk(0.01)
+    head = json.loads(desk.begin("ann", max_tokens=1000))
+    assert head == {"run": desk.runs[0].id, "live": True}
+    desk.visitors.leave("ann")
+    desk.visitors.leave("nobody")
+    assert desk.runs[0].done.wait(2)
+    assert "no longer has this run" in desk.shelf.take_away([head["run"], "csv"])["problem"]
