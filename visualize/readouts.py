@@ -52,7 +52,7 @@ def _pass(metrics: Metrics) -> Reading:
     length = metrics.mean_acceptance_length
     if length is None and metrics.target_passes_per_token:
         length = 1 / metrics.target_passes_per_token
-    return Reading() if length is None else Reading(f"{length:.2f}", "tok", length)
+    return Reading() if length is None else Reading(f"{length:.2f}", "", length)
 
 
 def _accepted(metrics: Metrics) -> Reading:
@@ -64,22 +64,21 @@ def _kv(metrics: Metrics) -> Reading:
     reserved = metrics.kv_reserved_bytes
     if not reserved:
         return Reading()
-    scale, unit = (1e6, "MB") if reserved >= 1e6 else (1e3, "kB")
-    return Reading(f"{metrics.kv_used_bytes / scale:.3g} / {reserved / scale:.3g}", unit, reserved)
+    scale, unit = (1e9, "GB") if reserved >= 1e9 else (1e6, "MB") if reserved >= 1e6 else (1e3, "kB")
+    return Reading(f"{_three(metrics.kv_used_bytes / scale)} / {_three(reserved / scale)}", unit, reserved)
 
 
 def _first(metrics: Metrics) -> Reading:
-    return Reading() if metrics.ttft_ms is None else Reading(_ms(metrics.ttft_ms), "ms", metrics.ttft_ms)
+    return Reading() if metrics.ttft_ms is None else Reading(*_time(metrics.ttft_ms), metrics.ttft_ms)
 
 
 def _found(metrics: Metrics) -> Reading:
-    found = metrics.cached_prompt_tokens
-    return Reading(f"{found}", "tok")
+    return Reading(f"{metrics.cached_prompt_tokens}")
 
 
 def _gaps(metrics: Metrics) -> Reading:
     p50, p99 = metrics.itl_p50_ms, metrics.itl_p99_ms
-    return Reading() if p50 is None or p99 is None else Reading(f"{_ms(p50)} / {_ms(p99)}", "ms", p50)
+    return Reading() if p50 is None or p99 is None else Reading(*_time(p50, p99), p50)
 
 
 def _limit(metrics: Metrics) -> Reading:
@@ -89,21 +88,29 @@ def _limit(metrics: Metrics) -> Reading:
 
 def _memory(metrics: Metrics) -> Reading:
     peak = metrics.peak_memory_bytes
-    return Reading(f"{peak / 1e6:.0f}", "MB") if peak else Reading()
+    if not peak:
+        return Reading()
+    return Reading(f"{peak / 1e6:.0f}", "MB") if peak < 10e9 else Reading(_three(peak / 1e9), "GB")
 
 
 READOUTS = (
     Readout("speed", "speed", "Tokens a second after the first one.", _speed),
     Readout(
         "pass",
-        "per pass",
+        "tokens a pass",
         "Mean acceptance length: tokens that one pass of the target gives, 1 + accepted / rounds.",
         _pass,
     ),
     Readout("accepted", "guesses kept", "Draft acceptance rate: accepted proposals / all proposals.", _accepted),
     Readout("kv", "cache used / held", "Most bytes of cache that held wanted tokens, and that were set aside.", _kv),
     Readout("first", "first token", "TTFT: from the request to the first token.", _first),
-    Readout("found", "from cache", "Tokens of the prompt that did not have to be computed.", _found, always=False),
+    Readout(
+        "found",
+        "tokens found",
+        "Tokens of the prompt that were in the cache: not computed again.",
+        _found,
+        always=False,
+    ),
     Readout(
         "gaps",
         "token gap p50 / p99",
@@ -153,9 +160,10 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
     """The run before in small, with the ratio to it once the run is over; empty where it has no such number."""
     if was.value == DASH:
         return ""
+    value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
     if over and now.size and was.size:
-        return f"×{now.size / was.size:.2g} of {was.value}"
-    return f"was {was.value}"
+        return f"×{now.size / was.size:.2g} of {value}"
+    return f"was {value}"
 
 
 _SWITCH = {True: "on", False: "off"}
@@ -207,5 +215,13 @@ def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _ms(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+def _time(*ms: float) -> tuple[str, str]:
+    """Milliseconds as shown, with their unit: seconds once the last, the longest, has one."""
+    if ms[-1] < 1000:
+        return " / ".join(f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in ms), "ms"
+    return " / ".join(_three(value / 1000) for value in ms), "s"
+
+
+def _three(value: float) -> str:
+    """Three digits, but no power of ten."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"

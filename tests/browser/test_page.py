@@ -146,6 +146,36 @@ OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documen
 ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
 
 
+LONGEST = {
+    "speed": "99999",
+    "pass": "33.00",
+    "accepted": "100",
+    "kv": "99.9 / 99.9",
+    "first": "99.9",
+    "found": "99999",
+    "gaps": "99.9 / 999",
+    "limit": "1000",
+    "memory": "9999",
+}
+CUT = """longest => [...document.querySelectorAll(".readout:not([hidden])")].filter((card) => {
+  card.querySelector(".value").textContent = longest[card.dataset.key];
+  const number = document.createRange();
+  number.selectNodeContents(card.querySelector(".number"));
+  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4;
+}).map((card) => card.dataset.key)"""
+
+
+@pytest.mark.parametrize("prefix_caching", [0, 1])
+def test_no_number_is_cut(visit: Visit, prefix_caching: int) -> None:
+    lab = visit().open(max_tokens=5, prefix_caching=prefix_caching)
+    lab.run()
+    lab.finish()
+    assert lab.page.is_visible("[data-key=found]") == bool(prefix_caching)
+    for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
+        lab.page.set_viewport_size({"width": wide, "height": high})
+        assert lab.page.evaluate(CUT, LONGEST) == [], wide
+
+
 @pytest.mark.parametrize("guesses", ["off", "draft", "ngram", "early_exit", "synthetic"])
 def test_on_a_projector_no_control_needs_scrolling(visit: Visit, guesses: str) -> None:
     lab = visit().open(speculation=guesses, prefix_caching=1, adaptive_window=1)

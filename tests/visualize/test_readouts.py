@@ -46,6 +46,27 @@ def test_the_run_before_stands_beside() -> None:
     assert shown["accepted"][2] == ""
 
 
+def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> None:
+    metrics = measure(script(CONFIGS["plain"]))
+    slow = replace(
+        metrics,
+        ttft_ms=1234.5,
+        itl_p50_ms=99.96,
+        itl_p99_ms=12_345.0,
+        kv_used_bytes=999_600_000,
+        kv_reserved_bytes=64_000_000_000,
+        peak_memory_bytes=140_200_000_000,
+    )
+    shown = {name: row[:2] for name, row in rows(slow, CONFIG).items()}
+    assert shown["first"] == ["1.23", "s"]
+    assert shown["gaps"] == ["0.1 / 12.3", "s"]
+    assert shown["kv"] == ["1 / 64", "GB"]
+    assert shown["memory"] == ["140", "GB"]
+    kv = {"kv_used_bytes": 999_600_000, "kv_reserved_bytes": 999_700_000}
+    assert rows(replace(metrics, **kv), CONFIG)["kv"][:2] == ["1000 / 1000", "MB"]
+    assert rows(metrics, CONFIG, Before(CONFIG, slow), over=False)["first"][2] == "was 1.23 s"
+
+
 def test_what_was_switched_is_named() -> None:
     assert "Same engine settings" in difference(CONFIG, CONFIG)
     now = EngineConfig(
@@ -72,7 +93,7 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
 def test_what_was_found_is_shown_where_something_could_be() -> None:
     events = script(CONFIGS["paged"])
     assert "found" not in rows(measure(events), CONFIG)
-    assert rows(measure(events), CONFIG | {"enable_prefix_caching": True})["found"] == ["0", "tok", ""]
+    assert rows(measure(events), CONFIG | {"enable_prefix_caching": True})["found"] == ["0", "", ""]
     events = [replace(event, cached_tokens=48) if isinstance(event, Prefilled) else event for event in events]
     assert rows(measure(events), CONFIG)["found"][0] == "48"
 
