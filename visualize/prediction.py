@@ -63,7 +63,8 @@ def _power(curve: Curve) -> str:
         return f"{fit(curve.lengths[0]):.3g} ms and does not grow above the scatter"
     ends = (fit.low > EXPONENTS[0], fit.high < EXPONENTS[-1])
     low, high = (f"{end:.2f}" if known else "?" for end, known in zip((fit.low, fit.high), ends, strict=True))
-    return f"{fit.constant:.2g} + {fit.factor:.2g} n^{fit.exponent:.2f} ms (power {low} to {high}, {LEVEL:.0%})"
+    constant = f"{fit.constant:.2g} + " if fit.constant else ""
+    return f"{constant}{fit.factor:.2g} n^{fit.exponent:.2f} ms (power {low} to {high}, {LEVEL:.0%})"
 
 
 def _cells(found: Speculated) -> list[list[str]]:
