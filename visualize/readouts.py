@@ -97,7 +97,7 @@ READOUTS = (
     Readout("speed", "speed", "Tokens a second after the first one.", _speed),
     Readout(
         "pass",
-        "tokens a pass",
+        "tokens/pass",
         "Mean acceptance length: tokens that one pass of the target gives, 1 + accepted / rounds.",
         _pass,
     ),

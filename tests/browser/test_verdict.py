@@ -137,6 +137,43 @@ def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit
     assert "Needs someone who guesses" in lab.page.inner_text("#toggle-distributions")
 
 
+def test_while_a_run_goes_on_the_guess_stays_in_view(visit: Visit) -> None:
+    lab = visit().open(max_tokens=900, cache=0, paged=0, distributions=1)
+    page = lab.page
+    lab.run()
+    page.wait_for_function("document.querySelectorAll('.token.recovered').length >= 3")
+    page.locator(".token.recovered").last.click()
+    seen, there, last = page.evaluate(OPENED), lab.instant, int(page.get_attribute(".bar", "max"))
+    assert seen["heights"]
+    page.wait_for_function("last => Number(document.querySelector('.bar').max) > last + 6", arg=last)
+    assert lab.running
+    assert lab.instant == there
+    assert page.evaluate(OPENED) == seen
+    assert page.is_hidden(".tip")
+    for button in ("back", "back", "back", "on"):
+        page.click(f"[data-verdict={button}]")
+        assert page.evaluate(
+            """() => {
+              const text = document.querySelector(".text").getBoundingClientRect();
+              const token = document.querySelector(".token.chosen").getBoundingClientRect();
+              return token.top >= text.top - 1 && token.bottom <= text.bottom + 1;
+            }"""
+        )
+    page.keyboard.press("Escape")
+    assert page.evaluate(OPENED) is None
+    assert lab.running  # the first Escape closes what is open
+    page.click("[data-do=live]")
+    box = page.locator("div.text").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 30)  # and rests there
+    later = "there => Number(document.querySelector('.stage').dataset.seq) > there"
+    page.wait_for_function(later, arg=there + 12)
+    page.wait_for_selector(".tip", state="hidden")
+    page.wait_for_function(later, arg=lab.instant + 8)
+    assert page.is_hidden(".tip")  # though other tokens slid under the pointer
+    page.keyboard.press("Escape")
+    page.wait_for_selector("body:not(.running)")
+
+
 def test_a_run_from_a_file_and_an_exported_page_show_it_too(visit: Visit, browser: Browser, tmp_path: Path) -> None:
     lab = recorded(visit)
     file, exported = lab.save("json", tmp_path), lab.save("html", tmp_path)

@@ -91,10 +91,13 @@ function explain(mark) {
 }
 
 const hideTip = () => ($(".tip").hidden = true);
+let pointed = "";
 story.addEventListener("pointerover", (event) => {
   const mark = event.target.closest(".token");
-  if (mark) explain(mark);
-  else hideTip();
+  const here = `${event.clientX} ${event.clientY}`;
+  if (mark && here !== pointed) explain(mark);
+  else hideTip(); // nobody asks about a token that slid under a pointer at rest
+  pointed = here;
 });
 story.addEventListener("pointerleave", hideTip);
 story.addEventListener("scroll", hideTip);

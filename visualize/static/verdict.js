@@ -10,7 +10,11 @@ const JUDGED = ["accepted", "recovered"];
 const judged = ({ verdicts, tokens = [] }) => verdicts?.length ?? tokens.filter(({ origin }) => JUDGED.includes(origin)).length;
 const covered = (name) => opened !== null && name !== "rounds";
 
+/** What moves stands still for it: a text that runs on takes the guess out of view. */
 function openVerdict(seq, position) {
+  if (moving()) enter("still");
+  held = false;
+  hideTip();
   opened = { seq, position };
   const frame = picture.frames[seq];
   const told = frame.verdicts?.[position];
@@ -21,8 +25,16 @@ function openVerdict(seq, position) {
   $(".charts").classList.add("opened");
   panel.hidden = false;
   for (const { mark, about } of shown) mark.classList.toggle("chosen", about === token);
+  reveal($(".token.chosen"));
   drawVerdict();
   if (narrow.matches) panel.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "nearest" });
+}
+
+/** Scroll the text, and nothing but the text, to a token of it. */
+function reveal(mark) {
+  if (!mark) return; // a guess that gave no token: the run ended before it
+  const lowest = mark.offsetTop + mark.offsetHeight - story.clientHeight;
+  story.scrollTop = Math.min(Math.max(story.scrollTop, lowest), mark.offsetTop);
 }
 
 function closeVerdict() {
