@@ -1,11 +1,12 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
 KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
 adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``logprobs`` (what recording
-distributions costs), ``gpu`` (what a GPU does with the engine)."""
+distributions costs), ``claims`` (what articles say, checked), ``gpu`` (what a GPU does with the engine)."""
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from lab.bench.prompts import held_out_prompts, read_text
 from lab.bench.roofline import format_roofline, run_roofline
 from lab.bench.settings import parse_config
 from lab.bench.window import format_window, run_window
+from lab.claims import CLAIMS
+from lab.claims.report import format_claims, run_claims
 from lab.machine import describe_machine
 from lab.pair.devices import best_device
 
@@ -67,6 +70,9 @@ def main() -> None:
     logprobs.add_argument("--logprobs", type=int, default=5, help="likeliest tokens under each distribution")
     logprobs.add_argument("--max-tokens", type=int, default=96)
     logprobs.add_argument("--repeats", type=int, default=8)
+    claims = bench("claims", _claims, "the articles' claims, each with its experiment and its verdict")
+    claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=f"of {', '.join(CLAIMS)}")
+    claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
     gpu.add_argument("--device", default=best_device())
@@ -152,6 +158,19 @@ def _logprobs(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     _require_draft(engine)
     result = run_logprobs(engine, args.logprobs, args.max_tokens, args.repeats, _report)
     return result, format_logprobs(result)
+
+
+def _claims(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    _require_draft(engine)
+
+    @functools.cache
+    def load(pair: str) -> Engine:
+        if pair == "matched":
+            return engine
+        return load_engine(args.target, pair, device=args.device, dtype=args.dtype)
+
+    result = run_claims(load, args.claim or list(CLAIMS), _report, small=args.small)
+    return result, format_claims(result)
 
 
 def _require_draft(engine: Engine) -> None:

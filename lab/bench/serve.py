@@ -53,7 +53,7 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
     report("Speculation while the batch grows:")
     growth = measure(growth_rows(engine))
     report("Contiguous and paged in the same few blocks:")
-    rows, memory_setting = memory_rows(engine, prompts)
+    rows, memory_setting = memory_rows(engine, prompts, PARAGRAPH_TOKENS)
     report(f"{memory_setting['requests']} paragraphs of {spread(memory_setting['output_tokens'])}")
     memory = measure(rows)
     return {
@@ -122,8 +122,9 @@ def growth_name(size: int, temperature: float, speculative: str) -> str:
     return f"{size} at once, temperature {temperature:g}, speculation {speculative}"
 
 
-def memory_rows(engine: Engine, prompts: list[str]) -> tuple[Rows, dict[str, object]]:
-    """Every request writes one paragraph, and nobody knows before how long it gets: the model's own long tail.
+def memory_rows(engine: Engine, prompts: list[str], most: int) -> tuple[Rows, dict[str, object]]:
+    """Every request writes one paragraph of at most ``most`` tokens, and nobody knows before how long it gets: the
+    model's own long tail.
 
     A seed settles a text in any company and any cache, but for a draw within rounding of another token
     (1e-7: seen once in 2,000 tokens), so all rows do the same work or nearly:
@@ -133,7 +134,7 @@ def memory_rows(engine: Engine, prompts: list[str]) -> tuple[Rows, dict[str, obj
     - paged: it takes blocks as it goes.
     """
     jobs = [
-        Job(prompt, SamplingParams(max_tokens=PARAGRAPH_TOKENS, temperature=1.0, seed=i, stop=("\n",)))
+        Job(prompt, SamplingParams(max_tokens=most, temperature=1.0, seed=i, stop=("\n",)))
         for i, prompt in enumerate(2 * prompts)
     ]
     runs, _ = finish(engine, jobs, EngineConfig(paged=True))
@@ -144,7 +145,7 @@ def memory_rows(engine: Engine, prompts: list[str]) -> tuple[Rows, dict[str, obj
     ]
     block_size = EngineConfig().block_size
     filled = sum(-(-(len(run.prompt_token_ids) + len(run.token_ids)) // block_size) for run in runs)
-    largest = max(-(-(len(run.prompt_token_ids) + PARAGRAPH_TOKENS) // block_size) for run in runs)
+    largest = max(-(-(len(run.prompt_token_ids) + most) // block_size) for run in runs)
     contiguous = EngineConfig(num_blocks=max(largest, filled // SCARCITY))
     rows: Rows = {
         "contiguous, the most": partial(serve, engine, jobs, contiguous, max_num_seqs=len(jobs)),
@@ -156,7 +157,7 @@ def memory_rows(engine: Engine, prompts: list[str]) -> tuple[Rows, dict[str, obj
         "num_blocks": contiguous.num_blocks,
         "block_size": block_size,
         "blocks_all_fill": filled,
-        "max_tokens": PARAGRAPH_TOKENS,
+        "max_tokens": most,
         "output_tokens": output_tokens,
     }
 

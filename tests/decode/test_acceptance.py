@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from lab import SamplingParams
+from lab.bench.goodness import g_test
 from lab.decode import acceptance
 from lab.decode.acceptance import Verdict, judge_matching, judge_sampled
 from lab.decode.sampling import distribution, draw
@@ -32,19 +33,6 @@ REJECT_BELOW = 1e-6
 
 def uniforms(*shape: int, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(*shape, dtype=torch.float64, generator=generator)
-
-
-def g_test(counts: torch.Tensor, expected: torch.Tensor) -> float:
-    """p-value of the likelihood-ratio test that ``counts`` come from ``expected`` (probabilities)."""
-    if counts[expected == 0].any():
-        return 0.0
-    used = expected > 0
-    counts, expected = counts[used].double(), expected[used].double()
-    seen = counts > 0
-    ratio = torch.log(counts[seen] / (expected[seen] * counts.sum()))
-    statistic = 2 * (counts[seen] * ratio).sum()
-    freedom = torch.tensor(float(used.sum() - 1), dtype=torch.float64)
-    return torch.special.gammaincc(freedom / 2, (statistic / 2).clamp_min(0)).item() if freedom > 0 else 1.0
 
 
 def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.bench.goodness import g_test
 from lab.decode import outcome
 from lab.decode.engine import Engine
 from lab.decode.sampling import distribution
 from lab.trace.events import Proposed
-from tests.decode.test_acceptance import REJECT_BELOW, g_test, redraws_from_p
+from tests.decode.test_acceptance import REJECT_BELOW, redraws_from_p
 from tests.scripted_model import ScriptedModel
 from tests.tiny_models import tokenizer
 

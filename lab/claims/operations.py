@@ -1,0 +1,199 @@
+"""Operations of a token, with a cache and without, by counting; and the time they take."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from lab.bench.power import fit_power
+from lab.claims.caching import TOPIC, both_times, step_times
+from lab.claims.claim import NEWSLETTER, Claim, Found, Number, Values, Verdict, percent, plain, times
+from lab.claims.trial import Trial
+from lab.decode.engine import Engine
+from lab.decode.work import PassWork, Span
+from lab.memory.models import known
+
+BEFORE = 1000
+"""Tokens before the one that is computed, in the article's example."""
+NEAR = 3.0
+"""Counts that differ by less than this factor are of one order."""
+
+
+# -- counting --------------------------------------------------------------------------------
+
+
+class Operations(NamedTuple):
+    """Of a pass. ``pairs``: of a query and a key that it sees, in one head of one layer."""
+
+    flops: float
+    attention_flops: float
+    pairs: int
+
+
+def count(engine: Engine, start: int, stop: int) -> Operations:
+    """A pass over the tokens at positions ``start`` to ``stop`` - 1, as ``lab.decode.work`` counts it."""
+    model = engine.target
+    flops = PassWork(model, None).of([Span(start, stop, keep=1)]).flops
+    pairs = sum(range(start + 1, stop + 1))
+    return Operations(flops, pairs * 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim, pairs)
+
+
+def count_uncached(trial: Trial) -> Found:
+    found = count(trial.engine("matched"), 0, BEFORE + 1)
+    return Found(
+        (
+            Number("claimed", "operations, as claimed", BEFORE**2, "", "claimed"),
+            Number("pairs", "query–key products of one head in one layer", found.pairs, "", "formula"),
+            Number("flops", "FLOPs of the whole pass", found.flops / 1e9, "GFLOP", "formula"),
+            Number("times", "FLOPs over the claimed number", found.flops / BEFORE**2, "×", "formula"),
+            Number("share", "attention's share of the FLOPs", found.attention_flops / found.flops, "%", "formula"),
+        )
+    )
+
+
+def judge_uncached(values: Values) -> Verdict:
+    off = values["pairs"] / values["claimed"]
+    if near(values["times"]):
+        return Verdict("holds", f"The pass takes {times(values['times'])} the claimed number of operations.")
+    needs = "An operation that means one query–key product of one head in one layer."
+    if near(off):
+        why = (
+            f"It counts the query–key products of one head in one layer, and of those {plain(values['pairs'])}: a "
+            f"token sees only those before it. The pass takes {plain(values['flops'])} GFLOP, and "
+            f"{percent(values['share'])} of them are attention's; all else grows with the length, not with its square."
+        )
+        return Verdict("conditions", why, needs)
+    return Verdict("fails", f"One head in one layer has {plain(values['pairs'])} query–key products.", needs)
+
+
+# -- and timing ------------------------------------------------------------------------------
+
+
+def reduction(trial: Trial) -> Found:
+    engine, measured = trial.engine("matched"), trial.once(step_times)
+    cached, uncached = count(engine, BEFORE, BEFORE + 1), count(engine, 0, BEFORE + 1)
+    return Found(
+        (
+            Number("claimed", "times fewer, as claimed", BEFORE, "×", "claimed"),
+            Number("pairs", "query–key products with the cache, one head", cached.pairs, "", "formula"),
+            Number("flops", "FLOPs without over with the cache", uncached.flops / cached.flops, "×", "formula"),
+            Number("length", "longest text timed", measured.lengths[-1], "tokens"),
+            Number("cached", "a token's time there with the cache", measured.cached[-1], "ms"),
+            Number("uncached", "without", measured.uncached[-1], "ms"),
+            Number("time", "time without over with", measured.speedups[-1], "×"),
+        ),
+        both_times(measured),
+    )
+
+
+def judge_reduction(values: Values) -> Verdict:
+    flops, time, claimed = values["flops"], values["time"], values["claimed"]
+    found = f"{times(flops)} fewer operations, {times(time)} less time at {plain(values['length'])} tokens"
+    if near(flops / claimed) and near(time / claimed):
+        return Verdict("holds", f"{found}.")
+    needs = "A device whose time follows its operations even for a single token: one with no weights to read."
+    if near(flops / claimed):
+        return Verdict("conditions", f"For operations, not for time: {found}.", needs)
+    return Verdict("fails", f"{found}.", needs)
+
+
+def complexity(trial: Trial) -> Found:
+    engine, measured = trial.engine("matched"), trial.once(step_times)
+
+    def counted(cached: bool) -> float:
+        one, two = (count(engine, n if cached else 0, n + 1).attention_flops for n in (BEFORE, 2 * BEFORE))
+        return math.log2(two / one)
+
+    model, large = engine.target, known()["llama-3.1-8b"]
+    width = large.shape.layers * large.shape.heads * large.shape.head_dim
+    even = model.layer_weights / (model.layers * model.kv_heads * model.query_groups * model.head_dim)
+    numbers = [
+        Number("attention_uncached", "exponent of attention's FLOPs, without the cache", counted(False), "", "formula"),
+        Number("attention_cached", "exponent of attention's FLOPs, with it", counted(True), "", "formula"),
+    ]
+    for key, how, ms in (("uncached", "without the cache", measured.uncached), ("cached", "with it", measured.cached)):
+        power = fit_power(measured.lengths, ms)
+        numbers += [
+            Number(key, f"exponent of a token's time, {how}", power.exponent),
+            Number(f"{key}_low", f"its 95% interval, {how}, from", power.low),
+            Number(f"{key}_high", f"its 95% interval, {how}, to", power.high),
+            Number(f"{key}_grows", f"surely grows, {how}", power.grows),
+        ]
+    return Found(
+        (
+            *numbers,
+            Number("even", "attention's FLOPs exceed the linear layers' from", even, "tokens", "formula"),
+            Number("even_8b", "Llama 3.1 8B: from about", large.parameters / width, "tokens", "formula"),
+        ),
+        both_times(measured),
+    )
+
+
+def judge_complexity(values: Values) -> Verdict:
+    def is_sure(way: str, exponent: float) -> bool:
+        ends = values[f"{way}_low"], values[f"{way}_high"]
+        return bool(values[f"{way}_grows"]) and all(abs(end - exponent) <= 0.25 for end in ends)
+
+    def said(way: str) -> str:
+        if not values[f"{way}_grows"]:
+            return "not surely at all"
+        return f"with its power {values[way]:.2f} ({values[f'{way}_low']:.2f} to {values[f'{way}_high']:.2f})"
+
+    found = f"a token's time grows {said('uncached')} without the cache, {said('cached')} with it, above a constant"
+    if is_sure("uncached", 2) and is_sure("cached", 1):
+        return Verdict("holds", f"By length, {found}.")
+    needs = (
+        f"Texts far longer than {plain(values['even'])} tokens (Llama 3.1 8B: {plain(values['even_8b'])}), from where "
+        "attention outweighs the linear layers."
+    )
+    if abs(values["attention_uncached"] - 2) < 0.1 and abs(values["attention_cached"] - 1) < 0.1:
+        why = (
+            "For attention's own operations; the linear layers', which are more up to "
+            f"{plain(values['even'])} tokens, go from O(n) to O(1). By length, {found}."
+        )
+        return Verdict("conditions", why, needs)
+    return Verdict("fails", f"By length, {found}.", needs)
+
+
+def near(ratio: float) -> bool:
+    return 1 / NEAR <= ratio <= NEAR
+
+
+CLAIMS = (
+    Claim(
+        id="million-operations",
+        topic=TOPIC,
+        quote="For a conversation with 1,000 previous tokens, the model performs 1,000 × 1,000 = 1,000,000 operations "
+        "for each new word.",
+        source=NEWSLETTER,
+        tested="The operations of one pass over 1,001 tokens without a cache, counted from the embedded target's "
+        "shape.",
+        rule="Holds if the pass's FLOPs are of the claimed order (within a factor of 3). Under conditions if the "
+        "query–key products of one head in one layer are.",
+        experiment=count_uncached,
+        judge=judge_uncached,
+    ),
+    Claim(
+        id="thousand-operations",
+        topic=TOPIC,
+        quote="This reduces 1,000,000 operations down to 1,000 operations per token.",
+        source=NEWSLETTER,
+        tested="A thousandfold reduction: the FLOPs of a token after 1,000 others, and a token's time after almost as "
+        "many, with the cache and without.",
+        rule="Holds if FLOPs and time both fall by a factor within 3 times of 1,000. Under conditions if the FLOPs do.",
+        experiment=reduction,
+        judge=judge_reduction,
+    ),
+    Claim(
+        id="complexity",
+        topic=TOPIC,
+        quote="The attention mechanism goes from O(n²) to O(n) for each new token.",
+        source=NEWSLETTER,
+        tested="The exponent with which attention's FLOPs, and a token's time, grow with the length: the time as a "
+        "constant and a power, by least squares, with the exponent's 95% interval.",
+        rule="Holds if the whole interval is within 0.25 of 2 without the cache, and of 1 with it. Under conditions "
+        "if the exponents of attention's FLOPs are 2 and 1, within 0.1.",
+        experiment=complexity,
+        judge=judge_complexity,
+    ),
+)

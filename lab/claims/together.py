@@ -1,0 +1,167 @@
+"""All levers, one after another and together."""
+
+from __future__ import annotations
+
+import statistics
+from functools import partial
+
+from lab.bench.ladder import PROMPTS, ladder_configs
+from lab.claims.claim import (
+    NEWSLETTER,
+    TUTORIAL,
+    Chart,
+    Claim,
+    Found,
+    Number,
+    Series,
+    Values,
+    Verdict,
+    at_lengths,
+    times,
+)
+from lab.claims.trial import Trial, passage
+from lab.config import EngineConfig
+
+TOPIC = "All together"
+GAMMA = 5
+LADDER = {
+    "cache": 12,
+    "cache + INT8": 12,
+    f"cache + speculation (gamma {GAMMA})": 28,
+    "cache + paged": 45,
+    f"all (gamma {GAMMA})": 52,
+}
+"""The article's tokens a second, by the rung's name in ``lab.bench.ladder``."""
+NEAR = 0.25
+
+
+# -- the ladder ------------------------------------------------------------------------------
+
+
+def ladder(trial: Trial) -> Found:
+    engine = trial.engine("matched")
+    tokens, repeats, prompts = (24, 1, 1) if trial.small else (96, 3, 3)
+    configs = {name: config for name, config in ladder_configs(GAMMA).items() if name in LADDER}
+    rows = {
+        f"{name}, prompt {place}": partial(trial.generate, engine, prompt, config, tokens)
+        for place, prompt in enumerate(PROMPTS[:prompts], 1)
+        for name, config in configs.items()
+    }
+    rates = {
+        row: [run.metrics.tokens_per_second for run in runs] for row, runs in trial.take_turns(rows, repeats).items()
+    }
+
+    def of(name: str) -> list[float]:
+        return [rate for row, some in rates.items() if row.startswith(f"{name}, ") for rate in some]
+
+    base = of("cache")
+    ratios = {
+        name: statistics.median(rate / plain_rate for rate, plain_rate in zip(of(name), base, strict=True))
+        for name in LADDER
+    }
+    numbers = [Number("rate", "tokens a second with the cache alone, median", statistics.median(base))]
+    for name in list(LADDER)[1:]:
+        numbers += [
+            Number(f"claimed: {name}", f"{name}, as claimed", LADDER[name] / LADDER["cache"], "×", "claimed"),
+            Number(f"measured: {name}", "measured, median", ratios[name], "×"),
+        ]
+    names = tuple(LADDER)
+    series = (
+        Series("claimed", names, tuple(LADDER[name] / LADDER["cache"] for name in names), "claimed"),
+        Series("measured", names, tuple(ratios[name] for name in names)),
+    )
+    return Found(tuple(numbers), Chart("bars", "× the first rung", "", series))
+
+
+def judge_ladder(values: Values) -> Verdict:
+    claimed, measured = (
+        {name.removeprefix(f"{what}: "): value for name, value in values.items() if name.startswith(f"{what}: ")}
+        for what in ("claimed", "measured")
+    )
+    met = [name for name in claimed if abs(measured[name] / claimed[name] - 1) <= NEAR]
+    found = "; ".join(f"{name} {times(measured[name])} for {times(claimed[name])}" for name in claimed)
+    if len(met) == len(claimed):
+        return Verdict("holds", f"{found}.")
+    needs = (
+        "A large target, whose passes are bound by reading weights, for the rung of speculation; many requests at once "
+        "for that of paging, which does nothing for one. The rungs have to be measured on one load."
+    )
+    if 2 * len(met) >= len(claimed):
+        return Verdict("conditions", f"For {' and '.join(met)}. {found}.", needs)
+    return Verdict("fails", f"{found}.", needs)
+
+
+# -- both ------------------------------------------------------------------------------------
+
+
+def both(trial: Trial) -> Found:
+    engine = trial.engine("matched")
+    lengths, tokens, repeats = ((16, 48), 12, 1) if trial.small else ((16, 128, 384), 12, 2)
+    configs = {
+        "neither": EngineConfig(kv_cache=False),
+        "cache": EngineConfig(),
+        "both": EngineConfig(speculative="draft", num_speculative_tokens=GAMMA),
+    }
+    rows = {
+        f"{name}, {length} tokens": partial(trial.generate, engine, passage(engine, length), config, tokens)
+        for length in lengths
+        for name, config in configs.items()
+    }
+    rates = {
+        row: statistics.median(run.metrics.tokens_per_second for run in runs)
+        for row, runs in trial.take_turns(rows, repeats).items()
+    }
+    numbers = []
+    for length in lengths:
+        neither, cache, all_of_it = (rates[f"{name}, {length} tokens"] for name in configs)
+        numbers += [
+            Number(f"at_{length}", f"after {length} tokens, both over neither", all_of_it / neither, "×"),
+            Number(f"cache: {length}", "of which the cache alone", cache / neither, "×"),
+            Number(f"draft: {length}", "and speculation over the cache", all_of_it / cache, "×"),
+        ]
+    series = tuple(
+        Series(
+            name, tuple(lengths), tuple(rates[f"{way}, {n} tokens"] / rates[f"neither, {n} tokens"] for n in lengths)
+        )
+        for name, way in (("both", "both"), ("the cache alone", "cache"))
+    )
+    return Found(tuple(numbers), Chart("lines", "tokens before", "× as fast as with neither", series, log="xy"))
+
+
+def judge_both(values: Values) -> Verdict:
+    together = at_lengths(values)
+    draft = [value for name, value in values.items() if name.startswith("draft: ")]
+    over = [length for length, ratio in together.items() if ratio > 10]
+    spread = ", ".join(f"{times(ratio)} after {length}" for length, ratio in together.items())
+    rest = f"Over decoding with a cache, where everybody begins, it is {times(min(draft))} to {times(max(draft))}."
+    if len(over) == len(together):
+        return Verdict("holds", f"{spread} tokens. {rest}")
+    needs = "A text long enough: the cache's part grows with the length without end, and speculation's does not."
+    if over:
+        return Verdict("conditions", f"From about {min(over)} tokens on: {spread} tokens. {rest}", needs)
+    return Verdict("fails", f"{spread} tokens. {rest}", needs)
+
+
+CLAIMS = (
+    Claim(
+        id="ladder",
+        topic=TOPIC,
+        quote="Baseline (HF, FP16, no opt) … 12 … All combined … 52 … 4.3x",
+        source=TUTORIAL,
+        tested="A table of tokens a second: 12, with INT8 KV 12, with speculation 28, with PagedAttention 45, with "
+        "all 52. The same rungs on the embedded pair, one request at a time, greedy, in turns: ratios to the first.",
+        rule=f"Holds if all four ratios are within {NEAR:.0%} of the article's. Under conditions if half of them are.",
+        experiment=ladder,
+        judge=judge_ladder,
+    ),
+    Claim(
+        id="both-ten",
+        topic=TOPIC,
+        quote="Combined: Over 10x total speedup possible",
+        source=NEWSLETTER,
+        tested="Tokens a second with cache and draft over those with neither, after texts of several lengths.",
+        rule="Holds if it is above ×10 after every length tried, short ones too. Under conditions if it is after some.",
+        experiment=both,
+        judge=judge_both,
+    ),
+)

@@ -1,0 +1,107 @@
+"""What an experiment is given: an engine, its size, and a way to be stopped and to let others in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+from lab.bench.measuring import sound, take_turns
+from lab.bench.prompts import held_out_prompts
+from lab.config import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
+from lab.trace.recorder import Run
+
+Measured = TypeVar("Measured")
+
+
+class Stopped(Exception):
+    """The trial was cancelled."""
+
+
+class Trial:
+    """One visit of experiments, one after another.
+
+    Args:
+        load: an engine of the embedded target with the "matched" or the "mismatched" draft.
+        small: sizes for a test: seconds fewer, and figures not to be trusted.
+        cancelled: set: the experiment ends with ``Stopped`` before its next measurement.
+        report: told in a few words what is under way.
+        turn: entered around every measurement, so that others' come in between.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[str], Engine],
+        *,
+        small: bool = False,
+        cancelled: threading.Event | None = None,
+        report: Callable[[str], None] = lambda line: None,
+        turn: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.engine = load
+        self.small = small
+        self.report = report
+        self._cancelled = cancelled or threading.Event()
+        self._turn = turn
+        self._known: dict[Callable[[Trial], object], object] = {}
+
+    def measure(self, work: Callable[[], Measured]) -> Measured:
+        """Do a piece of work that is timed, or long, when it is this trial's turn.
+
+        Raises:
+            Stopped: the trial was cancelled.
+        """
+        with self._turn():
+            self._go_on()
+            return work()
+
+    def take_turns(self, rows: Mapping[str, Callable[[], Measured]], repeats: int) -> dict[str, list[Measured]]:
+        """Each row ``repeats`` times in changing order, after once to warm up.
+
+        Raises:
+            Stopped: the trial was cancelled.
+        """
+        total, done = len(rows) * (repeats + 1), 0
+
+        def counted(name: str, work: Callable[[], Measured]) -> Callable[[], Measured]:
+            def once() -> Measured:
+                nonlocal done
+                done += 1
+                self.report(f"run {done} of {total}: {name}")
+                return self.measure(work)
+
+            return once
+
+        return take_turns({name: counted(name, work) for name, work in rows.items()}, repeats, lambda line: None)
+
+    def generate(
+        self, engine: Engine, prompt: str, config: EngineConfig, max_tokens: int, temperature: float = 0.0
+    ) -> Run:
+        """A run of just so many tokens, part of a measurement. All runs have one seed.
+
+        Raises:
+            Stopped: the trial was cancelled.
+            LabError: the run failed, or went on without a part of its setting.
+        """
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1, ignore_eos=True)
+        run = Run(engine.stream(prompt, config, sampling, cancelled=self._cancelled))
+        self._go_on()
+        return sound(run)
+
+    def once(self, measurement: Callable[[Trial], Measured]) -> Measured:
+        """What several claims rest on is measured once."""
+        if measurement not in self._known:
+            self._known[measurement] = measurement(self)
+        return self._known[measurement]
+
+    def _go_on(self) -> None:
+        if self._cancelled.is_set():
+            raise Stopped
+
+
+def passage(engine: Engine, tokens: int) -> str:
+    """About so many tokens of prose that the embedded pair was not trained on (some of it twice, if need be)."""
+    ids = engine.tokenizer(" ".join(held_out_prompts()), verbose=False)["input_ids"]
+    return engine.tokenizer.decode((ids * (tokens // len(ids) + 1))[:tokens])

@@ -1,0 +1,87 @@
+"""Which window is best, by how much is accepted."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from functools import partial
+
+from lab.bench.theory import speculated
+from lab.claims.claim import NEWSLETTER, Chart, Claim, Found, Number, Series, Values, Verdict, plain
+from lab.claims.gains import TENTH
+from lab.claims.speculation import TOPIC, key, kinds, of
+from lab.claims.trial import Trial
+from lab.config import EngineConfig, LabError
+from lab.decode.window import best_window
+
+GAMMAS = (1, 2, 4, 8)
+JUDGED_AT = 4
+"""The window whose acceptance stands for a kind of text."""
+
+
+def windows(trial: Trial) -> Found:
+    tokens, repeats, prompts = (24, 1, 1) if trial.small else (64, 2, 2)
+    configs = {0: EngineConfig()} | {
+        gamma: EngineConfig(speculative="draft", num_speculative_tokens=gamma) for gamma in GAMMAS
+    }
+    all_kinds = kinds(trial)
+    rows = {
+        f"γ {gamma}, {name}, prompt {place}": partial(
+            trial.generate, kind.engine, prompt, config, tokens, kind.temperature
+        )
+        for name, kind in all_kinds.items()
+        for place, prompt in enumerate(kind.prompts[:prompts], 1)
+        for gamma, config in configs.items()
+    }
+    runs = trial.take_turns(rows, repeats)
+    numbers, series = [], []
+    for name in all_kinds:
+        by_gamma = {
+            gamma: [run for row, some in runs.items() if row.startswith(f"γ {gamma}, {name}, ") for run in some]
+            for gamma in configs
+        }
+        rates = {
+            gamma: statistics.median(r.metrics.tokens_per_second for r in some) for gamma, some in by_gamma.items()
+        }
+        rounds = speculated(by_gamma[JUDGED_AT], by_gamma[0])
+        if rounds is None:
+            raise LabError(f"No whole round of {JUDGED_AT} guesses in {tokens} tokens of {name}.")
+        cheap = best_window(rounds.acceptance, GAMMAS[-1], lambda gamma: 1 + TENTH * gamma)
+        numbers += [
+            Number(key("accepted", name), f"accepted of judged, γ {JUDGED_AT}, {name}", rounds.acceptance, "%"),
+            Number(
+                key("best", name), f"fastest γ of 0, {', '.join(map(str, GAMMAS))}, {name}", max(rates, key=rates.get)
+            ),
+            Number(key("cheap", name), f"best γ up to {GAMMAS[-1]} by theory at c 0.1, {name}", cheap, "", "formula"),
+        ]
+        series.append(Series(name, tuple(rates), tuple(rate / rates[0] for rate in rates.values())))
+    return Found(tuple(numbers), Chart("lines", "γ", "× as fast as without", tuple(series)))
+
+
+def judge_windows(values: Values) -> Verdict:
+    accepted, best = of(values, "accepted"), of(values, "best")
+    order = sorted(accepted, key=accepted.__getitem__)
+    windows = [best[kind] for kind in order]
+    found = f"The fastest γ is {', '.join(map(plain, windows))}, from the least accepted kind of text to the most"
+    if windows[-1] > windows[0] and all(a <= b for a, b in itertools.pairwise(windows)):
+        return Verdict("holds", f"{found}.")
+    needs = "Costs that stay the same: the best window follows from acceptance and from what a guess and a pass cost."
+    if windows[-1] > windows[0]:
+        return Verdict("conditions", f"{found}: larger at the end, not all the way.", needs)
+    return Verdict("fails", f"{found}.", needs)
+
+
+CLAIMS = (
+    Claim(
+        id="larger-window",
+        topic=TOPIC,
+        quote="High acceptance rates increase the window size. Low acceptance rates decrease it.",
+        source=NEWSLETTER,
+        tested="Tokens a second with windows from 0 to 8 in four kinds of text; the fastest window of each beside "
+        "what is accepted of it.",
+        rule="Holds if the fastest window never falls and in the end is larger, from the least accepted kind of text "
+        "to the most. Under conditions if it is larger in the end.",
+        experiment=windows,
+        judge=judge_windows,
+    ),
+)

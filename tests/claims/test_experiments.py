@@ -1,0 +1,142 @@
+"""Every claim's experiment runs on the embedded pair, at its small size, and its rule decides by the numbers alone."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from lab import LabError, load_engine
+from lab.claims import CLAIMS
+from lab.claims.claim import WORDS, Found
+from lab.claims.report import format_claims, run_claims
+from lab.claims.trial import Stopped, Trial, passage
+
+
+@functools.cache
+def load(pair: str):
+    return load_engine(draft=pair)
+
+
+def no_engine(pair: str):
+    raise AssertionError("a calculation asks for no engine")
+
+
+@pytest.fixture(scope="module")
+def trial() -> Trial:
+    return Trial(load, small=True)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_every_experiment_gives_numbers_that_its_rule_decides_by(trial, name):
+    claim = CLAIMS[name]
+    checked = claim.check(Trial(no_engine) if claim.arithmetic else trial)
+    found, verdict = checked.found, checked.verdict
+    assert verdict == claim.judge(found.values)
+    assert verdict.word in WORDS
+    assert verdict.why
+    assert bool(verdict.needs) == (verdict.word != "holds")
+    keys = [number.key for number in found.numbers]
+    assert len(set(keys)) == len(keys) >= 3
+    labels = [number.label for number in found.numbers]
+    assert all(labels)
+    assert not any(math.isnan(number.value) for number in found.numbers)
+    assert all(number.text for number in found.numbers)
+    assert (
+        any(number.kind == "measured" for number in found.numbers) or claim.arithmetic or name == "million-operations"
+    )
+    check_chart(found)
+
+
+def check_chart(found: Found) -> None:
+    for series in found.chart.series if found.chart else ():
+        assert len(series.x) == len(series.y) > 1
+        assert all(math.isfinite(y) for y in series.y)
+        if found.chart.form == "lines":
+            assert list(series.x) == sorted(series.x)
+        if "y" in found.chart.log:
+            assert min(series.y) > 0
+
+
+def test_every_claim_says_what_it_is_and_where_it_is_from():
+    for name, claim in CLAIMS.items():
+        assert claim.id == name
+        for text in (claim.quote, claim.source, claim.tested, claim.rule, claim.topic):
+            assert text.strip() == text != ""
+        assert "Holds if" in claim.rule
+        assert len(claim.quote.split()) <= 20  # a few words
+
+
+def test_what_several_rest_on_is_measured_once(trial):
+    calls = []
+
+    def measurement(given):
+        calls.append(given)
+        return len(calls)
+
+    assert [trial.once(measurement) for _ in range(3)] == [1, 1, 1]
+    assert calls == [trial]
+
+
+def test_every_measurement_takes_a_turn_and_stops_when_told():
+    turns, lines, cancelled = [], [], threading.Event()
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        turns.append("begun")
+        yield
+        turns.append("over")
+
+    trial = Trial(load, small=True, cancelled=cancelled, report=lines.append, turn=turn)
+    calls = {"a": 0, "b": 0}
+
+    def row(name: str) -> int:
+        calls[name] += 1
+        if sum(calls.values()) == 5:
+            cancelled.set()
+        return calls[name]
+
+    rows = {name: functools.partial(row, name) for name in calls}
+    assert trial.take_turns(rows, 1) == {"a": [2], "b": [2]}
+    assert turns == ["begun", "over"] * 4
+    assert [line.split(":")[0] for line in lines] == [f"run {i} of 4" for i in (1, 2, 3, 4)]
+    with pytest.raises(Stopped):
+        trial.take_turns(rows, 1)
+    assert sum(calls.values()) == 5
+    with pytest.raises(Stopped):
+        CLAIMS["ladder"].check(trial)
+
+
+def test_a_passage_has_the_length_that_is_asked_for():
+    engine = load("matched")
+    for tokens in (5, 100, 900):
+        assert len(engine.tokenizer(passage(engine, tokens))["input_ids"]) == pytest.approx(tokens, abs=2)
+
+
+def test_the_terminal_has_every_verdict_and_every_number(monkeypatch):
+    def broken(pair: str):
+        raise LabError("There is no engine.")
+
+    lines: list[str] = []
+    result = run_claims(broken, ["seventy-80gb", "kv-heads-8"], lines.append, small=True)
+    assert lines == ["1 of 2: seventy-80gb", "2 of 2: kv-heads-8"]
+    size, heads = json.loads(json.dumps(result, allow_nan=False))["claims"]
+    assert heads["problem"] == "There is no engine."
+    assert size["verdict"]["word"] == "fails"
+    text = format_claims(result)
+    assert "seventy-80gb         does not hold" in text
+    assert "kv-heads-8           not checked" in text
+    for number in size["numbers"]:
+        assert f"{number['label']}: {number['text']} ({number['kind']})" in text
+
+
+def test_a_number_that_there_is_not_is_null(trial):
+    row = run_claims(load, ["seven-two"], lambda line: None, small=True)["claims"][0]
+    none = [number for number in row["numbers"] if number["value"] is None]
+    assert [number["text"] for number in none] == ["none"]
+    json.dumps(row, allow_nan=False)

@@ -1,0 +1,183 @@
+"""Each rule decides by its numbers: constructed ones on every side of it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from lab.claims import CLAIMS
+from lab.claims.claim import Number, plain
+
+KINDS = ("stories (greedy)", "stories (temperature 0.8)", "code (temperature 1.5)", "stories (wrong draft)")
+
+
+def by_kind(**numbers: tuple[float, ...]) -> dict[str, float]:
+    """A number of each kind of text, by what it is."""
+    return {f"{what}: {kind}": value for what, some in numbers.items() for kind, value in zip(KINDS, some, strict=True)}
+
+
+def time_power(**ways: tuple[float, float]) -> dict[str, float]:
+    """The interval of a time's exponent, by way."""
+    values: dict[str, float] = {}
+    for way, (low, high) in ways.items():
+        values |= {way: (low + high) / 2, f"{way}_low": low, f"{way}_high": high, f"{way}_grows": True}
+    return values
+
+
+UNCACHED = {"claimed": 1e6, "pairs": 501_501, "flops": 31.8, "times": 31_800.0, "share": 0.26}
+FEWER = {"claimed": 1000.0, "length": 960, "flops": 756.0, "time": 90.0}
+GROWTH = {"attention_uncached": 2.0, "attention_cached": 1.0, "even": 2880.0, "even_8b": 61_000.0}
+SHARES = {"models": 14, "least": 0.01, "most": 0.4, "ten": 12_000.0, "twenty": 24_000.0}
+SEVENTY = {"sequences": 3.0, "every_sequences": 0.4}
+SAVING = {"numbers": 4.0, "claimed": 4.0, "most": 3.9}
+HEADS = {"saving": 4.0, "unfit": 32, "whole": 60.0, "forced": 300.0, "mean": 130.0, "seventy": 8}
+ACCEPTED = {"claimed_low": 0.6, "claimed_high": 0.7}
+FORMULA = by_kind(all=(3.0, 2.5, 2.0, 1.0), tokens=(3.0, 2.5, 2.0, 1.0))
+TWO = {"runs": 12, "same": 12}
+THREE = {"need_3_0.1": 0.86, "need_10_0.01": 0.93}
+JUDGED = by_kind(accepted=(0.8, 0.65, 0.5, 0.05))
+BY_P = {"exact": 0.3, "control": 0.0, "kept": 0.17, "standard_kept": 0.63, "tokens": 1.2, "standard_tokens": 2.5}
+DIFFERENCE = {"places": 16, "raised": 16, "clamped": 0.1, "absolute": 0.0, "control": 0.0}
+STALE = {"texts": 6, "control": 6, "place": 3, "kl": 1.8, "left": 100.0}
+PAGING = {"vain": 0.6}
+LADDER = {f"claimed: {rung}": ratio for rung, ratio in zip("abcd", (1.0, 2.3, 3.75, 4.3), strict=True)}
+BOTH = {"draft: 16": 0.9, "draft: 128": 1.4}
+
+CASES = [
+    ("million-operations", UNCACHED | {"times": 2.9}, "holds"),
+    ("million-operations", UNCACHED | {"times": 3.1}, "conditions"),
+    ("million-operations", UNCACHED | {"pairs": 300_000}, "fails"),
+    ("thousand-operations", FEWER | {"time": 400.0}, "holds"),
+    ("thousand-operations", FEWER | {"time": 300.0}, "conditions"),
+    ("thousand-operations", FEWER | {"flops": 300.0}, "fails"),
+    ("complexity", GROWTH | time_power(uncached=(1.8, 2.2), cached=(0.8, 1.2)), "holds"),
+    ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.8, 1.2)), "conditions"),
+    ("complexity", GROWTH | time_power(uncached=(1.8, 2.2), cached=(0.1, 1.2)), "conditions"),  # a wide interval
+    ("complexity", GROWTH | time_power(uncached=(1.8, 2.2), cached=(0.8, 1.2)) | {"cached_grows": False}, "conditions"),
+    ("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.1, 4)) | {"attention_uncached": 1.5}, "fails"),
+    ("short-speedup", {"at_16": 1.35, "at_128": 1.55, "at_960": 90.0}, "holds"),
+    ("short-speedup", {"at_16": 1.35, "at_128": 9.0}, "conditions"),
+    ("short-speedup", {"at_16": 1.2, "at_128": 9.0}, "conditions"),
+    ("short-speedup", {"at_16": 1.7, "at_128": 9.0, "at_256": 1.45}, "fails"),
+    ("long-speedup", {"at_16": 1.2, "at_960": 3.0}, "holds"),
+    ("long-speedup", {"at_16": 3.2, "at_960": 2.9}, "conditions"),
+    ("long-speedup", {"at_16": 1.2, "at_960": 2.9}, "fails"),
+    ("memory-share", SHARES | {"inside": 14}, "holds"),
+    ("memory-share", SHARES | {"inside": 1}, "conditions"),
+    ("memory-share", SHARES | {"inside": 0}, "fails"),
+    ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 61.0, "every": 488.0}, "holds"),
+    ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 10.0, "every": 80.0}, "conditions"),
+    ("seventy-80gb", SEVENTY | {"claimed": 80.0, "own": 1.34, "every": 10.7}, "fails"),
+    ("seventy-4gb", SEVENTY | {"claimed": 4.0, "own": 4.9, "every": 39.0}, "holds"),
+    ("seventy-4gb", SEVENTY | {"claimed": 4.0, "own": 5.1, "every": 40.0}, "fails"),
+    ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.8}, "holds"),
+    ("int8-halves", {"numbers": 2.0, "claimed": 2.0, "most": 1.94, "least": 1.79}, "conditions"),
+    ("int4-quarters", SAVING | {"least": 3.6}, "holds"),
+    ("int4-quarters", SAVING | {"least": 3.56}, "conditions"),
+    ("int4-quarters", SAVING | {"least": 3.0, "numbers": 3.5}, "fails"),
+    ("kv-heads-8", HEADS | {"loads": True, "forced_kl": 0.05, "mean_kl": 0.5}, "holds"),
+    ("kv-heads-8", HEADS | {"loads": False, "forced_kl": 0.05, "mean_kl": 0.05}, "conditions"),
+    ("kv-heads-8", HEADS | {"loads": True, "forced_kl": 2.0, "mean_kl": 0.5}, "fails"),
+    ("int8-lossless", {"rise": 0.001, "high": 0.009, "kl": 0.009}, "holds"),
+    ("int8-lossless", {"rise": 0.001, "high": 0.011, "kl": 0.001}, "conditions"),
+    ("int8-lossless", {"rise": 0.02, "high": 0.03, "kl": 0.001}, "fails"),
+    ("int8-speed", {"at_16": 0.91, "at_768": 1.09}, "holds"),
+    ("int8-speed", {"at_16": 0.98, "at_768": 1.2}, "conditions"),
+    ("int8-speed", {"at_16": 0.8, "at_768": 1.2}, "fails"),
+    ("acceptance-rate", ACCEPTED | by_kind(accepted=(0.65,) * 4, low=(0.6,) * 4, high=(0.7,) * 4), "holds"),
+    (
+        "acceptance-rate",
+        ACCEPTED | by_kind(accepted=(0.8, 0.65, 0.4, 0.0), low=(0.75, 0.6, 0.3, 0.0), high=(0.9, 0.7, 0.5, 0.1)),
+        "conditions",
+    ),
+    (
+        "acceptance-rate",
+        ACCEPTED | by_kind(accepted=(0.8, 0.8, 0.4, 0.0), low=(0.75, 0.75, 0.3, 0.0), high=(0.9, 0.9, 0.5, 0.1)),
+        "conditions",
+    ),
+    (
+        "acceptance-rate",
+        ACCEPTED | by_kind(accepted=(0.4, 0.4, 0.4, 0.0), low=(0.3, 0.3, 0.3, 0.0), high=(0.5, 0.5, 0.5, 0.1)),
+        "fails",
+    ),
+    ("speedup-formula", FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(2.9, 2.6, 1.9, 1.0)), "holds"),
+    ("speedup-formula", FORMULA | by_kind(said=(3.0, 2.5, 2.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)), "conditions"),
+    ("speedup-formula", FORMULA | by_kind(said=(4.5, 3.5, 3.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5)), "conditions"),
+    (
+        "speedup-formula",
+        FORMULA | by_kind(said=(4.5, 3.5, 3.0, 1.0), faster=(1.5, 1.2, 0.8, 0.5), all=(4.0, 3.0, 2.5, 1.0)),
+        "fails",
+    ),
+    ("two-to-three", TWO | by_kind(faster=(2.5, 2.0, 1.0, 0.5), large=(2.5, 2.0, 1.2, 0.6)), "holds"),
+    ("two-to-three", TWO | by_kind(faster=(2.5, 1.9, 1.0, 0.5), large=(2.5, 1.9, 1.2, 0.6)), "conditions"),
+    ("two-to-three", TWO | by_kind(faster=(1.5, 1.2, 1.0, 0.5), large=(1.9, 1.5, 1.2, 0.6)), "fails"),
+    ("two-to-three", TWO | {"same": 11} | by_kind(faster=(3.0,) * 4, large=(3.0,) * 4), "fails"),
+    ("three-to-ten", THREE | JUDGED | by_kind(faster=(3.1, 1.0, 1.0, 0.5)), "holds"),
+    (
+        "three-to-ten",
+        THREE | by_kind(accepted=(0.87, 0.6, 0.5, 0.0), faster=(1.9, 1.0, 1.0, 0.5)),
+        "conditions",
+    ),
+    ("three-to-ten", THREE | JUDGED | by_kind(faster=(1.9, 1.0, 1.0, 0.5)), "fails"),
+    ("seven-two", {"need": 0.64} | JUDGED, "holds"),
+    ("seven-two", {"need": 0.7} | JUDGED, "conditions"),
+    ("seven-two", {"need": 0.89} | JUDGED, "fails"),
+    ("larger-window", JUDGED | by_kind(best=(4, 2, 2, 0)), "holds"),
+    ("larger-window", JUDGED | by_kind(best=(4, 1, 2, 0)), "conditions"),
+    ("larger-window", JUDGED | by_kind(best=(2, 4, 2, 2)), "fails"),
+    ("accept-by-p", BY_P | {"kept": 0.6}, "holds"),
+    ("accept-by-p", BY_P, "conditions"),
+    ("accept-by-p", BY_P | {"exact": 1e-7, "kept": 0.6}, "fails"),
+    ("redraw-p-minus-q", DIFFERENCE | {"raised": 0, "absolute": 0.1}, "holds"),
+    ("redraw-p-minus-q", DIFFERENCE, "conditions"),
+    ("redraw-p-minus-q", DIFFERENCE | {"clamped": 1e-9}, "fails"),
+    ("no-rollback", STALE | {"same": 6, "stays": 1.0}, "holds"),
+    ("no-rollback", STALE | {"same": 6, "stays": 1.0, "left": 0.0}, "conditions"),  # nothing refused: nothing shown
+    ("no-rollback", STALE | {"same": 4, "stays": 0.95}, "conditions"),
+    ("no-rollback", STALE | {"same": 0, "stays": 0.1}, "fails"),
+    ("paged-throughput", PAGING | {"fit": 2.3, "faster": 2.0}, "holds"),
+    ("paged-throughput", PAGING | {"fit": 2.3, "faster": 1.9}, "conditions"),
+    ("paged-throughput", PAGING | {"fit": 1.9, "faster": 1.9}, "fails"),
+    ("ladder", LADDER | {"measured: a": 1.1, "measured: b": 2.0, "measured: c": 3.0, "measured: d": 4.0}, "holds"),
+    ("ladder", LADDER | {"measured: a": 1.1, "measured: b": 2.0, "measured: c": 1.0, "measured: d": 2.0}, "conditions"),
+    ("ladder", LADDER | {"measured: a": 1.1, "measured: b": 1.4, "measured: c": 1.0, "measured: d": 2.0}, "fails"),
+    ("both-ten", BOTH | {"at_16": 10.1, "at_128": 20.0}, "holds"),
+    ("both-ten", BOTH | {"at_16": 5.0, "at_128": 20.0}, "conditions"),
+    ("both-ten", BOTH | {"at_16": 5.0, "at_128": 9.9}, "fails"),
+]
+
+
+@pytest.mark.parametrize(("name", "values", "word"), CASES, ids=[f"{name}, {word}" for name, _, word in CASES])
+def test_the_numbers_decide(name, values, word):
+    verdict = CLAIMS[name].judge(values)
+    assert verdict.word == word
+    assert bool(verdict.needs) == (word != "holds")
+
+
+def test_every_rule_is_tried_on_more_than_one_side():
+    for name in CLAIMS:
+        words = {word for claim, _, word in CASES if claim == name}
+        assert "holds" in words, name
+        assert len(words) > 1, name
+
+
+def test_numbers_are_written_for_people():
+    assert [plain(x) for x in (0, 2, 1.239, 12.39, 123.9, 1_234_567, 0.01, 2.9e-297)] == [
+        "0",
+        "2",
+        "1.24",
+        "12.4",
+        "124",
+        "1,234,567",
+        "0.01",
+        "2.9e-297",
+    ]
+    texts = [
+        Number("a", "a", 0.123, "%").text,
+        Number("a", "a", 2.5, "×").text,
+        Number("a", "a", 3, "ms").text,
+        Number("a", "a", True).text,
+        Number("a", "a", math.inf, "%").text,
+    ]
+    assert texts == ["12.3%", "×2.5", "3 ms", "yes", "none"]

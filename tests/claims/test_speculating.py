@@ -1,0 +1,140 @@
+"""What the claims on speculation rest on: rules that are exact or noticed to be wrong, rollback, promised speed-ups."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab import EngineConfig, LabError, SamplingParams
+from lab.claims.exactness import NOTICED, control, p_value
+from lab.claims.gains import GAMMAS, best_speedup, needed_acceptance
+from lab.claims.heads import multi_head, pooled
+from lab.claims.rollback import GAMMA, speculate
+from lab.claims.rules import Context, Draws, by_target, with_absolute, with_residual, with_target
+from tests import tiny_models
+
+WRONG = (with_target, with_absolute)
+GUESSES = 4_000
+
+
+def random_places(seed: int, words: int = 30, count: int = 4) -> list[Context]:
+    generator = torch.Generator().manual_seed(seed)
+    p, q = (torch.randn(count, words, generator=generator, dtype=torch.float64).mul(1.5).softmax(-1) for _ in "pq")
+    return [Context(*pair) for pair in zip(p, q, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_articles_rule_is_exact_and_wrong_ones_are_noticed_every_time(seed):
+    places = random_places(seed)
+    assert p_value(by_target, places, GUESSES)[0] > NOTICED
+    assert p_value(with_residual, places, GUESSES)[0] > NOTICED
+    for rule in WRONG:
+        assert p_value(rule, places, GUESSES)[0] < NOTICED
+    assert control(places, GUESSES).value < NOTICED
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_kept_is_the_sum_that_theory_gives(seed):
+    places = random_places(seed)
+    for rule, expected in (
+        (by_target, [(p * q).sum() for p, q in places]),
+        (with_residual, [torch.minimum(p, q).sum() for p, q in places]),
+    ):
+        share = sum(map(float, expected)) / len(places)
+        assert p_value(rule, places, GUESSES)[1] == pytest.approx(
+            share, abs=5 * (0.25 / (GUESSES * len(places))) ** 0.5
+        )
+
+
+def test_a_test_without_power_is_no_evidence():
+    """With the draft's distribution that of the target nothing is refused, so a wrong redraw cannot be seen."""
+    same = [Context(p, p) for p, _ in random_places(0)]
+    with pytest.raises(LabError, match="does not notice a wrong rule"):
+        control(same, GUESSES)
+
+
+@given(st.integers(2, 12), st.integers(0, 10_000))
+def test_a_refused_guess_does_not_come_back(words, seed):
+    generator = torch.Generator().manual_seed(seed)
+    p, q = torch.rand(2, words, generator=generator, dtype=torch.float64)
+    context = Context(p / p.sum(), q / q.sum())
+    guess = torch.randint(words, (200,), generator=generator)
+    u_next = torch.rand(200, generator=generator, dtype=torch.float64)
+    kept, token = by_target(context, Draws(guess, torch.ones(200, dtype=torch.float64), u_next))
+    assert not kept.any()
+    assert (token != guess).all()
+
+
+# -- rollback --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draft", ["good", "bad", "identical"])
+def test_by_hand_with_rollback_is_plain_decoding(draft):
+    engine = tiny_models.engine("llama", draft)
+    for prompt in ("The king had three sons", "x"):
+        run = engine.generate(prompt, EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
+        rolled = speculate(engine, list(run.prompt_token_ids), 24, roll_back=True)
+        assert rolled.token_ids == list(run.token_ids)
+        assert rolled.left == 0
+        assert rolled.kl < 1e-6
+
+
+def test_without_rollback_refused_tokens_stay_and_tell():
+    engine = tiny_models.engine("llama", "bad")
+    run = engine.generate("The king", EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
+    stale = speculate(engine, list(run.prompt_token_ids), 24, roll_back=False)
+    assert stale.left > GAMMA
+    assert stale.kl > 0.01
+    assert stale.token_ids != list(run.token_ids)
+    assert stale.token_ids[0] == run.token_ids[0]  # nothing was refused before it
+
+
+def test_without_rollback_nothing_is_wrong_while_nothing_is_refused():
+    engine = tiny_models.engine("llama", "identical")
+    run = engine.generate("The king", EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
+    stale = speculate(engine, list(run.prompt_token_ids), 24, roll_back=False)
+    assert stale.left == 0
+    assert stale.token_ids == list(run.token_ids)
+
+
+# -- heads -----------------------------------------------------------------------------------
+
+
+def test_the_multi_head_model_says_the_same_and_its_own_means_lead_back():
+    target = tiny_models.engine("llama").target
+    ids = torch.randint(256, (1, 40), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode(), target.stock_attention() as model:
+        right = model(ids).logits
+        whole = multi_head(target)
+        assert whole.config.num_key_value_heads == target.kv_heads * target.query_groups > target.kv_heads
+        assert torch.allclose(whole(ids).logits, right, atol=1e-4)
+        assert torch.allclose(pooled(whole, target.kv_heads)(ids).logits, right, atol=1e-4)
+        assert not torch.allclose(pooled(whole, 1)(ids).logits, right, atol=1e-1)
+
+
+def test_a_model_of_another_make_is_refused_in_a_sentence():
+    with pytest.raises(LabError, match="takes a Llama-like model"):
+        multi_head(tiny_models.engine("gpt2").target)
+
+
+# -- promised speed-ups ----------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(st.floats(1.05, 12), st.floats(0.0, 0.5), st.sampled_from([GAMMAS, [1], [4], [2, 8]]))
+def test_the_needed_acceptance_is_just_enough(faster, cost, gammas):
+    need = needed_acceptance(faster, cost, gammas)
+    if math.isinf(need):
+        assert best_speedup(1.0, cost, gammas) < faster
+    else:
+        assert best_speedup(need, cost, gammas) == pytest.approx(faster, rel=1e-6)
+        assert best_speedup(max(0.0, need - 1e-3), cost, gammas) < faster
+
+
+def test_a_draft_of_a_tenth_never_gives_ten_times():
+    assert math.isinf(needed_acceptance(10, 0.1))
+    assert needed_acceptance(2, 0.0, [1]) == pytest.approx(1)  # 1 + a
