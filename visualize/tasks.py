@@ -32,8 +32,7 @@ Record = dict[str, Any]
 class Task(ABC):
     """Work under way for a visitor. ``done`` is set after the last of it, ``cancelled`` ends it early."""
 
-    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
-        self.inputs = inputs
+    def __init__(self, line: Line, load: Load) -> None:
         self.problem = ""
         self.done = threading.Event()
         self.cancelled = threading.Event()
@@ -49,9 +48,9 @@ class Task(ABC):
     def _work(self) -> None:
         """All of it. May raise."""
 
-    def _engine(self) -> Engine:
+    def _engine(self, pair: str) -> Engine:
         self._loading = True
-        engine = self._load(self.inputs.pair)
+        engine = self._load(pair)
         self._loading = False
         return engine
 
@@ -79,6 +78,34 @@ class Task(ABC):
             self.done.set()
 
 
+class Visitors:
+    """Whose tasks are under way, by browser session."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str | None, list[Task]] = {}
+
+    def follow(self, session: str | None, task: Task) -> Iterator[Record]:
+        """Its record, whenever it has changed, to the last. Whoever stops listening has cancelled it."""
+        mine = self._tasks.setdefault(session, [])
+        mine.append(task)
+        try:
+            yield from follow(task)
+        finally:  # also when the tab is closed; it runs on the server's event loop, so it only sets a flag
+            task.cancelled.set()
+            if task in mine:
+                mine.remove(task)
+
+    def stop(self, session: str | None) -> None:
+        """Cancel what a visitor has under way."""
+        for task in self._tasks.get(session, ()):
+            task.cancelled.set()
+
+    def leave(self, session: str | None) -> None:
+        """A visitor has gone."""
+        self.stop(session)
+        self._tasks.pop(session, None)
+
+
 def follow(task: Task) -> Iterator[Record]:
     """Its record, whenever it has changed, to the last."""
     shown, over = None, False
@@ -94,18 +121,19 @@ class Comparison(Task):
     """Settings compared on a prompt; ``runs`` are those that are over, by setting."""
 
     def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+        self.inputs = inputs
         self.runs: dict[str, list[Run]] = {}
         self._now: tuple[Turn, int] | None = None
         self._reading = False
         self._counted, self._so_far = 0, {}
         self._whole: Record = {}
-        super().__init__(line, load, inputs)
+        super().__init__(line, load)
 
     def _work(self) -> None:
         inputs = self.inputs
         configs, sampling = inputs.configs(), inputs.sampling()
         with self._turn():
-            engine = self._engine()
+            engine = self._engine(inputs.pair)
         steps = compare(
             engine,
             inputs.prompt,
@@ -167,16 +195,17 @@ class Growth(Task):
     """Milliseconds a token by length, with and without a cache."""
 
     def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+        self.inputs = inputs
         self._now = ""
         self._whole: Record = {}
-        super().__init__(line, load, inputs)
+        super().__init__(line, load)
 
     def _work(self) -> None:
         curves = {}
         with self._turn():
             if not self.cancelled.is_set():
                 curves = measure_growth(
-                    self._engine(),
+                    self._engine(self.inputs.pair),
                     self.inputs.prompt,
                     prediction.GROWTH_TOKENS,
                     cancelled=self.cancelled,

@@ -29,7 +29,7 @@ from visualize.panels import header
 from visualize.panels.controls import OPENINGS
 from visualize.panels.look import charts, script
 from visualize.settings import MAX_PROMPT
-from visualize.tasks import Comparison, Growth, Load, Task, follow
+from visualize.tasks import Comparison, Growth, Load, Visitors
 from visualize.text import as_line
 from visualize.vocabulary import as_json
 
@@ -51,32 +51,19 @@ SAYS = {
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the Lab."""
-    tasks: dict[str | None, list[Task]] = {}  # by browser session
-
-    def start(task: Task, session: str | None) -> Iterator[str]:
-        mine = tasks.setdefault(session, [])
-        mine.append(task)
-        try:
-            for record in follow(task):
-                yield as_line(record)
-        finally:  # also when the tab is closed; it runs on the server's event loop, so it only sets a flag
-            task.cancelled.set()
-            if task in mine:
-                mine.remove(task)
+    visitors = Visitors()
 
     def run(request: gr.Request, *values: Any) -> Iterator[str]:
-        yield from start(Comparison(line, load, to_inputs(values)), request.session_hash)
+        yield from map(as_line, visitors.follow(request.session_hash, Comparison(line, load, to_inputs(values))))
 
     def grow(request: gr.Request, *values: Any) -> Iterator[str]:
-        yield from start(Growth(line, load, to_inputs(values)), request.session_hash)
+        yield from map(as_line, visitors.follow(request.session_hash, Growth(line, load, to_inputs(values))))
 
     def stop(request: gr.Request) -> None:
-        for task in tasks.get(request.session_hash, ()):
-            task.cancelled.set()
+        visitors.stop(request.session_hash)
 
     def leave(request: gr.Request) -> None:
-        for task in tasks.pop(request.session_hash, ()):
-            task.cancelled.set()
+        visitors.leave(request.session_hash)
 
     header.build("Compare", ABOUT)
     with gr.Row(elem_id="lab"):
