@@ -17,7 +17,7 @@ import gradio as gr
 from lab import Engine, load_engine
 from visualize.channel import ROUTE
 from visualize.live import Line
-from visualize.panels import compare, lab, memory, pool
+from visualize.panels import claims, compare, lab, memory, pool
 from visualize.panels.look import style, theme
 from visualize.shelf import MAX_RUN_FILE
 
@@ -45,6 +45,8 @@ def build() -> gr.Blocks:
         pool.build(pages, engine, line)
     with pages.route("Memory", "/memory", show_in_navbar=False):
         memory.build(pages)
+    with pages.route("Claims", "/claims", show_in_navbar=False):
+        claims.build(pages, engine, line)
     return pages
 
 

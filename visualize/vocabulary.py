@@ -34,6 +34,16 @@ STATES = {
     )
 }
 
+VERDICTS = {
+    state.key: state
+    for state in (
+        State("holds", "✓", "holds here", "#00724F", "#2CC79A"),
+        State("conditions", "◐", "holds under conditions", "#8A5A00", "#F0B73A"),
+        State("fails", "✗", "does not hold", "#B23A00", "#FF8A4C"),
+    )
+}
+"""What comes of a claim (``lab.claims``), in colours that can be read as text."""
+
 LEGEND = ("prompt", "plain", "accepted", "recovered", "bonus", "rejected")
 """The states the text needs explained, in reading order."""
 
@@ -115,6 +125,7 @@ def as_json() -> dict[str, Any]:
 
 def css_variables() -> str:
     """The colours as CSS variables, for light and for Gradio's ``.dark``."""
-    light = "".join(f"--{key}:{state.light};" for key, state in STATES.items())
-    dark = "".join(f"--{key}:{state.dark};" for key, state in STATES.items())
+    states = STATES | VERDICTS
+    light = "".join(f"--{key}:{state.light};" for key, state in states.items())
+    dark = "".join(f"--{key}:{state.dark};" for key, state in states.items())
     return f":root{{{light}--own:{OWN};}} .dark{{{dark}}}"

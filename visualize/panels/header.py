@@ -14,7 +14,7 @@ import gradio as gr
 
 from visualize import assets
 
-PAGES = {"Lab": "./", "Compare": "compare", "Pool": "pool", "Memory": "memory"}
+PAGES = {"Lab": "./", "Compare": "compare", "Pool": "pool", "Memory": "memory", "Claims": "claims"}
 """Every page's name and its address, relative to any of them."""
 
 

@@ -17,11 +17,11 @@ const sized = new ResizeObserver((seen) => {
   for (const { target } of seen) if (target.data && target.offsetParent) Plotly.Plots.resize(target);
 });
 
-/** An empty figure of ``setup.shells`` with its data and axes, in the panel that is named as it. */
-function drawChart(name, { columns, layout }) {
+/** An empty figure of ``setup.shells`` with its data and axes, in the panel of that name; often it has one of its own. */
+function drawChart(name, { columns, layout, shell: form = name }) {
   const plot = $(`[data-chart=${name}] .plot`);
   if (!plot.offsetParent) return; // not in view: drawn when it is
-  const shell = shells[name][look()];
+  const shell = shells[form][look()];
   const axes = structuredClone(shell.layout);
   for (const [path, value] of Object.entries(layout)) {
     const [axis, key] = path.split(".");

@@ -1,0 +1,111 @@
+"""The Claims page: arithmetic stands at once, a measurement when it is asked for, and a link opens a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Page
+
+from lab.claims import CLAIMS
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+
+
+def opened(lab: Lab, **link: Any) -> Page:
+    lab.page.goto(f"{lab.server}/claims?{urlencode(link)}")
+    lab.page.wait_for_selector("body[data-ready]")
+    lab.page.wait_for_selector(".verdict.fails")  # what is calculated is there at once
+    return lab.page
+
+
+def verdicts(page: Page) -> dict[str, str]:
+    return page.evaluate(
+        """Object.fromEntries([...document.querySelectorAll(".claim")].map(
+          (row) => [row.dataset.claim, row.querySelector(".verdict").className.split(" ")[1]]))"""
+    )
+
+
+def numbers(page: Page, claim: str) -> list[list[str]]:
+    return page.eval_on_selector_all(
+        f"#claim-{claim} .numbers tbody tr", "rows => rows.map(row => [...row.children].map(cell => cell.textContent))"
+    )
+
+
+def test_arithmetic_is_there_at_once_and_a_measurement_when_asked_for(visit: Visit) -> None:
+    page = opened(visit())
+    arithmetic = {name for name, claim in CLAIMS.items() if claim.arithmetic}
+    before = verdicts(page)
+    assert list(before) == list(CLAIMS)
+    assert {name for name, verdict in before.items() if verdict != "unchecked"} == arithmetic
+    assert before["seventy-80gb"] == "fails"
+    assert page.inner_text(".tally .unchecked b") == str(len(CLAIMS) - len(arithmetic))
+
+    page.click("[data-claim=seventy-80gb] .quote")
+    assert ["as claimed", "80 GB", "claimed"] in numbers(page, "seventy-80gb")
+    page.wait_for_function("location.search === '?claim=seventy-80gb'")
+    page.wait_for_selector("[data-chart=seventy-80gb] .main-svg")
+    assert "1.34 GB" in page.inner_text("[data-claim=seventy-80gb] .why")
+    assert "59.6 such sequences" in page.inner_text("#claim-seventy-80gb .needs")
+
+    page.focus("[data-claim=accept-by-p] .check")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions", timeout=60_000)
+    page.wait_for_selector("body:not(.running)")
+    assert "Exact, at a price" in page.inner_text("[data-claim=accept-by-p] .why")
+    kinds = {kind for _, _, kind in numbers(page, "accept-by-p")}
+    assert kinds == {"measured", "formula"}
+    after = verdicts(page)
+    assert {name for name in after if after[name] != before[name]} == {"accept-by-p"}
+    assert page.get_attribute("[data-claim=accept-by-p] .quote", "aria-expanded") == "true"
+
+
+def test_check_all_shows_how_far_it_is_and_stops(visit: Visit) -> None:
+    page = opened(visit())
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".claims-say:text-matches('Checking 2 of 25 · run [0-9]+ of')", timeout=60_000)
+    assert page.get_attribute("[data-claim=thousand-operations]", "class") == "claim now"
+    assert "run " in page.inner_text("[data-claim=thousand-operations] .why")
+    assert page.is_disabled("[data-claim=ladder] .check")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".claims-say:text-matches('Stopped after [0-9]+ of 25')", timeout=60_000)
+    assert verdicts(page)["million-operations"] == "conditions"
+    assert verdicts(page)["both-ten"] == "unchecked"
+    assert page.is_enabled("[data-claim=ladder] .check")
+
+
+def test_a_link_opens_its_claim_and_another_is_refused_in_a_sentence(visit: Visit) -> None:
+    page = opened(visit(), claim="memory-share")
+    page.wait_for_selector("#claim-memory-share .main-svg")
+    assert page.evaluate("document.querySelectorAll('.more:not([hidden])').length") == 1
+    top = page.evaluate("document.querySelector('[data-claim=memory-share]').getBoundingClientRect().top")
+    assert 0 <= top < 400
+    page.click("[data-claim=memory-share] .quote")
+    page.wait_for_function("location.search === ''")
+    page = opened(visit(), claim="<b>none</b>")
+    page.wait_for_selector(".toast-wrap:has-text('claim was left out')")
+
+
+@pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
+def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
+    wide, high = size
+    page = opened(visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800), claim="memory-share")
+    page.click("[data-claim=seventy-4gb] .quote")
+    page.wait_for_selector("#claim-seventy-4gb .main-svg")
+    across, inside, down = page.evaluate(
+        """(page => [page.scrollWidth - innerWidth,
+          (box => box.scrollWidth - box.clientWidth)(document.querySelector(".gradio-container")),
+          page.scrollHeight - innerHeight])(document.documentElement)"""
+    )
+    assert across == inside == 0
+    if wide > 800:
+        assert down == 0
+    drawn = "plot => plot.querySelector('.main-svg').clientWidth - plot.clientWidth"
+    assert page.eval_on_selector("[data-chart=seventy-4gb] .plot", drawn) == 0
+    over = page.eval_on_selector_all(
+        ".claim td, .claim th, .more td", "all => all.filter(cell => cell.scrollWidth > cell.clientWidth + 1).length"
+    )
+    assert over == 0

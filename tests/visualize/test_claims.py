@@ -1,0 +1,186 @@
+"""The Claims page: what is shown of a claim, its chart, and checks in a thread that take turns and can be stopped."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from lab.claims import CLAIMS
+from lab.claims.claim import Chart, Found, Number, Series, Verdict
+from lab.config import LabError
+from visualize import checks
+from visualize.checks import Checks, calculated, listed, opened, shown
+from visualize.figures import claims as figures
+from visualize.figures.base import draw
+from visualize.live import Line
+from visualize.tasks import follow
+from visualize.vocabulary import VERDICTS
+
+ARITHMETIC = [name for name, claim in CLAIMS.items() if claim.arithmetic]
+HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
+
+
+def no_engine(pair: str):
+    raise AssertionError("nothing is to be loaded")
+
+
+def put(monkeypatch: pytest.MonkeyPatch, **experiments: Callable) -> None:
+    """A page of a few claims with experiments of the test's own."""
+    few = {
+        name: replace(
+            CLAIMS["ladder"], id=name, experiment=experiment, judge=lambda values: Verdict("fails", "Why.", "This.")
+        )
+        for name, experiment in experiments.items()
+    }
+    monkeypatch.setattr(checks, "CLAIMS", few)
+
+
+def found(_) -> Found:
+    return Found((Number("a", "a number", 2.5, "×"),))
+
+
+# -- what is shown ---------------------------------------------------------------------------
+
+
+def test_only_what_was_calculated_has_a_verdict_at_first():
+    record, notices = opened({})
+    assert notices == []
+    assert record["open"] == ""
+    assert list(record["checked"]) == ARITHMETIC
+    for name, row in record["checked"].items():
+        assert row["verdict"] in VERDICTS
+        assert row["took"] == "calculated"
+        assert [number.label for number in CLAIMS[name].check(None).found.numbers] == [row[0] for row in row["numbers"]]
+    json.dumps(record, allow_nan=False)
+
+
+def test_a_link_opens_its_claim_and_says_so_if_there_is_none():
+    assert opened({"claim": "ladder"})[0]["open"] == "ladder"
+    record, notices = opened({"claim": HOSTILE})
+    assert record["open"] == ""
+    assert len(notices) == 1
+    assert "claim was left out" in notices[0]
+
+
+def test_every_claim_is_listed_with_its_quotation_and_nothing_that_came_of_it():
+    assert [claim["id"] for claim in listed()] == list(CLAIMS)
+    assert all(claim["quote"] and claim["source"] and claim["rule"] for claim in listed())
+    assert not any("verdict" in claim for claim in listed())
+
+
+def test_each_verdict_has_a_colour_a_glyph_and_a_word():
+    for look in ("light", "dark", "glyph", "label"):
+        assert len({getattr(state, look) for state in VERDICTS.values()}) == 3
+
+
+# -- charts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_charts_take_their_columns(dark: bool):
+    for row in calculated().values():
+        if chart := row.get("chart"):
+            drawn = draw(figures.CHARTS[chart["shell"]](dark), chart["columns"], {})
+            assert len(drawn.data[0].x) == len(drawn.data[0].y) > 0
+
+
+def test_bars_are_what_was_measured_and_marks_what_was_said():
+    names = ("one", "two")
+    claimed, theory, measured = (
+        Series(kind, names, (float(i), float(i + 1)), kind) for i, kind in enumerate(("claimed", "formula", "measured"))
+    )
+    bar, diamonds, ticks, none = figures.columns(Chart("bars", "ms", "", (claimed, theory, measured)))[0]
+    assert (bar["name"], bar["x"], bar["y"]) == ("measured", [2, 3], ["one", "two"])
+    assert (diamonds["name"], ticks["name"]) == ("formula", "claimed")
+    assert none["x"] == []
+    assert not none["showlegend"]
+    bar, diamonds, *_ = figures.columns(Chart("bars", "ms", "", (theory,)))[0]
+    assert (bar["name"], diamonds["x"]) == ("formula", [])
+
+
+def test_lines_have_their_axes_and_no_more_than_there_is_room_for():
+    line = Series("line", tuple(map(float, range(30))), tuple(map(float, range(30))))
+    columns, layout = figures.columns(Chart("lines", "tokens", "ms", (line, replace_kind(line)), log="y"))
+    assert columns[0]["mode"] == "lines"
+    assert columns[len(figures.LINES)]["name"] == "line"
+    assert layout["yaxis.type"] == "log"
+    assert "xaxis.type" not in layout
+    assert layout["xaxis.title"]["text"] == "tokens"
+    with pytest.raises(ValueError, match="5 series for 4 traces"):
+        figures.columns(Chart("lines", "", "", (line,) * 5))
+
+
+def replace_kind(series: Series) -> Series:
+    return series._replace(kind="claimed")
+
+
+# -- checks ----------------------------------------------------------------------------------
+
+
+def test_checks_go_on_past_one_that_cannot_be_done(monkeypatch):
+    def fail(_):
+        raise LabError(f"No. {HOSTILE}")
+
+    put(monkeypatch, good=found, bad=fail, better=found)
+    *_, last = follow(Checks(Line(), no_engine, ["better", "bad", "good", "none such", "good"]))
+    assert list(last["checked"]) == ["good", "bad", "better"]
+    assert last["checked"]["bad"] == {"problem": "No. <img src=x onerror=window.pwned=1>⟨RLO⟩"}
+    row = last["checked"]["good"]
+    assert row["numbers"] == [["a number", "×2.5", "measured"]]
+    assert (row["verdict"], row["why"], row["needs"]) == ("fails", "Why.", "This.")
+    assert (last["running"], last["progress"]) == (False, "")
+    assert "now" not in last
+
+
+def test_nothing_asked_for_is_nothing_done():
+    *_, last = follow(Checks(Line(), no_engine, []))
+    assert last == {"running": False, "checked": {}, "progress": "", "of": 0}
+
+
+def test_an_experiment_that_breaks_says_so_and_keeps_what_there_is(monkeypatch, caplog):
+    def broken(_):
+        raise ZeroDivisionError("by nothing")
+
+    put(monkeypatch, good=found, bad=broken)
+    *_, last = follow(Checks(Line(), no_engine, ["good", "bad"]))
+    assert "broke off (ZeroDivisionError: by nothing)" in last["problem"]
+    assert list(last["checked"]) == ["good"]
+
+
+def test_measurements_wait_for_others_and_stop_when_told(monkeypatch):
+    line, begun = Line(), threading.Event()
+
+    def slow(trial):
+        trial.take_turns({"row": lambda: (begun.set(), time.sleep(0.01))}, 1000)
+        return found(trial)
+
+    put(monkeypatch, quick=found, slow=slow, never=found)
+    other, held = object(), threading.Event()
+    with line.turn(other, held):
+        task = Checks(line, no_engine, ["quick", "slow", "never"])
+        records = follow(task)
+        waiting = next(record for record in records if record.get("step", "").startswith("Waiting"))
+        assert waiting["step"] == "Waiting: 1 run is before yours."
+        assert waiting["now"] == "slow"
+        assert waiting["progress"] == "Checking 2 of 3"
+        assert not begun.is_set()
+    step = next(record for record in records if "run" in record.get("step", "") and begun.is_set())
+    assert step["running"]
+    task.cancelled.set()
+    *_, last = records
+    assert last["progress"] == "Stopped after 1 of 3."
+    assert list(last["checked"]) == ["quick"]
+    with line.turn(other, held):  # nothing is left in the line
+        assert line.ahead(other) == 0
+
+
+def test_a_measured_claim_says_how_long_it_took_unless_another_had_measured():
+    claim = CLAIMS["ladder"]
+    checked = CLAIMS["seventy-80gb"].check(None)
+    assert shown(claim, checked._replace(seconds=1.26))["took"] == "measured here in 1.3 s"
+    assert shown(claim, checked._replace(seconds=0.001))["took"] == "measured here"

@@ -1,0 +1,116 @@
+"""What the Claims page shows: the claims as they stand, and those that are checked, as JSON for its script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lab.claims import CLAIMS
+from lab.claims.claim import Checked, Claim
+from lab.claims.trial import Stopped, Trial
+from lab.config import LabError
+from lab.decode.engine import Engine
+from visualize.figures.claims import columns
+from visualize.link import Link
+from visualize.live import Line
+from visualize.tasks import Load, Record, Task
+from visualize.text import visible
+
+LINK = Link({"claim": ""}, {"claim": {"": "none"} | {name: claim.quote for name, claim in CLAIMS.items()}}, {}, {})
+
+
+def listed() -> list[Record]:
+    """All claims as data, in their order."""
+    return [
+        {name: getattr(claim, name) for name in ("id", "topic", "quote", "source", "tested", "rule", "arithmetic")}
+        for claim in CLAIMS.values()
+    ]
+
+
+def shown(claim: Claim, checked: Checked) -> Record:
+    """A claim's numbers, chart and verdict."""
+    found, verdict = checked.found, checked.verdict
+    record: Record = {
+        "verdict": verdict.word,
+        "why": verdict.why,
+        "needs": verdict.needs,
+        "numbers": [[number.label, number.text, number.kind] for number in found.numbers],
+        "took": "calculated" if claim.arithmetic else f"measured here{_seconds(checked.seconds)}",
+    }
+    if found.chart:
+        drawn, layout = columns(found.chart)
+        record["chart"] = {"shell": found.chart.form, "columns": drawn, "layout": layout}
+    return record
+
+
+def _seconds(seconds: float) -> str:
+    """Nothing where it was another claim's measurement."""
+    return f" in {seconds:.1f} s" if seconds >= 0.1 else ""
+
+
+def calculated() -> Record:
+    """Every claim that is arithmetic. No model is loaded for it."""
+
+    def refuse(pair: str) -> Engine:
+        raise AssertionError("a calculation asks for no engine")
+
+    trial = Trial(refuse)
+    return {name: shown(claim, claim.check(trial)) for name, claim in CLAIMS.items() if claim.arithmetic}
+
+
+class Checks(Task):
+    """Claims checked for a visitor, one after another; what several rest on is measured once."""
+
+    def __init__(self, line: Line, load: Load, names: Sequence[str], *, small: bool = False) -> None:
+        self._names = [name for name in CLAIMS if name in names]  # they come from a browser
+        self._small = small
+        self._checked: Record = {}
+        self._place, self._now = 0, ""
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        trial = Trial(
+            self._load_in_turn, small=self._small, cancelled=self.cancelled, report=self._report, turn=self._turn
+        )
+        for place, name in enumerate(self._names):
+            if self.cancelled.is_set():
+                return
+            self._place, self._now = place, ""
+            try:
+                row = shown(CLAIMS[name], CLAIMS[name].check(trial))
+            except Stopped:
+                return
+            except LabError as error:
+                row = {"problem": visible(str(error))}
+            self._checked = self._checked | {name: row}
+
+    def _load_in_turn(self, pair: str) -> Engine:
+        with self._turn():
+            return self._engine(pair)
+
+    def _report(self, line: str) -> None:
+        self._now = visible(line)
+
+    def record(self) -> Record:
+        over = self.done.is_set()
+        record: Record = {"running": not over, "checked": self._checked, "progress": self._progress(over)}
+        record["of"] = len(self._names)
+        if not over and self._names:
+            record["now"] = self._names[self._place]
+            record["step"] = self._waiting() or self._now
+        if over and self.problem:
+            record["problem"] = visible(self.problem)
+        return record
+
+    def _progress(self, over: bool) -> str:
+        count = len(self._names)
+        if over:
+            stopped = self.cancelled.is_set() and len(self._checked) < count
+            return f"Stopped after {len(self._checked)} of {count}." if stopped else ""
+        return f"Checking {self._place + 1} of {count}" if count > 1 else "Checking"
+
+
+def opened(query: Any) -> tuple[Record, list[str]]:
+    """What a page shows at first, and a sentence for a link that asks for what there is not."""
+    settings, notices = LINK.read(query)
+    return {"running": False, "checked": calculated(), "open": settings.get("claim", "")}, notices

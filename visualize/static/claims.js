@@ -1,0 +1,187 @@
+// Draws the Claims page: the claims of ``setup``, and JSON records of what came of them (visualize/checks.py).
+// Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+
+const { shells, verdicts } = setup;
+const rows = new Map(); // by the claim's id: its parts, and what came of it
+let running = false;
+
+function read(value) {
+  if (!value) return;
+  const record = JSON.parse(value);
+  running = record.running;
+  document.body.classList.toggle("running", running);
+  $(".check-stop").disabled = !running;
+  for (const button of element.querySelectorAll(".check, .check-all")) button.disabled = running;
+  for (const [id, found] of Object.entries(record.checked)) show(rows.get(id), found);
+  for (const [id, row] of rows) under(row, running && id === record.now, record.step);
+  const step = record.step && record.of > 1 ? ` · ${record.step}` : "";
+  $(".claims-say").textContent = record.problem ?? `${record.progress ?? ""}${step}`;
+  $(".claims-say").classList.toggle("problem", Boolean(record.problem));
+  tally();
+  if (record.open) {
+    turn(rows.get(record.open), true);
+    rows.get(record.open).head.scrollIntoView({ block: "start" });
+  }
+}
+
+// -- a row -------------------------------------------------------------------------------------
+
+function build(claim) {
+  const head = make("tr", "claim");
+  head.dataset.claim = claim.id;
+  const verdict = make("td", "verdict unchecked");
+  const quote = make("button", "quote", `“${claim.quote}”`);
+  quote.type = "button";
+  const said = make("th", "said");
+  said.scope = "row";
+  const why = make("p", "why");
+  said.append(quote, make("span", "source", claim.source), why);
+  const act = make("td", "act");
+  const check = make("button", "check", "Check it here");
+  check.type = "button";
+  check.setAttribute("aria-label", `Check it here: ${claim.quote}`);
+  act.append(check);
+  head.append(verdict, said, act);
+
+  const more = make("tr", "more");
+  more.hidden = true;
+  more.id = `claim-${claim.id}`;
+  quote.setAttribute("aria-controls", more.id);
+  const cell = make("td");
+  cell.colSpan = 3;
+  const grid = make("div", "detail");
+  const told = make("div", "told");
+  const needs = make("div", "needs");
+  told.append(...fact("What is tested", claim.tested), ...fact("The rule", claim.rule), needs);
+  const figures = make("div", "numbers");
+  const chart = make("figure", "chart");
+  chart.dataset.chart = claim.id;
+  chart.hidden = true;
+  chart.append(make("div", "plot"));
+  grid.append(told, figures, chart);
+  cell.append(grid);
+  more.append(cell);
+
+  const row = { claim, head, verdict, why, check, quote, more, needs, figures, chart, found: null };
+  quote.onclick = () => turn(row, row.more.hidden, true);
+  check.onclick = () => ask([claim.id], row);
+  show(row, null);
+  turn(row, false);
+  return row;
+}
+
+function fact(title, text) {
+  return [make("h3", "", title), make("p", "", text)];
+}
+
+/** What came of a claim, or that nothing did yet. */
+function show(row, found) {
+  if (!row || (found && row.found && JSON.stringify(row.found) === JSON.stringify(found))) return;
+  row.found = found;
+  const state = verdicts[found?.verdict];
+  row.verdict.className = `verdict ${found?.verdict ?? "unchecked"}`;
+  row.verdict.replaceChildren(make("span", "glyph", state?.glyph ?? "·"), make("span", "word", state?.label ?? "not checked"));
+  row.why.textContent = found?.problem ?? found?.why ?? "";
+  row.why.classList.toggle("problem", Boolean(found?.problem));
+  row.needs.replaceChildren(...(found?.needs ? fact("What would make it true", found.needs) : []));
+  row.figures.replaceChildren(found?.numbers ? numbers(found) : make("p", "none", "No numbers yet: they come from this machine."));
+  row.chart.hidden = !found?.chart;
+  row.check.textContent = state ? "Check again" : "Check it here";
+  draw(row);
+}
+
+function numbers({ numbers, took }) {
+  const table = make("table");
+  const body = make("tbody");
+  for (const [label, text, kind] of numbers) {
+    const line = make("tr", kind);
+    const name = make("th", "", label);
+    name.scope = "row";
+    line.append(name, make("td", "figure", text), make("td", "kind", kind));
+    body.append(line);
+  }
+  table.append(make("caption", "", took), body);
+  return table;
+}
+
+/** A row whose experiment is under way says so in its own place. */
+function under(row, now, step) {
+  row.head.classList.toggle("now", now);
+  if (now) row.check.textContent = "Checking …";
+  else if (row.check.textContent === "Checking …") row.check.textContent = row.found?.verdict ? "Check again" : "Check it here";
+  if (now) row.why.textContent = step || "Getting ready …";
+  else row.why.textContent = row.found?.problem ?? row.found?.why ?? "";
+}
+
+function turn(row, open, byHand = false) {
+  if (!row) return;
+  row.more.hidden = !open;
+  row.head.classList.toggle("open", open);
+  row.quote.setAttribute("aria-expanded", String(open));
+  draw(row);
+  if (byHand) window.decodeLab?.address({ claim: open ? row.claim.id : null });
+}
+
+function draw(row) {
+  const chart = row.found?.chart;
+  if (row.more.hidden || !chart) return;
+  row.chart.style.height = chart.shell === "bars" ? `${110 + 24 * chart.columns[0].y.length}px` : "250px";
+  drawChart(row.claim.id, chart);
+}
+
+// -- all of them -------------------------------------------------------------------------------
+
+function ask(ids, row) {
+  if (running) return;
+  if (row) turn(row, true, true);
+  trigger("submit", { claims: ids });
+}
+
+function tally() {
+  const counts = { holds: 0, conditions: 0, fails: 0 };
+  let left = 0;
+  for (const { found } of rows.values()) {
+    if (found?.verdict) counts[found.verdict] += 1;
+    else left += 1;
+  }
+  const parts = Object.entries(counts).map(([key, count]) => {
+    const part = make("span", `count ${key}`);
+    part.append(make("span", "glyph", verdicts[key].glyph), make("b", "", String(count)), ` ${verdicts[key].label}`);
+    return part;
+  });
+  const rest = make("span", "count unchecked");
+  rest.append(make("b", "", String(left)), " not checked");
+  $(".tally").replaceChildren(...parts, rest);
+}
+
+for (const topic of new Set(setup.claims.map((claim) => claim.topic))) {
+  const body = make("tbody");
+  const title = make("tr", "topic");
+  const name = make("th", "", topic);
+  name.colSpan = 3;
+  name.scope = "rowgroup";
+  title.append(name);
+  body.append(title);
+  for (const claim of setup.claims.filter((claim) => claim.topic === topic)) {
+    const row = build(claim);
+    rows.set(claim.id, row);
+    body.append(row.head, row.more);
+  }
+  $(".claims-table").append(body);
+}
+tally();
+
+$(".check-all").onclick = () => ask(setup.claims.map((claim) => claim.id));
+$(".check-stop").onclick = () => trigger("stop");
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    $(".check-all").click();
+  } else if (event.key === "Escape" && running) {
+    $(".check-stop").click();
+  }
+});
+
+onLook(() => rows.forEach(draw));
+watch("value", () => read(props.value));
+read(props.value);
