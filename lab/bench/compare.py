@@ -26,6 +26,15 @@ FEWEST, MOST = 2, 5
 WARM_UP_TOKENS = 16
 
 
+class Case(NamedTuple):
+    """What is decoded, and how."""
+
+    engine: Engine
+    prompt: str
+    config: EngineConfig
+    sampling: SamplingParams
+
+
 class Turn(NamedTuple):
     """``number`` of ``of`` runs, from 1. ``repeat`` 0: to warm up, not counted."""
 
@@ -69,14 +78,25 @@ def compare(
         raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(configs)}.")
     if repeats < 1 or sampling.max_tokens < 2 or sampling.seed is None:
         raise ConfigError("A comparison takes a repeat and two tokens at least, and a seed that all share.")
-    cancelled = cancelled or threading.Event()
-    sampling = replace(sampling, ignore_eos=True)
-    brief = replace(sampling, max_tokens=min(WARM_UP_TOKENS, sampling.max_tokens))
-    for turn in turns(list(configs), repeats):
+    cases = {name: Case(engine, prompt, config, sampling) for name, config in configs.items()}
+    yield from in_turns(cases, repeats, cancelled=cancelled or threading.Event(), watch=watch)
+
+
+def in_turns(
+    cases: Mapping[str, Case],
+    repeats: int,
+    *,
+    cancelled: threading.Event,
+    watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
+) -> Iterator[tuple[Turn, Run]]:
+    """As ``compare``, of cases that may differ in everything. Raises what decoding raises."""
+    for turn in turns(list(cases), repeats):
+        engine, prompt, config, sampling = cases[turn.name]
+        most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
+        how = replace(sampling, ignore_eos=True, max_tokens=most)
         events, tokens = [], 0
-        how = sampling if turn.repeat else brief
         watch(turn, 0)
-        for event in engine.stream(prompt, configs[turn.name], how, cancelled=cancelled):
+        for event in engine.stream(prompt, config, how, cancelled=cancelled):
             events.append(event)
             if isinstance(event, Committed):
                 tokens += len(event.token_ids)
