@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 FORBIDDEN = {
     "lab": ("gradio", "plotly", "visualize", "lessons", "app", "tests"),
     "lab/trace": ("torch", "transformers"),
+    "lessons": ("gradio", "plotly", "visualize", "app", "tests"),
     "visualize": ("app", "tests", "torch", "transformers"),
     "visualize/figures": ("gradio",),
 }

@@ -1,0 +1,86 @@
+"""What all experiments of a lesson's preset have in common.
+
+An experiment is a part of the preset in the front matter, under its name; the name is also where expressions find its
+figures: ``runs.cache.ttft_ms`` was measured by ``runs``. It does its work in portions, so that other visitors' runs
+come in between.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
+
+from lab.decode.engine import Engine
+from lab.trace.recorder import Run
+
+Load = Callable[[str], Engine]
+"""The engine of a model pair, "matched" or "mismatched"."""
+Watch = Callable[[str, float], None]
+"""Told in words what is being done, and which share of the experiment is."""
+
+
+def _name(given: str) -> str:
+    if not given.isidentifier():
+        raise ValueError(f"{given!r} cannot stand in an expression: a name has letters, digits and _, as no_cache.")
+    return given
+
+
+Name = Annotated[str, AfterValidator(_name)]
+"""What a lesson calls a setting or a model of its own."""
+
+
+class Part(BaseModel):
+    """A part of the front matter: unknown keys are refused, nothing is changed later, no number is taken for a word."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys(cls, given: Any) -> Any:
+        """Say what the keys are, where one is wrong or missing."""
+        fields = {info.alias or name: info for name, info in cls.model_fields.items()}
+        if not isinstance(given, dict):
+            raise ValueError(f"a mapping is wanted, with the keys {', '.join(fields)}.")
+        for key in given:
+            if key not in fields:
+                raise ValueError(f"there is no {key!r} here; there are {', '.join(fields)}.")
+        if missing := [key for key, info in fields.items() if info.is_required() and key not in given]:
+            raise ValueError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing.")
+        return given
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an experiment found.
+
+    Attributes:
+        figures: JSON-ready numbers, words and lists of numbers by name, in one level or two.
+        runs: the recorded runs, if there are any to look at, by setting in the order of the repeats.
+    """
+
+    figures: dict[str, Any]
+    runs: dict[str, list[Run]] = field(default_factory=dict)
+
+
+Work = Generator[None, None, Measured]
+
+
+class Experiment(Part, ABC):
+    """What is to be measured."""
+
+    @abstractmethod
+    def names(self) -> Mapping[str, Any]:
+        """Every figure that it gives, by name; what a figure holds does not matter here."""
+
+    @abstractmethod
+    def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
+        """Measure, a portion a step; what it returns in the end is without meaning once ``cancelled`` is set.
+
+        Raises:
+            LabError: something in it cannot be done.
+        """

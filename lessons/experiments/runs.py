@@ -1,0 +1,183 @@
+"""``runs``: settings of the engine decode in turns, several times each, and every run is recorded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from lab.bench.ab import matching
+from lab.bench.compare import Case, Turn, in_turns
+from lab.bench.theory import speculated
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.trace.events import Judged, StepTimed
+from lab.trace.metrics import Metrics
+from lab.trace.recorder import Run
+from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work
+
+CONFIG = tuple(field.name for field in fields(EngineConfig))
+SAMPLING = tuple(field.name for field in fields(SamplingParams))
+MOST = 6
+
+OF_METRICS = tuple(
+    field.name for field in fields(Metrics) if field.name not in ("acceptance_by_position", "limit_bound")
+)
+"""Figures that ``lab.trace.metrics`` defines, under its names."""
+OTHERS = {
+    "prompt_tokens": "tokens of the prompt",
+    "decode_ms": "from the first token to the last",
+    "kv_token_bytes": "bytes of cache that a token takes, the target's and the draft's, scales included",
+    "prefill_ms": "the target's pass over the prompt",
+    "prefill_flops": "what that pass computes",
+    "prefill_bytes": "what it moves between memory and processor",
+    "step_flops": "of a pass after it, median",
+    "step_bytes": "the same in bytes",
+    "copy_bytes_per_second": "what the device does at best, moving",
+    "matmul_flops_per_second": "and computing",
+    "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
+    "refused_p": "of the first refused guess: the target's probability",
+    "refused_q": "the draft's",
+    "refused_u": "the number drawn",
+    "kept_p": "of the first guess that was kept: the same",
+    "kept_q": "",
+    "kept_u": "",
+}
+"""Other figures of a run."""
+OF_ROUNDS = {
+    "acceptance": "accepted of judged guesses, in rounds of a full window",
+    "round_tokens": "tokens that such a round gives",
+    "guess_cost": "time of a guess, over that of a pass of the target over one token",
+    "pass_ratio": "time of a pass over all guesses, over that over one token",
+}
+"""Figures of a setting that speculates with a fixed window, where there is one that does not speculate."""
+
+
+class Setting(Part):
+    """What is a setting's own: ``prompt`` and ``draft`` by name, the rest fields of EngineConfig and SamplingParams."""
+
+    prompt: str | None = None
+    draft: Literal["matched", "mismatched"] = "matched"
+    config: dict[str, Any] = Field(default={})
+    sampling: dict[str, Any] = Field(default={})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            raise ValueError("a setting is a mapping; {} has nothing of its own.")
+        flat: dict[str, Any] = {"config": {}, "sampling": {}}
+        for name, value in given.items():
+            if name in CONFIG:
+                flat["config"][name] = value
+            elif name in SAMPLING:
+                flat["sampling"][name] = value
+            elif name in ("prompt", "draft"):
+                flat[name] = value
+            else:
+                raise ValueError(f"there is no {name!r}; there are prompt, draft, {', '.join(CONFIG + SAMPLING)}.")
+        return flat
+
+
+class Runs(Experiment):
+    """Settings that take turns. ``sampling`` is what they share. All draw with one seed, and none ends early."""
+
+    prompts: dict[str, str] = Field(min_length=1)
+    settings: dict[Name, Setting] = Field(min_length=1, max_length=MOST)
+    sampling: dict[str, Any] = Field(default={})
+    repeats: int = Field(default=3, ge=1, le=9)
+
+    @model_validator(mode="after")
+    def _sound(self) -> Runs:
+        for name in self.settings:
+            setting = self.settings[name]
+            if setting.prompt is not None and setting.prompt not in self.prompts:
+                raise ValueError(f"{name}: there is no prompt {setting.prompt!r}; there are {', '.join(self.prompts)}.")
+            try:
+                self.config(name), self.how(name)
+            except (LabError, TypeError) as error:
+                raise ValueError(f"{name}: {error}") from error
+        return self
+
+    def config(self, name: str) -> EngineConfig:
+        """Raises ConfigError."""
+        return EngineConfig(**self.settings[name].config)
+
+    def how(self, name: str) -> SamplingParams:
+        """Raises ConfigError, or TypeError for a field that there is not."""
+        return SamplingParams(**{"seed": 1} | self.sampling | self.settings[name].sampling)
+
+    def names(self) -> Mapping[str, Any]:
+        of_one = dict.fromkeys((*OF_METRICS, *OTHERS, *OF_ROUNDS))
+        return dict.fromkeys(self.settings, of_one)
+
+    def case(self, load: Load, name: str) -> Case:
+        """A cache of one context is room enough, and small enough to be seen block by block."""
+        setting, config = self.settings[name], self.config(name)
+        engine = load(setting.draft)
+        if config.kv_cache and config.num_blocks is None:
+            config = replace(config, num_blocks=-(-engine.context_length // config.block_size))
+        prompt = self.prompts[setting.prompt] if setting.prompt else next(iter(self.prompts.values()))
+        return Case(engine, prompt, config, self.how(name))
+
+    def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
+        cases = {name: self.case(load, name) for name in self.settings}
+
+        def tell(turn: Turn, tokens: int) -> None:
+            most = cases[turn.name].sampling.max_tokens
+            doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
+            watch(f"{turn.name}, {doing}: {tokens} tokens", (turn.number - 1 + min(1, tokens / most)) / turn.of)
+
+        runs: dict[str, list[Run]] = {name: [] for name in cases}
+        for turn, run in in_turns(cases, self.repeats, cancelled=cancelled, watch=tell):
+            if turn.repeat:
+                runs[turn.name].append(run)
+            yield
+        return Measured({} if cancelled.is_set() else figures(runs), runs)
+
+
+def figures(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
+    """By setting and name: a list with a number a repeat, or one number. What was not measured is left out."""
+    first = next(iter(runs.values()))
+    plain = next((some for some in runs.values() if some[0].config.speculative == "off"), [])
+    found: dict[str, dict[str, Any]] = {}
+    for name, some in runs.items():
+        each = [figures_of(run) | {"agreeing_tokens": matching(first[0].token_ids, run.token_ids)} for run in some]
+        found[name] = {key: [one[key] for one in each] for key in each[0] if all(key in one for one in each)}
+        if rounds := speculated(some, plain):
+            found[name] |= {
+                "acceptance": rounds.acceptance,
+                "round_tokens": rounds.tokens,
+                "guess_cost": rounds.cost,
+                "pass_ratio": rounds.pass_ratio,
+            }
+    return found
+
+
+def figures_of(run: Run) -> dict[str, float]:
+    """The figures of one run."""
+    metrics, steps = run.metrics, [event for event in run.events if isinstance(event, StepTimed)]
+    prefill = [step for step in steps if step.step_kind == "prefill"]
+    later = sorted((step for step in steps if step.step_kind != "prefill"), key=lambda step: step.verify_bytes)
+    found: dict[str, float | None] = {name: getattr(metrics, name) for name in OF_METRICS}
+    found |= {
+        "prompt_tokens": len(run.prompt_token_ids),
+        "decode_ms": metrics.elapsed_ms - metrics.ttft_ms,
+        "prefill_ms": sum(step.verify_ms for step in prefill),
+        "prefill_flops": sum(step.verify_flops for step in prefill),
+        "prefill_bytes": sum(step.verify_bytes for step in prefill),
+        "copy_bytes_per_second": run.started.copy_bytes_per_second,
+        "matmul_flops_per_second": run.started.matmul_flops_per_second,
+    }
+    if later:
+        typical = later[len(later) // 2]
+        found |= {"step_flops": typical.verify_flops, "step_bytes": typical.verify_bytes}
+    if run.started.block_bytes:
+        found["kv_token_bytes"] = run.started.block_bytes / run.config.block_size
+    for word, accepted in (("kept", True), ("refused", False)):
+        verdicts = (event for event in run.events if isinstance(event, Judged) and event.accepted == accepted)
+        if verdict := next(verdicts, None):
+            found |= {f"{word}_p": verdict.p, f"{word}_q": verdict.q, f"{word}_u": verdict.u}
+    return {name: value for name, value in found.items() if value is not None}

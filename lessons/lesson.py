@@ -1,0 +1,112 @@
+"""A lesson: what its file says, once all of it is known to make sense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from lessons.experiments import Part, Preset
+from lessons.expressions import Expression
+from lessons.questions import AnyQuestion, Computed, Curve, Text
+from lessons.template import Template
+from lessons.units import Unit
+from lessons.views import AnyView, Player
+
+MINUTES = 60
+
+
+class Shown(Part):
+    """A figure that is held against itself before and after a change."""
+
+    label: str
+    value: Computed
+    unit: Unit = "number"
+
+
+class Change(Part):
+    """One thing to change: what is laid over the preset, why, and the figures to look at.
+
+    ``see`` is what becomes of them in a sentence, which knows the changed run's figures and, as ``before``, those of
+    the run before.
+    """
+
+    title: str
+    why: str
+    change: dict[str, Any]
+    shows: list[Shown] = Field(min_length=1, max_length=3)
+    see: Text = Template("")
+
+
+class FrontMatter(Part):
+    """All that stands above a lesson's text."""
+
+    title: str
+    minutes: int = Field(ge=1, le=MINUTES)
+    needs: list[int] = Field(default=[])
+    preset: Preset
+    predict: AnyQuestion
+    observe: list[AnyView] = Field(min_length=1, max_length=4)
+    change: Change = Field(alias="try")
+    check: AnyQuestion
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        """Parts that do not go together: the place of each, and what is wrong."""
+        if not self.preset.experiments:
+            yield "preset", f"there is no experiment; there are {', '.join(Preset.model_fields)}."
+        for view in self.observe:
+            if view.needs and view.needs not in self.preset.experiments:
+                yield "observe", f"{view.view} shows {view.needs}, and the preset has none."
+            elif isinstance(view, Player) and view.run not in self.preset.runs.settings:
+                settings = ", ".join(self.preset.runs.settings)
+                yield "observe", f"there is no setting {view.run!r} to play; there are {settings}."
+        if not (self.check.near.text and self.check.far.text):
+            yield "check", "it needs both near, said of a good answer, and far, said of any other."
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """``introduction`` comes first, ``explain`` when the run is over; both are Markdown.
+
+    ``number`` and ``name`` are those of the file, 02-name.md. ``changed``: the preset as it is tried.
+    """
+
+    number: int
+    name: str
+    front: FrontMatter
+    changed: Preset
+    introduction: str
+    explain: Template
+
+    def expressions(self) -> Iterator[tuple[str, Expression, Mapping[str, Any]]]:
+        """Each with the place it stands in, and the names that it may use there."""
+        front, known = self.front, names(self.front.preset)
+        for where in ("predict", "check"):
+            question = getattr(front, where)
+            more = {"x": None} if isinstance(question, Curve) else {}
+            for expression in question.answers:
+                yield where, expression, known | more
+            for text in (question.near, question.far):
+                yield from ((where, expression, known) for expression in text.expressions)
+        for view in front.observe:
+            yield from (("observe", expression, known) for expression in view.expressions)
+        after = names(self.changed)
+        for shown in front.change.shows:
+            yield from (("try.shows", shown.value, some) for some in (known, after))
+        yield from (("try.see", expression, after | {"before": known}) for expression in front.change.see.expressions)
+        yield from (("explain", expression, known) for expression in self.explain.expressions)
+
+
+def names(preset: Preset) -> dict[str, Any]:
+    """The names of every figure that a preset gives."""
+    return {kind: experiment.names() for kind, experiment in preset.experiments.items()}
+
+
+def overlaid(below: Any, above: Any) -> Any:
+    """``above`` over ``below``: mappings key by key, where null takes a key away; all else whole."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    laid = {**below, **{key: overlaid(below.get(key), value) for key, value in above.items()}}
+    return {key: value for key, value in laid.items() if value is not None}

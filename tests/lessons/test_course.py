@@ -1,0 +1,162 @@
+"""Reading lessons: what is wrong with a file is said with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lessons.course import LessonError, course, read
+
+GOOD = """---
+title: A lesson
+minutes: 5
+needs: []
+preset:
+  runs:
+    prompts:
+      opening: Once upon a time
+    settings:
+      cached: {}
+      plain: {kv_cache: false, max_tokens: 8}
+    sampling: {max_tokens: 4}
+    repeats: 1
+predict:
+  kind: slider
+  question: How many times?
+  label: times
+  unit: times
+  range: [1, 100]
+  scale: log
+  answer: ratio(runs.plain.itl_p50_ms, runs.cached.itl_p50_ms)
+  tolerance: 25%
+observe:
+  - view: player
+    run: cached
+try:
+  title: More
+  why: It grows.
+  change:
+    runs:
+      sampling: {max_tokens: 8}
+  shows:
+    - label: time
+      value: runs.cached.itl_p50_ms
+      unit: ms
+  see: From {{ before.runs.cached.itl_p50_ms | ms }} to {{ runs.cached.itl_p50_ms | ms }}.
+check:
+  kind: choice
+  question: Which is faster?
+  options:
+    - text: This.
+      when: runs.cached.itl_p50_ms < runs.plain.itl_p50_ms
+    - text: That.
+      when: runs.cached.itl_p50_ms >= runs.plain.itl_p50_ms
+  near: Yes.
+  far: No.
+---
+
+Read *this* first.
+
+## Explain
+
+It took {{ runs.cached.itl_p50_ms | ms }}.
+"""
+
+
+def written(folder: Path, text: str, name: str = "01-good.md") -> Path:
+    path = folder / name
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_a_lesson_is_read(tmp_path: Path) -> None:
+    lesson = read(written(tmp_path, GOOD))
+    assert (lesson.number, lesson.name, lesson.front.title) == (1, "01-good", "A lesson")
+    assert lesson.introduction == "Read *this* first."
+    runs = lesson.front.preset.runs
+    assert runs.config("plain").kv_cache is False
+    assert [runs.how(name).max_tokens for name in runs.settings] == [4, 8]
+    assert lesson.changed.runs.how("cached").max_tokens == 8
+    assert lesson.changed.runs.prompts == runs.prompts
+
+
+# What stands there, what is put in its place, the line that is blamed (by what stands in it), and what is said.
+MISTAKES = [
+    ("minutes: 5\n", "", "title", "minutes is missing"),
+    ("minutes: 5", "minutes: five", "minutes", "minutes: Input should be a valid integer"),
+    ("minutes: 5", "minuets: 5", "title", "there is no 'minuets' here; there are title, minutes, needs, preset"),
+    ("title: A lesson", "title: [A lesson", "minutes", "the front matter is not YAML"),
+    ("needs: []", "needs: [x]", "needs", "needs.0: Input should be a valid integer"),
+    ("kv_cache: false", "kv_cash: false", "plain:", "there is no 'kv_cash'; there are prompt, draft, kv_cache"),
+    ("kv_cache: false", "kv_cache: 7", "runs:", "plain: kv_cache is True or False, not 7."),
+    ("      plain:", "      no cache:", "plain:", "'no cache' cannot stand in an expression"),
+    ("repeats: 1", "repeats: 0", "repeats", "repeats: Input should be greater than or equal to 1"),
+    ("{max_tokens: 4}", "{tokens: 4}", "runs:", "unexpected keyword argument 'tokens'"),
+    ("kind: slider", "kind: dial", "predict:", "'slider', 'curve', 'choice'"),
+    ("range: [1, 100]", "range: [100, 1]", "predict:", "range is the least and the most, as [1, 100]"),
+    ("range: [1, 100]", "range: [0, 100]", "predict:", "on a log scale both above 0"),
+    ("unit: times", "unit: furlongs", "unit: times", "'number', 'count', 'tokens'"),
+    ("tolerance: 25%", "tolerance: much", "tolerance", "a tolerance is a share of the answer, as 25%"),
+    ("ratio(runs.plain", "ration(runs.plain", "answer", "there is no function ration; there are ratio"),
+    ("ratio(runs.plain", "ratio(runs.plan", "predict:", "there is no 'plan' in runs; there are cached, plain"),
+    ("itl_p50_ms, runs", "itl_ms, runs", "predict:", "there is no 'itl_ms' in runs.plain; there are generated"),
+    ("answer: ratio(", "answer: eval(", "answer", "there is no function eval"),
+    ("run: cached", "run: cash", "observe", "there is no setting 'cash' to play; there are cached, plain"),
+    ("view: player", "view: pie", "view: player", "'player', 'race'"),
+    ("view: player\n    run: cached", "view: growth", "observe", "growth shows growth, and the preset has none"),
+    (
+        "{max_tokens: 8}\n  shows",
+        "{max_tokens: 0}\n  shows",
+        "  change:",
+        "try.change makes a senseless preset: cached",
+    ),
+    ("value: runs.cached.itl_p50_ms", "value: runs.cached.speed", "  shows:", "there is no 'speed'"),
+    ("{{ before.runs", "{{ after.runs", "  see:", "there is no 'after'; there are runs, before"),
+    ("  near: Yes.\n", "", "check:", "check: it needs both near"),
+    ("when: runs.cached.itl_p50_ms <", "when: runs.cached.x <", "check:", "there is no 'x' in runs.cached"),
+    ("## Explain", "## Explained", "\nRead", "one heading '## Explain'"),
+    ("It took {{", "It took 5 ms, not {{", "## Explain", "the explanation says 5. A result comes from the run"),
+    ("It took {{ runs.cached.itl_p50_ms", "{{ runs.cached.itl", "## Explain", "explain: 'runs.cached.itl'"),
+    ("itl_p50_ms | ms }}.\n", "itl_p50_ms | seconds }}.\n", "see:", "there is no unit 'seconds'"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "blamed", "said"), MISTAKES)
+def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, old: str, new: str, blamed: str, said: str) -> None:
+    assert old in GOOD
+    with pytest.raises(LessonError) as caught:
+        read(written(tmp_path, GOOD.replace(old, new, 1)))
+    line = GOOD[: GOOD.index(blamed)].count("\n") + 1
+    assert f"01-good.md, line {line}: " in str(caught.value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "# Heading\n", "---\ntitle: x\n", "--- \n---\n", "---\n- a\n---\n\n## Explain\n"])
+def test_what_is_no_lesson_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(LessonError, match=r"01-good\.md, line \d+: "):
+        read(written(tmp_path, text))
+
+
+def test_names_and_order(tmp_path: Path) -> None:
+    with pytest.raises(LessonError, match=r"is called NN-name\.md"):
+        read(written(tmp_path, GOOD, "1-good.md"))
+    (tmp_path / "1-good.md").unlink()
+    written(tmp_path, GOOD)
+    written(tmp_path, GOOD.replace("needs: []", "needs: [1]"), "02-better.md")
+    assert list(course(tmp_path)) == [1, 2]
+    written(tmp_path, GOOD.replace("needs: []", "needs: [4]"), "03-best.md")
+    course.cache_clear()
+    with pytest.raises(LessonError, match=r"03-best\.md, line 1: needs: there is no lesson 4 before this one"):
+        course(tmp_path)
+    written(tmp_path, GOOD, "02-another.md")
+    course.cache_clear()
+    with pytest.raises(LessonError, match="there are two lessons 2"):
+        course(tmp_path)
+
+
+def test_a_change_takes_a_setting_away(tmp_path: Path) -> None:
+    text = GOOD.replace("      sampling: {max_tokens: 8}\n", "      settings: {plain: null}\n")
+    lesson = read(written(tmp_path, text))
+    assert list(lesson.front.preset.runs.settings) == ["cached", "plain"]
+    assert list(lesson.changed.runs.settings) == ["cached"]

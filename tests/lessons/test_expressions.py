@@ -1,0 +1,160 @@
+"""The language of the lessons: what it computes, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lessons.expressions import FUNCTIONS, Expression, ExpressionError
+from lessons.template import Template
+
+FIGURES = {
+    "runs": {
+        "slow": {"ms": [8.0, 20.0, 9.0], "words": "slow"},
+        "fast": {"ms": [2.0, 10.0, 3.0], "words": "fast"},
+    },
+    "growth": {"lengths": [1.0, 2.0, 3.0, 4.0], "ms": [2.0, 8.0, 18.0, 32.0]},
+    "zero": 0.0,
+    "x": 3,
+}
+PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1 + 2 * 3 - 4 / 8", 6.5),
+        ("-x", -3),
+        ("runs.slow.ms + 1", 10.0),  # the median of the repeats
+        ("ratio(runs.slow.ms, runs.fast.ms)", 3.0),  # repeat by repeat: 4, 2, 3
+        ("runs.slow.ms / runs.fast.ms", 3.0),
+        ("highest(runs.slow.ms) - lowest(runs.slow.ms)", 12.0),
+        ("total(runs.fast.ms)", 15.0),
+        ("larger(x, 2) + smaller(x, 2)", 5.0),
+        ("slope(growth.lengths, growth.ms)", 10.0),
+        ("exponent(growth.lengths, growth.ms)", 2.0),
+        ("near(growth.lengths, growth.ms, 2)", 13.0),  # of so few, all are the nearest ten
+        ("tokens_per_round(0.5, 2)", 1.75),
+        ("speedup(1, 3, 0)", 4.0),
+        ("1 < x <= 3 and not x == 4", True),
+        ("'much' if ratio(runs.slow.ms, runs.fast.ms) > 2 else 'little'", "much"),
+        ("runs.slow.words == 'slow'", True),
+        ("runs.slow.words != runs.fast.words", True),
+        ("zero > 0 or x > 0", True),
+    ],
+)
+def test_it_computes(text: str, value: object) -> None:
+    assert Expression(text).value(FIGURES) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "runs.__class__",
+        "runs.slow.ms.__len__()",
+        "().__class__.__bases__",
+        "[].append(1)",
+        "[1, 2]",
+        "{1: 2}",
+        "(1, 2)",
+        "runs['slow']",
+        "runs.slow.ms[0]",
+        "lambda: 1",
+        "[x for x in growth.ms]",
+        "f'{x}'",
+        "x := 1",
+        "x = 1",
+        "import os",
+        "x ** 9",
+        "x % 2",
+        "9 << 9",
+        "~x",
+        "x if x",
+        "open('/etc/passwd')",
+        "ratio(a=1, b=2)",
+        "ratio(*growth.ms)",
+        "x.y()",
+        "x is 3",
+        "3 in growth.ms",
+        "None",
+        "1j",
+        "b'1'",
+        "...",
+        "",
+        "x; x",
+        "await x",
+        "(" * 300,
+        "x" * 500,
+        "x\0",
+    ],
+)
+def test_what_is_not_in_the_language_is_refused_before_it_is_computed(text: str) -> None:
+    with pytest.raises(ExpressionError):
+        Expression(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("runs.none.ms", "runs.none.ms was not measured"),
+        ("runs.slow", "not a figure but has some: ms, words"),
+        ("x / zero", "division by zero"),
+        ("ratio(x, zero)", "division by zero"),
+        ("runs.slow.words + 1", "a word stands where a number is wanted"),
+        ("x if x else x", "neither true nor false"),
+        ("median(x)", "several numbers are wanted"),
+        ("ratio(x)", "missing"),
+        ("slope(growth.ms, runs.slow.ms)", "cannot be computed"),
+        ("exponent(growth.ms, growth.ms) + x.y", "x.y was not measured"),
+        ("1e308 * 1e308", "too large"),
+        ("tokens_per_round(1, 1e300)", "0 to 64 guesses"),
+    ],
+)
+def test_what_cannot_be_computed_is_said(text: str, said: str) -> None:
+    with pytest.raises(ExpressionError, match=said.replace("(", r"\(")):
+        Expression(text).number(FIGURES)
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@given(st.text(max_size=60) | st.lists(st.sampled_from(PIECES)).map("".join))
+def test_any_text_is_an_expression_or_refused(text: str) -> None:
+    try:
+        value = Expression(text).value(FIGURES)
+    except ExpressionError:
+        return
+    assert isinstance(value, (bool, int, float, str, list))
+
+
+def test_it_knows_which_figures_it_asks_for() -> None:
+    assert Expression("ratio(a.b, c.d) if e.f > 1 else -g").names == ("e.f", "a.b", "c.d", "g")
+
+
+def test_a_template_is_filled() -> None:
+    text = Template(
+        "It took {{ runs.slow.ms | ms }}, {{ratio(runs.slow.ms,runs.fast.ms)|times}} as long: "
+        "{{ runs.slow.words }}, {{ x }}."
+    )
+    assert text.fill(FIGURES) == "It took 9.00 ms, 3.00× as long: slow, 3.00."
+    with pytest.raises(ExpressionError, match="there is no unit 'metres'; there are number"):
+        Template("{{ x | metres }}")
+    with pytest.raises(ExpressionError, match="was not measured"):
+        Template("{{ y }}").fill(FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It was 5.4 times as fast.", ["5.4"]),
+        ("It was 5.4× as fast, or 40%.", ["5.4", "40%"]),
+        ("It took 12 ms; later 1,024.", ["12", "1,024"]),
+        ("It was twice as fast, then three times, then ten-fold.", ["twice", "three times", "ten-fold"]),
+        ("It was {{ 5.4 | times }} as fast.", ["5.4"]),
+        ("INT8 on an H100 with FP16, Llama 7B; {{ x | times }}", []),
+        ("At $n = 3$, $$n^2$$ and `x = 3`, [about 295 operations](https://a.b/c?d=1).", []),
+        ("One pass gives one token.", []),
+    ],
+)
+def test_numbers_that_nobody_measured_are_found(text: str, found: list[str]) -> None:
+    assert Template(text).hard_coded() == found

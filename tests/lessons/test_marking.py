@@ -1,0 +1,95 @@
+"""Answers held against figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from lessons.expressions import ExpressionError
+from lessons.marking import AnswerError, checked, mark
+from lessons.questions import AnyQuestion
+
+FIGURES = {"runs": {"a": {"ms": [4.0, 6.0, 5.0]}, "b": {"ms": 1.0}}, "models": {"m": {"bytes": 2048}}}
+
+
+def question(**given: Any) -> AnyQuestion:
+    return TypeAdapter(AnyQuestion).validate_python({"question": "How much?", "near": "Good.", "far": "Far."} | given)
+
+
+def slider(**given: Any) -> AnyQuestion:
+    usual = {"kind": "slider", "label": "times", "unit": "times", "range": [1, 100], "answer": "ratio(runs.a.ms, 1)"}
+    return question(**usual | {"tolerance": "20%"} | given)
+
+
+CURVE = question(
+    kind="curve",
+    label="ms",
+    unit="ms",
+    range=[0, 100],
+    x={"label": "length", "at": [1, 2, 3]},
+    answer="runs.a.ms * x",
+    tolerance="20%",
+)
+CHOICE = question(
+    kind="choice",
+    options=[{"text": "A.", "when": "runs.a.ms < runs.b.ms"}, {"text": "B.", "when": "runs.a.ms >= runs.b.ms"}],
+)
+
+
+def test_a_number_is_near_or_far() -> None:
+    near, far = mark(slider(), 5.5, FIGURES), mark(slider(), 9, FIGURES)
+    assert (near.near, near.right, near.feedback) == (True, 5.0, "Good.")
+    assert near.said == "You said 5.50×; this machine measured 5.00×."
+    assert (far.near, far.feedback) == (False, "Far.")
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "answer", "near"),
+    [("20%", 6, True), ("20%", 6.1, False), ("20%", 3.9, False), (2, 7, True), (2, 7.5, False)],
+)  # fmt: skip
+def test_tolerance_is_a_share_or_a_distance(tolerance: Any, answer: float, near: bool) -> None:
+    assert mark(slider(tolerance=tolerance), answer, FIGURES).near is near
+
+
+def test_arithmetic_is_not_called_a_measurement() -> None:
+    asked = slider(unit="bytes", range=[1, 10000], answer="models.m.bytes")
+    assert mark(asked, 1024, FIGURES).said == "You said 1.00 KiB; the arithmetic gives 2.00 KiB."
+
+
+def test_a_curve_is_near_where_most_of_it_is() -> None:
+    assert mark(CURVE, [5, 10, 15], FIGURES).right == [5, 10, 15]
+    assert mark(CURVE, [5, 10, 99], FIGURES).near
+    found = mark(CURVE, [5, 20, 60], FIGURES)
+    assert not found.near
+    assert found.said == (
+        "You drew 5.00 ms at 1.00 and 60.0 ms at 3.00; this machine measured 5.00 ms and 15.0 ms."
+    )  # fmt: skip
+
+
+def test_of_several_the_one_that_holds_is_right() -> None:
+    assert (mark(CHOICE, 1, FIGURES).near, mark(CHOICE, 1, FIGURES).said) == (True, "You said: B.")
+    assert mark(CHOICE, 0, FIGURES).said == "You said: A. It is: B."
+    neither = question(kind="choice", options=[{"text": "A", "when": "1 > 2"}, {"text": "B", "when": "2 > 3"}])
+    with pytest.raises(ExpressionError, match="None of the answers is right"):
+        mark(neither, 0, FIGURES)
+
+
+def test_feedback_has_the_run_s_numbers() -> None:
+    assert mark(slider(near="It is {{ runs.b.ms | ms }}."), 5, FIGURES).feedback == "It is 1.00 ms."
+
+
+@given(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+    | st.lists(st.none() | st.floats() | st.text() | st.booleans(), max_size=5) | st.dictionaries(st.text(), st.text())
+)  # fmt: skip
+def test_what_is_no_answer_is_refused(answer: Any) -> None:
+    for asked in (slider(), CURVE, CHOICE):
+        try:
+            checked(asked, answer)
+        except AnswerError:
+            continue
+        mark(asked, answer, FIGURES)

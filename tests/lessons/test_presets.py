@@ -1,0 +1,109 @@
+"""Every lesson of the course on the embedded pair: it runs, is marked, and explains itself with what was measured."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from lab import Engine, load_engine
+from lessons.course import course
+from lessons.experiments import Experiment, Formats, Growth, Measured, Preset, Runs
+from lessons.marking import mark
+from lessons.questions import AnyQuestion, Choice, Curve
+
+FEW = 12
+
+
+@pytest.fixture(scope="module")
+def load() -> Any:
+    @functools.cache
+    def load(draft: str) -> Engine:
+        return load_engine(draft=draft)
+
+    return load
+
+
+def shortened(experiment: Experiment) -> Experiment:
+    """The same with as few tokens as will do."""
+    match experiment:
+        case Runs():
+            fewer = {"max_tokens": FEW}
+            settings = {
+                name: setting.model_copy(update={"sampling": setting.sampling | fewer})
+                for name, setting in experiment.settings.items()
+            }
+            return experiment.model_copy(update={"settings": settings, "repeats": 1})
+        case Growth():
+            return experiment.model_copy(update={"tokens": 34})
+        case Formats():
+            return experiment.model_copy(update={"texts": 2, "tokens": 16})
+    return experiment
+
+
+def measured(preset: Preset, load: Any) -> dict[str, Measured]:
+    found = {}
+    for name, experiment in preset.experiments.items():
+        shares: list[float] = []
+        work = shortened(experiment).work(load, threading.Event(), lambda words, share, into=shares: into.append(share))
+        found[name] = finished(work)
+        assert shares == sorted(shares)
+        assert all(0 <= share <= 1 for share in shares)
+    return found
+
+
+def finished(work: Iterator[None]) -> Measured:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
+
+
+def answers(question: AnyQuestion) -> list[Any]:
+    if isinstance(question, Choice):
+        return list(range(len(question.options)))
+    return [[end] * len(question.x.at) if isinstance(question, Curve) else end for end in question.range]
+
+
+@pytest.mark.parametrize("number", course())
+def test_a_lesson_runs_is_marked_and_explains_itself(number: int, load: Any) -> None:
+    lesson = course()[number]
+    found = measured(lesson.front.preset, load)
+    figures = {name: one.figures for name, one in found.items()}
+    for name, experiment in lesson.front.preset.experiments.items():
+        for group, given in figures[name].items():
+            assert set(given) <= set(experiment.names()[group]), (name, group)
+    for question in (lesson.front.predict, lesson.front.check):
+        marks = [mark(question, answer, figures) for answer in answers(question)]
+        assert all(one.said for one in marks)
+        assert not all(one.near for one in marks)  # what every answer is near to asks nothing
+        assert "{{" not in question.question.fill(figures) + "".join(one.feedback for one in marks)
+    filled = lesson.explain.fill(figures)
+    assert "{{" not in filled
+    assert "–" not in filled
+    for view in lesson.front.observe:
+        for expression in view.expressions:
+            assert expression.number(figures) >= 0
+    after = {name: one.figures for name, one in measured(lesson.changed, load).items()}
+    assert "{{" not in lesson.front.change.see.fill(after | {"before": figures})
+    for shown in lesson.front.change.shows:
+        assert shown.value.number(after) >= 0
+
+
+def test_who_cancels_gets_no_figures(load: Any) -> None:
+    cancelled = threading.Event()
+    for name, experiment in course()[2].front.preset.experiments.items():
+        cancelled.clear()
+        told = []
+
+        def watch(words: str, share: float, told: list[str] = told) -> None:
+            told.append(words)
+            if len(told) == 20:
+                cancelled.set()
+
+        assert finished(experiment.work(load, cancelled, watch)).figures == {}, name
+        assert len(told) < 40
