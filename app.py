@@ -17,7 +17,7 @@ import gradio as gr
 from lab import Engine, load_engine
 from visualize.channel import ROUTE
 from visualize.live import Line
-from visualize.panels import claims, compare, lab, memory, pool
+from visualize.panels import claims, compare, lab, lessons, memory, pool
 from visualize.panels.look import style, theme
 from visualize.shelf import MAX_RUN_FILE
 
@@ -41,6 +41,8 @@ def build() -> gr.Blocks:
     pages = lab.build(engine, line)
     with pages.route("Compare", "/compare", show_in_navbar=False):
         compare.build(pages, engine, line)
+    with pages.route("Lessons", "/lessons", show_in_navbar=False):
+        lessons.build(pages, engine, line)
     with pages.route("Pool", "/pool", show_in_navbar=False):
         pool.build(pages, engine, line)
     with pages.route("Memory", "/memory", show_in_navbar=False):

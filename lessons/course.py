@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from lab.config import LabError
 from lessons.experiments import Preset
-from lessons.expressions import Expression, ExpressionError
+from lessons.expressions import Expression
+from lessons.functions import ExpressionError
 from lessons.lesson import FrontMatter, Lesson, overlaid
 from lessons.template import Template
 

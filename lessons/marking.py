@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.config import LabError
-from lessons.expressions import Expression, ExpressionError, Figures
+from lessons.expressions import Expression, Figures
+from lessons.functions import ExpressionError
 from lessons.questions import Answer, AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
 
@@ -67,7 +68,7 @@ def mark(question: AnyQuestion, answer: Answer, figures: Figures) -> Mark:
         write, verb = WRITE[question.unit], found_by(question.answers)
         if isinstance(question, Curve):
             near = 2 * sum(map(question.tolerance, answer, right)) > len(right)  # most points of it
-            at = [WRITE["number"](x) for x in question.x.at]
+            at = [f"{x:,g}" for x in question.x.at]
             said = (
                 f"You drew {write(answer[0])} at {at[0]} and {write(answer[-1])} at {at[-1]}; {verb} "
                 f"{write(right[0])} and {write(right[-1])}."

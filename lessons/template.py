@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from lessons.expressions import Expression, ExpressionError, Figures, number
+from lessons.expressions import Expression, Figures
+from lessons.functions import ExpressionError, number
 from lessons.units import UNITS, WRITE
 
 PLACE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)

@@ -26,14 +26,14 @@ def head(id: str, *, live: bool = False) -> str:
     return line({"run": id} | ({"live": True} if live else {}))
 
 
-def recorded(run: Run, id: str) -> str:
-    """The whole transcript of a run that was read from a file.
+def recorded(run: Run, id: str, *, elsewhere: bool = True) -> str:
+    """The whole transcript of a run that is over. ``elsewhere``: it comes from a file, and perhaps another machine.
 
     Raises:
         RunFileError: each of its events is one, but together they are no run.
     """
     try:
-        frames = Reducer(recorded=True).feed(run.events)
+        frames = Reducer(recorded=elsewhere).feed(run.events)
         return head(id) + "".join(map(line, frames))
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise RunFileError(

@@ -11,7 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
@@ -71,7 +71,9 @@ Work = Generator[None, None, Measured]
 
 
 class Experiment(Part, ABC):
-    """What is to be measured."""
+    """What is to be measured. ``arithmetic``: worked out, with no engine and the same everywhere."""
+
+    arithmetic: ClassVar[bool] = False
 
     @abstractmethod
     def names(self) -> Mapping[str, Any]:

@@ -34,6 +34,8 @@ FIGURES = {
 class Models(Experiment):
     """Models of ``lab/memory/models.json`` and the embedded pair, by names of the lesson's own."""
 
+    arithmetic = True
+
     which: dict[Name, str] = Field(min_length=1)
 
     @model_validator(mode="before")

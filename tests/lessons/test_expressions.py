@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lessons.expressions import FUNCTIONS, Expression, ExpressionError
+from lessons.expressions import Expression
+from lessons.functions import FUNCTIONS, ExpressionError
 from lessons.template import Template
 
 FIGURES = {

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from lessons.expressions import ExpressionError
+from lessons.functions import ExpressionError
 from lessons.marking import AnswerError, checked, mark
 from lessons.questions import AnyQuestion
 
@@ -66,7 +66,7 @@ def test_a_curve_is_near_where_most_of_it_is() -> None:
     found = mark(CURVE, [5, 20, 60], FIGURES)
     assert not found.near
     assert found.said == (
-        "You drew 5.00 ms at 1.00 and 60.0 ms at 3.00; this machine measured 5.00 ms and 15.0 ms."
+        "You drew 5.00 ms at 1 and 60.0 ms at 3; this machine measured 5.00 ms and 15.0 ms."
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -87,7 +88,7 @@ def test_a_lesson_runs_is_marked_and_explains_itself(number: int, load: Any) -> 
     assert "–" not in filled
     for view in lesson.front.observe:
         for expression in view.expressions:
-            assert expression.number(figures) >= 0
+            assert math.isfinite(expression.number(figures))
     after = {name: one.figures for name, one in measured(lesson.changed, load).items()}
     assert "{{" not in lesson.front.change.see.fill(after | {"before": figures})
     for shown in lesson.front.change.shows:

@@ -14,7 +14,14 @@ import gradio as gr
 
 from visualize import assets
 
-PAGES = {"Lab": "./", "Compare": "compare", "Pool": "pool", "Memory": "memory", "Claims": "claims"}
+PAGES = {
+    "Lab": "./",
+    "Compare": "compare",
+    "Lessons": "lessons",
+    "Pool": "pool",
+    "Memory": "memory",
+    "Claims": "claims",
+}
 """Every page's name and its address, relative to any of them."""
 
 

@@ -10,7 +10,7 @@ from visualize.assets import read, script
 from visualize.panels.look import charts
 
 
-def build(take_away: Callable[[list[str]], dict[str, str]]) -> gr.HTML:
+def build(take_away: Callable[[list[str]], dict[str, str]], visible: bool = True) -> gr.HTML:
     """The stage. Its script calls ``take_away`` with a run's id and a format."""
     return gr.HTML(
         value="",
@@ -19,5 +19,6 @@ def build(take_away: Callable[[list[str]], dict[str, str]]) -> gr.HTML:
         head=charts(),
         apply_default_css=False,
         server_functions=[take_away],
+        visible=visible,
         elem_id="stage",
     )

@@ -2,7 +2,7 @@
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup``, sheet.js and race.js
 // put before it.
 
-const { shells, vocabulary } = setup;
+const { shells } = setup;
 const race = new Race($(".race"));
 const drawn = {};
 const narrow = window.matchMedia("(max-width: 820px)");
@@ -102,12 +102,6 @@ for (const button of element.querySelectorAll(".faces button")) {
     turn(face);
     window.decodeLab?.address({ face: face === "race" ? null : face });
   };
-}
-
-for (const key of ["plain", "accepted", "recovered", "bonus"]) {
-  const item = make("li");
-  item.append(make("span", `piece ${key}`, vocabulary.states[key].label));
-  $(".legend").append(item);
 }
 
 $(".grow").onclick = () => trigger("submit");

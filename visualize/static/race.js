@@ -1,4 +1,5 @@
-// The race: recorded runs on one clock, drawn in the browser. Put before compare.js.
+// The race: recorded runs on one clock, drawn in the browser. Put before a page's own script; ``setup`` has the
+// vocabulary.
 
 const LINE = 20; // pixels; compare.css
 
@@ -13,6 +14,11 @@ class Race {
     this.at = this.ms = 0;
     this.play.onclick = () => (this.running ? this.stop() : this.start());
     this.list = root.querySelector(".lanes");
+    for (const key of ["plain", "accepted", "recovered", "bonus"]) {
+      const item = make("li");
+      item.append(make("span", `piece ${key}`, setup.vocabulary.states[key].label));
+      root.querySelector(".legend").append(item);
+    }
     new ResizeObserver(() => this.fit()).observe(this.list);
     this.clock.oninput = () => {
       this.stop();

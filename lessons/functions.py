@@ -1,0 +1,88 @@
+"""What expressions can call, and what one number is."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lab.bench.growth import TOGETHER, fit_line
+from lab.bench.theory import speedup
+from lab.config import LabError
+from lab.decode.window import tokens_per_round
+
+Value = float | bool | str | Sequence[float]
+
+MOST_GUESSES = 64
+
+
+class ExpressionError(LabError, ValueError):
+    """An expression that is none, or that cannot be computed from these figures."""
+
+
+def number(value: Value) -> float:
+    """One number: of a list its median."""
+    if isinstance(value, (list, tuple)) and value:
+        value = statistics.median(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ExpressionError(f"{_named(value)} stands where a number is wanted.")
+    if not abs(value) <= sys.float_info.max:
+        raise ExpressionError("a number has become too large to compute with.")
+    return float(value)
+
+
+def ratio(above: Value, below: Value) -> float:
+    """``above`` / ``below``; of two lists the median of the ratios, repeat by repeat."""
+    if isinstance(above, (list, tuple)) and isinstance(below, (list, tuple)) and len(above) == len(below):
+        return statistics.median(a / b for a, b in zip(above, below, strict=True))
+    return number(above) / number(below)
+
+
+def _gamma(value: Value) -> int:
+    gamma = number(value)
+    if not 0 <= gamma <= MOST_GUESSES:
+        raise ExpressionError(f"a round has 0 to {MOST_GUESSES} guesses, not {gamma:g}.")
+    return int(gamma)
+
+
+def _numbers(values: Value) -> Sequence[float]:
+    if not isinstance(values, (list, tuple)) or not values:
+        raise ExpressionError(f"{_named(values)} stands where several numbers are wanted.")
+    return values
+
+
+def near(xs: Value, ys: Value, x: Value) -> float:
+    """Median of those ``ys`` whose ``xs`` are the ten nearest to ``x``."""
+    wanted = number(x)
+    pairs = sorted(zip(_numbers(xs), _numbers(ys), strict=True), key=lambda pair: abs(pair[0] - wanted))
+    return statistics.median(y for _, y in pairs[:TOGETHER])
+
+
+def exponent(xs: Value, ys: Value) -> float:
+    """The k with which y grows as x^k: the slope of the line through the logarithms."""
+    return fit_line(tuple(map(math.log, _numbers(xs))), tuple(map(math.log, _numbers(ys)))).slope
+
+
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    "ratio": ratio,
+    "median": lambda values: statistics.median(_numbers(values)),
+    "total": lambda values: sum(_numbers(values)),
+    "lowest": lambda values: min(_numbers(values)),
+    "highest": lambda values: max(_numbers(values)),
+    "smaller": lambda a, b: min(number(a), number(b)),
+    "larger": lambda a, b: max(number(a), number(b)),
+    "near": near,
+    "exponent": exponent,
+    "slope": lambda x, y: fit_line(tuple(_numbers(x)), tuple(_numbers(y))).slope,
+    "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
+    "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
+}
+"""What an expression may call. ``slope``: of a line through points, by least squares. ``tokens_per_round`` and
+``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of acceptance rate, gamma and (the latter) the
+draft's cost."""
+
+
+def _named(value: Any) -> str:
+    return "a word" if isinstance(value, str) else "yes or no" if isinstance(value, bool) else f"{str(value)[:40]!r}"

@@ -1,0 +1,181 @@
+"""The Lessons page: a lesson from the prediction to the mark, and what the browser keeps of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+COSTS = 3  # its answers are arithmetic: the same on every machine
+HOSTILE = "<img src=x onerror=window.pwned=1>"
+
+
+def opened(lab: Lab, lesson: int | str = "") -> Page:
+    lab.page.goto(f"{lab.server}/lessons" + (f"?lesson={lesson}" if lesson else ""))
+    lab.page.wait_for_selector("body[data-ready]")
+    return lab.page
+
+
+def slide(page: Page, where: str, text: str) -> None:
+    """Move the slider to the stop of this text."""
+    found = page.evaluate(
+        """([where, text]) => {
+          const slider = document.querySelector(`${where} input[type=range]`);
+          const output = document.querySelector(`${where} output`);
+          for (slider.value = 0; ; slider.value = Number(slider.value) + 1) {
+            slider.dispatchEvent(new Event("input"));
+            if (output.textContent === text || slider.value === slider.max) return output.textContent;
+          }
+        }""",
+        [where, text],
+    )
+    assert found == text
+
+
+def done(page: Page, lesson: int) -> list[str]:
+    title = page.get_attribute(f".course li:nth-child({lesson}) .steps", "title")
+    return title.removeprefix("Done: ").split(", ") if title != "Not begun" else []
+
+
+def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
+    page = opened(visit(), COSTS)
+    expect(page.locator("#introduction h1")).to_have_text("3. What the cache costs")
+    expect(page.locator("#run")).to_be_disabled()
+    for later in ("#explain .md", "#try section", "#check section", ".observe .found"):
+        expect(page.locator(later)).to_be_hidden()
+    assert "Llama 2 7B" not in page.content()  # nothing of the answer is there
+
+    page.click("#predict .main")
+    expect(page.locator("#predict .verdict")).to_have_text("Say what you expect first. A guess will do.")
+    page.click("#predict label:has-text('about ten times as much')")
+    page.click("#predict .main")
+    expect(page.locator("#run")).to_be_enabled()
+    assert done(page, COSTS) == ["predict"]
+
+    page.keyboard.press("Control+Enter")
+    outcome = page.locator(".observe .outcome")
+    expect(outcome).to_have_text(
+        "You said: The large one, about ten times as much. It is: The small one.", timeout=60_000
+    )
+    page.wait_for_selector(".observe [data-chart] .main-svg")
+    page.wait_for_selector("#stage .token")
+    expect(page.locator("#predict label.right")).to_contain_text("The small one.")
+    expect(page.locator("#predict input").first).to_be_disabled()
+    assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == [512, 320, 2560]
+    explained = page.locator("#explain")
+    expect(explained).to_contain_text("0.625× the cache of the small one")
+    assert explained.locator(".katex").count() >= 4
+    assert "{{" not in page.inner_text("#view")
+    assert "$" not in page.inner_text("#explain")
+
+    scrolls = "document.documentElement.scrollHeight - innerHeight"
+    assert page.evaluate(scrolls) == 0  # the column does, not the page
+
+    page.click("#try .main")
+    expect(page.locator("#try .see")).to_contain_text("its cache is 4.00× smaller", timeout=60_000)
+    assert page.inner_text("#try tbody").split("\n")[0].split("\t") == ["KV heads of the small model", "32", "8"]
+
+    slide(page, "#check", "84")
+    page.click("#check .main")
+    expect(page.locator("#check .verdict")).to_have_text("You said 84; the arithmetic gives 16.")
+    assert done(page, COSTS) == ["predict", "run", "try"]
+    slide(page, "#check", "16")
+    page.click("#check .main")
+    expect(page.locator("#check .verdict")).to_have_text("You said 16; the arithmetic gives 16.")
+    expect(page.locator("#check .onwards a")).to_contain_text("Next: 4.")
+
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    assert done(page, COSTS) == ["predict", "run", "try", "check"]
+    expect(page.locator(".course summary")).to_contain_text("1 of")
+    expect(outcome).to_contain_text("It is: The small one.")
+    expect(page.locator(".observe .progress")).to_have_text("This was another day's run. Run again to see its charts.")
+    expect(explained).to_contain_text("0.625× the cache of the small one")
+    expect(page.locator("#check .verdict")).to_have_text("You said 16; the arithmetic gives 16.")
+    page.click(".course li:nth-child(1) a")
+    expect(page.locator("#introduction h1")).to_contain_text("1. Decoding one token")
+    page.go_back()
+    page.wait_for_selector("body[data-ready]")
+    page.click("[data-does=again]")
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator("#run")).to_be_disabled()
+    expect(page.locator("#explain .md")).to_be_hidden()
+    assert done(page, COSTS) == []
+
+
+def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
+    page = opened(visit(), 2)
+    page.click("#predict .main")
+    expect(page.locator("#predict .verdict")).to_have_class("verdict problem")
+    last = page.locator("#predict .handle").last
+    box = last.bounding_box()
+    page.mouse.move(box["x"] + 9, box["y"] + 9)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 9, box["y"] - 40)
+    page.mouse.up()
+    assert float(last.get_attribute("aria-valuetext").rstrip("×")) > 30  # it began at a third of 80
+    page.locator("#predict .handle").first.press("Home")
+    expect(page.locator("#predict .handle").first).to_have_attribute("aria-valuetext", "0.00×")
+    page.click("#predict .main")
+    page.click("#run")
+    page.wait_for_selector(".observe .progress:text-matches('cached, .* tokens')")
+    page.keyboard.press("Escape")
+    expect(page.locator(".observe .progress")).to_have_text("Stopped. Nothing of it was kept.", timeout=10_000)
+    expect(page.locator(".observe .found")).to_be_hidden()
+    expect(page.locator("#run")).to_be_enabled()
+    assert done(page, 2) == ["predict"]
+
+
+def test_progress_is_taken_along(visit: Visit, tmp_path: Path) -> None:
+    page = opened(visit(), COSTS)
+    page.click("#predict label:has-text('Both about the same')")
+    page.click("#predict .main")
+    expect(page.locator("#run")).to_be_enabled()
+    with page.expect_download() as download:
+        page.click("[data-does=export]")
+    file = tmp_path / download.value.suggested_filename
+    download.value.save_as(file)
+    assert json.loads(file.read_text())["lessons"]["3"]["prediction"] == 2
+
+    other = opened(visit(), COSTS)
+
+    def bring(text: str) -> None:
+        path = tmp_path / "brought.json"
+        path.write_text(text)
+        other.set_input_files(".course input[type=file]", path)
+
+    bring("{")
+    expect(other.locator(".course-say")).to_contain_text("not readable as JSON")
+    bring('{"format": "something else", "lessons": {}}')
+    expect(other.locator(".course-say")).to_contain_text("no progress of this course")
+    hostile = json.loads(file.read_text())
+    hostile["lessons"]["1"] = {"name": HOSTILE, "done": [HOSTILE], "prediction": HOSTILE, "figures": HOSTILE}
+    with other.expect_navigation():
+        bring(json.dumps(hostile))
+    other.wait_for_selector("body[data-ready]")
+    expect(other.locator("#run")).to_be_enabled()
+    assert done(other, COSTS) == ["predict"]
+    opened(Lab(other, page.url.split("/lessons")[0]), 1)
+    expect(other.locator("#run")).to_be_disabled()
+    assert other.evaluate("window.pwned") is None
+
+
+def test_a_link_to_no_lesson_says_so(visit: Visit) -> None:
+    page = opened(visit(), "99")
+    assert "There is no such lesson; there are 1 to" in page.inner_text(".toast-wrap")
+    expect(page.locator("#introduction h1")).to_contain_text("1.")
+
+
+def test_it_fits_a_phone(visit: Visit) -> None:
+    page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True), COSTS)
+    page.click("#predict label:has-text('Both about the same')")
+    page.click("#predict .main")
+    expect(page.locator("#run")).to_be_enabled()
+    page.click("#run")
+    page.wait_for_selector("#stage .token", timeout=60_000)
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0

@@ -1,0 +1,232 @@
+"""A lesson as the page has it: what is shown when, what is kept, and what is drawn."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab import Engine, load_engine
+from lessons.course import course, read
+from lessons.lesson import Lesson
+from lessons.questions import Curve, Slider
+from tests.lessons.test_course import GOOD
+from visualize import lesson_sheet as sheet
+from visualize import observation
+from visualize.figures import theory
+from visualize.learner import Learner, restored
+from visualize.lesson_run import LessonRun
+from visualize.live import Line
+from visualize.tasks import Visitors, follow
+from visualize.transcript import recorded
+
+MORE = """  - view: race
+    say: Watch.
+  - view: speed
+  - view: bars
+    title: Times
+    unit: ms
+    bars: {first: runs.cached.ttft_ms, "<img src=x onerror=window.pwned=1>": runs.plain.ttft_ms}
+"""
+FIGURES = {"runs": {"cached": {"itl_p50_ms": [1.0]}, "plain": {"itl_p50_ms": [4.0]}}}
+
+
+@functools.cache
+def load(pair: str) -> Engine:
+    return load_engine(draft=pair)
+
+
+@pytest.fixture(scope="module")
+def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
+    path = tmp_path_factory.mktemp("lessons") / "01-good.md"
+    path.write_text(GOOD.replace("    run: cached\n", "    run: cached\n" + MORE), "utf-8")
+    return read(path)
+
+
+@pytest.fixture(scope="module")
+def task(lesson: Lesson) -> LessonRun:
+    task = LessonRun(Line(), load, lesson.front.preset)
+    records = list(follow(task))
+    assert task.whole, records[-1]
+    return task
+
+
+def test_nothing_of_the_answer_is_told_before_the_run(lesson: Lesson) -> None:
+    for learner in (Learner(), Learner(prediction=3.0)):
+        assert sheet.explained(lesson, learner) == ""
+        assert sheet.change(lesson, learner) is None
+        assert sheet.check(lesson, learner) is None
+        assert sheet.outcome(lesson, learner) == {"ready": learner.prediction is not None, "over": False}
+        assert "mark" not in sheet.prediction(lesson, learner)
+
+
+def test_after_the_run_both_stand_side_by_side(lesson: Lesson) -> None:
+    learner = Learner(3.0, FIGURES)
+    assert sheet.outcome(lesson, learner)["said"] == "You said 3.00×; this machine measured 4.00×."
+    asked = sheet.prediction(lesson, learner)
+    assert asked["locked"]
+    assert 0 < asked["mark"]["right"] < 1
+    assert "It took 1.00 ms." in sheet.explained(lesson, learner)
+    assert sheet.change(lesson, learner)["rows"] == [["time", "1.00 ms", ""]]
+    tried = {"runs": {"cached": {"itl_p50_ms": [2.0]}, "plain": {"itl_p50_ms": [4.0]}}}
+    change = sheet.change(lesson, Learner(3.0, FIGURES, tried))
+    assert change["rows"] == [["time", "1.00 ms", "2.00 ms"]]
+    assert change["see"] == "From 1.00 ms to 2.00 ms."
+    assert "mark" not in sheet.check(lesson, learner)
+    assert sheet.check(lesson, Learner(3.0, FIGURES, answer=0))["mark"]["near"]
+
+
+def test_a_run_gives_figures_charts_and_something_to_play(lesson: Lesson, task: LessonRun) -> None:
+    player, race, speed, bars = observation.panels(lesson, task.measured)
+    assert player["title"]
+    assert [lane["name"] for lane in race["race"]["lanes"]] == ["cached", "plain"]
+    assert len(speed["chart"]["columns"][0]["x"]) == 2
+    assert bars["chart"]["columns"][1]["text"] == ["first", "&lt;img src=x onerror=window.pwned=1&gt;"]
+    assert bars["chart"]["columns"][0]["x"] == [found["ttft_ms"][0] for found in task.measured["runs"].figures.values()]
+    run = observation.played(lesson, task.measured)
+    assert len(run.token_ids) == 4
+    first, *_ = (json.loads(line) for line in recorded(run, "id", elsewhere=False).splitlines()[1:])
+    assert first["head"]["recorded"] is False
+    assert "notice" not in first
+
+
+def test_every_view_of_the_course_has_a_chart() -> None:
+    views = {view.view for lesson in course().values() for view in lesson.front.observe}
+    assert views - {"player", "race"} <= set(observation.CHARTS) == set(observation.shells())
+    assert set(theory.CHARTS) - {"bars"} <= set(observation.CHARTS)
+
+
+def test_a_run_is_stopped(lesson: Lesson) -> None:
+    task = LessonRun(Line(), load, course()[2].front.preset)
+    for record in follow(task):
+        if record.get("share", 0) > 0:
+            task.cancelled.set()
+    assert record == {"running": False, "progress": "Stopped. Nothing of it was kept."}
+    assert not task.whole
+
+
+def test_what_fails_is_said(lesson: Lesson) -> None:
+    def fail(pair: str) -> Engine:
+        raise RuntimeError("no such disk")
+
+    *_, last = follow(LessonRun(Line(), fail, lesson.front.preset))
+    assert last == {"running": False, "problem": "The measurement broke off (RuntimeError: no such disk)."}
+
+
+# -- what the browser keeps ------------------------------------------------------------------
+
+
+def test_a_learner_comes_back_as_they_left() -> None:
+    models = course()[3]
+    task = LessonRun(Line(), load, models.front.preset)
+    list(follow(task))
+    figures = {name: found.figures for name, found in task.measured.items()}
+    for learner in (Learner(), Learner(2), Learner(2, figures), Learner(2, figures, answer=16.0)):
+        text = json.dumps(learner.kept(models))
+        assert "Llama" not in text
+        assert restored(models, text) == learner
+    kept = Learner(2, figures, figures, 16.0).kept(models)
+    assert kept["done"] == ["predict", "run", "try", "check"]
+    tried = restored(models, json.dumps(kept)).tried
+    assert tried["runs"] == figures["runs"]
+    assert tried["models"]["small"]["name"] != figures["models"]["small"]["name"]  # worked out as it was tried
+
+
+def kept(**changes: Any) -> dict[str, Any]:
+    entry = {"name": "01-good", "prediction": 3.0, "figures": FIGURES, "tried": FIGURES, "answer": 0}
+    return entry | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, Learner(3.0, FIGURES, FIGURES, 0)),
+        ({"name": "01-other"}, Learner()),
+        ({"prediction": 1e9}, Learner()),
+        ({"prediction": "<img src=x>"}, Learner()),
+        ({"figures": None}, Learner(3.0)),
+        ({"figures": {"runs": {"cached": {"itl_p50_ms": [1.0]}}}}, Learner(3.0)),
+        ({"figures": {"runs": {"evil": {}}}}, Learner(3.0)),
+        ({"figures": {"runs": {"cached": {"itl_p50_ms": ["x"]}, "plain": {}}}}, Learner(3.0)),
+        ({"figures": {"runs": {"cached": {"itl_p50_ms": "<img>"}, "plain": {"itl_p50_ms": 1}}}}, Learner(3.0)),
+        ({"figures": {"runs": {"cached": {"itl_p50_ms": 0}, "plain": {"itl_p50_ms": 0}}}}, Learner(3.0)),
+        ({"answer": 7}, Learner(3.0, FIGURES)),
+        ({"answer": None}, Learner(3.0, FIGURES, FIGURES)),
+        ({"tried": {}}, Learner(3.0, FIGURES, answer=0)),
+        ({"tried": None}, Learner(3.0, FIGURES, answer=0)),
+    ],
+)
+def test_what_makes_no_sense_is_as_if_it_had_not_been_kept(
+    lesson: Lesson, changes: dict[str, Any], found: Learner
+) -> None:
+    assert restored(lesson, json.dumps(kept(**changes))) == found
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "null", "[]", "3", "{}", "{", '{"name": "01-good"}', "[" * 5000, "NaN", "x" * 600_000]
+)
+def test_rubbish_is_a_new_learner(lesson: Lesson, text: str | None) -> None:
+    assert restored(lesson, text) == Learner()
+
+
+KEYS = st.sampled_from(["runs", "cached", "plain", "itl_p50_ms", "x"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(st.sampled_from(["prediction", "figures", "tried", "answer"]), JSON))
+def test_whatever_is_kept_a_page_comes_of_it(lesson: Lesson, changes: dict[str, Any]) -> None:
+    learner = restored(lesson, json.dumps(kept(**changes)))
+    sheet.prediction(lesson, learner)
+    sheet.check(lesson, learner)
+    sheet.change(lesson, learner)
+    sheet.explained(lesson, learner)
+
+
+# -- questions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", course())
+def test_every_answer_that_can_be_chosen_is_one(number: int) -> None:
+    for question in (course()[number].front.predict, course()[number].front.check):
+        if isinstance(question, (Slider, Curve)):
+            values = [value for value, _ in sheet.stops(question)]
+            assert values == sorted(set(values))
+            assert [values[0], values[-1]] == question.range
+            assert len({text for _, text in sheet.stops(question)}) == len(values) > 20
+            for i, value in enumerate(values):
+                assert sheet.place(question, value) == pytest.approx(i / (len(values) - 1))
+            assert sheet.place(question, values[0] - 1) == 0
+            assert sheet.place(question, values[-1] * 2) == 1
+
+
+def test_a_link_names_a_lesson() -> None:
+    assert sheet.number_of({}) == (1, "")
+    assert sheet.number_of({"lesson": "2"}) == (2, "")
+    for wrong in ("0", "999", "x", "²", "<img>"):
+        number, said = sheet.number_of({"lesson": wrong})
+        assert number == 1
+        assert said.startswith("There is no such lesson; there are 1 to ")
+
+
+def test_whoever_leaves_stops_what_is_under_way(lesson: Lesson) -> None:
+    visitors, line = Visitors(), Line()
+    with line.turn("another", threading.Event()):
+        task = LessonRun(line, load, lesson.front.preset)
+        listening = visitors.follow("me", task)
+        next(listening)
+        visitors.stop("someone else")
+        assert not task.cancelled.is_set()
+        visitors.leave("me")
+        assert task.cancelled.is_set()
+        assert task.done.wait(5)
+    listening.close()

@@ -1,0 +1,145 @@
+"""A lesson's stages as JSON for the page: what is asked, what was answered, what became of it. Texts are plain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lessons.course import course
+from lessons.expressions import Figures
+from lessons.lesson import Lesson
+from lessons.marking import Mark, mark
+from lessons.questions import AnyQuestion, Choice, Curve, Slider
+from lessons.units import WRITE
+from visualize.learner import Learner
+
+STOPS = 120
+"""Places of a slider, one arrow key apart."""
+
+
+def contents() -> list[dict[str, Any]]:
+    """All lessons, in order."""
+    return [
+        {
+            "number": number,
+            "name": lesson.name,
+            "title": lesson.front.title,
+            "minutes": lesson.front.minutes,
+            "needs": lesson.front.needs,
+        }
+        for number, lesson in course().items()
+    ]
+
+
+def introduction(lesson: Lesson) -> str:
+    """Markdown: the title and what is read first."""
+    minutes = f"About {lesson.front.minutes} minutes."
+    before = ", ".join(f"lesson {number}" for number in lesson.front.needs)
+    about = f"{minutes} Comes after {before}." if before else minutes
+    return f"# {lesson.number}. {lesson.front.title}\n\n*{about}*\n\n{lesson.introduction}"
+
+
+def explained(lesson: Lesson, learner: Learner) -> str:
+    """Markdown: the explanation with the run's numbers. Empty before there are any."""
+    return f"## 4 · Explain\n\n{lesson.explain.fill(learner.figures)}" if learner.figures else ""
+
+
+def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:
+    """The question before the run. It says nothing of the answer until there was a run."""
+    asked = lesson.front.predict
+    record = _asked("predict", asked, {}) | {"given": learner.prediction, "locked": learner.figures is not None}
+    if learner.figures is None or learner.prediction is None:
+        return record
+    return record | _marked(asked, mark(asked, learner.prediction, learner.figures))
+
+
+def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
+    """What became of the prediction; ``ready``: whether there is one, and ``over``: a run."""
+    if learner.figures is None:
+        return {"ready": learner.prediction is not None, "over": False}
+    found = mark(lesson.front.predict, learner.prediction, learner.figures)
+    return {"ready": True, "over": True, "said": found.said, "feedback": found.feedback, "near": found.near}
+
+
+def check(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
+    """The question after the run; None before."""
+    if learner.figures is None:
+        return None
+    asked = lesson.front.check
+    record = _asked("check", asked, learner.figures) | {"given": learner.answer, "locked": False}
+    if learner.answer is None:
+        return record
+    after = next((found for found in contents() if found["number"] > lesson.number), None)
+    return record | _marked(asked, mark(asked, learner.answer, learner.figures)) | {"next": after}
+
+
+def change(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
+    """What can be tried, and what became of it; None before the run."""
+    if learner.figures is None:
+        return None
+    tried, asked = learner.tried, lesson.front.change
+    rows = []
+    for shown in asked.shows:
+        write = WRITE[shown.unit]
+        after = write(shown.value.number(tried)) if tried else ""
+        rows.append([shown.label, write(shown.value.number(learner.figures)), after])
+    see = asked.see.fill({**tried, "before": learner.figures}) if tried else ""
+    return {"title": asked.title, "why": asked.why, "rows": rows, "see": see}
+
+
+def _asked(stage: str, question: AnyQuestion, figures: Figures) -> dict[str, Any]:
+    record: dict[str, Any] = {"stage": stage, "kind": question.kind, "question": question.question.fill(figures)}
+    if isinstance(question, Choice):
+        return record | {"options": [option.text for option in question.options]}
+    record |= {"label": question.label, "stops": stops(question)}
+    if isinstance(question, Curve):
+        record["x"] = {"label": question.x.label, "at": question.x.at}
+    return record
+
+
+def stops(question: Slider | Curve) -> list[list[Any]]:
+    """The values that can be chosen, each with its text: rounded to what its text says, or to whole numbers."""
+    low, high = question.range
+    write = WRITE[question.unit]
+    found: dict[str, float] = {}
+    for step in range(STOPS + 1):
+        share = step / STOPS
+        value = low * (high / low) ** share if question.scale == "log" else low + (high - low) * share
+        if question.unit in ("count", "tokens"):
+            value = round(value)
+        elif question.unit != "bytes":
+            value = float(f"{value:.3g}")
+        found.setdefault(write(value), min(max(value, low), high))
+    return [[value, text] for text, value in found.items()]
+
+
+def _marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
+    """``right``: the place of what is right; of a curve those of its points. A place on a scale is from 0 to 1."""
+    places: Any = found.right
+    if isinstance(question, Curve):
+        places = [place(question, value) for value in found.right]
+    elif isinstance(question, Slider):
+        places = place(question, found.right)
+    return {"mark": {"near": found.near, "said": found.said, "feedback": found.feedback, "right": places}}
+
+
+def place(question: Slider | Curve, value: float) -> float:
+    """Where a value is among the stops, from 0 to 1; what is beyond them is at their end."""
+    values = [stop for stop, _ in stops(question)]
+    if value <= values[0]:
+        return 0.0
+    above = next((i for i, stop in enumerate(values) if stop >= value), None)
+    if above is None:
+        return 1.0
+    low, high = values[above - 1], values[above]
+    return (above - 1 + (value - low) / (high - low)) / (len(values) - 1)
+
+
+def number_of(query: Mapping[str, str]) -> tuple[int, str]:
+    """The lesson that a link asks for, and a sentence if there is none such: then it is the first."""
+    asked = str(query.get("lesson", ""))
+    numbers = list(course())
+    if asked.isdecimal() and int(asked) in numbers:
+        return int(asked), ""
+    said = f"There is no such lesson; there are {numbers[0]} to {numbers[-1]}." if asked else ""
+    return numbers[0], said

@@ -1,0 +1,89 @@
+"""What a lesson has its learner look at, drawn from what was measured, as JSON for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lab.bench.compare import summarise, typical
+from lab.bench.growth import Curve
+from lab.trace.recorder import Run
+from lessons.experiments import Measured
+from lessons.experiments.growth import NAMES
+from lessons.lesson import Lesson
+from lessons.views import AnyView, Bars, GrowthChart, Player, Race, Speed
+from visualize import comparison, prediction
+from visualize.figures import compare as compare_figures
+from visualize.figures import lessons as lesson_figures
+from visualize.figures import looks
+from visualize.figures import theory as theory_figures
+
+CHARTS = {
+    "speed": compare_figures.bars_figure,
+    "growth": theory_figures.growth_figure,
+    "tokens": theory_figures.tokens_figure,
+    "speedup": theory_figures.speedup_figure,
+    "positions": theory_figures.positions_figure,
+    "bars": lesson_figures.bars_figure,
+}
+"""The figure of each view that is a chart."""
+TITLES = {
+    "race": "Race",
+    "player": "One run, step by step",
+    "speed": "Speed, tokens a second",
+    "growth": "A token's time by length",
+    "tokens": "Tokens a round",
+    "speedup": "Speed-up",
+    "positions": "Acceptance by position",
+}
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, as JSON for the page."""
+    return {name: looks(make) for name, make in CHARTS.items()}
+
+
+def panels(lesson: Lesson, measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
+    """A panel for each view: {view, title, say} with ``chart``, {columns, layout}, or ``race``."""
+    return [_panel(view, lesson, measured) for view in lesson.front.observe]
+
+
+def played(lesson: Lesson, measured: Mapping[str, Measured]) -> Run | None:
+    """The run that is to be played, if one is."""
+    for view in lesson.front.observe:
+        if isinstance(view, Player):
+            return typical(measured["runs"].runs[view.run])
+    return None
+
+
+def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> dict[str, Any]:
+    panel: dict[str, Any] = {"view": view.view, "title": TITLES.get(view.view, ""), "say": view.say}
+    runs = measured["runs"].runs if "runs" in measured else {}
+    match view:
+        case Player():
+            return panel
+        case Race():
+            return panel | {"race": comparison.race({name: typical(some) for name, some in runs.items()})}
+        case Bars():
+            figures = {kind: found.figures for kind, found in measured.items()}
+            values = {name: expression.number(figures) for name, expression in view.bars.items()}
+            return panel | {"title": view.title, "chart": _drawn(lesson_figures.bars_columns(values, view.unit))}
+        case Speed():
+            return panel | {"chart": _drawn(compare_figures.bars(list(runs), summarise(runs)))}
+        case GrowthChart():
+            return panel | {"chart": _drawn(theory_figures.growth_columns(_curves(measured["growth"].figures)))}
+    return panel | {"chart": _theory(lesson, runs)[view.view]}
+
+
+def _theory(lesson: Lesson, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
+    configs = {name: lesson.front.preset.runs.config(name) for name in runs}
+    return prediction.theory(configs, runs)["charts"]
+
+
+def _curves(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Curve]:
+    return {name: Curve(tuple(figures[own]["lengths"]), tuple(figures[own]["ms"])) for own, name in NAMES.items()}
+
+
+def _drawn(chart: tuple[Any, dict[str, Any]]) -> dict[str, Any]:
+    columns, layout = chart
+    return {"columns": columns, "layout": layout}

@@ -1,0 +1,182 @@
+"""The Lessons page: the course on the left; a lesson's stages on the right, one below the other."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from lab.config import LabError
+from lessons.course import course
+from lessons.lesson import Lesson
+from lessons.marking import checked
+from visualize import lesson_sheet as sheet
+from visualize import observation
+from visualize.assets import read
+from visualize.learner import MOST_CHARACTERS, Learner, restored
+from visualize.lesson_run import LessonRun
+from visualize.live import Line
+from visualize.panels import header, stage
+from visualize.panels.look import charts, script
+from visualize.shelf import Shelf
+from visualize.tasks import Load, Visitors
+from visualize.text import as_line
+from visualize.transcript import recorded
+from visualize.vocabulary import as_json
+
+ABOUT = "Say what you expect, run it, and see: how decoding is made fast, and when it is not."
+LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": "$", "display": False}]
+PREDICT = {
+    "title": "1 · Predict",
+    "does": "This is my prediction",
+    "unanswered": "Say what you expect first. A guess will do.",
+    "kept": "Kept. Now press Run.",
+    "next": "#run",
+}
+CHECK = {"title": "6 · Check", "does": "Check", "unanswered": "Answer it first."}
+KEPT = "decode-lab-course"
+"""Where the browser keeps the learner's progress."""
+BROWSER_KEEPS = f"""() => {{
+  const number = new URLSearchParams(location.search).get("lesson") ?? "{next(iter(course()))}";
+  const kept = JSON.parse(localStorage.getItem("{KEPT}") ?? "{{}}").lessons?.[number];
+  return [kept ? JSON.stringify(kept) : ""];
+}}"""
+
+
+def build(pages: gr.Blocks, load: Load, line: Line) -> None:
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
+    visitors, shelf = Visitors(), Shelf()
+
+    def opened(request: gr.Request, kept: str) -> list[Any]:
+        number, notice = sheet.number_of(request.query_params)
+        if notice:
+            gr.Warning(notice, title="About this link")
+        lesson = course()[number]
+        learner = restored(lesson, kept)
+        return [
+            number,
+            sheet.introduction(lesson),
+            *_shown(lesson, learner, keep=False),
+            as_line(sheet.outcome(lesson, learner)),
+        ]
+
+    def predict(number: int, learner: Learner, given: gr.EventData) -> list[Any]:
+        lesson = course()[number]
+        try:
+            prediction = checked(lesson.front.predict, getattr(given, "answer", None))
+        except LabError as error:
+            said = sheet.prediction(lesson, learner) | {"problem": str(error)}
+            return [learner, gr.skip(), as_line(said), *[gr.skip()] * 5]
+        if learner.figures is None:  # a prediction stands once there was a run
+            learner = Learner(prediction)
+        return [*_shown(lesson, learner), as_line(sheet.outcome(lesson, learner))]
+
+    def run(request: gr.Request, number: int, learner: Learner) -> Iterator[list[Any]]:
+        lesson, unchanged = course()[number], [gr.skip()] * 7
+        if learner.prediction is None:
+            return
+        task = LessonRun(line, load, lesson.front.preset)
+        for record in visitors.follow(request.session_hash, task):
+            if not task.whole:
+                yield [*unchanged, as_line(record), gr.skip()]
+        if task.whole:
+            learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
+            id = uuid.uuid4().hex
+            if played := observation.played(lesson, task.measured):
+                shelf.put(request.session_hash, id, played.events)
+            look = as_line(sheet.outcome(lesson, learner) | {"panels": observation.panels(lesson, task.measured)})
+            transcript = gr.update(value=recorded(played, id, elsewhere=False), visible=True) if played else gr.skip()
+            yield [*_shown(lesson, learner), look, transcript]
+
+    def change(request: gr.Request, number: int, learner: Learner) -> Iterator[list[Any]]:
+        lesson = course()[number]
+        if learner.figures is None:
+            return
+        task = LessonRun(line, load, lesson.changed)
+        for record in visitors.follow(request.session_hash, task):
+            if not task.whole:
+                yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
+        if task.whole:
+            learner = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
+            yield [learner, _kept(lesson, learner), as_line(sheet.change(lesson, learner))]
+
+    def check(number: int, learner: Learner, given: gr.EventData) -> list[Any]:
+        lesson, problem = course()[number], ""
+        try:
+            learner = replace(learner, answer=checked(lesson.front.check, getattr(given, "answer", None)))
+        except LabError as error:
+            problem = str(error)
+        return [learner, _kept(lesson, learner), as_line(sheet.check(lesson, learner) | {"problem": problem})]
+
+    def take_away(wanted: list[str]) -> dict[str, str]:
+        return shelf.take_away(wanted)
+
+    def stop(request: gr.Request) -> None:
+        visitors.stop(request.session_hash)
+
+    def leave(request: gr.Request) -> None:
+        visitors.leave(request.session_hash)
+        shelf.clear(request.session_hash)
+
+    header.build("Lessons", ABOUT)
+    at, learner = gr.State(0), gr.State(Learner())
+    kept = gr.Textbox(visible=False)
+    with gr.Row(elem_id="lab", elem_classes="lessons"):
+        with gr.Column(elem_id="controls"):
+            progress = _html("course", {"lessons": sheet.contents(), "kept": KEPT, "most": MOST_CHARACTERS})
+        with gr.Column(elem_id="view"):
+            introduction = gr.Markdown(latex_delimiters=LATEX, elem_id="introduction")
+            asked = _html("question", PREDICT, elem_id="predict")
+            with gr.Row(elem_id="actions"):
+                press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
+                halt = gr.Button("Stop", elem_id="stop")
+            setup = {"shells": observation.shells(), "vocabulary": as_json()}
+            observed = _html("observe", setup, ("race.js",), head=charts())
+            player = stage.build(take_away, visible=False)
+            explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
+            tried = _html("try", {}, elem_id="try")
+            answered = _html("question", CHECK, elem_id="check")
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+    shown = [learner, progress, asked, press, explained, tried, answered]
+    asked.submit(predict, [at, learner], [*shown, observed], **quiet)
+    press.click(run, [at, learner], [*shown, observed, player], trigger_mode="once", **quiet)
+    tried.submit(change, [at, learner], [learner, progress, tried], trigger_mode="once", **quiet)
+    answered.submit(check, [at, learner], [learner, progress, answered], **quiet)
+    halt.click(stop, queue=False, **quiet)
+    pages.load(opened, kept, [at, introduction, *shown, observed], js=BROWSER_KEEPS, **quiet).then(
+        fn=None, js="() => { document.body.dataset.ready = 'yes' }"
+    )
+    pages.unload(leave)
+
+
+def _shown(lesson: Lesson, learner: Learner, keep: bool = True) -> list[Any]:
+    """All stages as they are for a learner, but what there is to observe."""
+    return [
+        learner,
+        _kept(lesson, learner) if keep else as_line({"number": lesson.number}),
+        as_line(sheet.prediction(lesson, learner)),
+        gr.update(interactive=learner.prediction is not None),
+        sheet.explained(lesson, learner),
+        as_line(sheet.change(lesson, learner)),
+        as_line(sheet.check(lesson, learner)),
+    ]
+
+
+def _kept(lesson: Lesson, learner: Learner) -> str:
+    """For the browser to keep."""
+    return as_line({"number": lesson.number, "keep": learner.kept(lesson)})
+
+
+def _html(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:
+    """A component of ``static/``: its template and the script that draws JSON into it."""
+    return gr.HTML(
+        value="",
+        html_template=read(f"{name}.html").replace("<!-- race -->", read("race.html")),
+        js_on_load=f"const setup = {json.dumps(setup)};\n{script('sheet.js', *before, f'{name}.js')}",
+        apply_default_css=False,
+        **{"elem_id": name} | settings,
+    )

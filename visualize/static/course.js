@@ -1,0 +1,126 @@
+// The list of lessons with what is behind the learner, and the progress that the browser keeps:
+// {format, lessons: {number: what visualize/learner.py wants kept}}. Gradio runs this once, as a function of (element,
+// props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+
+const FORMAT = "decode-lab-progress";
+const STAGES = ["predict", "run", "try", "check"];
+const narrow = window.matchMedia("(max-width: 820px)");
+let number = 0;
+
+function load() {
+  try {
+    return accepted(localStorage.getItem(setup.kept) ?? "{}");
+  } catch {
+    return {};
+  }
+}
+
+/** The lessons of a progress file's text. Throws a sentence if it is none. */
+function accepted(text) {
+  let file;
+  try {
+    file = JSON.parse(text);
+  } catch {
+    throw "This file is not readable as JSON. Choose one that this page has exported.";
+  }
+  if (text === "{}") return {};
+  const lessons = file?.format === FORMAT ? file.lessons : null;
+  if (lessons === null || typeof lessons !== "object" || Array.isArray(lessons)) {
+    throw "This file is no progress of this course. Choose one that this page has exported.";
+  }
+  const known = new Set(setup.lessons.map((lesson) => String(lesson.number)));
+  return Object.fromEntries(
+    Object.entries(lessons).filter(
+      ([key, kept]) => known.has(key) && Array.isArray(kept?.done) && JSON.stringify(kept).length <= setup.most,
+    ),
+  );
+}
+
+function save(lessons) {
+  try {
+    localStorage.setItem(setup.kept, JSON.stringify({ format: FORMAT, lessons }));
+  } catch {
+    say("The browser does not let this page keep your progress.");
+  }
+}
+
+const say = (text) => ($(".course-say").textContent = text);
+
+function read(value) {
+  if (!value) return;
+  const record = JSON.parse(value);
+  number = record.number;
+  if (record.keep) {
+    const lessons = load(); // again: another tab may have kept something
+    const before = lessons[number]?.name === record.keep.name ? lessons[number].done : [];
+    const done = STAGES.filter((stage) => record.keep.done.includes(stage) || before.includes(stage));
+    save({ ...lessons, [number]: { ...record.keep, done } });
+  }
+  draw();
+}
+
+function draw() {
+  const kept = load();
+  $("ol").replaceChildren(...setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
+  const finished = setup.lessons.filter((lesson) => doneOf(lesson, kept[lesson.number]).includes("check")).length;
+  $("summary").textContent = `The course: ${finished} of ${setup.lessons.length} lessons done`;
+  $('[data-does="again"]').disabled = !kept[number];
+  $('[data-does="export"]').disabled = !Object.keys(kept).length;
+}
+
+const doneOf = ({ name }, kept) => (kept?.name === name ? kept.done : []);
+
+function entry(lesson, kept) {
+  const done = doneOf(lesson, kept);
+  const item = make("li");
+  const link = make("a");
+  link.href = `lessons?lesson=${lesson.number}`;
+  if (lesson.number === number) link.setAttribute("aria-current", "page");
+  const whole = done.includes("check");
+  const sign = make("span", `sign${whole ? " whole" : ""}`, whole ? "✓" : String(lesson.number));
+  const words = make("span", "words");
+  words.append(make("b", "", lesson.title), make("small", "", `${lesson.minutes} min`));
+  const steps = make("span", "steps");
+  steps.title = done.length ? `Done: ${done.join(", ")}` : "Not begun";
+  steps.append(...STAGES.map((stage) => make("i", done.includes(stage) ? "done" : "")));
+  words.append(steps);
+  link.append(sign, words);
+  const said = whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun";
+  link.setAttribute("aria-label", `Lesson ${lesson.number}, ${lesson.title}, ${said}`);
+  item.append(link);
+  return item;
+}
+
+$('[data-does="again"]').onclick = () => {
+  const { [number]: _, ...rest } = load();
+  save(rest);
+  location.reload();
+};
+
+$('[data-does="export"]').onclick = () => {
+  const text = JSON.stringify({ format: FORMAT, lessons: load() });
+  const link = make("a");
+  link.download = "decode-lab-progress.json";
+  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
+  link.click();
+  URL.revokeObjectURL(link.href);
+};
+
+const file = $("input[type=file]");
+$('[data-does="import"]').onclick = () => file.click();
+file.onchange = async () => {
+  try {
+    const lessons = accepted(await file.files[0].text());
+    save({ ...load(), ...lessons });
+    location.reload();
+  } catch (problem) {
+    say(String(problem));
+  }
+  file.value = "";
+};
+
+const fold = () => ($("details").open = !narrow.matches);
+narrow.addEventListener("change", fold);
+fold();
+watch("value", () => read(props.value));
+read(props.value);

@@ -1,0 +1,84 @@
+// How a lesson's run goes on, what became of the prediction, and the charts (visualize/observation.py). Gradio runs this
+// once, as a function of (element, props, trigger, watch, ...), with ``setup``, sheet.js and race.js put before it.
+
+const shells = {};
+const race = new Race($(".race"));
+let charts = {};
+
+function read(value) {
+  if (!value) return;
+  const record = JSON.parse(value);
+  busy(record);
+  if (record.over === undefined) return;
+  $(".found").hidden = !record.over;
+  if (!record.over) return hint(record.ready ? "" : "Say what you expect. Then you can run it.");
+  $(".outcome").textContent = record.said;
+  $(".outcome").className = `outcome ${record.near ? "near" : "far"}`;
+  $(".feedback").textContent = record.feedback;
+  if (!record.panels) return hint("This was another day's run. Run again to see its charts.");
+  show(record.panels);
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  $(".found").scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
+}
+
+/** While it runs, and where it breaks off. */
+function busy({ running = false, progress = "", share, problem }) {
+  document.body.classList.toggle("running", running);
+  hint(problem ?? progress, Boolean(problem));
+  $(".bar").hidden = !running;
+  $(".bar i").style.width = `${100 * (share ?? 0)}%`;
+  if (running) race.stop();
+}
+
+function hint(text, failed = false) {
+  $(".progress").textContent = text;
+  $(".progress").classList.toggle("problem", failed);
+}
+
+function show(panels) {
+  charts = {};
+  $(".raced").hidden = !panels.some((panel) => panel.race);
+  $(".panels").replaceChildren(...panels.filter((panel) => !panel.race).map(figure));
+  for (const panel of panels) {
+    if (!panel.race) continue;
+    $(".raced .see").textContent = panel.say;
+    race.load(panel.race);
+  }
+  draw();
+}
+
+function figure(panel, i) {
+  const node = make("figure", panel.chart ? "panel" : "said-only");
+  const head = make("figcaption", "panel-head");
+  head.append(make("h3", "", panel.title));
+  node.append(head);
+  if (panel.chart) {
+    const name = `chart-${i}`;
+    node.dataset.chart = name;
+    shells[name] = setup.shells[panel.view];
+    charts[name] = panel.chart;
+    const plot = make("div", "plot");
+    if (panel.view === "bars") plot.style.height = `${24 + 54 * panel.chart.columns[0].x.length}px`;
+    node.append(plot);
+  }
+  node.append(make("p", "see", panel.say));
+  return node;
+}
+
+function draw() {
+  for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.defaultPrevented) return;
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    document.querySelector("#run").click();
+  } else if (event.key === "Escape" && document.body.classList.contains("running")) {
+    document.querySelector("#stop").click();
+  }
+});
+
+onLook(draw);
+watch("value", () => read(props.value));
+read(props.value);

@@ -1,0 +1,193 @@
+// A question and its answer: a slider, one of a few, or a curve to draw. The record (visualize/lesson_sheet.py) says
+// what is asked, what was given, and, once it is marked, where the right one is. Gradio runs this once, as a function of
+// (element, props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+
+const SVG = "http://www.w3.org/2000/svg";
+const button = $(".give button");
+let answer = () => null;
+
+function read(value) {
+  const record = value ? JSON.parse(value) : null;
+  $(".question").hidden = !record;
+  if (!record) return;
+  if (record.problem) return tell(record.problem, "problem");
+  const { kind, question, given, locked, mark } = record;
+  $("h2").textContent = setup.title;
+  $(".asked").textContent = question;
+  const [node, get] = { slider, choice, curve }[kind](record);
+  answer = get;
+  $(".given").replaceChildren(node);
+  $(".question").classList.toggle("locked", locked);
+  for (const input of element.querySelectorAll(".given input")) input.disabled = locked;
+  button.hidden = locked;
+  button.textContent = setup.does;
+  const { next } = record;
+  $(".onwards").hidden = !next;
+  if (next) $(".onwards a").textContent = `Next: ${next.number}. ${next.title}`;
+  if (next) $(".onwards a").href = `lessons?lesson=${next.number}`;
+  $(".feedback").textContent = locked ? "" : (mark?.feedback ?? "");
+  if (mark && !locked) return tell(mark.said, mark.near ? "near" : "far");
+  tell(locked || given === null ? "" : setup.kept);
+  if (setup.next && given !== null && !locked) document.querySelector(setup.next).scrollIntoView({ block: "center" });
+}
+
+function tell(text, kind = "") {
+  $(".verdict").textContent = text;
+  $(".verdict").className = `verdict ${kind}`;
+}
+
+function nearest(stops, value) {
+  const far = stops.map(([stop]) => Math.abs(stop - value));
+  return far.indexOf(Math.min(...far));
+}
+
+function slider({ stops, label, given, mark }) {
+  const box = make("div", "slider");
+  const input = make("input");
+  input.type = "range";
+  input.max = stops.length - 1;
+  input.value = given === null ? Math.round((stops.length - 1) / 2) : nearest(stops, given);
+  input.setAttribute("aria-label", label);
+  const output = make("output", "", "?");
+  let chosen = given !== null; // where it stands at first says nothing
+  const show = () => {
+    if (!chosen) return;
+    output.textContent = stops[input.value][1];
+    input.setAttribute("aria-valuetext", stops[input.value][1]);
+  };
+  input.oninput = input.onclick = () => {
+    chosen = true;
+    show();
+  };
+  show();
+  const track = make("div", "track-line");
+  track.append(input);
+  if (mark) {
+    const right = make("i", "right", "◆");
+    right.style.setProperty("--at", mark.right);
+    right.title = "measured";
+    track.append(right);
+  }
+  const ends = make("div", "ends");
+  ends.append(make("span", "", stops[0][1]), make("span", "", stops.at(-1)[1]));
+  box.append(make("span", "label", label), output, track, ends);
+  return [box, () => (chosen ? stops[input.value][0] : null)];
+}
+
+function choice({ options, stage, given, mark }) {
+  const box = make("div", "choices");
+  box.setAttribute("role", "radiogroup");
+  const inputs = options.map((text, i) => {
+    const label = make("label", mark?.right === i ? "right" : "");
+    const input = make("input");
+    input.type = "radio";
+    input.name = `answer-${stage}`;
+    input.checked = given === i;
+    label.append(input, make("span", "", text));
+    if (mark?.right === i) label.append(make("small", "", "◆ so it is"));
+    box.append(label);
+    return input;
+  });
+  return [box, () => (inputs.some((input) => input.checked) ? inputs.findIndex((input) => input.checked) : null)];
+}
+
+// -- a curve ---------------------------------------------------------------------------------
+
+const [WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM] = [640, 260, 56, 24, 14, 40];
+
+function shape(tag, attributes, text) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+/** Points to drag up and down, or to move with the arrow keys; the right ones beside them once it is marked. */
+function curve({ stops, label, x, given, mark, locked }) {
+  const last = stops.length - 1;
+  const [first, end] = [x.at[0], x.at.at(-1)];
+  const across = (at) => LEFT + ((at - first) / (end - first)) * (WIDE - LEFT - RIGHT);
+  const up = (share) => HIGH - BOTTOM - share * (HIGH - TOP - BOTTOM);
+  const places = x.at.map((_, i) => (given === null ? Math.round(last / 3) : nearest(stops, given[i])));
+  const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "curve", role: "group", "aria-label": label });
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+    svg.append(shape("line", { class: "grid", x1: LEFT, x2: WIDE - RIGHT, y1: up(share), y2: up(share) }));
+    svg.append(shape("text", { class: "tick", x: LEFT - 8, y: up(share) + 4, "text-anchor": "end" }, stops[Math.round(share * last)][1]));
+  }
+  for (const at of x.at) svg.append(shape("text", { class: "tick", x: across(at), y: HIGH - 22, "text-anchor": "middle" }, at));
+  svg.append(shape("text", { class: "tick", x: (LEFT + WIDE) / 2, y: HIGH - 5, "text-anchor": "middle" }, x.label));
+  if (mark) {
+    const points = x.at.map((at, i) => `${across(at)},${up(mark.right[i])}`);
+    svg.append(shape("polyline", { class: "right", points: points.join(" ") }));
+    x.at.forEach((at, i) => svg.append(shape("path", { class: "right", d: "M0-6L6 0L0 6L-6 0Z", transform: `translate(${across(at)} ${up(mark.right[i])})` })));
+  }
+  const line = shape("polyline", { class: "own" });
+  svg.append(line);
+  const handles = x.at.map((at, i) => {
+    const handle = shape("circle", { class: "handle", cx: across(at), r: 9 });
+    if (!locked) {
+      handle.setAttribute("tabindex", 0);
+      handle.setAttribute("role", "slider");
+      handle.setAttribute("aria-label", `${label}, at ${at}`);
+      handle.setAttribute("aria-valuemin", 0);
+      handle.setAttribute("aria-valuemax", last);
+      draggable(handle, i);
+    }
+    svg.append(handle);
+    return handle;
+  });
+
+  let drawn = given !== null; // how it lies at first says nothing
+
+  function move(i, place) {
+    drawn = true;
+    places[i] = Math.min(Math.max(Math.round(place), 0), last);
+    draw();
+  }
+
+  function draggable(handle, i) {
+    const follow = (event) => {
+      const box = svg.getBoundingClientRect();
+      const y = ((event.clientY - box.top) / box.height) * HIGH;
+      move(i, ((HIGH - BOTTOM - y) / (HIGH - TOP - BOTTOM)) * last);
+    };
+    handle.onpointerdown = (event) => {
+      handle.setPointerCapture(event.pointerId);
+      handle.onpointermove = follow;
+    };
+    handle.onpointerup = handle.onpointercancel = () => (handle.onpointermove = null);
+    handle.onkeydown = (event) => {
+      const step = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1, PageUp: 10, PageDown: -10, Home: -last, End: last }[event.key];
+      if (step === undefined) return;
+      event.preventDefault();
+      event.stopPropagation();
+      move(i, places[i] + step);
+    };
+  }
+
+  function draw() {
+    line.setAttribute("points", x.at.map((at, i) => `${across(at)},${up(places[i] / last)}`).join(" "));
+    handles.forEach((handle, i) => {
+      handle.setAttribute("cy", up(places[i] / last));
+      handle.setAttribute("aria-valuenow", places[i]);
+      handle.setAttribute("aria-valuetext", stops[places[i]][1]);
+    });
+  }
+
+  draw();
+  const box = make("div", "drawing");
+  const key = make("p", "drawing-key");
+  key.append(make("span", "own", "● you"));
+  if (mark) key.append(make("span", "right", "◆ measured"));
+  else key.append(make("span", "", "Drag the points, or choose one with Tab and move it with ↑ and ↓."));
+  box.append(make("span", "label", label), svg, key);
+  return [box, () => (drawn ? places.map((place) => stops[place][0]) : null)];
+}
+
+button.onclick = () => {
+  const value = answer();
+  if (value === null) return tell(setup.unanswered, "problem");
+  trigger("submit", { answer: value });
+};
+watch("value", () => read(props.value));
+read(props.value);

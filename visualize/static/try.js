@@ -1,0 +1,30 @@
+// One thing changed, and the run made again with it. Gradio runs this once, as a function of (element, props, trigger,
+// watch, ...), with ``setup`` and sheet.js put before it.
+
+function read(value) {
+  const record = value ? JSON.parse(value) : null;
+  $(".try").hidden = !record;
+  if (!record) return;
+  const { title, why, rows, see, running = false, progress = "", share, problem } = record;
+  document.body.classList.toggle("running", running);
+  $(".title").textContent = `${title}.`;
+  $(".why").textContent = why;
+  $(".progress").textContent = problem ?? progress;
+  $(".progress").classList.toggle("problem", Boolean(problem));
+  $(".bar").hidden = $(".halt").hidden = !running;
+  $(".bar i").style.width = `${100 * (share ?? 0)}%`;
+  $("table").hidden = !see;
+  $("tbody").replaceChildren(...rows.map(([label, ...values]) => {
+    const row = make("tr");
+    const head = make("th", "", label);
+    head.scope = "row";
+    row.append(head, ...values.map((text) => make("td", "", text)));
+    return row;
+  }));
+  $(".see").textContent = see;
+}
+
+$(".main").onclick = () => trigger("submit");
+$(".halt").onclick = () => document.querySelector("#stop").click();
+watch("value", () => read(props.value));
+read(props.value);
