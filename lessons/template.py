@@ -17,7 +17,8 @@ _NOT_PROSE = re.compile(
     r"\{\{.*?\}\}"  # a placeholder
     r"|\$\$.*?\$\$|\$[^$\n]+\$"  # a formula
     r"|```.*?```|`[^`\n]+`"  # code
-    r"|!?\[[^\]]*\]\([^)]*\)",  # a link: cited
+    r"|!?\[[^\]]*\]\([^)]*\)"  # a link: cited
+    r"|\blessons? \d+(?:(?:, | and )\d+)*",
     re.DOTALL,
 )
 _NUMBER = re.compile(

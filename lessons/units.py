@@ -8,6 +8,9 @@ from typing import Literal, get_args
 
 BYTES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
+TINY = 1e-9
+"""What is below is nothing, or rounding."""
+
 Unit = Literal["number", "count", "tokens", "times", "percent", "ms", "bytes", "nats"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
@@ -16,10 +19,12 @@ def significant(value: float) -> str:
     """Three significant digits, no exponent; from a thousand on whole and in groups."""
     if not math.isfinite(value):
         return "–"
+    if abs(value) < TINY:
+        return "0"
     rounded = float(f"{value:.3g}")
     if abs(rounded) >= 1000:
         return f"{rounded:,.0f}".replace("-", "−")
-    places = 2 if rounded == 0 else max(0, 2 - math.floor(math.log10(abs(rounded))))
+    places = max(0, 2 - math.floor(math.log10(abs(rounded))))
     text = f"{rounded:.{places}f}"
     return (text.rstrip("0").rstrip(".") if places > 2 else text).replace("-", "−")
 

@@ -61,6 +61,16 @@ class Theory(View):
     view: Literal["tokens", "speedup", "positions"]
 
 
+class Distances(View):
+    """How far what each rule draws is from p, draw by draw."""
+
+    view: Literal["distances"]
+
+    @property
+    def needs(self) -> str | None:
+        return "rules"
+
+
 class Bars(View):
     """Any figures, side by side."""
 
@@ -78,4 +88,4 @@ class Bars(View):
         return list(self.bars.values())
 
 
-AnyView = Annotated[Player | Race | Speed | GrowthChart | Theory | Bars, Field(discriminator="view")]
+AnyView = Annotated[Player | Race | Speed | GrowthChart | Theory | Distances | Bars, Field(discriminator="view")]

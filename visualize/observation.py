@@ -11,7 +11,7 @@ from lab.trace.recorder import Run
 from lessons.experiments import Measured
 from lessons.experiments.growth import NAMES
 from lessons.lesson import Lesson
-from lessons.views import AnyView, Bars, GrowthChart, Player, Race, Speed
+from lessons.views import AnyView, Bars, Distances, GrowthChart, Player, Race, Speed
 from visualize import comparison, prediction
 from visualize.figures import compare as compare_figures
 from visualize.figures import lessons as lesson_figures
@@ -25,6 +25,7 @@ CHARTS = {
     "speedup": theory_figures.speedup_figure,
     "positions": theory_figures.positions_figure,
     "bars": lesson_figures.bars_figure,
+    "distances": lesson_figures.distances_figure,
 }
 """The figure of each view that is a chart."""
 TITLES = {
@@ -35,6 +36,7 @@ TITLES = {
     "tokens": "Tokens a round",
     "speedup": "Speed-up",
     "positions": "Acceptance by position",
+    "distances": "Distance from the target's distribution",
 }
 
 
@@ -70,6 +72,9 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
             return panel | {"title": view.title, "chart": _drawn(lesson_figures.bars_columns(values, view.unit))}
         case Speed():
             return panel | {"chart": _drawn(compare_figures.bars(list(runs), summarise(runs)))}
+        case Distances():
+            found = {name: one for name, one in measured["rules"].figures.items() if "distances" in one}
+            return panel | {"chart": _drawn(lesson_figures.distances_columns(found))}
         case GrowthChart():
             return panel | {"chart": _drawn(theory_figures.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}

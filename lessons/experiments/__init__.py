@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from lessons.experiments.base import Experiment, Load, Measured, Part, Watch, Work
+from lessons.experiments.batches import Batches
 from lessons.experiments.formats import Formats
 from lessons.experiments.growth import Growth
 from lessons.experiments.models import Models
+from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
 
-__all__ = ["Experiment", "Formats", "Growth", "Load", "Measured", "Models", "Part", "Preset", "Runs", "Watch", "Work"]
+__all__ = [
+    "Batches",
+    "Experiment",
+    "Formats",
+    "Growth",
+    "Load",
+    "Measured",
+    "Models",
+    "Part",
+    "Preset",
+    "Rules",
+    "Runs",
+    "Watch",
+    "Work",
+]
 
 
 class Preset(Part):
@@ -18,6 +34,8 @@ class Preset(Part):
     runs: Runs | None = None
     growth: Growth | None = None
     formats: Formats | None = None
+    batches: Batches | None = None
+    rules: Rules | None = None
 
     @property
     def experiments(self) -> dict[str, Experiment]:

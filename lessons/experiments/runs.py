@@ -38,15 +38,19 @@ OTHERS = {
     "copy_bytes_per_second": "what the device does at best, moving",
     "matmul_flops_per_second": "and computing",
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
-    "refused_p": "of the first refused guess: the target's probability",
+    "refused_p": "of the first guess that was refused: the target's probability (not where nothing is drawn)",
     "refused_q": "the draft's",
     "refused_u": "the number drawn",
     "kept_p": "of the first guess that was kept: the same",
     "kept_q": "",
     "kept_u": "",
+    "close_p": "of the guess on which the verdict was closest, among those with p below q: the same",
+    "close_q": "",
+    "close_u": "",
 }
 """Other figures of a run."""
 OF_ROUNDS = {
+    "gamma": "guesses of a full window",
     "acceptance": "accepted of judged guesses, in rounds of a full window",
     "round_tokens": "tokens that such a round gives",
     "guess_cost": "time of a guess, over that of a pass of the target over one token",
@@ -148,6 +152,7 @@ def figures(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
         found[name] = {key: [one[key] for one in each] for key in each[0] if all(key in one for one in each)}
         if rounds := speculated(some, plain):
             found[name] |= {
+                "gamma": rounds.gamma,
                 "acceptance": rounds.acceptance,
                 "round_tokens": rounds.tokens,
                 "guess_cost": rounds.cost,
@@ -176,8 +181,15 @@ def figures_of(run: Run) -> dict[str, float]:
         found |= {"step_flops": typical.verify_flops, "step_bytes": typical.verify_bytes}
     if run.started.block_bytes:
         found["kv_token_bytes"] = run.started.block_bytes / run.config.block_size
-    for word, accepted in (("kept", True), ("refused", False)):
-        verdicts = (event for event in run.events if isinstance(event, Judged) and event.accepted == accepted)
-        if verdict := next(verdicts, None):
-            found |= {f"{word}_p": verdict.p, f"{word}_q": verdict.q, f"{word}_u": verdict.u}
+    for word, verdict in _verdicts(run).items():
+        found |= {f"{word}_p": verdict.p, f"{word}_q": verdict.q, f"{word}_u": verdict.u}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _verdicts(run: Run) -> dict[str, Judged]:
+    """The first guess that was kept, the first refused, and the closest call; none where nothing is drawn."""
+    drawn = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
+    found = {"refused" if not event.accepted else "kept": event for event in reversed(drawn)}
+    if unsure := [event for event in drawn if event.p < event.q]:
+        found["close"] = min(unsure, key=lambda event: abs(event.u - event.p / event.q))
+    return found

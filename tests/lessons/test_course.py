@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from lessons.course import LessonError, course, read
+from lessons.course import FOLDER, LessonError, course, read
+from lessons.experiments import Preset
+from lessons.units import UNITS
+from lessons.views import AnyView
 
 GOOD = """---
 title: A lesson
@@ -160,3 +165,16 @@ def test_a_change_takes_a_setting_away(tmp_path: Path) -> None:
     lesson = read(written(tmp_path, text))
     assert list(lesson.front.preset.runs.settings) == ["cached", "plain"]
     assert list(lesson.changed.runs.settings) == ["cached"]
+
+
+def test_the_lesson_of_the_readme_is_one(tmp_path: Path) -> None:
+    text = (FOLDER / "README.md").read_text("utf-8")
+    lesson = read(written(tmp_path, text.split("````markdown\n")[1].split("````")[0], "02-the-kv-cache.md"))
+    assert lesson.front.title == course()[2].front.title
+
+
+def test_the_readme_names_everything_there_is() -> None:
+    text = (FOLDER / "README.md").read_text("utf-8")
+    views = [get_args(shape.model_fields["view"].annotation) for shape in get_args(get_args(AnyView)[0])]
+    for name in (*Preset.model_fields, *UNITS, *(name for some in views for name in some)):
+        assert re.search(rf"\b{name}\b", text), name

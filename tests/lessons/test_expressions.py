@@ -154,7 +154,8 @@ def test_a_template_is_filled() -> None:
         ("It was {{ 5.4 | times }} as fast.", ["5.4"]),
         ("INT8 on an H100 with FP16, Llama 7B; {{ x | times }}", []),
         ("At $n = 3$, $$n^2$$ and `x = 3`, [about 295 operations](https://a.b/c?d=1).", []),
-        ("One pass gives one token.", []),
+        ("One pass gives one token (lesson 1, or lessons 4, 5 and 10).", []),
+        ("In lesson 4 it was 5 ms.", ["5"]),
     ],
 )
 def test_numbers_that_nobody_measured_are_found(text: str, found: list[str]) -> None:

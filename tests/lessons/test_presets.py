@@ -12,7 +12,7 @@ import pytest
 
 from lab import Engine, load_engine
 from lessons.course import course
-from lessons.experiments import Experiment, Formats, Growth, Measured, Preset, Runs
+from lessons.experiments import Batches, Experiment, Formats, Growth, Measured, Preset, Runs
 from lessons.marking import mark
 from lessons.questions import AnyQuestion, Choice, Curve
 
@@ -42,6 +42,18 @@ def shortened(experiment: Experiment) -> Experiment:
             return experiment.model_copy(update={"tokens": 34})
         case Formats():
             return experiment.model_copy(update={"texts": 2, "tokens": 16})
+        case Batches():
+            batches = {
+                name: batch.model_copy(
+                    update={
+                        "output_tokens": FEW,
+                        "requests": min(6, batch.requests),
+                        "system_tokens": min(40, batch.system_tokens),
+                    }
+                )
+                for name, batch in experiment.settings.items()
+            }
+            return experiment.model_copy(update={"settings": batches, "repeats": 1})
     return experiment
 
 

@@ -14,7 +14,7 @@ from lessons.units import UNITS, WRITE, significant
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0, "0.00"),
+        (0, "0"),
         (1, "1.00"),
         (5.4321, "5.43"),
         (54.321, "54.3"),

@@ -1,7 +1,8 @@
-"""A lesson's own chart: any few figures as bars, each with its number."""
+"""A lesson's own charts: any few figures as bars, and distances that fall, or do not, as draws add up."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,3 +64,50 @@ def bars_columns(values: Mapping[str, float], unit: Unit) -> tuple[Columns, dict
     }
     edge = ROOM * max(*lengths, 0) or 1
     return [bar, names], {"xaxis.range": [min(0, *lengths), edge], "yaxis.range": [len(values) - 0.6, -0.7]}
+
+
+DASHES = ("dot", "solid", "dash", "dashdot")
+"""Of the rules' lines; names stand at their ends."""
+
+
+def distances_figure(dark: bool = False) -> go.Figure:
+    """Total variation distance against draws, a line a rule, both axes logarithmic: chance alone falls as a line."""
+    colours = look(dark)
+    lines = [
+        go.Scatter(
+            mode="lines+text",
+            line={"color": OWN if dash == "solid" else colours.muted, "width": 2, "dash": dash},
+            textposition="top left",
+            textfont={"color": colours.ink, "size": 12},
+            cliponaxis=False,
+            hovertemplate="%{x:,} draws: %{y:.3f}<extra></extra>",
+        )
+        for dash in DASHES
+    ]
+    return blank(
+        lines,
+        dark,
+        margin={"l": 52, "r": 14, "t": 14, "b": 36},
+        xaxis={"type": "log", "range": [2, 4], "dtick": "D1", "tickformat": ",d", "title": _title("draws", dark)},
+        yaxis={"type": "log", "range": [-3, 0], "nticks": 6},
+    )
+
+
+def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> tuple[Columns, dict[str, Any]]:
+    """Each rule's distances, its name at the end. A distance of nothing has no logarithm and is left out."""
+    columns: Columns = []
+    for name, rule in rules.items():
+        kept = [(x, y) for x, y in zip(rule["draws"], rule["distances"], strict=True) if y > 0]
+        names = [""] * (len(kept) - 1) + [label(name.replace("_", " "))]
+        columns.append({"x": [x for x, _ in kept], "y": [y for _, y in kept], "text": names})
+    columns += [{"x": [], "y": [], "text": []}] * (len(DASHES) - len(columns))
+    xs = [x for column in columns for x in column["x"]]
+    ys = [y for column in columns for y in column["y"]]
+    return columns, {
+        "xaxis.range": [math.log10(min(xs)) - 0.05, math.log10(max(xs)) + 0.05],
+        "yaxis.range": [math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.25],
+    }
+
+
+def _title(text: str, dark: bool) -> dict[str, Any]:
+    return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}

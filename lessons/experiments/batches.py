@@ -1,0 +1,172 @@
+"""``batches``: many requests at once on one engine, in time and in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from lab.bench.measuring import in_flight, latencies, sound
+from lab.bench.turns import shuffled
+from lab.bench.workload import Job, write
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.decode.engine import Engine
+from lab.trace.events import Committed, Event
+from lab.trace.metrics import inter_token_ms
+from lab.trace.recorder import Run
+from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work
+
+FIGURES = {
+    "requests": "that were made",
+    "tokens_per_second": "of all requests together",
+    "ttft_p50_ms": "time to first token, waiting included: the median request",
+    "ttft_p99_ms": "the 99th percentile",
+    "itl_p50_ms": "inter-token latency, the same",
+    "itl_p99_ms": "",
+    "most_sequences": "at once in a step",
+    "mean_sequences": "the same on average",
+    "wasted_slots": "reserved slots that held nothing, on average",
+    "wasted_share": "the same as a share of those reserved",
+    "preemptions": "sequences that had to give their blocks back and wait",
+    "prompt_tokens": "of all prompts",
+    "cached_prompt_tokens": "of those, found in the cache and not computed",
+    "output_tokens": "of all requests",
+    "seconds": "all in all",
+}
+OPENING_TOKENS = 8
+"""What a prompt has of its own beyond an opening sentence."""
+
+
+class Batch(Part):
+    """Requests that come all at once. Its other keys are those of EngineConfig.
+
+    Attributes:
+        requests: how many.
+        output_tokens: of each; with ``paragraph`` the most, for a request then ends with its paragraph, when the model
+            ends it, and nobody knows that before.
+        system_tokens: of a beginning that all prompts have in common.
+        temperature: draws have the request's number as seed.
+    """
+
+    requests: int = Field(ge=1, le=64)
+    output_tokens: int = Field(default=48, ge=2, le=512)
+    paragraph: bool = False
+    system_tokens: int = Field(default=0, ge=0, le=400)
+    temperature: float = Field(default=0.0, ge=0, le=2)
+    config: dict[str, Any] = Field(default={})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        own = EngineConfig.__dataclass_fields__
+        config = {name: value for name, value in given.items() if name in own}
+        return {"config": config} | {name: value for name, value in given.items() if name not in own}
+
+    @model_validator(mode="after")
+    def _sound(self) -> Batch:
+        try:
+            EngineConfig(**self.config)
+        except LabError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def jobs(self, engine: Engine) -> list[Job]:
+        prompts = write(engine, [OPENING_TOKENS] * self.requests)
+        if self.system_tokens:
+            system = write(engine, [self.system_tokens])[0]
+            prompts = [f"{system}\n{prompt}" for prompt in prompts]
+        how = {"max_tokens": self.output_tokens, "temperature": self.temperature}
+        ending = {"stop": ("\n",)} if self.paragraph else {"ignore_eos": True}
+        return [Job(prompt, SamplingParams(seed=i, **how, **ending)) for i, prompt in enumerate(prompts)]
+
+
+class Batches(Experiment):
+    """Batches in turns, each on a fresh engine, so that no cache is left from another."""
+
+    settings: dict[Name, Batch] = Field(min_length=1, max_length=6)
+    repeats: int = Field(default=2, ge=1, le=5)
+
+    def names(self) -> Mapping[str, Any]:
+        return dict.fromkeys(self.settings, dict.fromkeys(FIGURES))
+
+    def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
+        engine = load("matched")
+        watch("writing the prompts", 0.0)
+        jobs = {name: batch.jobs(engine) for name, batch in self.settings.items()}
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
+        turns = [(0, name) for name in jobs]  # to warm up
+        turns += [(repeat, name) for repeat, order in enumerate(shuffled(jobs, self.repeats), 1) for name in order]
+        for number, (repeat, name) in enumerate(turns):
+            batch = self.settings[name]
+            doing = f"repeat {repeat} of {self.repeats}" if repeat else "warming up"
+
+            def tell(share: float, number: int = number, said: str = f"{name}, {doing}") -> None:
+                watch(f"{said}: {share:.0%} of its tokens", (number + share) / len(turns))
+
+            figures = serve(engine, jobs[name], EngineConfig(**batch.config), cancelled, tell)
+            if cancelled.is_set():
+                return Measured({})
+            if repeat:
+                found[name].append(figures)
+            yield
+        return Measured({name: {key: [one[key] for one in some] for key in FIGURES} for name, some in found.items()})
+
+
+def serve(
+    engine: Engine, jobs: list[Job], config: EngineConfig, cancelled: threading.Event, tell: Any
+) -> dict[str, float]:
+    """All jobs at once on an engine of their own; in its pool there is room for all, unless the setting says less.
+
+    Raises:
+        LabError: a request failed.
+    """
+    fresh = Engine(engine.target, engine.tokenizer, engine.draft, max_num_seqs=len(jobs))
+    if config.kv_cache and config.num_blocks is None:
+        config = replace(config, num_blocks=room(engine, jobs, config))
+    began = time.perf_counter()
+    requests = [fresh.submit(job.prompt, config, job.sampling) for job in jobs]
+    events: list[list[Event]] = [[] for _ in jobs]
+    most, tokens = sum(job.sampling.max_tokens for job in jobs), 0
+    for request, own in zip(requests, events, strict=True):  # whoever waits for one drives all
+        for event in request:
+            own.append(event)
+            if isinstance(event, Committed):
+                tokens += len(event.token_ids)
+                tell(min(1.0, tokens / most))
+            if cancelled.is_set():
+                for other in requests:
+                    other.cancel()
+    seconds = time.perf_counter() - began
+    runs = [Run(own) for own in events]
+    if cancelled.is_set():
+        return {}
+    for run in runs:
+        sound(run)
+    return summary(runs, seconds)
+
+
+def room(engine: Engine, jobs: list[Job], config: EngineConfig) -> int:
+    """Blocks in which all jobs fit at their longest, guesses included."""
+    guesses = config.num_speculative_tokens if config.speculative != "off" else 0
+    lengths = (len(engine.tokenizer(job.prompt)["input_ids"]) + job.sampling.max_tokens + guesses for job in jobs)
+    return sum(-(-length // config.block_size) for length in lengths)
+
+
+def summary(runs: list[Run], seconds: float) -> dict[str, float]:
+    """The figures of one batch."""
+    output = sum(len(run.token_ids) for run in runs)
+    ttft = [run.metrics.ttft_ms for run in runs]
+    gaps = [gap for run in runs for gap in inter_token_ms(run.events)]
+    return {
+        "requests": len(runs),
+        "prompt_tokens": sum(len(run.prompt_token_ids) for run in runs),
+        "cached_prompt_tokens": sum(run.metrics.cached_prompt_tokens for run in runs),
+        "output_tokens": output,
+        "seconds": seconds,
+    } | (latencies(output, seconds, ttft, gaps) | in_flight(runs))

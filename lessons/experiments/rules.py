@@ -1,0 +1,138 @@
+"""``rules``: three ways to accept a proposal and to replace it, on a small vocabulary, where the law can be seen.
+
+A word is proposed from q many times over, and accepted or replaced by each rule. What comes out is held against p.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pydantic import Field
+
+from lab.decode.acceptance import judge_sampled
+from lab.decode.sampling import draw
+from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
+
+PORTION = 250
+"""Proposals judged at once; after each it is looked how far what came out is from p."""
+RULES = {
+    "target_alone": "drawn from p, with no proposal: how far chance alone strays",
+    "residual": "accepted with min(1, p/q), else redrawn from max(p - q, 0)",
+    "redrawn_from_p": "accepted with min(1, p/q), else redrawn from p",
+    "without_q": "accepted with min(1, p), else redrawn from p without the refused word",
+}
+FIGURES = {
+    "shares": "of each word among what came out",
+    "distance": "total variation from p: the share of draws that would have to be others",
+    "draws": "after so many draws",
+    "distances": "that distance was this",
+    "accepted": "share of proposals that were kept",
+    "law_distance": "the same distance for endless draws, by calculation",
+    "law_accepted": "and the same share",
+}
+
+
+class Rules(Experiment):
+    """p and q over so many words, drawn with a seed: the larger ``apart``, the less alike."""
+
+    words: int = Field(default=8, ge=2, le=12)
+    draws: int = Field(default=2000, ge=100, le=200_000)
+    apart: float = Field(default=1.0, gt=0, le=4)
+    seed: int = Field(default=1, ge=0)
+
+    def names(self) -> Mapping[str, Any]:
+        return {"words": {"p": None, "q": None}} | dict.fromkeys(RULES, dict.fromkeys(FIGURES))
+
+    def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
+        random = torch.Generator().manual_seed(self.seed)
+        common, own, others = torch.randn(3, self.words, generator=random, dtype=torch.float64)
+        p, q = (common + self.apart * own).softmax(-1), (common + self.apart * others).softmax(-1)
+        counts = {rule: torch.zeros(self.words, dtype=torch.float64) for rule in RULES}
+        accepted = dict.fromkeys(RULES, 0)
+        draws: list[int] = []
+        distances: dict[str, list[float]] = {rule: [] for rule in RULES}
+        for done in range(0, self.draws, PORTION):
+            if cancelled.is_set():
+                return Measured({})
+            watch(f"{done:,} of {self.draws:,} words drawn by each rule", done / self.draws)
+            size = min(PORTION, self.draws - done)
+            draws.append(done + size)
+            for rule in RULES:
+                words, kept = by_rule(rule, p, q, torch.rand(3, size, generator=random, dtype=torch.float64))
+                counts[rule] += torch.bincount(words, minlength=self.words)
+                accepted[rule] += int(kept.sum())
+                distances[rule].append(variation(counts[rule] / draws[-1], p))
+            yield
+        found: dict[str, dict[str, Any]] = {"words": {"p": p.tolist(), "q": q.tolist()}}
+        for rule in RULES:
+            shares = counts[rule] / self.draws
+            law, chance = law_of(rule, p, q)
+            found[rule] = {
+                "shares": shares.tolist(),
+                "distance": variation(shares, p),
+                "draws": draws,
+                "distances": distances[rule],
+                "accepted": accepted[rule] / self.draws,
+                "law_distance": variation(law, p),
+                "law_accepted": chance,
+            }
+        return Measured(found)
+
+
+def by_rule(rule: str, p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The words that come out, and which were proposed and kept.
+
+    Args:
+        p, q: [words] float64.
+        u: [3, n] float64 in [0, 1): for each proposal, each verdict, each redraw.
+
+    Returns:
+        [n] int64 and [n] bool.
+    """
+    n = u.shape[1]
+    rows = p.expand(n, -1)
+    if rule == "target_alone":
+        return draw(rows, u[2]), torch.zeros(n, dtype=torch.bool)
+    proposals = draw(q.expand(n, -1), u[0])
+    if rule == "residual":  # the engine's own
+        verdict = judge_sampled(rows[:, None].expand(n, 2, -1), q.expand(n, 1, -1), proposals[:, None], *_pair(u))
+        kept = verdict.accepted > 0
+        return torch.where(kept, proposals, verdict.next_token), kept
+    kept = u[1] < keeping(rule, p, q)[proposals]
+    refused = torch.nn.functional.one_hot(proposals, len(p)).bool()
+    again = rows.masked_fill(refused, 0.0) if rule == "without_q" else rows
+    return torch.where(kept, proposals, draw(again, u[2])), kept
+
+
+def _pair(u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The uniforms of one verdict and of the token after it, wherever it stands."""
+    return u[1][:, None], u[2][:, None].expand(-1, 2)
+
+
+def keeping(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """The probability with which each word is kept when it is proposed. [words]."""
+    return p if rule == "without_q" else (p / q).clamp_max(1)
+
+
+def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """What a rule draws from in the end, by calculation, and the share of proposals that it keeps."""
+    if rule == "target_alone":
+        return p, 0.0
+    kept = q * keeping(rule, p, q)
+    refused = q - kept
+    if rule == "residual":
+        left = (p - q).clamp_min(0)
+        replaced = refused.sum() * left / left.sum()
+    elif rule == "redrawn_from_p":
+        replaced = refused.sum() * p
+    else:
+        replaced = p * (refused / (1 - p)).sum() - p * refused / (1 - p)
+    return kept + replaced, float(kept.sum())
+
+
+def variation(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Total variation distance of two distributions."""
+    return float((a - b).abs().sum() / 2)
