@@ -36,7 +36,7 @@ PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
 SAYS = {
     "every": "Steps between two; 0: all at once.",
     "lengths": "A paragraph: nobody knows when it ends.",
-    "tokens": "All; their median; the most.",
+    "tokens": "Their median; some write four times as many.",
     "shared": "All prompts begin with it.",
     "system": "The beginning of every prompt.",
     "paged": "Off: room for the longest is set aside.",
@@ -45,6 +45,11 @@ SAYS = {
     "max_num_seqs": "Sequences in a step; the others wait.",
     "temperature": "0 always takes the likeliest token (greedy).",
     "seed": "The first sequence's; the others count up.",
+}
+TOKENS = {
+    "equal": "Each writes so many.",
+    "tailed": SAYS["tokens"],
+    "paragraph": "At most: it ends with the paragraph.",
 }
 NEEDS_PAGED = "Needs paged blocks: only those can be shared."
 
@@ -89,8 +94,8 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     press.click(run, values, view, concurrency_limit=None, **quiet)
     halt.click(stop, queue=False, **quiet)
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **quiet)
-    for name in ("shared", "paged"):
-        controls[name].input(_follow, values, [controls["system"], controls["prefix_caching"]], queue=False, **quiet)
+    for name in ("lengths", "shared", "paged"):
+        controls[name].input(_follow, values, [controls[other] for other in DEPENDENT], queue=False, **quiet)
     gr.on([control.change for control in values], fn=None, inputs=values, js=header.keep_address(NAMES, DEFAULTS))
     pages.load(_opened, outputs=[preset, *values], **quiet).then(
         fn=None, js="() => { document.body.dataset.ready = 'yes' }"
@@ -171,9 +176,12 @@ def _toggle(name: str) -> gr.Checkbox:
 def _show(inputs: Inputs) -> list[Any]:
     """Updates that put ``inputs`` on the controls, the preset they are first."""
     key = preset_of(inputs)
-    follows = dict(zip(("system", "prefix_caching"), _state(inputs), strict=True))
+    follows = dict(zip(DEPENDENT, _state(inputs), strict=True))
     updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in NAMES]
     return [gr.update(value=key, info=PRESETS[key].about if key else ""), *updates]
+
+
+DEPENDENT = ("tokens", "system", "prefix_caching")
 
 
 def _follow(*values: Any) -> list[dict[str, Any]]:
@@ -181,11 +189,11 @@ def _follow(*values: Any) -> list[dict[str, Any]]:
 
 
 def _state(inputs: Inputs) -> list[dict[str, Any]]:
-    """The system prompt, and prefix caching, which cannot be used with contiguous blocks."""
-    system = gr.update(interactive=inputs.shared)
+    """What follows for the others: what "tokens" means, and what cannot be used and why."""
+    shared = [gr.update(info=TOKENS[inputs.lengths]), gr.update(interactive=inputs.shared)]
     if inputs.paged:
-        return [system, gr.update(interactive=True, info=SAYS["prefix_caching"])]
-    return [system, gr.update(interactive=False, value=False, info=NEEDS_PAGED)]
+        return [*shared, gr.update(interactive=True, info=SAYS["prefix_caching"])]
+    return [*shared, gr.update(interactive=False, value=False, info=NEEDS_PAGED)]
 
 
 def _opened(request: gr.Request) -> list[Any]:

@@ -47,6 +47,7 @@ function drawChips(sequences) {
     chips.get(number).item.remove();
     chips.delete(number);
   }
+  const focused = document.activeElement?.closest(".chip");
   const places = { waiting: [], running: [], done: [] };
   for (const row of sequences) {
     if (!chips.has(row.number)) chips.set(row.number, chip(row));
@@ -57,6 +58,7 @@ function drawChips(sequences) {
     const list = lists[place];
     if (items.length !== list.children.length || items.some((item, i) => item !== list.children[i])) list.replaceChildren(...items);
   }
+  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it has moved
 }
 
 function chip({ number }) {

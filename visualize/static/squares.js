@@ -35,8 +35,10 @@ class Squares {
     while (side > 9 && Math.ceil(count / Math.floor(wide / side)) * side > high) side -= 1;
     this.root.style.setProperty("--side", `${side}px`);
     this.root.classList.toggle("small", side < NARROW);
-    if (this.narrow !== (side < NARROW)) this.drawn.fill(""); // written anew
+    if (this.narrow === side < NARROW) return;
     this.narrow = side < NARROW;
+    this.drawn.fill(""); // they are written anew
+    schedule();
   }
 
   /** ``pool``: the table's columns. ``marks``: what became of blocks since the last time, by block. */

@@ -1,0 +1,129 @@
+"""The pool of many sequences: whatever an engine does with it, the squares are what it holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from hypothesis import given, settings
+
+from lab.bench.arrivals import Step
+from lab.bench.workload import Job
+from lab.trace.events import (
+    Admitted,
+    BlockAllocated,
+    BlockCopied,
+    BlockEvicted,
+    BlockFreed,
+    BlockShared,
+    CacheDropped,
+    FellBack,
+    Preempted,
+    RunStarted,
+)
+from tests.visualize.crowd import LETTERS, job, picture, ran, runs, table
+from visualize.batch.blocks import FREE, Blocks
+from visualize.batch.frames import BatchReducer
+from visualize.figures import apply
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs())
+def test_the_squares_are_what_the_pool_holds_at_every_step(run: tuple[list[Job], list[Step], int]) -> None:
+    jobs, steps, num_blocks = run
+    frames = BatchReducer(len(jobs)).feed(steps)
+    shown, owners = picture(), defaultdict(list)  # block -> sequences, by the events alone
+    for frame, step in zip(frames, steps, strict=False):
+        for owner, event in ((entry.owner, entry.event) for entry in step.entries):
+            if isinstance(event, BlockAllocated | BlockShared | BlockCopied):
+                owners[event.block].append(owner)
+            elif isinstance(event, BlockFreed):
+                owners[event.block].remove(owner)
+        rows = table(shown.apply(frame), "pool")
+        assert [sorted(row["owners"]) for row in rows] == [sorted(owners[block]) for block in range(num_blocks)]
+        states = [row["state"] for row in rows]
+        assert len(rows) == num_blocks
+        for row in rows:
+            assert (row["state"] == "live") == bool(row["owners"])
+            assert 0 <= row["fill"] <= frames[0]["head"]["block_size"]
+            assert row["fill"] == 0 or row["owners"]
+        stacked = [shown.columns["occupancy"][trace]["y"][-1] for trace in range(3)]
+        assert stacked == [states.count(state) for state in ("live", "cached", "free")]
+        assert sum(stacked) == num_blocks
+        assert shown.captions["pool"].startswith(f"{states.count('live')} live")
+        held = {row["number"]: row["blocks"] for row in table(shown, "sequences")}
+        assert held == {owner: sum(held.count(owner) for held in owners.values()) for owner in held}
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs())
+def test_it_agrees_with_what_the_engine_says_of_its_pool(run: tuple[list[Job], list[Step], int]) -> None:
+    """Every admission tells the whole pool as it was just before."""
+    _, steps, num_blocks = run
+    started = next(entry.event for entry in steps[0].entries if isinstance(entry.event, RunStarted))
+    blocks = Blocks(num_blocks, started.config["block_size"])
+    for entry in (entry for step in steps for entry in step.entries):
+        if isinstance(entry.event, Admitted):
+            assert blocks.owners.keys() == set(entry.event.live_blocks)
+            assert blocks.cached == set(entry.event.cached_blocks)
+        blocks.take(entry.owner, entry.event)
+        assert sum(blocks.occupancy()) == num_blocks
+        assert min(blocks.occupancy()) >= 0
+    assert blocks.occupancy().live == 0
+
+
+def test_fill_is_that_of_the_one_who_wants_most_of_a_block() -> None:
+    jobs = [job(LETTERS[0] * 9, 12, seed) for seed in (0, 1)]
+    steps = ran(jobs, every=2, block_size=4, num_blocks=20, enable_prefix_caching=True)
+    shown, most = picture(), 0
+    for frame in BatchReducer(2).feed(steps):
+        for row in table(shown.apply(frame), "pool"):
+            if len(row["owners"]) == 2:
+                most += 1
+                assert row["fill"] == 4
+    assert most
+
+
+def test_contiguous_blocks_are_set_aside_empty() -> None:
+    frames = BatchReducer(1).feed(ran([job("ab", 16)], paged=False, num_blocks=10))
+    first = table(picture().apply(frames[0]), "pool")
+    assert [row["fill"] for row in first if row["owners"]] == [2] + [0] * 8
+    assert frames[0]["readouts"]["vain"][:2] == ["89", "%"]
+
+
+def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:
+    steps = ran([job(LETTERS[i % 3] * 6, 14, i) for i in range(5)], num_blocks=14, enable_prefix_caching=True)
+    marks = {"found": BlockShared, "evicted": BlockEvicted}
+    seen, shown = dict.fromkeys([*marks, "preempted"], 0), picture()
+    for frame, step in zip(BatchReducer(5).feed(steps), [*steps, Step([], True)], strict=True):
+        rows = table(shown.apply(frame), "pool")
+        marked = {mark: {i for i, row in enumerate(rows) if row["mark"] == mark} for mark in seen}
+        events = [entry.event for entry in step.entries]
+        happened = {mark: {e.block for e in events if isinstance(e, kind)} for mark, kind in marks.items()}
+        for mark, blocks in happened.items():
+            assert marked[mark] <= blocks  # several things may become of a block in one step: the last is marked
+        assert set.union(*marked.values()) >= set.union(*happened.values())
+        assert bool(marked["preempted"]) <= any(isinstance(event, Preempted) for event in events)
+        for mark in seen:
+            seen[mark] += len(marked[mark])
+    assert all(seen.values()), seen
+
+
+def test_a_sequence_that_fell_back_to_another_format_is_no_longer_of_this_pool() -> None:
+    blocks = Blocks(4, 2)
+    taken = BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0)
+    freed = BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=0, references=0, cached=False)
+    for event in (taken, freed, FellBack(t_ms=0, part="kv_format", reason=""), taken):
+        blocks.take(0, event)
+    assert blocks.occupancy() == (4, 0, 0)
+
+
+def test_other_weights_leave_nothing_cached() -> None:
+    blocks = Blocks(4, 2)
+    blocks.take(0, BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0))
+    blocks.take(0, BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=2, references=0, cached=True))
+    columns = blocks.columns()
+    apply(columns, blocks.patches())
+    assert columns[0]["state"] == ["free", "cached", "free", "free"]
+    blocks.take(0, CacheDropped(t_ms=0, reason=""))
+    apply(columns, blocks.patches())
+    assert {name: values[1] for name, values in columns[0].items()} == FREE
