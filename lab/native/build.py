@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if not compiler:
         raise BuildError("there is no C compiler (cc, gcc or clang) on this machine")
-    source = SOURCE.read_bytes()
+    source = b"".join(file.read_bytes() for file in sorted(SOURCE.parent.glob("*.[ch]")))
     made_for = "\0".join((compiler, processor_name(), *FLAGS)).encode()
     file = _folder() / f"step-{hashlib.sha256(source + made_for).hexdigest()[:20]}.so"
     if not file.exists():

@@ -56,7 +56,7 @@ class _Slots(Structure):
 class _Storage(Structure):
     _fields_ = (
         *((name, c_int32) for name in ("format", "group")),
-        *((name, c_int64) for name in ("slot_stride", "scale_stride", "head_scales")),
+        *((name, c_int64) for name in ("slot_bytes", "head_bytes", "slot_scales", "head_scales")),
         ("layer", POINTER(_Slots)),
     )
 
@@ -259,7 +259,8 @@ def describe(storage: KVStorage, repeated: int = 1) -> _Storage:
     keys, _, scales, _ = tensors
     groups = scales.shape[-1]
     head_dim = keys.shape[-1] * (2 if form == "int4" else 1)
-    layout = FORMATS.index(form), head_dim // groups, keys.stride(0), scales.stride(0), groups
+    bytes_apart = (keys.stride(i) * keys.element_size() for i in (0, 1))
+    layout = FORMATS.index(form), head_dim // groups, *bytes_apart, scales.stride(0), scales.stride(1)
     return _Storage(*layout, (_Slots * len(slots))(*slots))
 
 

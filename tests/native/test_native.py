@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 
 import pytest
@@ -142,21 +143,30 @@ def test_any_lengths_and_blocks(lengths, block_size, threads):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize("head_dim", [32, 64, 128])
 @pytest.mark.parametrize("rounded", [False, True])
 @torch.inference_mode()
-def test_a_token_gives_the_same_bits_alone_and_in_company(rounded):
-    """So that verifying agrees with decoding, and nobody's text depends on who is in the batch."""
-    native, model = NativeModel(llama(), rounded=rounded), llama()
-    text = torch.randint(0, 257, (40,), generator=torch.Generator().manual_seed(3))
-    storage, pool = storage_of(model, "auto", 64), BlockPool(8, 8)
-    its = table(pool, 40)
-    native.step([NewTokens(text[:20], 0, its, 0)], model.layers, storage)
-    alone = [native.step([NewTokens(text[i : i + 1], i, its, 1)], model.layers, storage) for i in range(20, 40)]
-    storage, pool = storage_of(model, "auto", 128), BlockPool(16, 8)
-    its, other = table(pool, 40), table(pool, 30)
-    native.step([NewTokens(text[:20], 0, its, 0)], model.layers, storage)
-    batch = [NewTokens(text[:11], 0, other, 1), NewTokens(text[20:], 20, its, 20)]
-    assert torch.equal(native.step(batch, model.layers, storage)[1:], torch.cat(alone))
+def test_a_token_gives_the_same_bits_alone_and_in_company(rounded, head_dim):
+    """So that verifying agrees with decoding, and nobody's text depends on who is in the batch.
+
+    Few new tokens and many (by 16 and more keys are laid across), within a tile of positions and over several.
+    """
+    model = LanguageModel(exact(LlamaConfig(**SHAPE | {"head_dim": head_dim})), "exact")
+    native = NativeModel(model, rounded=rounded)
+    text = torch.randint(0, 257, (90,), generator=torch.Generator().manual_seed(3))
+    storage, pool = storage_of(model, "auto", 96), BlockPool(12, 8)
+    its = table(pool, 90)
+    native.step([NewTokens(text[:25], 0, its, 0)], model.layers, storage)
+    alone = [native.step([NewTokens(text[i : i + 1], i, its, 1)], model.layers, storage) for i in range(25, 90)]
+    for cuts in ([25, 90], [25, 30, 36, 67, 90]):
+        storage, pool = storage_of(model, "auto", 160), BlockPool(20, 8)
+        its, other = table(pool, 90), table(pool, 60)
+        native.step([NewTokens(text[:25], 0, its, 0)], model.layers, storage)
+        together = []
+        for start, stop in itertools.pairwise(cuts):
+            batch = [NewTokens(text[:11], 0, other, 1), NewTokens(text[start:stop], start, its, stop - start)]
+            together.append(native.step(batch, model.layers, storage)[1:])
+        assert torch.equal(torch.cat(together), torch.cat(alone))
 
 
 @torch.inference_mode()

@@ -1,0 +1,170 @@
+/* Attention: rotary embedding, new keys and values into their slots, and what every new token reads from the cache.
+
+   Positions go by in tiles with a running maximum and sum (FlashAttention: Dao et al., 2205.14135), read through the
+   block table (PagedAttention: Kwon et al., 2309.06180), each once for all query heads and new tokens that see it. */
+#pragma once
+#include "cache.h"
+#include "layers.h"
+
+enum {
+    TILE_COLUMNS = 32, /* positions of a tile: their keys and values fit in the first cache */
+    MANY_QUERIES = 32, /* for so many, a tile's keys are first laid across */
+    LINE = 64          /* bytes that come from memory together */
+};
+
+typedef struct { /* the new tokens of one sequence and one KV head */
+    const Model *model;
+    const Storage *storage;
+    const Slots *slots;
+    const int32_t *table;
+    int block_size, start, count, head;
+    float *query, *key, *value; /* of the first token; tokens are heads x d, and kv_heads x d numbers apart */
+} Task;
+
+static inline int64_t slot_of(const Task *task, int position) {
+    return (int64_t)task->table[position / task->block_size] * task->block_size + position % task->block_size;
+}
+
+static void rotate(float *x, const float *cosine, const float *sine, int n) {
+    const int half = n / 2;
+    for (int i = 0; i < half; i++) {
+        const float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = b * cosine[i + half] + a * sine[i + half];
+    }
+}
+
+/* Rotate the new queries and keys, and store the keys and values. */
+static void place(const Task *task, const Layer *layer) {
+    const Model *model = task->model;
+    const Slots *slots = task->slots;
+    const int d = model->head_dim, shared = model->heads / model->kv_heads;
+    for (int t = 0; t < task->count; t++) {
+        const int position = task->start + t;
+        const float *cosine = model->cosine + (size_t)position * d, *sine = model->sine + (size_t)position * d;
+        float *k = task->key + (size_t)t * model->kv_heads * d, *v = task->value + (size_t)t * model->kv_heads * d;
+        if (layer->key_norm) normalise(k, layer->key_norm, model->epsilon, 1, d, k);
+        rotate(k, cosine, sine, d);
+        for (int h = 0; h < shared; h++) {
+            float *q = task->query + ((size_t)t * model->heads + h) * d;
+            if (layer->query_norm) normalise(q, layer->query_norm, model->epsilon, 1, d, q);
+            rotate(q, cosine, sine, d);
+        }
+        const int64_t slot = slot_of(task, position);
+        write_slot(task->storage, slots->keys, slots->key_scales, slot, task->head, k, d);
+        write_slot(task->storage, slots->values, slots->value_scales, slot, task->head, v, d);
+    }
+}
+
+/* Ask for the keys and values of a tile ahead of their time: blocks lie anywhere, and no processor foresees where. */
+static void ask_for(const Task *task, int begin) {
+    const int end = task->start + task->count < begin + TILE_COLUMNS ? task->start + task->count : begin + TILE_COLUMNS;
+    for (int position = begin; position < end; position++) {
+        const int64_t slot = slot_of(task, position);
+        const uint8_t *key = numbers_at(task->storage, task->slots->keys, slot, task->head);
+        const uint8_t *value = numbers_at(task->storage, task->slots->values, slot, task->head);
+        for (int i = 0; i < task->storage->head_bytes; i += LINE)
+            __builtin_prefetch(key + i, 0, 2), __builtin_prefetch(value + i, 0, 2);
+    }
+}
+
+/* found = found x shrink + the first `seen` values, weighted: `width` numbers of them, all in registers. */
+static inline __attribute__((always_inline)) void mix_part(
+    float *found, float shrink, const float *weight, const float *const *value, int seen, int at, const int width) {
+    lanes x[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < width / LANES; i++) x[i] = load(found + at + i * LANES) * shrink;
+    for (int c = 0; c < seen; c++)
+#pragma GCC unroll 4
+        for (int i = 0; i < width / LANES; i++) x[i] += weight[c] * load(value[c] + at + i * LANES);
+#pragma GCC unroll 4
+    for (int i = 0; i < width / LANES; i++) store(found + at + i * LANES, x[i]);
+}
+
+static void mix(float *found, float shrink, const float *weight, const float *const *value, int seen, int d) {
+    int at = 0;
+    for (; at + 4 * LANES <= d; at += 4 * LANES) mix_part(found, shrink, weight, value, seen, at, 4 * LANES);
+    for (; at < d; at += LANES) mix_part(found, shrink, weight, value, seen, at, LANES);
+}
+
+/* One query's softmax so far; the total is still spread over lanes. */
+typedef struct {
+    float maximum;
+    lanes total;
+} Softmax;
+
+/* Scores of a tile to weights, of which the first `seen` count; returns by how much earlier ones shrink. */
+static inline float soften(Softmax *softmax, float *score, int seen, float scaling) {
+    for (int c = seen; c < TILE_COLUMNS; c++) score[c] = -INFINITY;
+    lanes highest = (lanes){0} + softmax->maximum;
+    for (int c = 0; c < TILE_COLUMNS; c += LANES) {
+        store(score + c, load(score + c) * scaling);
+        highest = larger_of(load(score + c), highest);
+    }
+    const float maximum = largest(highest);
+    const float shrink = exponential((lanes){0} + (softmax->maximum - maximum))[0];
+    for (int c = 0; c < TILE_COLUMNS; c += LANES) store(score + c, exponential(load(score + c) - maximum));
+    for (int c = seen; c < TILE_COLUMNS; c++) score[c] = 0; /* e^-87 is not quite */
+    softmax->maximum = maximum;
+    softmax->total *= shrink;
+    for (int c = 0; c < TILE_COLUMNS; c += LANES) softmax->total += load(score + c);
+    return shrink;
+}
+
+/* Rotate, store, attend. The queries are overwritten with what they found. found [queries, d] is room to work in. */
+static inline __attribute__((always_inline)) void attend_heads(
+    const Task *task, const Layer *layer, float *found, const int d) {
+    const Model *model = task->model;
+    const Storage *storage = task->storage;
+    const Slots *slots = task->slots;
+    const int shared = model->heads / model->kv_heads;
+    const int queries = task->count * shared, stop = task->start + task->count;
+    ask_for(task, 0);
+    place(task, layer);
+
+    Softmax softmax[queries];
+    for (int j = 0; j < queries; j++) softmax[j] = (Softmax){-INFINITY, {0}};
+    memset(found, 0, (size_t)queries * d * sizeof(float));
+    float keys[TILE_COLUMNS * d], values[TILE_COLUMNS * d], across[d * TILE_COLUMNS];
+    for (int begin = 0; begin < stop; begin += TILE_COLUMNS) {
+        const int columns = stop - begin < TILE_COLUMNS ? stop - begin : TILE_COLUMNS;
+        const float *key[TILE_COLUMNS], *value[TILE_COLUMNS];
+        ask_for(task, begin + TILE_COLUMNS);
+        for (int c = 0; c < columns; c++) {
+            const int64_t slot = slot_of(task, begin + c);
+            key[c] = read_slot(storage, slots->keys, slots->key_scales, slot, task->head, d, keys + c * d);
+            value[c] = read_slot(storage, slots->values, slots->value_scales, slot, task->head, d, values + c * d);
+        }
+        for (int c = columns; c < TILE_COLUMNS; c++) key[c] = key[0]; /* any numbers: their scores do not count */
+        if (queries >= MANY_QUERIES)
+            for (int c = 0; c < TILE_COLUMNS; c++)
+                for (int i = 0; i < d; i++) across[i * TILE_COLUMNS + c] = key[c][i];
+
+        for (int j = 0; j < queries; j++) {
+            const float *query = task->query + ((size_t)(j / shared) * model->heads + j % shared) * d;
+            const int later = task->start + j / shared + 1 - begin, seen = later < columns ? later : columns;
+            if (seen <= 0) continue;
+            float score[TILE_COLUMNS];
+            if (queries >= MANY_QUERIES)
+                for (int c = 0; c < seen; c += BLOCK) block_of_dots(query, across + c, TILE_COLUMNS, d, score + c);
+            else
+                for (int c = 0; c < seen; c += 4) four_dots(query, key + c, d, score + c);
+            const float shrink = soften(softmax + j, score, seen, model->scaling);
+            mix(found + (size_t)j * d, shrink, score, value, seen, d);
+        }
+    }
+    for (int j = 0; j < queries; j++) {
+        float *query = task->query + ((size_t)(j / shared) * model->heads + j % shared) * d;
+        const float total = sum(softmax[j].total);
+        for (int i = 0; i < d; i += LANES) store(query + i, load(found + (size_t)j * d + i) / total);
+    }
+}
+
+/* Where the compiler knows the length of a head it unrolls the loops over it. */
+static void attend(const Task *task, const Layer *layer, float *found) {
+    switch (task->model->head_dim) {
+    case 64: attend_heads(task, layer, found, 64); break;
+    case 128: attend_heads(task, layer, found, 128); break;
+    default: attend_heads(task, layer, found, task->model->head_dim);
+    }
+}

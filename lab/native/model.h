@@ -1,0 +1,50 @@
+/* What Python hands over: a model, its cache, and a step's plan. lab/native/model.py has the same fields. */
+#pragma once
+#include "vectors.h"
+
+enum { NATIVE, INT8, INT4 }; /* what a cache slot holds: lab/kv/storage.py */
+
+typedef struct {
+    const uint32_t *weight; /* [outputs / BLOCK, inputs / 2, BLOCK] pairs of bfloat16, an even input's weight in the
+                               low half and the next one's in the high half; outputs are padded with zeros */
+    const float *bias;      /* [outputs] or NULL */
+    int32_t inputs, outputs;
+} Linear;
+
+typedef struct {
+    const float *attention_norm, *mlp_norm; /* [hidden] */
+    const float *query_norm, *key_norm;     /* [head_dim] or NULL (Qwen3 has them) */
+    Linear query, key, value, output, gate, up, down;
+} Layer;
+
+typedef struct {
+    int32_t hidden, heads, kv_heads, head_dim;
+    float epsilon, scaling;
+    int32_t rounded; /* the inputs of linear layers are rounded to bfloat16 */
+    const float *embedding;  /* [vocabulary, hidden] */
+    const float *final_norm; /* [hidden] */
+    const float *cosine, *sine; /* [context, head_dim], rotary embedding (Su et al., 2104.09864) */
+    const Layer *layer;
+    Linear head;
+} Model;
+
+typedef struct { /* one layer's slots */
+    uint8_t *keys, *values;
+    uint8_t *key_scales, *value_scales; /* NULL for NATIVE */
+} Slots;
+
+typedef struct {
+    int32_t format, group; /* numbers that share a scale */
+    int64_t slot_bytes, head_bytes;     /* from a slot to the next, and from a head's numbers to the next head's */
+    int64_t slot_scales, head_scales;   /* the same of scales, in scales */
+    const Slots *layer;
+} Storage;
+
+typedef struct {
+    int32_t sequences, rows, kept, block_size, height;
+    const int32_t *starts, *counts; /* [sequences]: position of the first new token, how many there are */
+    const int32_t *tables;          /* [sequences, height] blocks in the order of their positions */
+    const int64_t *token_ids;       /* [rows], sequence by sequence */
+    const int32_t *keep;            /* [kept] rows whose logits are wanted */
+} Plan;
+

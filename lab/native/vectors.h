@@ -1,0 +1,122 @@
+/* Vectors as long as the processor's registers, by the extensions that GCC and Clang share. */
+#pragma once
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Numbers in a register, and rows whose sums fit in all registers together: vectors that are longer than the
+   processor's are slower by far. */
+#if defined(__AVX512F__)
+enum { LANES = 16, TILE_ROWS = 6 };
+#elif defined(__AVX__)
+enum { LANES = 8, TILE_ROWS = 3 };
+#elif defined(__aarch64__)
+enum { LANES = 4, TILE_ROWS = 6 };
+#else
+enum { LANES = 4, TILE_ROWS = 3 };
+#endif
+enum { BLOCK = 2 * LANES };
+const int32_t lanes_in_use = LANES; /* for Python, which packs the weights */
+
+
+typedef float lanes __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef uint32_t bits __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef int32_t whole __attribute__((vector_size(4 * LANES), aligned(4)));
+typedef float four __attribute__((vector_size(16)));
+
+static inline lanes load(const float *from) { return *(const lanes *)from; }
+static inline void store(float *to, lanes x) { *(lanes *)to = x; }
+
+#if defined(__clang__)
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (int32_t __attribute__((vector_size(16)))){__VA_ARGS__})
+#endif
+
+static inline four folded(lanes x) {
+    union { lanes all; four part[LANES / 4]; } both = {x};
+    four total = both.part[0];
+    for (int i = 1; i < LANES / 4; i++) total += both.part[i];
+    return total;
+}
+
+static inline float sum(lanes x) {
+    const four total = folded(x);
+    return (total[0] + total[2]) + (total[1] + total[3]);
+}
+
+static float dot(const float *a, const float *b, int n) {
+    lanes total = {0};
+    for (int i = 0; i < n; i += LANES) total += load(a + i) * load(b + i);
+    return sum(total);
+}
+
+/* to[c] = dot(a, b[c], n) of four vectors, the same bits: one sum across four registers instead of four. */
+static inline void four_dots(const float *a, const float *const *b, int n, float *to) {
+    lanes total[4] = {0};
+    for (int i = 0; i < n; i += LANES)
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) total[c] += load(a + i) * load(b[c] + i);
+    const four w = folded(total[0]), x = folded(total[1]), y = folded(total[2]), z = folded(total[3]);
+    const four wx = PICK(w, x, 0, 4, 1, 5) + PICK(w, x, 2, 6, 3, 7); /* w0 + w2, x0 + x2, w1 + w3, x1 + x3 */
+    const four yz = PICK(y, z, 0, 4, 1, 5) + PICK(y, z, 2, 6, 3, 7);
+    const four all = PICK(wx, yz, 0, 1, 4, 5) + PICK(wx, yz, 2, 3, 6, 7);
+    memcpy(to, &all, sizeof all);
+}
+
+/* The same for BLOCK vectors that lie across: b [n, stride], a vector a column. */
+static inline void block_of_dots(const float *a, const float *b, int stride, int n, float *to) {
+    lanes part[4][2]; /* what folded() gives */
+#pragma GCC unroll 4
+    for (int l = 0; l < 4; l++)
+#pragma GCC unroll 4
+        for (int p = 0; p < LANES / 4; p++) {
+            lanes total[2] = {0};
+            for (int i = 4 * p + l; i < n; i += LANES) {
+                total[0] += a[i] * load(b + (size_t)i * stride);
+                total[1] += a[i] * load(b + (size_t)i * stride + LANES);
+            }
+            part[l][0] = p ? part[l][0] + total[0] : total[0];
+            part[l][1] = p ? part[l][1] + total[1] : total[1];
+        }
+    for (int half = 0; half < 2; half++)
+        store(to + half * LANES, (part[0][half] + part[2][half]) + (part[1][half] + part[3][half]));
+}
+
+static inline lanes larger_of(lanes a, lanes b) { /* b where one is NaN */
+    const bits where = (bits)(a > b);
+    return (lanes)(((bits)a & where) | ((bits)b & ~where));
+}
+
+static inline float largest(lanes x) { /* of numbers that are none of them NaN */
+    union { lanes all; four part[LANES / 4]; } both = {x};
+    float most[4];
+    for (int l = 0; l < 4; l++) {
+        most[l] = both.part[0][l];
+        for (int i = 1; i < LANES / 4; i++) most[l] = both.part[i][l] > most[l] ? both.part[i][l] : most[l];
+    }
+    const float a = most[0] > most[1] ? most[0] : most[1], b = most[2] > most[3] ? most[2] : most[3];
+    return a > b ? a : b;
+}
+
+/* e^x within three units in the last place: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes' expf).
+   x is held between -87 and 88, where float32 ends; NaN stays NaN. */
+static inline lanes choose(whole where, float then, lanes otherwise) {
+    return (lanes)(((bits)((lanes){0} + then) & (bits)where) | ((bits)otherwise & ~(bits)where));
+}
+
+static inline lanes exponential(lanes x) {
+    x = choose(x < -87.0f, -87.0f, x);
+    x = choose(x > 88.0f, 88.0f, x);
+    lanes n = x * 1.44269504088896341f + 12582912.0f; /* adding 1.5 x 2^23 rounds to a whole number */
+    bits exponent = (bits)n;
+    n -= 12582912.0f;
+    lanes r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    lanes p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return (lanes)((bits)p + (exponent << 23));
+}
