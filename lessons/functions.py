@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lab.bench.growth import TOGETHER, fit_line
+from lab.bench.growth import TOGETHER
 from lab.bench.theory import speedup
 from lab.config import LabError
 from lab.decode.window import tokens_per_round
+from lessons.line import fit_line
 
 Value = float | bool | str | Sequence[float]
 

@@ -9,7 +9,9 @@ from typing import Any
 from pydantic import Field
 
 from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
+from lab.bench.power import FEWEST
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
+from lessons.line import fit_line
 
 NAMES = {"cached": CACHED, "uncached": UNCACHED}
 FIGURES = {
@@ -28,7 +30,7 @@ class Growth(Experiment):
     """One prompt, decoded greedily for so many tokens, with a cache and then without."""
 
     prompt: str = Field(min_length=1)
-    tokens: int = Field(ge=3 * TOGETHER + 1, le=600)
+    tokens: int = Field(ge=FEWEST * TOGETHER + 1, le=600)
 
     def names(self) -> Mapping[str, Any]:
         return dict.fromkeys(NAMES, dict.fromkeys(FIGURES))
@@ -50,7 +52,8 @@ def share(name: str, done: float) -> float:
 
 def figures(curve: Curve) -> dict[str, Any]:
     """Those of one curve."""
-    fit, (_, medians) = curve.fit, curve.medians
+    lengths, medians = curve.medians
+    fit = fit_line(lengths, medians)
     return {
         "lengths": list(curve.lengths),
         "ms": list(curve.ms),

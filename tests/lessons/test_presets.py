@@ -39,7 +39,7 @@ def shortened(experiment: Experiment) -> Experiment:
             }
             return experiment.model_copy(update={"settings": settings, "repeats": 1})
         case Growth():
-            return experiment.model_copy(update={"tokens": 34})
+            return experiment.model_copy(update={"tokens": 52})
         case Formats():
             return experiment.model_copy(update={"texts": 2, "tokens": 16})
         case Batches():
