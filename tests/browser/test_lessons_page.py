@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,7 +121,7 @@ def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
     page.mouse.up()
     assert float(last.get_attribute("aria-valuetext").rstrip("×")) > 30  # it began at a third of 80
     page.locator("#predict .handle").first.press("Home")
-    expect(page.locator("#predict .handle").first).to_have_attribute("aria-valuetext", "0.00×")
+    expect(page.locator("#predict .handle").first).to_have_attribute("aria-valuetext", re.compile(r"^0(\.00)?×$"))
     page.click("#predict .main")
     page.click("#run")
     page.wait_for_selector(".observe .progress:text-matches('cached, .* tokens')")
