@@ -122,6 +122,10 @@ class Lab:
 
     def finish(self, seconds: float = 60) -> None:
         self.page.wait_for_selector("body:not(.running)", timeout=1000 * seconds)
+        self.page.wait_for_function(
+            "(({ at, seq }) => at === undefined || at === seq)(document.querySelector('.stage').dataset)",
+            timeout=1000 * seconds,
+        )
         nodes, drawn = 0, -1
         while nodes != drawn:  # the last frame is drawn a little later, on a busy machine much later
             self.page.wait_for_timeout(150)

@@ -181,10 +181,12 @@ def memory(watch: Watch, runs: int) -> dict[str, float]:
             figures[f"nodes_after_{done}"] = counted["Nodes"]
             figures[f"listeners_after_{done}"] = counted["JSEventListeners"]
     lab.page.close()
+    figures["heap_growth_mb"] = figures[f"heap_mb_after_{runs}"] - figures["heap_mb_after_3"]
     return figures
 
 
 GOALS = {
+    "heap_growth_mb": "none",
     "live_frames_per_second": "at least 10",
     "first_token_late_ms": "at most 300",
     "player_frames_per_second_off": "at least 30",

@@ -207,3 +207,8 @@ def test_on_a_phone_it_is_one_column(visit: Visit) -> None:
     lab.page.tap(".choose button[data-for=timing]")
     assert lab.page.evaluate(shown) == ["timing"]
     assert lab.seen()["timing"]["draft"] > 0
+    lab.page.reload()  # the address says which
+    lab.ready()
+    assert lab.page.evaluate(shown) == ["timing"]
+    lab.page.tap(".choose button[data-for=rounds]")
+    assert "chart" not in parse_qs(urlsplit(lab.page.url).query)

@@ -137,14 +137,36 @@ def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit
     assert "Needs someone who guesses" in lab.page.inner_text("#toggle-distributions")
 
 
+def test_a_link_opens_the_guess(visit: Visit) -> None:
+    lab = recorded(visit)
+    lab.page.locator(".bar").fill("9")
+    lab.wait_for_instant(9)
+    lab.page.locator(".token.recovered").first.click()
+    lab.page.wait_for_function("location.search.includes('guess=') && location.search.includes('step=')")
+    seen, link = lab.page.evaluate(OPENED), lab.page.url
+    lab.page.click("[data-verdict=close]")
+    lab.page.wait_for_function("!location.search.includes('guess')")
+    for shared, instant in ((link, 9), (link.replace("step=", "nothing="), None)):  # without a step: at the run's end
+        other = visit()
+        other.page.goto(f"{shared}&run=1")
+        other.ready()
+        other.page.wait_for_selector(".verdict:not([hidden])")
+        assert other.page.evaluate(OPENED) == seen
+        other.finish()
+        assert other.instant == (instant or int(other.page.get_attribute(".bar", "max")))
+        other.toggle("paged")  # the guess was one of other settings
+        other.page.wait_for_function("!location.search.includes('guess')")
+
+
 def test_while_a_run_goes_on_the_guess_stays_in_view(visit: Visit) -> None:
     lab = visit().open(max_tokens=900, cache=0, paged=0, distributions=1)
     page = lab.page
     lab.run()
     page.wait_for_function("document.querySelectorAll('.token.recovered').length >= 3")
     page.locator(".token.recovered").last.click()
-    seen, there, last = page.evaluate(OPENED), lab.instant, int(page.get_attribute(".bar", "max"))
+    seen, there, last = page.evaluate(OPENED), int(page.get_attribute(".stage", "data-at")), lab.instant
     assert seen["heights"]
+    lab.wait_for_instant(there)
     page.wait_for_function("last => Number(document.querySelector('.bar').max) > last + 6", arg=last)
     assert lab.running
     assert lab.instant == there

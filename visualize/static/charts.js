@@ -11,7 +11,10 @@ const look = () => (body.classList.contains("dark") ? "dark" : "light");
 for (const name of charts) {
   const button = make("button", "", $(`[data-chart=${name}] h2`).textContent);
   button.type = "button";
-  button.onclick = () => choose(name);
+  button.onclick = () => {
+    choose(name);
+    window.decodeLab.address({ chart: name === charts[0] ? null : name });
+  };
   button.dataset.for = name;
   $(".choose").append(button);
 }

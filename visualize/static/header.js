@@ -29,11 +29,11 @@ function address(changes) {
 
 window.decodeLab = {
   address,
-  step: new URLSearchParams(location.search).get("step"), // read before a control that is still being set drops it
-  /** What is at its default is left out; a step is one of other settings. */
+  asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
+  /** What is at its default is left out; a step and a guess are of other settings. */
   link(names, defaults, values) {
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
     const entries = names.map((name, i) => [name, plain(values[i]) === plain(defaults[name]) ? null : plain(values[i])]);
-    if (address(Object.fromEntries(entries))) address({ step: null });
+    if (address(Object.fromEntries(entries))) address({ step: null, guess: null });
   },
 };

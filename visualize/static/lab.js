@@ -8,6 +8,7 @@ function drawOwn(picture) {
 
 function moved() {
   if (opened?.seq > picture.at) closeVerdict(); // it has not happened yet
+  if (wantedGuess && (mode === "still" || picture.frame?.finished)) openWanted();
 }
 
 function relook() {
@@ -29,5 +30,6 @@ function drawParts() {
 drawParts();
 choose(charts[0]);
 $("[data-chart=rounds] .plot").on("plotly_click", ({ points }) => openSquare(points[0]));
+if (charts.includes(window.decodeLab.asked.get("chart"))) choose(window.decodeLab.asked.get("chart"));
 watch("value", () => read(props.value ?? ""));
 read(props.value ?? "");

@@ -41,6 +41,7 @@ function move(seq, byHand = false) {
   const from = picture.at;
   held = byHand;
   for (const name of picture.go(seq)) dirty.add(name);
+  $(".stage").dataset.at = picture.at; // data-seq follows when it is drawn
   moved();
   const end = picture.frame?.finished;
   if (byHand || picture.at < from || end) {
@@ -155,7 +156,7 @@ const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed
 // -- the step in the address -------------------------------------------------------------------------
 
 /** The step that a link asks for, until the run has it. */
-let wanted = /^\d+$/.test(window.decodeLab.step) ? Number(window.decodeLab.step) : null;
+let wanted = /^\d+$/.test(window.decodeLab.asked.get("step")) ? Number(window.decodeLab.asked.get("step")) : null;
 let remembering;
 /** The address tells the step that is looked at. There is none where the run is followed or seen to its end, and
     what came from a file no link can bring back. A browser lets nobody rewrite its address at every frame. */

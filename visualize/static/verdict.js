@@ -4,6 +4,8 @@
 const { verdict: verdictLooks } = setup;
 const panel = $(".verdict");
 let opened = null; // {seq, position}: a frame, and the guess in its round
+/** The guess that a link asks for, as round and place in it, until the run shows it and stands still, or has ended. */
+let wantedGuess = /^(\d+)\.(\d+)$/.exec(window.decodeLab.asked.get("guess"))?.slice(1).map(Number);
 
 const JUDGED = ["accepted", "recovered"];
 /** How many guesses of a frame were judged. */
@@ -17,6 +19,7 @@ function openVerdict(seq, position) {
   hideTip();
   opened = { seq, position };
   const frame = picture.frames[seq];
+  if (!picture.head.recorded) window.decodeLab.address({ guess: `${frame.step}.${position + 1}` });
   const told = frame.verdicts?.[position];
   const token = frame.tokens?.[position];
   $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, guess ${position + 1}`;
@@ -40,6 +43,7 @@ function reveal(mark) {
 function closeVerdict() {
   if (!opened) return;
   opened = null;
+  if (!picture.head?.recorded) window.decodeLab.address({ guess: null });
   panel.hidden = true;
   $(".charts").classList.remove("opened");
   $(".token.chosen")?.classList.remove("chosen");
@@ -59,6 +63,15 @@ function drawVerdict() {
   });
   $(".verdict .parts").replaceChildren(...key);
   plotChart($(".verdict .plot"), shell, told.columns, told.layout);
+}
+
+function openWanted() {
+  const [step, place] = wantedGuess;
+  wantedGuess = null;
+  const seq = picture.frames.findIndex((frame) => frame.step === step && frame.tokens);
+  if (seq < 0 || seq > picture.at || place < 1 || place > judged(picture.frames[seq])) return;
+  drawText(picture); // the token is to be marked
+  openVerdict(seq, place - 1);
 }
 
 /** Open what was judged for this token of the text, if anything was. */
