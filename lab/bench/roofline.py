@@ -112,14 +112,16 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
 def _steps(
     engine: Engine, prompts: Iterable[str], config: EngineConfig, max_tokens: int, kind: StepKind
 ) -> list[StepTimed]:
-    """The steps of one kind, as the first of the requests was told them; of verifies those with a full window."""
+    """The steps of one kind, as the first of the requests was told them. Of verifies those with a full window, of
+    prefills those with a full chunk.
+    """
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     requests = [engine.submit(prompt, config, sampling) for prompt in prompts]
     first, *_ = [request.result() for request in requests]
     if first.reason == "error":
         raise LabError(first.finished.message)
     told = [event for event in first.events if isinstance(event, StepTimed) and event.step_kind == kind]
-    full = max(event.batch_tokens for event in told) if kind == "verify" else 0
+    full = max(event.batch_tokens for event in told) if kind != "decode" else 0
     return [event for event in told if event.batch_tokens >= full]
 
 

@@ -62,14 +62,20 @@ def judge_sampled(
     q_proposed = q.gather(-1, proposals[..., None])[..., 0]
     accepted = _leading(u * q_proposed < p_proposed)
 
-    q = torch.where(q.isfinite().all(-1, keepdim=True), q, 0.0)
-    # After the last proposal there is nothing to subtract: with q = 0 the residual is p, and the
-    # bonus token needs no case of its own.
-    q = torch.cat([q, torch.zeros_like(p[..., :1, :])], dim=-2)
-    row = accepted[..., None, None]
-    p_row = p.take_along_dim(row, dim=-2)[..., 0, :]
-    weights = residual(p_row, q.take_along_dim(row, dim=-2)[..., 0, :])
+    weights = row(p, accepted)
+    if count := q.shape[-2]:
+        q_row = row(q, accepted.clamp_max(count - 1))
+        # After the last proposal there is nothing to subtract: with q = 0 the residual is p, and the
+        # bonus token needs no case of its own.
+        known = q_row.isfinite().all(-1, keepdim=True) & (accepted < count)[..., None]
+        weights = residual(weights, torch.where(known, q_row, 0.0))
     return Verdict(accepted, draw(weights, u_next.gather(-1, accepted[..., None])[..., 0]))
+
+
+def row(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """x[..., index, :] with an index of its own for each place. [..., n, vocabulary], [...] -> [..., vocabulary]."""
+    first = torch.arange(index.numel(), device=x.device) * x.shape[-2]
+    return x.flatten(0, -2).index_select(0, first + index.flatten()).view(*index.shape, -1)
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
+from lab.config import SamplingParams
 from lab.decode.forward import NewTokens, forward
-from lab.decode.sampling import choose, distribution
+from lab.decode.sampling import cuts_nothing, sample
 from lab.decode.sequence import PROPOSE, Sequence
 from lab.decode.work import PassWork, Span
 from lab.kv.cache import Cache
@@ -66,31 +68,51 @@ class ModelDrafter:
 
         The last proposal is not fed back: if it is accepted, the next round begins with it.
         """
-        device = self._model.device
+        device, samplings = self._model.device, [sequence.sampling for sequence in sequences]
         starts = [self._read(sequence) for sequence in sequences]
         unread = several_on_device([s.tokens[start:] for s, start in zip(sequences, starts, strict=True)], device)
         draws = [s.draws[s.generated : s.generated + w, PROPOSE] for s, w in zip(sequences, windows, strict=True)]
-        draws = on_device(torch.cat(draws), device).split(windows)
-        tokens: list[list[torch.Tensor]] = [[] for _ in sequences]
-        rows: list[list[torch.Tensor]] = [[] for _ in sequences]
+        batch = [
+            NewTokens(new, start, sequence.table, keep=1)
+            for new, start, sequence in zip(unread, starts, sequences, strict=True)
+        ]
+        native = self._model.native.model
+        if native and self._storage and cuts_nothing(samplings):
+            u = pad_sequence(draws, batch_first=True)
+            ahead = native.decode_ahead(batch, self._model.layers, self._storage, windows, samplings, u)
+            made = [Proposals(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]
+        else:
+            made = self._one_by_one(batch, windows, samplings, on_device(torch.cat(draws), device).split(windows))
+        if not self._early_exit:
+            for sequence, new, window in zip(sequences, batch, windows, strict=True):
+                sequence.draft_length = new.stop + window - 1 if sequence.table else 0
+        return made
+
+    def _one_by_one(
+        self,
+        batch: list[NewTokens],
+        windows: list[int],
+        samplings: list[SamplingParams],
+        draws: tuple[torch.Tensor, ...],
+    ) -> list[Proposals]:
+        """A forward for every token of the longest window. ``draws``: [window] float64 of each sequence."""
+        batch = list(batch)
+        tokens: list[list[torch.Tensor]] = [[] for _ in batch]
+        rows: list[list[torch.Tensor]] = [[] for _ in batch]
+        native = self._model.native.model is not None
         for i in range(max(windows)):
             active = [k for k, window in enumerate(windows) if window > i]
-            batch = [NewTokens(unread[k], starts[k], sequences[k].table, keep=1) for k in active]
-            logits = forward(self._model, batch, self._storage)
-            samplings = [sequences[k].sampling for k in active]
-            q = distribution(logits, samplings)
-            chosen = choose(logits, q, samplings, torch.stack([draws[k][i] for k in active]))
+            logits = forward(self._model, [batch[k] for k in active], self._storage)
+            u = torch.stack([draws[k][i] for k in active])
+            q, chosen = sample(logits, [samplings[k] for k in active], u, native=native)
             for row, k in enumerate(active):
-                token = chosen[row : row + 1]
+                token, new = chosen[row : row + 1], batch[k]
                 tokens[k].append(token)
                 rows[k].append(q[row])
-                if sequences[k].table:
-                    starts[k], unread[k] = starts[k] + len(unread[k]), token
+                if new.table:
+                    batch[k] = new._replace(token_ids=token, start=new.stop)
                 else:
-                    unread[k] = torch.cat([unread[k], token])
-        if not self._early_exit:
-            for sequence, start in zip(sequences, starts, strict=True):
-                sequence.draft_length = start
+                    batch[k] = new._replace(token_ids=torch.cat([new.token_ids, token]))
         return [Proposals(torch.cat(t), torch.stack(q)) for t, q in zip(tokens, rows, strict=True)]
 
     def work(self, sequences: list[Sequence], windows: list[int]) -> Work:

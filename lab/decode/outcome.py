@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import torch
 
-from lab.decode.acceptance import judge_matching, judge_sampled
+from lab.decode.acceptance import judge_matching, judge_sampled, row
 from lab.decode.drafters import Proposals
 from lab.decode.logprobs import Around, gather, read
-from lab.decode.sampling import choose, distribution
+from lab.decode.sampling import sample
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
 from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
 from lab.transfer import on_device
@@ -53,28 +53,27 @@ class Outcome:
     around: list[Around]
 
 
-def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
+def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) -> list[Outcome]:
     """Judge on the device, then bring everything the host needs over in one copy.
 
     Args:
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
+        native: see ``sample``.
     """
     samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
-    p = distribution(logits, samplings)
     draws = [round.sequence.draws[_places(round)] for round in rounds]
     u = on_device(torch.cat(draws), logits.device)  # [rows, 3]
-    own = choose(logits, p, samplings, u[:, CHOOSE])
+    kinds = [(it.window, _drawn(it), _has_q(it), it.sequence.sampling.logprobs) for it in rounds]
+    # Where every verdict is drawn, the target's own tokens are not asked for.
+    p, own = sample(logits, samplings, None if all(kind[1] for kind in kinds) else u[:, CHOOSE], native=native)
 
     first_row, rows = [], 0
-    for round in rounds:
+    for window, *_ in kinds:
         first_row.append(rows)
-        rows += round.window + 1
+        rows += window + 1
 
-    def kind(i: int) -> tuple[int, bool, bool, int]:
-        return rounds[i].window, _drawn(rounds[i]), _has_q(rounds[i]), rounds[i].sequence.sampling.logprobs
-
-    packed, sizes, order = [], [], sorted(range(len(rounds)), key=kind)
-    for (window, drawn, _, logprobs), members in groupby(order, key=kind):
+    packed, sizes, order = [], [], sorted(range(len(rounds)), key=kinds.__getitem__)
+    for (window, drawn, _, logprobs), members in groupby(order, key=kinds.__getitem__):
         indices = list(members)
         if len(indices) == len(rounds):  # all alike: their rows are already in order
             its = [every.unflatten(0, (len(rounds), window + 1)) for every in (p, u, own)]
@@ -90,7 +89,7 @@ def judge(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
 
     outcomes: dict[int, Outcome] = {}
     for i, size in zip(order, sizes, strict=True):
-        u = draws[i][:, JUDGE].tolist() if _drawn(rounds[i]) else None
+        u = draws[i][:, JUDGE].tolist() if kinds[i][1] else None
         outcomes[i] = _outcome(list(islice(numbers, size)), rounds[i], u)
     return [outcomes[i] for i in range(len(rounds))]
 
@@ -127,15 +126,12 @@ def _judge_alike(
     if not window:
         return torch.cat([torch.zeros_like(own), own, p[:, 0].gather(-1, own)], dim=1)
     tokens = torch.stack([some.tokens for some in proposals])
-    q, q_proposed = None, torch.ones_like(p[:, :-1, 0])
-    if proposals[0].q is not None:
-        q = torch.stack([some.q for some in proposals])
-        q_proposed = q.gather(-1, tokens[..., None])[..., 0]
+    q = None if proposals[0].q is None else torch.stack([some.q for some in proposals])
+    q_proposed = torch.ones_like(p[:, :-1, 0]) if q is None else q.gather(-1, tokens[..., None])[..., 0]
     verdict = judge_sampled(p, q, tokens, u[:, :-1, JUDGE], u[..., CHOOSE]) if drawn else judge_matching(own, tokens)
     accepted, next_token = verdict
     p_proposed = p[:, :-1].gather(-1, tokens[..., None])[..., 0]
-    after = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
-    p_next = after.gather(-1, next_token[:, None])
+    p_next = row(p, accepted).gather(-1, next_token[:, None])
     numbers = [tokens, p_proposed, q_proposed, accepted[:, None], next_token[:, None], p_next]
     if logprobs:
         numbers.append(gather(p, q, tokens, verdict, logprobs, drawn))

@@ -75,7 +75,7 @@ class Pool:
         self._target = target
         self._devices = {target.device, *target.layer_devices}
         self._draft = draft
-        self._tokenizer = tokenizer
+        self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # a text for every token met
         self._budget = budget
         self._costs = Costs()
         self._drafters = Drafters(target, draft, self.cache)
@@ -115,7 +115,7 @@ class Pool:
         self._tell_failures(turns)
         clock.mark("verify")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
-        judged = judge(logits, complete) if complete else []
+        judged = judge(logits, complete, native=self._target.native.model is not None) if complete else []
         outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
         clock.mark("sample")
 
@@ -171,7 +171,7 @@ class Pool:
         else:
             if not sequence.generated:
                 sequence.recorder.emit(Prefilled, tokens=sequence.prompt_length, cached_tokens=sequence.cached_tokens)
-            commit(sequence, outcome, functools.partial(token_text, self._tokenizer))
+            commit(sequence, outcome, self._token_text)
             sequence.keep(len(sequence.tokens) - 1)  # the newest token is computed by the next step
             if not outcome.draft_finite:
                 self._give_up_drafter(sequence, "Its output is not finite.")

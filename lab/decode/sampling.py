@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from lab.config import SamplingParams
+from lab.native import sampling as in_c
 from lab.transfer import on_device
 
 
@@ -32,7 +33,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
 
     temperatures = [1.0 if row.greedy else row.temperature for row in rows]
     p = (logits if all(t == 1 for t in temperatures) else logits / column(temperatures)).softmax(-1)
-    if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
+    if cuts_nothing(rows):
         return p
     ordered, order = p.sort(dim=-1, descending=True)
     top_k = column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows])
@@ -62,20 +63,31 @@ def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     return token.clamp_max(weights.shape[-1] - 1)  # only weights that are not finite get that far
 
 
-def choose(logits: torch.Tensor, p: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor) -> torch.Tensor:
-    """The next token of each row: the likeliest where it is greedy, else drawn from ``p``.
+def sample(
+    logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None, *, native: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What each row's next token is drawn from, and the token: the likeliest where it is greedy.
 
     Args:
-        logits, p: [rows, vocabulary].
-        u: [rows] float64 in [0, 1).
+        logits: [rows, vocabulary] float32.
+        u: [rows] float64 in [0, 1). None: nothing is drawn, and the tokens are the likeliest.
+        native: the step in C computes the model, so C may do this too.
 
     Returns:
-        [rows] int64.
+        [rows, vocabulary] float32 as from ``distribution``, and [rows] int64.
     """
+    if native and cuts_nothing(sampling):
+        return in_c.sample(logits, sampling, u)
+    p = distribution(logits, sampling)
     greedy = [row.greedy for row in sampling]
-    if all(greedy):
-        return logits.argmax(-1)
+    if u is None or all(greedy):
+        return p, logits.argmax(-1)
     drawn = draw(p, u)
     if not any(greedy):
-        return drawn
-    return torch.where(on_device(torch.tensor(greedy), p.device), logits.argmax(-1), drawn)
+        return p, drawn
+    return p, torch.where(on_device(torch.tensor(greedy), p.device), logits.argmax(-1), drawn)
+
+
+def cuts_nothing(sampling: Sequence[SamplingParams]) -> bool:
+    """Whether no row has a top-k or top-p that changes anything."""
+    return all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in sampling)

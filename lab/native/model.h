@@ -48,3 +48,7 @@ typedef struct {
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
 } Plan;
 
+typedef struct { /* how each of some tokens is chosen */
+    const float *temperatures; /* 0: the likeliest one, and its distribution is that of temperature 1 */
+    const double *u;           /* in [0, 1), to draw it by; NULL: none is drawn */
+} Sampling;

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from array import array
-from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+from collections.abc import Sequence
+from ctypes import byref, c_int32, c_void_p
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from lab.kv.storage import KVStorage, parts
+from lab.config import SamplingParams
+from lab.kv.storage import KVStorage
 from lab.native.build import BuildError, library
+from lab.native.sampling import described
+from lab.native.structs import Layer, Linear, Model, Plan, Storage, describe, pack
 from lab.pair.devices import is_dispatched
 
 if TYPE_CHECKING:
@@ -22,50 +25,8 @@ if TYPE_CHECKING:
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 """Model types whose layers are: RMSNorm, attention with rotary embedding, RMSNorm, SwiGLU."""
-FORMATS = ("native", "int8", "int4")
 MOST_LANES = 16
 """Numbers in the longest register there is."""
-
-
-class _Linear(Structure):
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("outputs", c_int32))
-
-
-class _Layer(Structure):
-    _fields_ = (
-        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
-        *((name, _Linear) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-    )
-
-
-class _Model(Structure):
-    _fields_ = (
-        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
-        *((name, c_float) for name in ("epsilon", "scaling")),
-        ("rounded", c_int32),
-        *((name, c_void_p) for name in ("embedding", "final_norm", "cosine", "sine")),
-        ("layer", POINTER(_Layer)),
-        ("head", _Linear),
-    )
-
-
-class _Slots(Structure):
-    _fields_ = tuple((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales"))
-
-
-class _Storage(Structure):
-    _fields_ = (
-        *((name, c_int32) for name in ("format", "group")),
-        *((name, c_int64) for name in ("slot_bytes", "head_bytes", "slot_scales", "head_scales")),
-        ("layer", POINTER(_Slots)),
-    )
-
-
-class _Plan(Structure):
-    _fields_ = (
-        *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
-        *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
-    )
 
 
 class NativeModel:
@@ -89,16 +50,16 @@ class NativeModel:
     def __init__(self, model: LanguageModel, *, rounded: bool = False) -> None:
         compiled = library()
         self.rounded = rounded and bool(c_int32.in_dll(compiled, "rounds").value)
-        self._forward, self._lanes = compiled.forward, c_int32.in_dll(compiled, "lanes_in_use").value
+        self._library, self._lanes = compiled, c_int32.in_dll(compiled, "lanes_in_use").value
         self._kept: list[object] = []  # what C points to
-        self._storages: WeakKeyDictionary[KVStorage, _Storage] = WeakKeyDictionary()
+        self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
         self._layers, self._vocabulary = model.layers, config.vocab_size
-        layers = (_Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
+        layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
             cosine, sine = body.rotary_emb(torch.zeros(1), positions)
-        self._model = _Model(
+        self._model = Model(
             hidden=config.hidden_size,
             heads=model.kv_heads * model.query_groups,
             kv_heads=model.kv_heads,
@@ -124,6 +85,50 @@ class NativeModel:
         Raises:
             MemoryError: too little for the step's activations.
         """
+        plan, slots, _kept = self._plan(batch, storage)
+        logits = torch.empty(plan.kept, self._vocabulary)
+        failed = self._library.forward(
+            byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), torch.get_num_threads()
+        )
+        _refuse_lack_of_memory(failed)
+        return logits
+
+    def decode_ahead(
+        self,
+        batch: list[NewTokens],
+        layers: int,
+        storage: KVStorage,
+        windows: list[int],
+        sampling: Sequence[SamplingParams],
+        u: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute the new tokens of every sequence, choose the next, feed it back, and so on: ``windows[s]`` tokens, of
+        which the last is not fed back. The same as so many calls of ``step`` and of ``lab.decode.sampling.sample``.
+
+        Args:
+            sampling: one a sequence, without top-k and top-p.
+            u: [sequences, longest window] float64 in [0, 1).
+
+        Returns:
+            [sequences, longest window] int64 tokens, and [..., vocabulary] float32, what each was drawn from. Past a
+            sequence's window there is nothing.
+
+        Raises:
+            MemoryError: see ``step``.
+        """
+        width = max(windows)
+        plan, slots, _kept = self._plan(batch, storage)
+        tokens = torch.empty(len(batch), width, dtype=torch.long)
+        q = torch.empty(len(batch), width, self._vocabulary)
+        how, _also_kept = described([row for row in sampling for _ in range(width)], u)
+        many = (c_int32 * len(windows))(*windows)
+        model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
+        failed = self._library.decode_ahead(*model, many, width, byref(how), *where, torch.get_num_threads())
+        _refuse_lack_of_memory(failed)
+        return tokens, q
+
+    def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[Plan, Storage, object]:
+        """What a step computes and into which slots; and what has to be kept until it is done."""
         counts = [len(new.token_ids) for new in batch]
         if storage is None:
             slots = self._scratch(len(batch) * max(counts))
@@ -136,14 +141,15 @@ class NativeModel:
         for new, count in zip(batch, counts, strict=True):
             last += count
             keep.extend(range(last - new.keep, last))
-        token_ids = torch.cat([new.token_ids for new in batch])
-        arrays = (
+        token_ids = batch[0].token_ids if len(batch) == 1 else torch.cat([new.token_ids for new in batch])
+        kept = (
             array("i", [new.start for new in batch]),
             array("i", counts),
             array("i", [block for table in tables for block in table + [0] * (height - len(table))]),
+            keep,
         )
-        starts, many, blocks = (some.buffer_info()[0] for some in arrays)
-        plan = _Plan(
+        starts, many, blocks, rows = (some.buffer_info()[0] for some in kept)
+        plan = Plan(
             sequences=len(batch),
             rows=last,
             kept=len(keep),
@@ -153,29 +159,18 @@ class NativeModel:
             counts=many,
             tables=blocks,
             token_ids=token_ids.data_ptr(),
-            keep=keep.buffer_info()[0],
+            keep=rows,
         )
-        logits = torch.empty(len(keep), self._vocabulary)
-        failed = self._forward(
-            ctypes.byref(self._model),
-            layers,
-            ctypes.byref(slots),
-            ctypes.byref(plan),
-            c_void_p(logits.data_ptr()),
-            torch.get_num_threads(),
-        )
-        if failed:
-            raise MemoryError("a step's activations do not fit in memory")
-        return logits
+        return plan, slots, (kept, token_ids)
 
     # -- what C points to ----------------------------------------------------------------------
 
-    def _storage(self, storage: KVStorage) -> _Storage:
+    def _storage(self, storage: KVStorage) -> Storage:
         if storage not in self._storages:
             self._storages[storage] = describe(storage)
         return self._storages[storage]
 
-    def _scratch(self, slots: int) -> _Storage:
+    def _scratch(self, slots: int) -> Storage:
         """Room for one layer's keys and values, which all layers use in turn."""
         shape = {"kv_heads": self._model.kv_heads, "head_dim": self._model.head_dim}
         one = KVStorage("auto", slots, layers=1, **shape, dtype=torch.float32, device=torch.device("cpu"))
@@ -183,10 +178,10 @@ class NativeModel:
         scratch.kept = one
         return scratch
 
-    def _layer(self, layer: nn.Module) -> _Layer:
+    def _layer(self, layer: nn.Module) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
         norms = (getattr(attention, name, None) for name in ("q_norm", "k_norm"))
-        return _Layer(
+        return Layer(
             self._numbers(layer.input_layernorm.weight),
             self._numbers(layer.post_attention_layernorm.weight),
             *(self._numbers(norm.weight) if norm is not None else None for norm in norms),
@@ -194,12 +189,12 @@ class NativeModel:
             *(self._linear(getattr(mlp, f"{name}_proj")) for name in ("gate", "up", "down")),
         )
 
-    def _linear(self, linear: nn.Linear) -> _Linear:
+    def _linear(self, linear: nn.Linear) -> Linear:
         outputs, inputs = linear.weight.shape
         packed = pack(linear.weight.detach(), self._lanes)
         self._kept.append(packed)
         bias = self._numbers(linear.bias) if linear.bias is not None else None
-        return _Linear(packed.data_ptr(), bias, inputs, outputs)
+        return Linear(packed.data_ptr(), bias, inputs, outputs)
 
     def _numbers(self, tensor: torch.Tensor) -> int:
         tensor = tensor.detach().float().contiguous()
@@ -239,29 +234,13 @@ class Native:
                 self.failure = f"Torch computes the steps, several times slower: {error}."
 
 
-def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:
-    """[outputs, inputs] -> [blocks, inputs / 2, 2 * lanes, 2] bfloat16: blocks of 2 * lanes outputs, padded with zeros.
-
-    A pair holds an output's weights of two inputs side by side.
-    """
-    outputs, inputs = weight.shape
-    padded = weight.new_zeros(-(-outputs // (2 * lanes)) * 2 * lanes, inputs, dtype=torch.bfloat16)
-    padded[:outputs] = weight
-    return padded.view(-1, 2 * lanes, inputs // 2, 2).transpose(1, 2).contiguous()
+def _pointer(tensor: torch.Tensor) -> c_void_p:
+    return c_void_p(tensor.data_ptr())
 
 
-def describe(storage: KVStorage, repeated: int = 1) -> _Storage:
-    """Where a cache's numbers and scales lie, and how far apart; its layers ``repeated`` times over."""
-    slots = []
-    for layer in storage.layers * repeated:
-        form, tensors = parts(layer)
-        slots.append(_Slots(*(tensor.data_ptr() for tensor in tensors)))
-    keys, _, scales, _ = tensors
-    groups = scales.shape[-1]
-    head_dim = keys.shape[-1] * (2 if form == "int4" else 1)
-    bytes_apart = (keys.stride(i) * keys.element_size() for i in (0, 1))
-    layout = FORMATS.index(form), head_dim // groups, *bytes_apart, scales.stride(0), scales.stride(1)
-    return _Storage(*layout, (_Slots * len(slots))(*slots))
+def _refuse_lack_of_memory(failed: int) -> None:
+    if failed:
+        raise MemoryError("a step's activations do not fit in memory")
 
 
 def refusal(model: LanguageModel) -> str | None:

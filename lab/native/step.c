@@ -9,12 +9,13 @@
  * summed, never by how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/native/build.py` compiles it for the processor
- * at hand. To read in this order: model.h, vectors.h, layers.h, cache.h, attention.h, and last the step.
+ * at hand. To read in this order: vectors.h, model.h, layers.h, cache.h, attention.h, sample.h, and last the step.
  */
 #include <stdlib.h>
 
 #include "attention.h"
 #include "layers.h"
+#include "sample.h"
 
 /* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if there
    is no memory. */
@@ -86,5 +87,71 @@ int forward(
         free(mine);
     }
     free(memory);
+    return failed;
+}
+
+/* Row r of logits [rows, n] gives the distribution and the token of place places[r], or r: p [places, n], tokens
+   [places]. Returns as forward does. */
+int sample(
+    const float *logits, int rows, int n, const int32_t *places, const Sampling *sampling, float *p, int64_t *tokens,
+    int threads) {
+    int failed = 0;
+#pragma omp parallel num_threads(threads) if (rows > 1)
+    {
+        double *cumulative = malloc(n * sizeof(double));
+        if (!cumulative) {
+#pragma omp atomic write
+            failed = 1;
+        }
+#pragma omp for schedule(static)
+        for (int r = 0; r < rows; r++) {
+            const int place = places ? places[r] : r;
+            if (cumulative)
+                tokens[place] = sample_row(logits + (size_t)r * n, n, sampling->temperatures[place],
+                                           sampling->u ? sampling->u + place : NULL, p + (size_t)place * n, cumulative);
+        }
+        free(cumulative);
+    }
+    return failed;
+}
+
+/* Decode ahead: windows[s] tokens after sequence s, at least one and at most `width`, each of them fed back but the
+   last. `plan` is the first forward's and keeps the last row of every sequence. The i-th token after sequence s has
+   place s x width + i in sampling, tokens and q [places, vocabulary]; places past a window stay as they are. Returns
+   as forward does. */
+int decode_ahead(
+    const Model *model, int layers, const Storage *storage, const Plan *plan, const int32_t *windows, int width,
+    const Sampling *sampling, int64_t *tokens, float *q, int threads) {
+    const int n = model->head.outputs, sequences = plan->sequences, height = plan->height;
+    float *logits = malloc((size_t)sequences * n * sizeof(float));
+    int64_t *token_ids = malloc(sequences * sizeof(int64_t));
+    int32_t *memory = malloc((size_t)sequences * (5 + height) * sizeof(int32_t));
+    int32_t *who = memory, *places = who + sequences, *starts = places + sequences, *counts = starts + sequences,
+            *keep = counts + sequences, *tables = keep + sequences;
+    int failed = !logits || !token_ids || !memory, going = sequences;
+    for (int s = 0; s < sequences && !failed; s++) who[s] = s;
+    Plan step = *plan;
+    for (int i = 0; going && !failed; i++) {
+        for (int k = 0; k < going; k++) places[k] = who[k] * width + i;
+        failed = forward(model, layers, storage, &step, logits, threads)
+                 || sample(logits, going, n, places, sampling, q, tokens, threads);
+        int left = 0;
+        for (int k = 0; k < going; k++) {
+            const int s = who[k];
+            if (windows[s] <= i + 1) continue;
+            who[left] = s;
+            starts[left] = plan->starts[s] + plan->counts[s] + i;
+            counts[left] = 1;
+            keep[left] = left;
+            token_ids[left] = tokens[places[k]];
+            memcpy(tables + (size_t)left * height, plan->tables + (size_t)s * height, height * sizeof(int32_t));
+            left++;
+        }
+        going = left;
+        step = (Plan){.sequences = going, .rows = going, .kept = going, .block_size = plan->block_size,
+                      .height = height, .starts = starts, .counts = counts, .tables = tables,
+                      .token_ids = token_ids, .keep = keep};
+    }
+    free(logits), free(token_ids), free(memory);
     return failed;
 }

@@ -185,3 +185,11 @@ def test_top_k_and_top_p_keep_the_likeliest():
 def test_module_is_pure():
     """No model, sequence or cache is known to the maths."""
     assert not {"engine", "sequence", "forward", "blocks"} & set(vars(acceptance))
+
+
+def test_a_row_is_picked_for_every_place():
+    x = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
+    index = torch.tensor([[0, 3, 1], [2, 2, 0]])
+    picked = acceptance.row(x, index)
+    assert picked.shape == (2, 3, 5)
+    assert all(torch.equal(picked[i, j], x[i, j, index[i, j]]) for i in range(2) for j in range(3))

@@ -1,0 +1,81 @@
+"""What is handed to C, field by field as in ``model.h``, and how weights and a cache get there."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
+
+import torch
+
+from lab.kv.storage import KVStorage, parts
+
+FORMATS = ("native", "int8", "int4")
+
+
+class Linear(Structure):
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("outputs", c_int32))
+
+
+class Layer(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((name, Linear) for name in ("query", "key", "value", "output", "gate", "up", "down")),
+    )
+
+
+class Model(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("hidden", "heads", "kv_heads", "head_dim")),
+        *((name, c_float) for name in ("epsilon", "scaling")),
+        ("rounded", c_int32),
+        *((name, c_void_p) for name in ("embedding", "final_norm", "cosine", "sine")),
+        ("layer", POINTER(Layer)),
+        ("head", Linear),
+    )
+
+
+class Slots(Structure):
+    _fields_ = tuple((name, c_void_p) for name in ("keys", "values", "key_scales", "value_scales"))
+
+
+class Storage(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("format", "group")),
+        *((name, c_int64) for name in ("slot_bytes", "head_bytes", "slot_scales", "head_scales")),
+        ("layer", POINTER(Slots)),
+    )
+
+
+class Plan(Structure):
+    _fields_ = (
+        *((name, c_int32) for name in ("sequences", "rows", "kept", "block_size", "height")),
+        *((name, c_void_p) for name in ("starts", "counts", "tables", "token_ids", "keep")),
+    )
+
+
+class Sampling(Structure):
+    _fields_ = (("temperatures", c_void_p), ("u", c_void_p))
+
+
+def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:
+    """[outputs, inputs] -> [blocks, inputs / 2, 2 * lanes, 2] bfloat16: blocks of 2 * lanes outputs, padded with zeros.
+
+    A pair holds an output's weights of two inputs side by side.
+    """
+    outputs, inputs = weight.shape
+    padded = weight.new_zeros(-(-outputs // (2 * lanes)) * 2 * lanes, inputs, dtype=torch.bfloat16)
+    padded[:outputs] = weight
+    return padded.view(-1, 2 * lanes, inputs // 2, 2).transpose(1, 2).contiguous()
+
+
+def describe(storage: KVStorage, repeated: int = 1) -> Storage:
+    """Where a cache's numbers and scales lie, and how far apart; its layers ``repeated`` times over."""
+    slots = []
+    for layer in storage.layers * repeated:
+        form, tensors = parts(layer)
+        slots.append(Slots(*(tensor.data_ptr() for tensor in tensors)))
+    keys, _, scales, _ = tensors
+    groups = scales.shape[-1]
+    head_dim = keys.shape[-1] * (2 if form == "int4" else 1)
+    bytes_apart = (keys.stride(i) * keys.element_size() for i in (0, 1))
+    layout = FORMATS.index(form), head_dim // groups, *bytes_apart, scales.stride(0), scales.stride(1)
+    return Storage(*layout, (Slots * len(slots))(*slots))

@@ -1,0 +1,112 @@
+"""Choosing tokens in C: lab.decode.sampling's mathematics, and drafting ahead in one call."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab import SamplingParams
+from lab.decode.forward import NewTokens
+from lab.decode.sampling import distribution, draw, sample
+from lab.kv.blocks import BlockPool
+from lab.native.model import NativeModel
+from tests.native.test_native import llama, storage_of, table
+
+ROWS = st.lists(st.sampled_from((0.0, 0.01, 0.8, 1.0, 5.0)), min_size=1, max_size=5)
+
+
+def params(temperatures: list[float]) -> list[SamplingParams]:
+    return [SamplingParams(temperature=temperature) for temperature in temperatures]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    temperatures=ROWS, vocabulary=st.integers(1, 70), spread=st.sampled_from((0.0, 1.0, 30.0)), seed=st.integers(0, 999)
+)
+def test_distributions_are_those_of_torch_and_tokens_are_drawn_alike_to_the_last_bit(
+    temperatures, vocabulary, spread, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(len(temperatures), vocabulary, generator=generator)
+    u = torch.rand(len(temperatures), generator=generator, dtype=torch.float64)
+    p, tokens = sample(logits, params(temperatures), u, native=True)
+    torch.testing.assert_close(p, distribution(logits, params(temperatures)), rtol=2e-5, atol=1e-30)
+    torch.testing.assert_close(p.sum(-1), torch.ones(len(temperatures)))
+    drawn = draw(p, u)
+    for row, temperature in enumerate(temperatures):
+        assert tokens[row] == (drawn[row] if temperature else logits[row].argmax())
+
+
+@pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
+def test_the_ends_of_the_distribution(u):
+    """A point at either end of the sum is still within it, and what has no weight is not drawn."""
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
+    p, token = sample(logits, params([1.0]), torch.tensor([u], dtype=torch.float64), native=True)
+    assert token.item() == (3 if u else 1)
+    assert not p[0, [0, 2, 4]].any()
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_what_is_not_finite_can_be_seen(odd):
+    logits = torch.zeros(2, 40)
+    logits[0, 17] = odd
+    p, tokens = sample(logits, params([0.0, 0.8]), torch.zeros(2, dtype=torch.float64), native=True)
+    assert p[0].isnan().any()
+    assert p[1].isfinite().all()
+    assert 0 <= tokens.min() <= tokens.max() < 40
+
+
+def test_top_k_and_top_p_are_left_to_torch():
+    logits = torch.arange(30.0)[None]
+    cut = [SamplingParams(temperature=1.0, top_k=2)]
+    p, token = sample(logits, cut, torch.zeros(1, dtype=torch.float64), native=True)
+    assert p.count_nonzero() == 2
+    assert token.item() in (28, 29)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(
+        st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(1, 6), st.sampled_from((0.0, 0.8))),
+        min_size=1,
+        max_size=4,
+    ),
+    kv_format=st.sampled_from(("auto", "int8")),
+    layers=st.sampled_from((2, 3)),
+)
+@torch.inference_mode()
+def test_drafting_ahead_is_step_by_step_drafting_to_the_last_bit(lengths, kv_format, layers):
+    """Sequences of (known, unread) tokens, each with its own window and temperature."""
+    model, generator, size = llama(), torch.Generator().manual_seed(7), 8
+    native = NativeModel(model)
+    known, unread, windows, temperatures = zip(*lengths, strict=True)
+    samplings, width = params(temperatures), max(windows)
+    texts = [torch.randint(0, 257, (a + b,), generator=generator) for a, b in zip(known, unread, strict=True)]
+    u = torch.rand(len(texts), width, generator=generator, dtype=torch.float64)
+
+    def prepared():
+        rooms = [-(-(len(text) + width) // size) for text in texts]
+        storage, pool = storage_of(model, kv_format, size * sum(rooms)), BlockPool(sum(rooms), size)
+        tables = [table(pool, size * room) for room in rooms]
+        for text, its, first in zip(texts, tables, known, strict=True):
+            if first:
+                native.step([NewTokens(text[:first], 0, its, 0)], layers, storage)
+        return storage, [
+            NewTokens(text[first:], first, its, 1) for text, its, first in zip(texts, tables, known, strict=True)
+        ]
+
+    storage, batch = prepared()
+    tokens, q = native.decode_ahead(batch, layers, storage, list(windows), samplings, u)
+    storage, batch = prepared()
+    for i in range(width):
+        active = [s for s, window in enumerate(windows) if window > i]
+        logits = native.step([batch[s] for s in active], layers, storage)
+        p, chosen = sample(logits, [samplings[s] for s in active], u[active, i], native=True)
+        for row, s in enumerate(active):
+            assert chosen[row] == tokens[s, i]
+            assert torch.equal(p[row], q[s, i])
+            batch[s] = NewTokens(chosen[row : row + 1], batch[s].stop, batch[s].table, 1)
