@@ -28,7 +28,7 @@ class Squares {
   }
 
   fit() {
-    const { clientWidth: wide, clientHeight: high } = this.root;
+    const { width: wide, height: high } = this.root.getBoundingClientRect(); // unrounded: half a pixel less is a column less
     const count = this.squares.length;
     if (!count || !wide || !high) return;
     let side = 56;
