@@ -152,4 +152,4 @@ def times(ratio: float) -> str:
 
 
 def percent(share: float) -> str:
-    return "no percentage" if math.isinf(share) else f"{100 * share:.3g}%"
+    return "no percentage" if math.isinf(share) else f"{100 * share:.3g}%".replace("-", "−")

@@ -48,21 +48,21 @@ def quality(trial: Trial) -> Found:
     rise = int8.perplexity_ratio.map(lambda ratio: ratio - 1)
     return Found(
         (
-            Number("rise", "perplexity rises by", rise.value, "%"),
-            Number("high", "and at most by, 95% interval", rise.high, "%"),
+            Number("rise", "perplexity changes by", rise.value, "%"),
+            Number("high", "upper end of its 95% interval", rise.high, "%"),
             Number("kl", "divergence from native", int8.kl.value, "nats"),
             Number("off", "keys off by", int8.key_error, "%"),
             Number(
                 "same", f"greedy texts of {tokens} tokens that stay the same, of {len(prompts)}", same.count(tokens)
             ),
-            Number("int4_rise", "INT4, perplexity rises by", int4.perplexity_ratio.value - 1, "%"),
+            Number("int4_rise", "INT4, perplexity changes by", int4.perplexity_ratio.value - 1, "%"),
             Number("int4_kl", "INT4, divergence", int4.kl.value, "nats"),
         )
     )
 
 
 def judge_quality(values: Values) -> Verdict:
-    found = f"Perplexity rises by {percent(values['rise'])}, divergence {values['kl']:.2g} nats a token"
+    found = f"Perplexity changes by {percent(values['rise'])}, divergence {values['kl']:.2g} nats a token"
     if values["high"] < 0.01 and values["kl"] < 0.01:
         return Verdict("holds", f"{found}.")
     needs = "Scales over fewer numbers, or more texts to be sure."

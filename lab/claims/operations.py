@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from lab.bench.power import fit_power
+from lab.bench.power import EXPONENTS, fit_power
 from lab.claims.caching import TOPIC, both_times, step_times
 from lab.claims.claim import NEWSLETTER, Claim, Found, Number, Values, Verdict, percent, plain, times
 from lab.claims.trial import Trial
@@ -137,7 +137,9 @@ def judge_complexity(values: Values) -> Verdict:
     def said(way: str) -> str:
         if not values[f"{way}_grows"]:
             return "not surely at all"
-        return f"with its power {values[way]:.2f} ({values[f'{way}_low']:.2f} to {values[f'{way}_high']:.2f})"
+        high = values[f"{way}_high"]
+        beyond = " or more" if high >= EXPONENTS[-1] else ""
+        return f"with its power {values[way]:.2f} ({values[f'{way}_low']:.2f} to {high:.2f}{beyond})"
 
     found = f"a token's time grows {said('uncached')} without the cache, {said('cached')} with it, above a constant"
     if is_sure("uncached", 2) and is_sure("cached", 1):

@@ -21,7 +21,7 @@ def paging(trial: Trial) -> Found:
 
     engine = trial.engine("matched")
     trial.report("writing prompts, and finding out how long each answer gets")
-    half, most, repeats = (3, 48, 1) if trial.small else (8, UP_TO, 2)
+    half, most, repeats = (3, 48, 1) if trial.small else (6, UP_TO, 2)
     rows, setting = trial.measure(lambda: memory_rows(engine, write(engine, [16] * half), most))
     policies = {name: rows[row] for name, row in (("contiguous", "contiguous, the most"), ("paged", "paged"))}
     figures = {name: summarise(samples) for name, samples in trial.take_turns(policies, repeats).items()}

@@ -44,7 +44,7 @@ def kinds(trial: Trial) -> dict[str, Kind]:
 
 def guesses(trial: Trial) -> dict[str, Guessed]:
     """Every kind of text with and without a draft, in turns. Raises Stopped, LabError."""
-    tokens, repeats, prompts = (24, 1, 1) if trial.small else (96, 2, 3)
+    tokens, repeats, prompts = (24, 1, 1) if trial.small else (96, 2, 2)
     configs = {"plain": EngineConfig(), "draft": EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)}
     all_kinds = kinds(trial)
     rows = {

@@ -20,7 +20,7 @@ JUDGED_AT = 4
 
 
 def windows(trial: Trial) -> Found:
-    tokens, repeats, prompts = (24, 1, 1) if trial.small else (64, 2, 2)
+    tokens, repeats, prompts = (24, 1, 1) if trial.small else (48, 2, 2)
     configs = {0: EngineConfig()} | {
         gamma: EngineConfig(speculative="draft", num_speculative_tokens=gamma) for gamma in GAMMAS
     }

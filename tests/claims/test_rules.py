@@ -175,9 +175,10 @@ def test_numbers_are_written_for_people():
     ]
     texts = [
         Number("a", "a", 0.123, "%").text,
+        Number("a", "a", -0.0494, "%").text,
         Number("a", "a", 2.5, "×").text,
         Number("a", "a", 3, "ms").text,
         Number("a", "a", True).text,
         Number("a", "a", math.inf, "%").text,
     ]
-    assert texts == ["12.3%", "×2.5", "3 ms", "yes", "none"]
+    assert texts == ["12.3%", "−4.94%", "×2.5", "3 ms", "yes", "none"]
