@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +11,6 @@ from lab.bench.growth import TOGETHER
 from lab.bench.theory import speedup
 from lab.config import LabError
 from lab.decode.window import tokens_per_round
-from lessons.line import fit_line
 
 Value = float | bool | str | Sequence[float]
 
@@ -61,11 +59,6 @@ def near(xs: Value, ys: Value, x: Value) -> float:
     return statistics.median(y for _, y in pairs[:TOGETHER])
 
 
-def exponent(xs: Value, ys: Value) -> float:
-    """The k with which y grows as x^k: the slope of the line through the logarithms."""
-    return fit_line(tuple(map(math.log, _numbers(xs))), tuple(map(math.log, _numbers(ys)))).slope
-
-
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ratio": ratio,
     "median": lambda values: statistics.median(_numbers(values)),
@@ -75,8 +68,7 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "smaller": lambda a, b: min(number(a), number(b)),
     "larger": lambda a, b: max(number(a), number(b)),
     "near": near,
-    "exponent": exponent,
-    "slope": lambda x, y: fit_line(tuple(_numbers(x)), tuple(_numbers(y))).slope,
+    "slope": lambda x, y: statistics.linear_regression(_numbers(x), _numbers(y)).slope,
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
     "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lab.config import LabError
+from lessons.experiments import WORKED_OUT
 from lessons.expressions import Expression, Figures
 from lessons.functions import ExpressionError
 from lessons.questions import Answer, AnyQuestion, Choice, Curve, Slider
@@ -90,8 +91,8 @@ def right_numbers(question: Slider | Curve, figures: Figures) -> float | list[fl
 def found_by(expressions: list[Expression]) -> str:
     """What is not measured is not said to be."""
     names = [name for expression in expressions for name in expression.names]
-    arithmetic = names and all(name.startswith("models.") for name in names)
-    return "the arithmetic gives" if arithmetic else "this machine measured"
+    arithmetic = names and all(name.startswith(WORKED_OUT) for name in names)
+    return "it comes to" if arithmetic else "this machine measured"
 
 
 def _right_option(question: Choice, figures: Figures) -> int:

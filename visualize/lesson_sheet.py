@@ -34,8 +34,9 @@ def contents() -> list[dict[str, Any]]:
 def introduction(lesson: Lesson) -> str:
     """Markdown: the title and what is read first."""
     minutes = f"About {lesson.front.minutes} minutes."
-    before = ", ".join(f"lesson {number}" for number in lesson.front.needs)
-    about = f"{minutes} Comes after {before}." if before else minutes
+    *most, last = map(str, lesson.front.needs or [""])
+    before = f"lessons {', '.join(most)} and {last}" if most else f"lesson {last}"
+    about = f"{minutes} Comes after {before}." if last else minutes
     return f"# {lesson.number}. {lesson.front.title}\n\n*{about}*\n\n{lesson.introduction}"
 
 
@@ -141,5 +142,5 @@ def number_of(query: Mapping[str, str]) -> tuple[int, str]:
     numbers = list(course())
     if asked.isdecimal() and int(asked) in numbers:
         return int(asked), ""
-    said = f"There is no such lesson; there are {numbers[0]} to {numbers[-1]}." if asked else ""
+    said = f"There is no such lesson; there are {', '.join(map(str, numbers))}." if asked else ""
     return numbers[0], said

@@ -73,8 +73,7 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
         case Speed():
             return panel | {"chart": _drawn(compare_figures.bars(list(runs), summarise(runs)))}
         case Distances():
-            found = {name: one for name, one in measured["rules"].figures.items() if "distances" in one}
-            return panel | {"chart": _drawn(lesson_figures.distances_columns(found))}
+            return panel | {"chart": _drawn(lesson_figures.distances_columns(measured["rules"].figures))}
         case GrowthChart():
             return panel | {"chart": _drawn(theory_figures.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from lessons.experiments.base import Experiment, Load, Measured, Part, Watch, Work
 from lessons.experiments.batches import Batches
 from lessons.experiments.formats import Formats
@@ -11,6 +13,7 @@ from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
 
 __all__ = [
+    "WORKED_OUT",
     "Batches",
     "Experiment",
     "Formats",
@@ -41,3 +44,9 @@ class Preset(Part):
     def experiments(self) -> dict[str, Experiment]:
         found = {name: getattr(self, name) for name in type(self).model_fields}
         return {name: experiment for name, experiment in found.items() if experiment is not None}
+
+
+WORKED_OUT = tuple(
+    f"{name}." for name, field in Preset.model_fields.items() if get_args(field.annotation)[0].arithmetic
+)
+"""How the names of figures begin that no machine has measured."""

@@ -71,7 +71,7 @@ Work = Generator[None, None, Measured]
 
 
 class Experiment(Part, ABC):
-    """What is to be measured. ``arithmetic``: worked out, with no engine and the same everywhere."""
+    """What is to be measured. ``arithmetic``: worked out, or drawn with a seed, with no engine; everywhere the same."""
 
     arithmetic: ClassVar[bool] = False
 

@@ -11,15 +11,16 @@ from pydantic import Field
 from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
 from lab.bench.power import FEWEST
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
-from lessons.line import fit_line
 
 NAMES = {"cached": CACHED, "uncached": UNCACHED}
 FIGURES = {
     "lengths": "tokens that a step had read when it was over, one for every step",
     "ms": "milliseconds of each step",
-    "slope_ms": "of the line through them (medians of ten): milliseconds that a token more adds",
-    "slope_error_ms": "its standard error",
-    "intercept_ms": "where the line begins",
+    "exponent": "k of the curve constant + factor * length^k through medians of ten",
+    "exponent_low": "lower end of its 95% interval",
+    "exponent_high": "upper end",
+    "constant_ms": "of that curve",
+    "grows": "1 if the times grow above their scatter, else 0, and the exponent means nothing",
     "first_ms": "median of the first ten steps",
     "last_ms": "median of the last ten",
     "total_ms": "all steps together",
@@ -52,14 +53,15 @@ def share(name: str, done: float) -> float:
 
 def figures(curve: Curve) -> dict[str, Any]:
     """Those of one curve."""
-    lengths, medians = curve.medians
-    fit = fit_line(lengths, medians)
+    fit, (_, medians) = curve.fit, curve.medians
     return {
         "lengths": list(curve.lengths),
         "ms": list(curve.ms),
-        "slope_ms": fit.slope,
-        "slope_error_ms": fit.error,
-        "intercept_ms": fit.intercept,
+        "exponent": fit.exponent,
+        "exponent_low": fit.low,
+        "exponent_high": fit.high,
+        "constant_ms": fit.constant,
+        "grows": int(fit.grows),
         "first_ms": medians[0],
         "last_ms": medians[-1],
         "total_ms": sum(curve.ms),

@@ -38,6 +38,8 @@ FIGURES = {
 class Rules(Experiment):
     """p and q over so many words, drawn with a seed: the larger ``apart``, the less alike."""
 
+    arithmetic = True
+
     words: int = Field(default=8, ge=2, le=12)
     draws: int = Field(default=2000, ge=100, le=200_000)
     apart: float = Field(default=1.0, gt=0, le=4)

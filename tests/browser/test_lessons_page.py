@@ -83,11 +83,11 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
 
     slide(page, "#check", "84")
     page.click("#check .main")
-    expect(page.locator("#check .verdict")).to_have_text("You said 84; the arithmetic gives 16.")
+    expect(page.locator("#check .verdict")).to_have_text("You said 84; it comes to 16.")
     assert done(page, COSTS) == ["predict", "run", "try"]
     slide(page, "#check", "16")
     page.click("#check .main")
-    expect(page.locator("#check .verdict")).to_have_text("You said 16; the arithmetic gives 16.")
+    expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")
     expect(page.locator("#check .onwards a")).to_contain_text("Next: 4.")
 
     page.reload()
@@ -97,7 +97,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     expect(outcome).to_contain_text("It is: The small one.")
     expect(page.locator(".observe .progress")).to_have_text("This was another day's run. Run again to see its charts.")
     expect(explained).to_contain_text("0.625× the cache of the small one")
-    expect(page.locator("#check .verdict")).to_have_text("You said 16; the arithmetic gives 16.")
+    expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")
     page.click(".course li:nth-child(1) a")
     expect(page.locator("#introduction h1")).to_contain_text("1. Decoding one token")
     page.go_back()
@@ -168,7 +168,7 @@ def test_progress_is_taken_along(visit: Visit, tmp_path: Path) -> None:
 
 def test_a_link_to_no_lesson_says_so(visit: Visit) -> None:
     page = opened(visit(), "99")
-    assert "There is no such lesson; there are 1 to" in page.inner_text(".toast-wrap")
+    assert "There is no such lesson; there are 1, 2," in page.inner_text(".toast-wrap")
     expect(page.locator("#introduction h1")).to_contain_text("1.")
 
 

@@ -57,7 +57,7 @@ def test_tolerance_is_a_share_or_a_distance(tolerance: Any, answer: float, near:
 
 def test_arithmetic_is_not_called_a_measurement() -> None:
     asked = slider(unit="bytes", range=[1, 10000], answer="models.m.bytes")
-    assert mark(asked, 1024, FIGURES).said == "You said 1.00 KiB; the arithmetic gives 2.00 KiB."
+    assert mark(asked, 1024, FIGURES).said == "You said 1.00 KiB; it comes to 2.00 KiB."
 
 
 def test_a_curve_is_near_where_most_of_it_is() -> None:

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from lab import Engine, load_engine
 from lessons.course import course, read
+from lessons.experiments.rules import RULES
+from lessons.experiments.runs import MOST
 from lessons.lesson import Lesson
 from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
 from visualize import lesson_sheet as sheet
 from visualize import observation
 from visualize.figures import theory
+from visualize.figures.compare import MARKS
 from visualize.learner import Learner, restored
 from visualize.lesson_run import LessonRun
 from visualize.live import Line
@@ -99,6 +102,19 @@ def test_every_view_of_the_course_has_a_chart() -> None:
     views = {view.view for lesson in course().values() for view in lesson.front.observe}
     assert views - {"player", "race"} <= set(observation.CHARTS) == set(observation.shells())
     assert set(theory.CHARTS) - {"bars"} <= set(observation.CHARTS)
+
+
+def test_every_setting_has_a_mark() -> None:
+    assert len(MARKS) >= MOST
+
+
+def test_distances_are_drawn_rule_by_rule() -> None:
+    lesson = course()[9]
+    task = LessonRun(Line(), load, lesson.front.preset)
+    list(follow(task))
+    lines = observation.panels(lesson, task.measured)[0]["chart"]["columns"]
+    assert [len(line["x"]) for line in lines] == [8] * len(RULES)
+    assert lines[list(RULES).index("redrawn_from_p")]["y"][-1] > 5 * lines[list(RULES).index("residual")]["y"][-1]
 
 
 def test_a_run_is_stopped(lesson: Lesson) -> None:
@@ -215,10 +231,10 @@ def test_a_link_names_a_lesson() -> None:
     for wrong in ("0", "999", "x", "²", "<img>"):
         number, said = sheet.number_of({"lesson": wrong})
         assert number == 1
-        assert said.startswith("There is no such lesson; there are 1 to ")
+        assert said.startswith("There is no such lesson; there are 1, 2, ")
 
 
-def test_whoever_leaves_stops_what_is_under_way(lesson: Lesson) -> None:
+def test_whoever_leaves_stops_what_is_visitors(lesson: Lesson) -> None:
     visitors, line = Visitors(), Line()
     with line.turn("another", threading.Event()):
         task = LessonRun(line, load, lesson.front.preset)

@@ -8,6 +8,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from lessons.experiments.rules import RULES
 from lessons.units import WRITE, Unit
 from visualize.figures.base import Columns, blank, look
 from visualize.text import label
@@ -67,7 +68,8 @@ def bars_columns(values: Mapping[str, float], unit: Unit) -> tuple[Columns, dict
 
 
 DASHES = ("dot", "solid", "dash", "dashdot")
-"""Of the rules' lines; names stand at their ends."""
+"""Of the rules' lines, in their order; their names stand above."""
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 def distances_figure(dark: bool = False) -> go.Figure:
@@ -75,37 +77,35 @@ def distances_figure(dark: bool = False) -> go.Figure:
     colours = look(dark)
     lines = [
         go.Scatter(
-            mode="lines+text",
-            line={"color": OWN if dash == "solid" else colours.muted, "width": 2, "dash": dash},
-            textposition="top left",
-            textfont={"color": colours.ink, "size": 12},
-            cliponaxis=False,
-            hovertemplate="%{x:,} draws: %{y:.3f}<extra></extra>",
+            mode="lines",
+            name=rule.replace("_", " "),
+            line={"color": OWN if rule == "residual" else colours.muted, "width": 2, "dash": dash},
+            hovertemplate="%{x:,} draws: %{y:.3f}<extra>%{fullData.name}</extra>",
         )
-        for dash in DASHES
+        for rule, dash in zip(RULES, DASHES, strict=True)
     ]
+    axis = {"type": "log", "fixedrange": True}
     return blank(
         lines,
         dark,
-        margin={"l": 52, "r": 14, "t": 14, "b": 36},
-        xaxis={"type": "log", "range": [2, 4], "dtick": "D1", "tickformat": ",d", "title": _title("draws", dark)},
-        yaxis={"type": "log", "range": [-3, 0], "nticks": 6},
+        margin={"l": 44, "r": 14, "t": 44, "b": 36},
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False},
+        xaxis=axis
+        | {"tickmode": "linear", "tick0": math.log10(250), "dtick": math.log10(2), "tickformat": ",d"}
+        | {"title": _title("draws", dark)},
+        yaxis=axis | {"tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]},
     )
 
 
 def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> tuple[Columns, dict[str, Any]]:
-    """Each rule's distances, its name at the end. A distance of nothing has no logarithm and is left out."""
-    columns: Columns = []
-    for name, rule in rules.items():
-        kept = [(x, y) for x, y in zip(rule["draws"], rule["distances"], strict=True) if y > 0]
-        names = [""] * (len(kept) - 1) + [label(name.replace("_", " "))]
-        columns.append({"x": [x for x, _ in kept], "y": [y for _, y in kept], "text": names})
-    columns += [{"x": [], "y": [], "text": []}] * (len(DASHES) - len(columns))
+    """Each rule's distances, after every portion of draws."""
+    columns: Columns = [{"x": list(rules[rule]["draws"]), "y": list(rules[rule]["distances"])} for rule in RULES]
     xs = [x for column in columns for x in column["x"]]
-    ys = [y for column in columns for y in column["y"]]
+    ys = [y for column in columns for y in column["y"] if y > 0]  # nothing has no logarithm
     return columns, {
         "xaxis.range": [math.log10(min(xs)) - 0.05, math.log10(max(xs)) + 0.05],
-        "yaxis.range": [math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.25],
+        "yaxis.range": [math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.15],
     }
 
 

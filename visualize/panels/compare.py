@@ -75,7 +75,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         with gr.Column(elem_id="view"):
             view = gr.HTML(
                 value="",
-                html_template=read("compare.html").replace("<!-- race -->", read("race.html")),
+                html_template=read("compare.html"),
                 js_on_load=_script(),
                 head=charts(),
                 apply_default_css=False,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,12 +15,12 @@ from lessons.lesson import Lesson
 from lessons.marking import checked
 from visualize import lesson_sheet as sheet
 from visualize import observation
-from visualize.assets import read
+from visualize.assets import put_together, read
 from visualize.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lesson_run import LessonRun
 from visualize.live import Line
 from visualize.panels import header, stage
-from visualize.panels.look import charts, script
+from visualize.panels.look import charts
 from visualize.shelf import Shelf
 from visualize.tasks import Load, Visitors
 from visualize.text import as_line
@@ -135,7 +134,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
             setup = {"shells": observation.shells(), "vocabulary": as_json()}
-            observed = _html("observe", setup, ("race.js",), head=charts())
+            observed = _html("observe", setup, ("race",), head=charts())
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
             tried = _html("try", {}, elem_id="try")
@@ -175,8 +174,8 @@ def _html(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **sett
     """A component of ``static/``: its template and the script that draws JSON into it."""
     return gr.HTML(
         value="",
-        html_template=read(f"{name}.html").replace("<!-- race -->", read("race.html")),
-        js_on_load=f"const setup = {json.dumps(setup)};\n{script('sheet.js', *before, f'{name}.js')}",
+        html_template=read(f"{name}.html"),
+        js_on_load=put_together(setup, ("sheet", *before, name)),
         apply_default_css=False,
         **{"elem_id": name} | settings,
     )
