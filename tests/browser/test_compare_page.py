@@ -97,7 +97,7 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
 
     page.click(".grow")
     page.wait_for_selector(".grown:has-text('without a cache: ')")  # how far it is
-    page.wait_for_selector(".grown:has-text('n^')", timeout=60_000)
+    page.wait_for_selector(".grown:has-text('A token after n others takes')", timeout=60_000)  # grown or not
     dots = page.evaluate("document.querySelector('[data-chart=growth] .plot').data.map(trace => trace.x.length)")
     assert dots == [199, 199, 104, 2]  # the steps after the prefill, two curves with a gap after each, two names
 
