@@ -7,7 +7,9 @@ examples: how long one takes says how busy the machine is.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -17,3 +19,10 @@ if not torch.cuda.is_available():
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)
 settings.load_profile("lab")
+
+
+@pytest.fixture(autouse=True)
+def _denormals() -> Iterator[None]:
+    """Training flushes denormal numbers to zero, in the whole thread. The next test is to find them again."""
+    yield
+    torch.set_flush_denormal(False)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from tests.coroutines import complete
 from visualize.channel import ROUTE, Channel
 
 
@@ -44,7 +45,7 @@ def test_every_reader_gets_all_from_where_it_begins(begins: list[int], at_once: 
         threading.Thread(target=speak).start()
         return await asyncio.wait_for(asyncio.gather(*map(listen, begins)), 5)
 
-    for begin, got in zip(begins, asyncio.run(all_listen()), strict=True):
+    for begin, got in zip(begins, complete(all_listen()), strict=True):
         assert got == list(enumerate(messages))[begin:]
 
 
@@ -59,7 +60,7 @@ def test_whoever_stops_reading_is_forgotten() -> None:
         await asyncio.gather(reading, return_exceptions=True)
         await stream.aclose()
 
-    asyncio.run(leave())
+    complete(leave())
     channel.put("nobody is there, and the loop is closed")
 
 

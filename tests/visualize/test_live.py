@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -12,6 +11,7 @@ import pytest
 
 from lab.config import PromptError
 from lab.trace.events import Event, Finished
+from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from visualize.frames import Reducer
 from visualize.live import Line, LiveRun, transcript
@@ -37,7 +37,7 @@ def told(run: LiveRun) -> list[str]:
     async def hear() -> list[str]:
         return [message async for _, message in run.channel.read()]
 
-    return asyncio.run(hear())
+    return complete(hear())
 
 
 def test_a_run_is_told_as_it_grows_to_its_end() -> None:
