@@ -101,6 +101,17 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
 
 
+def test_what_watching_costs_is_the_recorded_one():
+    figures, text = record("page")["figures"], " ".join(README.split())
+    assert f"{figures['live_frames_per_second']:.1f} pictures a second while a run goes on" in text
+    assert f"{figures['player_frames_per_second_off']:.0f} in the player without speculation" in text
+    assert f"and {figures['player_frames_per_second_draft']:.0f} with it" in text
+    assert f"the first token {figures['first_token_late_ms']:.0f} ms after" in text
+    assert f"{figures['slow_down']:.0%} slower while it is watched" in text
+    assert f"{figures['slow_down_told']:.0%} when it is told" in text
+    assert f"and {figures['heap_growth_mb']:.1f} MB in the page" in text
+
+
 def test_what_fits_is_what_it_prints(capsys):
     [example] = re.findall(r"```python\n(from lab\.memory.+?)```", README, re.DOTALL)
     exec(example)
