@@ -12,7 +12,7 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed-test lint
 	@chromium="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; \
-	CHROMIUM="$$chromium" $(BIN)/python -m pytest $(ARGS)
+	CHROMIUM="$$chromium" $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -16,10 +16,10 @@ import gradio as gr
 
 from lab import Engine, load_engine
 from visualize.channel import ROUTE
-from visualize.live import Line
 from visualize.panels import claims, compare, lab, lessons, memory, pool
 from visualize.panels.look import style, theme
 from visualize.shelf import MAX_RUN_FILE
+from visualize.work import Line
 
 _loading = threading.Lock()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -105,12 +105,6 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     return Inputs(**settings), notices
 
 
-def to_inputs(values: tuple[Any, ...]) -> Inputs:
-    """What the controls say. A whole number comes from a browser as a float at times; an emptied one is its default."""
-    given = dict(zip(NAMES, values, strict=True))
-    for name, value in given.items():
-        if value is None:
-            given[name] = DEFAULTS[name]
-        elif isinstance(value, float) and math.isfinite(value) and value == int(value):
-            given[name] = int(value)
-    return Inputs(**given)
+def to_inputs(values: Sequence[Any]) -> Inputs:
+    """What the controls say."""
+    return Inputs(**LINK.controls(values))

@@ -12,9 +12,9 @@ from lab.config import LabError
 from lab.decode.engine import Engine
 from visualize.figures.claims import columns
 from visualize.link import Link
-from visualize.live import Line
-from visualize.tasks import Load, Record, Task
+from visualize.tasks import Record, Task
 from visualize.text import visible
+from visualize.work import Line, Load
 
 LINK = Link({"claim": ""}, {"claim": {"": "none"} | {name: claim.quote for name, claim in CLAIMS.items()}}, {}, {})
 
@@ -70,7 +70,7 @@ class Checks(Task):
 
     def _work(self) -> None:
         trial = Trial(
-            self._load_in_turn, small=self._small, cancelled=self.cancelled, report=self._report, turn=self._turn
+            self._load_in_turn, small=self._small, cancelled=self.cancelled, report=self._report, turn=self.turn
         )
         for place, name in enumerate(self._names):
             if self.cancelled.is_set():
@@ -85,8 +85,8 @@ class Checks(Task):
             self._checked = self._checked | {name: row}
 
     def _load_in_turn(self, pair: str) -> Engine:
-        with self._turn():
-            return self._engine(pair)
+        with self.turn():
+            return self.engine(pair)
 
     def _report(self, line: str) -> None:
         self._now = visible(line)
@@ -97,7 +97,7 @@ class Checks(Task):
         record["of"] = len(self._names)
         if not over and self._names:
             record["now"] = self._names[self._place]
-            record["step"] = self._waiting() or self._now
+            record["step"] = self.status() or self._now
         if over and self.problem:
             record["problem"] = visible(self.problem)
         return record

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -118,15 +117,9 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
     return Inputs(**settings), notices
 
 
-def to_inputs(values: tuple[Any, ...]) -> Inputs:
-    """What the controls say. A whole number may come as a float; an emptied one is its default."""
-    given = dict(zip(NAMES, values, strict=True))
-    for name, value in given.items():
-        if value is None:
-            given[name] = DEFAULTS[name]
-        elif isinstance(value, float) and math.isfinite(value) and value == int(value):
-            given[name] = int(value)
-    return Inputs(**given | {"lanes": tuple(given["lanes"])})
+def to_inputs(values: Sequence[Any]) -> Inputs:
+    """What the controls say."""
+    return Inputs(**LINK.controls(values))
 
 
 def preset_of(lanes: tuple[str, ...]) -> str | None:

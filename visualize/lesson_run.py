@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lessons.experiments import Experiment, Measured, Preset
-from visualize.live import Line
-from visualize.tasks import Load, Record, Task
+from visualize.tasks import Record, Task
+from visualize.work import Line, Load
 
 
 class LessonRun(Task):
@@ -30,9 +30,9 @@ class LessonRun(Task):
 
     def _done(self, experiment: Experiment) -> Measured | None:
         """One experiment, a turn for each portion of it. None: cancelled."""
-        work = experiment.work(self._engine, self.cancelled, self._watch)
+        work = experiment.work(self.engine, self.cancelled, self._watch)
         while not self.cancelled.is_set():
-            with self._turn():  # comes at once when cancelled, though another may be at work
+            with self.turn():
                 if self.cancelled.is_set():
                     return None
                 try:
@@ -52,4 +52,4 @@ class LessonRun(Task):
         if over:
             return {"running": False, "progress": "" if self.whole else "Stopped. Nothing of it was kept."}
         share = (self._at + self._share) / len(self._preset.experiments)
-        return {"running": True, "progress": self._waiting() or self._now or "Getting ready …", "share": share}
+        return {"running": True, "progress": self.status() or self._now or "Getting ready …", "share": share}

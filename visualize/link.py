@@ -1,13 +1,13 @@
-"""A page's address that says what its controls say: read with care, for a link comes from anywhere.
+"""What a page's controls say, and its address, which says the same: read with care, for a link comes from anywhere.
 
-Each value is checked against the same bounds as the page's own controls; what does not
-fit is left at its default and named.
+Each value of a link is checked against the same bounds as the page's own controls; what
+does not fit is left at its default and named.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,20 @@ class Link:
                 except ValueError as error:
                     notices.append(f"The link's {name.replace('_', ' ')} was left out: {error}.")
         return settings, notices
+
+    def controls(self, values: Sequence[Any]) -> dict[str, Any]:
+        """What the controls say, in the order of ``defaults``. A browser sends a whole number as a float at times; an
+        emptied one is its default, or None where it may be empty."""
+        settings = dict(zip(self.defaults, values, strict=True))
+        for name, value in settings.items():
+            default = self.defaults[name]
+            if value is None and name not in self.may_be_empty:
+                settings[name] = default
+            elif isinstance(value, float) and not isinstance(default, float) and value.is_integer():
+                settings[name] = int(value)
+            elif isinstance(value, list):
+                settings[name] = tuple(value)
+        return settings
 
     def _value(self, name: str, text: str) -> Any:
         if name in self.most_characters:

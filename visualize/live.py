@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any, Protocol
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
 from visualize.channel import Channel
 from visualize.frames import Frame, Reducer
 from visualize.readouts import Before
 from visualize.settings import Settings
 from visualize.transcript import line
+from visualize.work import TICK, Line, Work
 
 log = logging.getLogger(__name__)
 
-TICK = 0.1
-"""Seconds between looks: ten updates a second is what a browser draws without falling behind."""
 EAGER = 0.02
-"""The same until the first token is there."""
+"""Seconds between looks until the first token is there; then ``TICK``."""
 
 
 class Streams(Protocol):
@@ -41,33 +39,6 @@ class Streams(Protocol):
     ) -> Iterator[Event]: ...
 
 
-class Line:
-    """Runs take turns in the order they came: two at once would spoil each other's timings."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._waiting: list[object] = []
-
-    def ahead(self, who: object) -> int:
-        """Runs before this one, the one under way included."""
-        with self._changed:
-            return self._waiting.index(who) if who in self._waiting else 0
-
-    @contextmanager
-    def turn(self, who: object, cancelled: threading.Event) -> Iterator[None]:
-        """Wait to be first, or until cancelled."""
-        with self._changed:
-            self._waiting.append(who)
-            while self._waiting[0] is not who and not cancelled.is_set():
-                self._changed.wait(TICK)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._waiting.remove(who)
-                self._changed.notify_all()
-
-
 class Reduces(Protocol):
     """What is needed of a reducer here."""
 
@@ -76,60 +47,39 @@ class Reduces(Protocol):
     def after(self) -> Any: ...
 
 
-class Live(ABC):
-    """Something decoded in a thread of its own, when its turn comes. ``events`` only grows; ``done`` is set after the
-    last one. What ``reducer`` makes of them is told in ``channel``."""
+class Live(Work):
+    """Something decoded when its turn comes. ``events`` only grows; ``done`` is set after the last one. What
+    ``reducer`` makes of them is told in ``channel``."""
 
     def __init__(self, line: Line, load: Callable[[str], Any], reducer: Reduces) -> None:
         self.channel = Channel()
         self.events: list[Any] = []
-        self.problem = ""
-        self.done = threading.Event()
-        self.cancelled = threading.Event()
-        self._line, self._load, self._reducer = line, load, reducer
-        self._loading = False
-        threading.Thread(target=self._work, name="decode-lab-run", daemon=True).start()
+        self._reducer = reducer
+        super().__init__(line, load)
         threading.Thread(target=self._tell, name="decode-lab-tell", daemon=True).start()
+
+    @property
+    def goes_on(self) -> bool:
+        """Neither told to its end nor about to be."""
+        return not self.channel.closed and not self.cancelled.is_set()
 
     @property
     def id(self) -> str:
         return self.channel.id
 
-    def status(self) -> str:
-        """Why there is nothing to see yet."""
-        if self._loading:
-            return "Loading the models …"
-        ahead = self._line.ahead(self)
-        return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
-
     def after(self) -> Any:
         """What the visitor's next run is compared with."""
         return self._reducer.after()
 
-    def engine(self, pair: str) -> Any:
-        """The engine of a model pair, loaded if it must be."""
-        self._loading = True
-        engine = self._load(pair)
-        self._loading = False
-        return engine
-
     @abstractmethod
     def _decode(self) -> Iterator[Any]:
-        """The events as they come. May raise; ends soon after ``cancelled`` is set."""
+        """The events as they come."""
 
     def _work(self) -> None:
-        try:
-            with self._line.turn(self, self.cancelled):
-                if not self.cancelled.is_set():
-                    for event in self._decode():
-                        self.events.append(event)
-        except LabError as error:
-            self.problem = str(error)
-        except Exception as error:
-            log.exception("a run could not be started")
-            self.problem = f"The run could not be started ({type(error).__name__}: {error})."
-        finally:
-            self.done.set()
+        with self.turn():
+            if not self.cancelled.is_set():
+                for event in self._decode():
+                    self.events.append(event)
 
     def _tell(self) -> None:
         try:

@@ -19,16 +19,16 @@ class Visitors:
 
     def begin(self, visitor: str | None, make: Callable[[Any], Live]) -> str | None:
         """Begin what ``make`` makes, given what it is to be compared with. Nothing happens while the visitor's last
-        run goes on.
+        run goes on and is not stopped.
 
         Returns:
             The head of its transcript. The rest is told in its channel: an event that stays pending keeps the
             page's framework, and so the browser, busy.
         """
         last = self._runs.get(visitor)
-        if last and not last.channel.closed:
+        if last and last.goes_on:
             return None
-        live = self._runs[visitor] = make(last and last.after())
+        live = self._runs[visitor] = make(last.after() if last and last.channel.closed else None)
         self._shelf.put(visitor, live.id, live.events)
         return head(live.id, live=True)
 

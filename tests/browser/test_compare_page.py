@@ -114,6 +114,8 @@ def test_where_two_part_both_margins_are_shown(visit: Visit) -> None:
         assert 0 <= int(alike) < 40
         assert margin == other_margin  # other draws from the same distribution
         assert 0 <= float(margin) <= 1
+    page.fill("#repeats input[type=number]", "9")  # so that it is not over again before anybody looks
+    page.keyboard.press("Tab")
     page.click("#run")
     page.wait_for_selector(".contest[data-over=false]")
     assert page.is_hidden(".partings")

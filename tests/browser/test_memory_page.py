@@ -33,7 +33,7 @@ def becomes(page: Page, label: str, value: str) -> None:
 
 def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> None:
     page = opened(visit(), model="llama-2-7b", kv_format="int8", mean=300)
-    assert "Llama 2 7B: 32 layers" in page.inner_text(".sheet-say")
+    page.wait_for_selector(".sheet-say:has-text('Llama 2 7B: 32 layers')")
     assert number(page, "KV a token") == "264KiB"
     assert "32 × 32 × 2 × 132" in page.inner_text(".formula")
     page.wait_for_selector("[data-chart=split] .main-svg")

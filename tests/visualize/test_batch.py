@@ -30,7 +30,8 @@ from visualize.batch.live import BatchRun, as_json
 from visualize.batch.narrate import said
 from visualize.figures import batch as figures
 from visualize.figures.base import draw
-from visualize.live import Line, transcript
+from visualize.live import transcript
+from visualize.work import Line
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 

@@ -21,6 +21,7 @@ from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from tests.visualize.scripted import WORDS, ScriptedEngine
 from visualize.comparison import COLUMNS, PARTINGS, race, so_far, whole
+from visualize.comparison_run import Comparison, Growth
 from visualize.figures import theory as figures
 from visualize.figures.base import draw
 from visualize.figures.compare import MARKS, times
@@ -36,9 +37,9 @@ from visualize.lanes import (
     preset_of,
     to_inputs,
 )
-from visualize.live import Line
 from visualize.prediction import growth, theory
-from visualize.tasks import Comparison, Growth, follow
+from visualize.tasks import follow
+from visualize.work import Line
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 
@@ -212,7 +213,7 @@ def test_what_goes_wrong_is_a_sentence() -> None:
     for load, inputs, says in (
         (lambda pair: ScriptedEngine(), Inputs(prompt=""), "The prompt is empty"),
         (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
-        (fail, Inputs(), "The measurement broke off (RuntimeError: no such thing)"),
+        (fail, Inputs(), "This broke off (RuntimeError: no such thing)"),
     ):
         *_, last = follow(Comparison(Line(), load, inputs))
         assert says in last["problem"]

@@ -24,9 +24,9 @@ from visualize.figures import theory
 from visualize.figures.compare import MARKS
 from visualize.learner import Learner, restored
 from visualize.lesson_run import LessonRun
-from visualize.live import Line
-from visualize.tasks import Visitors, follow
+from visualize.tasks import Tasks, follow
 from visualize.transcript import recorded
+from visualize.work import Line
 
 MORE = """  - view: race
     say: Watch.
@@ -131,7 +131,7 @@ def test_what_fails_is_said(lesson: Lesson) -> None:
         raise RuntimeError("no such disk")
 
     *_, last = follow(LessonRun(Line(), fail, lesson.front.preset))
-    assert last == {"running": False, "problem": "The measurement broke off (RuntimeError: no such disk)."}
+    assert last == {"running": False, "problem": "This broke off (RuntimeError: no such disk)."}
 
 
 # -- what the browser keeps ------------------------------------------------------------------
@@ -234,15 +234,32 @@ def test_a_link_names_a_lesson() -> None:
         assert said.startswith("There is no such lesson; there are 1, 2, ")
 
 
-def test_whoever_leaves_stops_what_is_visitors(lesson: Lesson) -> None:
-    visitors, line = Visitors(), Line()
+def test_a_visitor_has_one_task_at_a_time_and_takes_it_along(lesson: Lesson) -> None:
+    tasks, line = Tasks(), Line()
+
+    def make() -> LessonRun:
+        return LessonRun(line, load, lesson.front.preset)
+
+    with line.turn("another", threading.Event()):
+        first = tasks.begin("me", make)
+        assert tasks.begin("me", make) is None
+        tasks.stop("someone else")
+        assert not first.cancelled.is_set()
+        tasks.stop("me")
+        second = tasks.begin("me", make)  # one that is stopped holds up nobody
+        tasks.leave("me")
+        for task in (first, second):
+            assert task.cancelled.is_set()
+            assert task.done.wait(5)
+    assert list(follow(None)) == []
+
+
+def test_whoever_stops_listening_has_cancelled(lesson: Lesson) -> None:
+    line = Line()
     with line.turn("another", threading.Event()):
         task = LessonRun(line, load, lesson.front.preset)
-        listening = visitors.follow("me", task)
+        listening = follow(task)
         next(listening)
-        visitors.stop("someone else")
-        assert not task.cancelled.is_set()
-        visitors.leave("me")
+        listening.close()
         assert task.cancelled.is_set()
         assert task.done.wait(5)
-    listening.close()

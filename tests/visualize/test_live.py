@@ -14,9 +14,10 @@ from lab.trace.events import Event, Finished
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from visualize.frames import Reducer
-from visualize.live import Line, LiveRun, transcript
+from visualize.live import LiveRun, transcript
 from visualize.picture import Picture
 from visualize.settings import Settings
+from visualize.work import Line
 
 
 def start(engine: ScriptedEngine, line: Line | None = None, **settings: Any) -> LiveRun:

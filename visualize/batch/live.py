@@ -10,8 +10,8 @@ from lab.trace.events import to_dict
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.readouts import Readings
-from visualize.live import Line, Live
-from visualize.tasks import Load
+from visualize.live import Live
+from visualize.work import Line, Load
 
 FORMAT, VERSION = "decode-lab-pool", 1
 

@@ -5,36 +5,35 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
 
 import gradio as gr
 
 from visualize.assets import read
 from visualize.checks import Checks, listed, opened
 from visualize.figures import claims
-from visualize.live import Line
 from visualize.panels import header
+from visualize.panels.events import QUIET, ready, warn
 from visualize.panels.look import charts, script
-from visualize.tasks import Load, Visitors
+from visualize.tasks import Tasks, follow
 from visualize.text import as_line
 from visualize.vocabulary import VERDICTS
+from visualize.work import Line, Load
 
 ABOUT = "What articles say of KV caches and speculation, tested on this machine."
 
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its measurements wait in ``line`` with all others'."""
-    visitors = Visitors()
+    tasks = Tasks()
 
     def check(request: gr.Request, asked: gr.EventData) -> Iterator[str]:
-        task = Checks(line, load, asked.claims)
-        yield from map(as_line, visitors.follow(request.session_hash, task))
+        yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(line, load, asked.claims))))
 
     def stop(request: gr.Request) -> None:
-        visitors.stop(request.session_hash)
+        tasks.stop(request.session_hash)
 
     def leave(request: gr.Request) -> None:
-        visitors.leave(request.session_hash)
+        tasks.leave(request.session_hash)
 
     header.build("Claims", ABOUT)
     view = gr.HTML(
@@ -45,17 +44,15 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         apply_default_css=False,
         elem_id="claims",
     )
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    view.submit(check, None, view, concurrency_limit=None, trigger_mode="once", **quiet)
-    view.stop(stop, queue=False, **quiet)
-    pages.load(_opened, outputs=view, **quiet).then(fn=None, js="() => { document.body.dataset.ready = 'yes' }")
+    view.submit(check, None, view, trigger_mode="multiple", **QUIET)
+    view.stop(stop, queue=False, **QUIET)
+    ready(pages.load(_opened, outputs=view, **QUIET))
     pages.unload(leave)
 
 
 def _opened(request: gr.Request) -> str:
     record, notices = opened(request.query_params)
-    for notice in notices:
-        gr.Warning(notice, title="About this link")
+    warn(notices)
     return as_line(record)
 
 

@@ -11,30 +11,25 @@ import gradio as gr
 from lab.bench.compare import FEWEST, MOST
 from visualize import comparison, prediction
 from visualize.assets import read
+from visualize.comparison_run import Comparison, Growth
 from visualize.figures import theory
-from visualize.lanes import (
-    BOUNDS,
-    CHOICES,
-    DEFAULTS,
-    LANES,
-    MAX_OWN,
-    NAMES,
-    PRESETS,
-    from_link,
-    preset_of,
-    to_inputs,
-)
-from visualize.live import Line
+from visualize.lanes import LINK, NAMES, PRESETS, from_link, preset_of, to_inputs
 from visualize.panels import header
-from visualize.panels.controls import OPENINGS
+from visualize.panels.controls import openings
+from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts, script
-from visualize.settings import MAX_PROMPT
-from visualize.tasks import Comparison, Growth, Load, Visitors
+from visualize.panels.widgets import Widgets
+from visualize.tasks import Tasks, follow
 from visualize.text import as_line
 from visualize.vocabulary import as_json
+from visualize.work import Line, Load
 
 ABOUT = "Up to five settings on one prompt, taking turns: speed, memory, and whether they write the same."
 LABELS = {
+    "prompt": "Prompt",
+    "lanes": f"Settings, {FEWEST} to {MOST}",
+    "own": "A setting a line",
+    "pair": "Draft model",
     "repeats": "Repeats",
     "max_tokens": "Tokens",
     "temperature": "Temperature",
@@ -43,6 +38,8 @@ LABELS = {
     "seed": "Seed",
 }
 SAYS = {
+    "lanes": "γ: tokens guessed a round. The first is what others are held against.",
+    "own": "As kv_dtype=int8, speculative=ngram",
     "repeats": "Runs of each setting, in changing order.",
     "max_tokens": "Each run writes so many.",
     "temperature": "0 always takes the likeliest token (greedy).",
@@ -51,19 +48,21 @@ SAYS = {
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the Lab."""
-    visitors = Visitors()
+    tasks = Tasks()
 
     def run(request: gr.Request, *values: Any) -> Iterator[str]:
-        yield from map(as_line, visitors.follow(request.session_hash, Comparison(line, load, to_inputs(values))))
+        task = tasks.begin(request.session_hash, lambda: Comparison(line, load, to_inputs(values)))
+        yield from map(as_line, follow(task))
 
     def grow(request: gr.Request, *values: Any) -> Iterator[str]:
-        yield from map(as_line, visitors.follow(request.session_hash, Growth(line, load, to_inputs(values))))
+        task = tasks.begin(request.session_hash, lambda: Growth(line, load, to_inputs(values)))
+        yield from map(as_line, follow(task))
 
     def stop(request: gr.Request) -> None:
-        visitors.stop(request.session_hash)
+        tasks.stop(request.session_hash)
 
     def leave(request: gr.Request) -> None:
-        visitors.leave(request.session_hash)
+        tasks.leave(request.session_hash)
 
     header.build("Compare", ABOUT)
     with gr.Row(elem_id="lab"):
@@ -82,92 +81,45 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
                 elem_id="contest",
             )
     values = [controls[name] for name in NAMES]
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    press.click(run, values, view, concurrency_limit=None, trigger_mode="once", **quiet)
-    view.submit(grow, values, view, concurrency_limit=None, trigger_mode="once", **quiet)  # its own button
-    halt.click(stop, queue=False, **quiet)
-    preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **quiet)
-    controls["lanes"].input(lambda lanes: preset_of(tuple(lanes)), controls["lanes"], preset, **quiet)
-    gr.on([control.change for control in values], fn=None, inputs=values, js=header.keep_address(NAMES, DEFAULTS))
-    pages.load(_opened, outputs=[preset, *values], **quiet).then(
-        fn=None, js="() => { document.body.dataset.ready = 'yes' }"
-    )
+    press.click(run, values, view, trigger_mode="multiple", **QUIET)
+    view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # its own button
+    halt.click(stop, queue=False, **QUIET)
+    preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **QUIET)
+    controls["lanes"].input(lambda lanes: preset_of(tuple(lanes)), controls["lanes"], preset, **QUIET)
+    keep_address(values, LINK)
+    ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)
 
 
 def _controls() -> tuple[gr.Radio, dict[str, Any]]:
-    controls: dict[str, Any] = {}
+    widgets, controls = Widgets(LINK, LABELS, SAYS), {}
     with gr.Column(elem_id="settings", elem_classes="asked"):
-        controls["prompt"] = gr.Textbox(
-            DEFAULTS["prompt"], label="Prompt", lines=3, max_lines=3, max_length=MAX_PROMPT, elem_id="prompt"
-        )
-        openings = gr.Dropdown(
-            [("Openings to try", ""), *((opening[:44], opening) for opening in OPENINGS)],
-            value="",
-            label="Openings",
-            show_label=False,
-            container=False,
-            elem_id="openings",
-        )
+        controls["prompt"] = widgets.text("prompt", 3, 3)
+        openings(controls["prompt"])
         preset = gr.Radio(
             [(label, key) for key, (label, _) in PRESETS.items()],
-            value=preset_of(DEFAULTS["lanes"]),
+            value=preset_of(LINK.defaults["lanes"]),
             label="Compare",
             elem_id="preset",
             elem_classes="choice",
         )
-        controls["lanes"] = gr.CheckboxGroup(
-            [(label, key) for key, (label, _) in LANES.items()],
-            value=list(DEFAULTS["lanes"]),
-            label=f"Settings, {FEWEST} to {MOST}",
-            info="γ: tokens guessed a round. The first is what others are held against.",
-            elem_id="lanes",
-        )
+        controls["lanes"] = widgets.choices("lanes")
         with gr.Accordion("Others, in words", open=False, elem_id="sampling"):
-            controls["own"] = gr.Textbox(
-                DEFAULTS["own"],
-                label="A setting a line",
-                info="As kv_dtype=int8, speculative=ngram",
-                lines=2,
-                max_lines=4,
-                max_length=MAX_OWN,
-                elem_id="own",
-            )
-            controls["pair"] = gr.Radio(
-                [(text, value) for value, text in CHOICES["pair"].items()],
-                value=DEFAULTS["pair"],
-                label="Draft model",
-                elem_id="pair",
-                elem_classes="choice",
-            )
-        controls["repeats"] = _slider("repeats", 1)
-        controls["max_tokens"] = _slider("max_tokens", 1)
-        controls["temperature"] = _slider("temperature", 0.05)
+            controls["own"] = widgets.text("own", 2, 4)
+            controls["pair"] = widgets.choice("pair")
+        for name in ("repeats", "max_tokens"):
+            controls[name] = widgets.slider(name)
+        controls["temperature"] = widgets.slider("temperature", 0.05)
         with gr.Accordion("More sampling", open=False, elem_id="pool"):
-            controls["top_k"] = _slider("top_k", 1)
-            controls["top_p"] = _slider("top_p", 0.05)
-            controls["seed"] = gr.Number(DEFAULTS["seed"], label=LABELS["seed"], precision=0, elem_id="seed")
-    openings.input(
-        fn=None,
-        inputs=[openings, controls["prompt"]],
-        outputs=controls["prompt"],
-        js="(opening, prompt) => opening || prompt",
-    )
+            controls["top_k"] = widgets.slider("top_k")
+            controls["top_p"] = widgets.slider("top_p", 0.05)
+            controls["seed"] = widgets.number("seed")
     return preset, controls
-
-
-def _slider(name: str, step: float) -> gr.Slider:
-    low, high = BOUNDS[name]
-    elem_id = name.replace("_", "-")
-    return gr.Slider(
-        low, high, value=DEFAULTS[name], step=step, label=LABELS[name], info=SAYS.get(name), elem_id=elem_id
-    )
 
 
 def _opened(request: gr.Request) -> list[Any]:
     inputs, notices = from_link(request.query_params)
-    for notice in notices:
-        gr.Warning(notice, title="About this link")
+    warn(notices)
     shown = {name: getattr(inputs, name) for name in NAMES} | {"lanes": list(inputs.lanes)}
     return [gr.update(value=preset_of(inputs.lanes)), *(gr.update(value=value) for value in shown.values())]
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import gradio as gr
 
 from visualize.recorded import kv_error, logprobs_cost
-from visualize.settings import BOUNDS, CHOICES, DEFAULTS, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
+from visualize.settings import BOUNDS, CHOICES, DEFAULTS, LINK, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
 from visualize.vocabulary import DRAFTERS
 
 OPENINGS = (
@@ -68,14 +68,7 @@ def build() -> Controls:
         inputs["prompt"] = gr.Textbox(
             DEFAULTS["prompt"], label="Prompt", lines=3, max_lines=3, max_length=MAX_PROMPT, elem_id="prompt"
         )
-        examples = gr.Dropdown(
-            [("Openings to try", ""), *((_shortened(opening), opening) for opening in OPENINGS)],
-            value="",
-            label="Openings",
-            show_label=False,
-            container=False,
-            elem_id="openings",
-        )
+        openings(inputs["prompt"])
         inputs["cache"] = _toggle("cache")
         inputs["kv_format"] = _choice("kv_format", "KV format")
         inputs["paged"] = _toggle("paged")
@@ -98,12 +91,6 @@ def build() -> Controls:
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
-    examples.input(
-        fn=None,
-        inputs=[examples, inputs["prompt"]],
-        outputs=inputs["prompt"],
-        js="(opening, prompt) => opening || prompt",
-    )
     for name in _SWITCHES:
         inputs[name].input(
             _follow,
@@ -116,27 +103,22 @@ def build() -> Controls:
     return Controls(inputs, run, stop, reopen)
 
 
-def to_settings(values: tuple[Any, ...]) -> Settings:
-    """What the controls say. An emptied number is its default, an emptied seed is None.
+def openings(prompt: gr.Textbox) -> None:
+    """A list of prompts to try, for ``prompt``."""
+    some = gr.Dropdown(
+        [("Openings to try", ""), *((_shortened(opening), opening) for opening in OPENINGS)],
+        value="",
+        label="Openings",
+        show_label=False,
+        container=False,
+        elem_id="openings",
+    )
+    some.input(fn=None, inputs=[some, prompt], outputs=prompt, js="(opening, prompt) => opening || prompt")
 
-    Numbers come as the browser sends them: a whole one may be a float.
-    """
-    given = dict(zip(NAMES, values, strict=True))
-    for name in (
-        "gamma",
-        "early_exit_layer",
-        "cache_priority",
-        "block_size",
-        "pool_size",
-        "top_k",
-        "max_tokens",
-        "seed",
-    ):
-        value = given[name]
-        if isinstance(value, float) and math.isfinite(value) and value == int(value):
-            given[name] = int(value)
-    empty = {name: DEFAULTS[name] for name, value in given.items() if value is None and name != "seed"}
-    return Settings(**(given | empty))
+
+def to_settings(values: Sequence[Any]) -> Settings:
+    """What the controls say; the seed is None where it was emptied."""
+    return Settings(**LINK.controls(values))
 
 
 def show(settings: Settings) -> list[Any]:

@@ -6,10 +6,6 @@ query holds its own inputs and nobody else's, and no page pays for the charts of
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import gradio as gr
 
 from visualize import assets
@@ -37,8 +33,3 @@ def build(page: str, about: str) -> gr.HTML:
         apply_default_css=False,
         elem_id="header",
     )
-
-
-def keep_address(names: Sequence[str], defaults: Mapping[str, Any]) -> str:
-    """Script for a change of any control: the page's address says what all of them say."""
-    return f"(...values) => window.decodeLab?.link({json.dumps(names)}, {json.dumps(defaults)}, values)"

@@ -9,11 +9,13 @@ from typing import Any
 import gradio as gr
 
 from visualize.assets import ABOUT, TITLE
-from visualize.live import Line, LiveRun, Streams
+from visualize.live import LiveRun, Streams
 from visualize.panels import controls, header, stage
-from visualize.settings import DEFAULTS, NAMES, from_link
+from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.settings import LINK, from_link
 from visualize.shelf import Shelf
 from visualize.visitors import Visitors
+from visualize.work import Line
 
 
 def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
@@ -40,8 +42,7 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
 
     def opened(request: gr.Request) -> list[Any]:
         settings, notices = from_link(request.query_params)
-        for notice in notices:
-            gr.Warning(notice, title="About this link")
+        warn(notices)
         return controls.show(settings)
 
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
@@ -51,18 +52,10 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
                 panel = controls.build()
             with gr.Column(elem_id="view"):
                 view = stage.build(take_away)
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-        panel.run.click(run, panel.values, view, concurrency_limit=None, **quiet)
-        panel.stop.click(stop, queue=False, **quiet)
-        panel.open.upload(reopened, panel.open, view, **quiet)
-        gr.on(
-            [control.change for control in panel.values],
-            fn=None,
-            inputs=panel.values,
-            js=header.keep_address(NAMES, DEFAULTS),
-        )
-        page.load(opened, outputs=panel.values, **quiet).then(
-            fn=None, js="() => { document.body.dataset.ready = 'yes' }"
-        )
+        panel.run.click(run, panel.values, view, **QUIET)
+        panel.stop.click(stop, queue=False, **QUIET)
+        panel.open.upload(reopened, panel.open, view, **QUIET)
+        keep_address(panel.values, LINK)
+        ready(page.load(opened, outputs=panel.values, **QUIET))
         page.unload(leave)
     return page

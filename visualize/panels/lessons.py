@@ -18,14 +18,15 @@ from visualize import observation
 from visualize.assets import put_together, read
 from visualize.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lesson_run import LessonRun
-from visualize.live import Line
 from visualize.panels import header, stage
+from visualize.panels.events import QUIET, ready, warn
 from visualize.panels.look import charts
 from visualize.shelf import Shelf
-from visualize.tasks import Load, Visitors
+from visualize.tasks import Tasks, follow
 from visualize.text import as_line
 from visualize.transcript import recorded
 from visualize.vocabulary import as_json
+from visualize.work import Line, Load
 
 ABOUT = "Say what you expect, run it, and see: how decoding is made fast, and when it is not."
 LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": "$", "display": False}]
@@ -48,12 +49,11 @@ BROWSER_KEEPS = f"""() => {{
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
-    visitors, shelf = Visitors(), Shelf()
+    tasks, shelf = Tasks(), Shelf()
 
     def opened(request: gr.Request, kept: str) -> list[Any]:
         number, notice = sheet.number_of(request.query_params)
-        if notice:
-            gr.Warning(notice, title="About this link")
+        warn(filter(None, [notice]))
         lesson = course()[number]
         learner = restored(lesson, kept)
         return [
@@ -78,11 +78,11 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         lesson, unchanged = course()[number], [gr.skip()] * 7
         if learner.prediction is None:
             return
-        task = LessonRun(line, load, lesson.front.preset)
-        for record in visitors.follow(request.session_hash, task):
+        task = tasks.begin(request.session_hash, lambda: LessonRun(line, load, lesson.front.preset))
+        for record in follow(task):
             if not task.whole:
                 yield [*unchanged, as_line(record), gr.skip()]
-        if task.whole:
+        if task and task.whole:
             learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
             id = uuid.uuid4().hex
             if played := observation.played(lesson, task.measured):
@@ -95,11 +95,11 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         lesson = course()[number]
         if learner.figures is None:
             return
-        task = LessonRun(line, load, lesson.changed)
-        for record in visitors.follow(request.session_hash, task):
+        task = tasks.begin(request.session_hash, lambda: LessonRun(line, load, lesson.changed))
+        for record in follow(task):
             if not task.whole:
                 yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
-        if task.whole:
+        if task and task.whole:
             learner = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
             yield [learner, _kept(lesson, learner), as_line(sheet.change(lesson, learner))]
 
@@ -115,10 +115,10 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         return shelf.take_away(wanted)
 
     def stop(request: gr.Request) -> None:
-        visitors.stop(request.session_hash)
+        tasks.stop(request.session_hash)
 
     def leave(request: gr.Request) -> None:
-        visitors.leave(request.session_hash)
+        tasks.leave(request.session_hash)
         shelf.clear(request.session_hash)
 
     header.build("Lessons", ABOUT)
@@ -139,16 +139,13 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
             tried = _html("try", {}, elem_id="try")
             answered = _html("question", CHECK, elem_id="check")
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
     shown = [learner, progress, asked, press, explained, tried, answered]
-    asked.submit(predict, [at, learner], [*shown, observed], **quiet)
-    press.click(run, [at, learner], [*shown, observed, player], trigger_mode="once", **quiet)
-    tried.submit(change, [at, learner], [learner, progress, tried], trigger_mode="once", **quiet)
-    answered.submit(check, [at, learner], [learner, progress, answered], **quiet)
-    halt.click(stop, queue=False, **quiet)
-    pages.load(opened, kept, [at, introduction, *shown, observed], js=BROWSER_KEEPS, **quiet).then(
-        fn=None, js="() => { document.body.dataset.ready = 'yes' }"
-    )
+    asked.submit(predict, [at, learner], [*shown, observed], **QUIET)
+    press.click(run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET)
+    tried.submit(change, [at, learner], [learner, progress, tried], trigger_mode="multiple", **QUIET)
+    answered.submit(check, [at, learner], [learner, progress, answered], **QUIET)
+    halt.click(stop, queue=False, **QUIET)
+    ready(pages.load(opened, kept, [at, introduction, *shown, observed], js=BROWSER_KEEPS, **QUIET))
     pages.unload(leave)
 
 

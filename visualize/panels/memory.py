@@ -12,10 +12,8 @@ from lab.config import LabError
 from lab.memory.models import Model, find, known
 from visualize.assets import read
 from visualize.calculator import (
-    BOUNDS,
-    CHOICES,
-    DEFAULTS,
     LABELS,
+    LINK,
     NAMES,
     OTHER,
     Inputs,
@@ -24,7 +22,9 @@ from visualize.calculator import (
 )
 from visualize.figures import memory
 from visualize.panels import header
+from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts, script
+from visualize.panels.widgets import Widgets
 from visualize.sheet import sheet
 from visualize.text import as_line, visible
 
@@ -63,8 +63,7 @@ def build(pages: gr.Blocks) -> None:
             )
     found = gr.State(None)
     values = [controls[name] for name in NAMES]
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-    latest = {"trigger_mode": "always_last", **quiet}
+    latest = {"trigger_mode": "always_last", **QUIET}
     turned = [control.input for name, control in controls.items() if name != "hub"]  # by a person, not by a link
     gr.on(turned, _answer, [found, *values], [view, found], **latest)
     controls["hub"].submit(_ask_again, values, [view, found], **latest)
@@ -73,73 +72,33 @@ def build(pages: gr.Blocks) -> None:
             lambda chosen: gr.update(visible=True if chosen == OTHER else "hidden"),
             controls[choice],
             controls[number],
-            **quiet,
+            **QUIET,
         )
-    gr.on([control.change for control in values], fn=None, inputs=values, js=header.keep_address(NAMES, DEFAULTS))
-    pages.load(_opened, outputs=values, **quiet).then(_answer, [found, *values], [view, found], **quiet).then(
-        fn=None, js="() => { document.body.dataset.ready = 'yes' }"
-    )
+    keep_address(values, LINK)
+    ready(pages.load(_opened, outputs=values, **QUIET).then(_answer, [found, *values], [view, found], **QUIET))
 
 
 def _controls() -> dict[str, Any]:
+    widgets = Widgets(LINK, LABELS, SAYS)
     with gr.Column(elem_id="settings", elem_classes="asked"):
         return {
-            "model": _list("model"),
-            "hub": gr.Textbox(
-                label=LABELS["hub"],
-                info=SAYS["hub"],
-                placeholder="owner/name",
-                max_length=200,
-                visible="hidden",
-                elem_id="hub",
-            ),
-            "weights": _choice("weights"),
-            "kv_format": _choice("kv_format"),
-            "gpu": _list("gpu"),
-            "memory": _number("memory", visible="hidden"),
-            "set_aside": gr.Slider(
-                *BOUNDS["set_aside"],
-                value=DEFAULTS["set_aside"],
-                step=1,
-                label=LABELS["set_aside"],
-                info=SAYS["set_aside"],
-                buttons=[],  # its reset is not told as an input
-                elem_id="set-aside",
-            ),
-            "mean": _number("mean"),
-            "longest": _number("longest"),
-            "batch": _number("batch"),
-            "block_size": _choice("block_size"),
+            "model": widgets.listed("model"),
+            "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
+            "weights": widgets.choice("weights"),
+            "kv_format": widgets.choice("kv_format"),
+            "gpu": widgets.listed("gpu"),
+            "memory": widgets.number("memory", visible="hidden"),
+            "set_aside": widgets.slider("set_aside", buttons=[]),  # its reset is not told as an input
+            "mean": widgets.number("mean"),
+            "longest": widgets.number("longest"),
+            "batch": widgets.number("batch"),
+            "block_size": widgets.choice("block_size"),
         }
-
-
-def _list(name: str) -> gr.Dropdown:
-    choices = [(text, value) for value, text in CHOICES[name].items()]
-    return gr.Dropdown(choices, value=DEFAULTS[name], label=LABELS[name], elem_id=name)
-
-
-def _choice(name: str) -> gr.Radio:
-    choices = [(text, value) for value, text in CHOICES[name].items()]
-    return gr.Radio(
-        choices,
-        value=DEFAULTS[name],
-        label=LABELS[name],
-        elem_id=name.replace("_", "-"),
-        elem_classes="choice",
-    )
-
-
-def _number(name: str, **settings: Any) -> gr.Number:
-    precision = None if isinstance(DEFAULTS[name], float) else 0
-    return gr.Number(
-        DEFAULTS[name], label=LABELS[name], info=SAYS.get(name), precision=precision, elem_id=name, **settings
-    )
 
 
 def _opened(request: gr.Request) -> list[Any]:
     inputs, notices = from_link(request.query_params)
-    for notice in notices:
-        gr.Warning(notice, title="About this link")
+    warn(notices)
     shown = {"hub": inputs.model == OTHER, "memory": inputs.gpu == OTHER}
     updates = {name: {"visible": True if visible else "hidden"} for name, visible in shown.items()}
     return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in NAMES]

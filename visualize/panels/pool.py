@@ -8,10 +8,8 @@ import gradio as gr
 
 from visualize.assets import put_together, read
 from visualize.batch.inputs import (
-    BOUNDS,
-    CHOICES,
-    DEFAULTS,
     LABELS,
+    LINK,
     NAMES,
     PRESETS,
     Inputs,
@@ -22,13 +20,13 @@ from visualize.batch.inputs import (
 from visualize.batch.live import BatchRun, as_json
 from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
-from visualize.live import Line
 from visualize.panels import header
+from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts
-from visualize.settings import MAX_PROMPT
+from visualize.panels.widgets import Widgets
 from visualize.shelf import Shelf
-from visualize.tasks import Load
 from visualize.visitors import Visitors
+from visualize.work import Line, Load
 
 ABOUT = "Many sequences in one pool: whose each block is, who waits, who is preempted, what the cache forgets."
 PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
@@ -90,21 +88,18 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
                 elem_id="crowd",
             )
     values = [controls[name] for name in NAMES]
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-    press.click(run, values, view, concurrency_limit=None, **quiet)
-    halt.click(stop, queue=False, **quiet)
-    preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **quiet)
+    press.click(run, values, view, **QUIET)
+    halt.click(stop, queue=False, **QUIET)
+    preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **QUIET)
     for name in ("lengths", "shared", "paged"):
-        controls[name].input(_follow, values, [controls[other] for other in DEPENDENT], queue=False, **quiet)
-    gr.on([control.change for control in values], fn=None, inputs=values, js=header.keep_address(NAMES, DEFAULTS))
-    pages.load(_opened, outputs=[preset, *values], **quiet).then(
-        fn=None, js="() => { document.body.dataset.ready = 'yes' }"
-    )
+        controls[name].input(_follow, values, [controls[other] for other in DEPENDENT], queue=False, **QUIET)
+    keep_address(values, LINK)
+    ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)
 
 
 def _controls() -> tuple[gr.Radio, dict[str, Any]]:
-    controls: dict[str, Any] = {}
+    widgets, controls = Widgets(LINK, LABELS, SAYS), {}
     with gr.Column(elem_id="settings", elem_classes="asked"):
         preset = gr.Radio(
             [(preset.label, key) for key, preset in PRESETS.items()],
@@ -114,63 +109,23 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
             elem_id="preset",
             elem_classes="choice",
         )
-        controls["sequences"] = _slider("sequences")
-        controls["every"] = _slider("every")
-        controls["lengths"] = _choice("lengths")
-        controls["tokens"] = _slider("tokens")
-        controls["shared"] = _toggle("shared")
-        controls["paged"] = _toggle("paged")
-        controls["prefix_caching"] = _toggle("prefix_caching")
-        controls["pool_blocks"] = _slider("pool_blocks")
-        controls["block_size"] = _choice("block_size")
-        controls["max_num_seqs"] = _slider("max_num_seqs")
+        controls["sequences"] = widgets.slider("sequences")
+        controls["every"] = widgets.slider("every")
+        controls["lengths"] = widgets.choice("lengths")
+        controls["tokens"] = widgets.slider("tokens")
+        controls["shared"] = widgets.toggle("shared")
+        controls["paged"] = widgets.toggle("paged")
+        controls["prefix_caching"] = widgets.toggle("prefix_caching")
+        controls["pool_blocks"] = widgets.slider("pool_blocks")
+        controls["block_size"] = widgets.choice("block_size")
+        controls["max_num_seqs"] = widgets.slider("max_num_seqs")
         with gr.Accordion("More", open=False, elem_id="sampling"):
-            controls["kv_format"] = _choice("kv_format")
-            controls["speculation"] = _choice("speculation")
-            controls["temperature"] = _slider("temperature", 0.05)
-            controls["seed"] = gr.Number(
-                DEFAULTS["seed"], label=LABELS["seed"], info=SAYS["seed"], precision=0, elem_id="seed"
-            )
-            controls["system"] = gr.Textbox(
-                DEFAULTS["system"],
-                label=LABELS["system"],
-                info=SAYS["system"],
-                lines=3,
-                max_lines=6,
-                max_length=MAX_PROMPT,
-                elem_id="system",
-            )
+            controls["kv_format"] = widgets.choice("kv_format")
+            controls["speculation"] = widgets.choice("speculation")
+            controls["temperature"] = widgets.slider("temperature", 0.05)
+            controls["seed"] = widgets.number("seed")
+            controls["system"] = widgets.text("system", 3, 6)
     return preset, controls
-
-
-def _slider(name: str, step: float = 1) -> gr.Slider:
-    low, high = BOUNDS[name]
-    elem_id = name.replace("_", "-")
-    return gr.Slider(
-        low, high, value=DEFAULTS[name], step=step, label=LABELS[name], info=SAYS.get(name), elem_id=elem_id
-    )
-
-
-def _choice(name: str) -> gr.Radio:
-    choices = [(text, value) for value, text in CHOICES[name].items()]
-    return gr.Radio(
-        choices,
-        value=DEFAULTS[name],
-        label=LABELS[name],
-        info=SAYS.get(name),
-        elem_id=name.replace("_", "-"),
-        elem_classes="choice",
-    )
-
-
-def _toggle(name: str) -> gr.Checkbox:
-    return gr.Checkbox(
-        DEFAULTS[name],
-        label=LABELS[name],
-        info=SAYS[name],
-        elem_id=f"toggle-{name.replace('_', '-')}",
-        elem_classes="toggle",
-    )
 
 
 def _show(inputs: Inputs) -> list[Any]:
@@ -198,8 +153,7 @@ def _state(inputs: Inputs) -> list[dict[str, Any]]:
 
 def _opened(request: gr.Request) -> list[Any]:
     inputs, notices = from_link(request.query_params)
-    for notice in notices:
-        gr.Warning(notice, title="About this link")
+    warn(notices)
     return _show(inputs)
 
 

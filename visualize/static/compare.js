@@ -15,6 +15,7 @@ function read(value) {
   if (record.running !== running) {
     running = record.running;
     document.body.classList.toggle("running", running);
+    $(".grow").disabled = running;
     if (running) race.stop();
     if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: "smooth", block: "start" });
   }

@@ -1,0 +1,125 @@
+"""What the Compare page has measured: settings side by side, and how a token's time grows.
+
+A comparison is many runs. Each waits for its own turn, so that other visitors' runs come in between, not after
+all of them.
+"""
+
+from __future__ import annotations
+
+from lab.bench.compare import Turn, compare
+from lab.bench.difference import first_differences
+from lab.bench.growth import UNCACHED, measure_growth
+from lab.trace.recorder import Run
+from visualize import comparison, prediction
+from visualize.lanes import Inputs
+from visualize.tasks import Record, Task
+from visualize.work import Line, Load
+
+
+class Comparison(Task):
+    """Settings compared on a prompt; ``runs`` are those that are over, by setting."""
+
+    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.runs: dict[str, list[Run]] = {}
+        self._now: tuple[Turn, int] | None = None
+        self._reading = False
+        self._counted, self._so_far = 0, {}
+        self._whole: Record = {}
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        inputs = self.inputs
+        configs, sampling = inputs.configs(), inputs.sampling()
+        with self.turn():
+            engine = self.engine(inputs.pair)
+        steps = compare(
+            engine,
+            inputs.prompt,
+            configs,
+            sampling,
+            inputs.repeats,
+            cancelled=self.cancelled,
+            watch=self._watch,
+        )
+        self.runs = {name: [] for name in configs}
+        while True:
+            with self.turn():
+                step = None if self.cancelled.is_set() else next(steps, None)
+            if step is None:
+                break
+            turn, run = step
+            if turn.repeat:
+                self.runs[turn.name].append(run)
+        if all(self.runs.values()):
+            partings = {}
+            with self.turn():
+                if not self.cancelled.is_set():
+                    self._reading = True
+                    partings = first_differences(engine, {name: some[0] for name, some in self.runs.items()})
+            whole = comparison.whole(configs, self.runs, partings)
+            self._whole = whole | {"theory": prediction.theory(configs, self.runs)}
+
+    def _watch(self, turn: Turn, tokens: int) -> None:
+        self._now = turn, tokens
+
+    def record(self) -> Record:
+        over = self.done.is_set()
+        count = sum(map(len, self.runs.values()))
+        if count != self._counted:
+            self._counted, self._so_far = count, comparison.so_far(self.runs)
+        record = self._so_far | {"running": not over, "progress": self._progress(over, count)}
+        if over and self.problem:
+            return record | {"problem": self.problem}
+        return record | self._whole if over else record
+
+    def _progress(self, over: bool, count: int) -> str:
+        if over:
+            if not self.cancelled.is_set():
+                return ""
+            wanted = self.inputs.repeats * len(self.runs)
+            return f"Stopped after {count} of {wanted} runs." if count else "Stopped before a run was over."
+        if waiting := self.status():
+            return waiting
+        if self._reading:
+            return "Reading again how sure each was where outputs part …"
+        if self._now is None:
+            return "Getting ready …"
+        turn, tokens = self._now
+        of = f"warm-up of {turn.name}" if not turn.repeat else f"{turn.name}, repeat {turn.repeat}"
+        return f"Run {turn.number} of {turn.of}: {of}, {tokens} tokens"
+
+
+class Growth(Task):
+    """Milliseconds a token by length, with and without a cache."""
+
+    def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self._now = ""
+        self._whole: Record = {}
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        curves = {}
+        with self.turn():
+            if not self.cancelled.is_set():
+                curves = measure_growth(
+                    self.engine(self.inputs.pair),
+                    self.inputs.prompt,
+                    prediction.GROWTH_TOKENS,
+                    cancelled=self.cancelled,
+                    watch=self._watch,
+                )
+        if curves:
+            self._whole = prediction.growth(curves)
+
+    def _watch(self, name: str, tokens: int) -> None:
+        self._now = f"{name}{' a cache' * (name == UNCACHED)}: {tokens} of {prediction.GROWTH_TOKENS} tokens"
+
+    def record(self) -> Record:
+        over = self.done.is_set()
+        if over and self.problem:
+            return {"growth": {"running": False, "problem": self.problem}}
+        if over:
+            return {"growth": {"running": False, **(self._whole or {"progress": "Stopped."})}}
+        return {"growth": {"running": True, "progress": self.status() or self._now or "Getting ready …"}}

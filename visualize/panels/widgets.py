@@ -1,0 +1,58 @@
+"""A page's inputs, made from what its link says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from visualize.link import Link
+
+
+@dataclass(frozen=True)
+class Widgets:
+    """One for every setting of ``link``, by its name: ``labels`` is what it is called, ``says`` what stands below."""
+
+    link: Link
+    labels: Mapping[str, str]
+    says: Mapping[str, str]
+
+    def slider(self, name: str, step: float = 1, **settings: Any) -> gr.Slider:
+        low, high = self.link.bounds[name]
+        return gr.Slider(low, high, step=step, **self._of(name), **settings)
+
+    def number(self, name: str, **settings: Any) -> gr.Number:
+        precision = None if isinstance(self.link.defaults[name], float) else 0
+        return gr.Number(precision=precision, **self._of(name), **settings)
+
+    def text(self, name: str, lines: int, most_lines: int, **settings: Any) -> gr.Textbox:
+        most = self.link.most_characters[name]
+        return gr.Textbox(lines=lines, max_lines=most_lines, max_length=most, **self._of(name), **settings)
+
+    def choice(self, name: str) -> gr.Radio:
+        """One of a few, side by side."""
+        return gr.Radio(self._choices(name), elem_classes="choice", **self._of(name))
+
+    def choices(self, name: str) -> gr.CheckboxGroup:
+        """Several of a few."""
+        return gr.CheckboxGroup(self._choices(name), **self._of(name) | {"value": list(self.link.defaults[name])})
+
+    def listed(self, name: str) -> gr.Dropdown:
+        """One of many."""
+        return gr.Dropdown(self._choices(name), **self._of(name))
+
+    def toggle(self, name: str) -> gr.Checkbox:
+        return gr.Checkbox(elem_classes="toggle", **self._of(name) | {"elem_id": f"toggle-{_id(name)}"})
+
+    def _of(self, name: str) -> dict[str, Any]:
+        label, info = self.labels[name], self.says.get(name)
+        return {"value": self.link.defaults[name], "label": label, "info": info, "elem_id": _id(name)}
+
+    def _choices(self, name: str) -> list[tuple[str, Any]]:
+        return [(text, value) for value, text in self.link.choices[name].items()]
+
+
+def _id(name: str) -> str:
+    return name.replace("_", "-")

@@ -1,0 +1,99 @@
+"""Work for visitors, each in a thread of its own, one after another: there is one machine."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from lab.config import LabError
+from lab.decode.engine import Engine
+
+log = logging.getLogger(__name__)
+
+TICK = 0.1
+"""Seconds between looks: ten updates a second is what a browser draws without falling behind."""
+
+Load = Callable[[str], Engine]
+"""The engine of a model pair's name. It may take seconds, and raise."""
+
+
+class Line:
+    """Runs take turns in the order they came: two at once would spoil each other's timings."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: list[object] = []
+
+    def ahead(self, who: object) -> int:
+        """Runs before this one, the one under way included."""
+        with self._changed:
+            return self._waiting.index(who) if who in self._waiting else 0
+
+    @contextmanager
+    def turn(self, who: object, cancelled: threading.Event) -> Iterator[None]:
+        """Wait to be first, or until cancelled."""
+        with self._changed:
+            self._waiting.append(who)
+            while self._waiting[0] is not who and not cancelled.is_set():
+                self._changed.wait(TICK)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.remove(who)
+                self._changed.notify_all()
+
+
+class Work(ABC):
+    """Begins when it is made. ``done`` is set after the last of it, ``cancelled`` ends it early; ``problem``: why it
+    broke off, in a sentence."""
+
+    def __init__(self, line: Line, load: Callable[[str], Any]) -> None:
+        self.problem = ""
+        self.done = threading.Event()
+        self.cancelled = threading.Event()
+        self._line, self._load = line, load
+        self._loading = False
+        threading.Thread(target=self._run, name="decode-lab-work", daemon=True).start()
+
+    @property
+    def goes_on(self) -> bool:
+        """Neither over nor about to be."""
+        return not self.done.is_set() and not self.cancelled.is_set()
+
+    def status(self) -> str:
+        """Why nothing goes on; empty if it does."""
+        if self._loading:
+            return "Loading the models …"
+        ahead = self._line.ahead(self)
+        return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
+
+    def engine(self, pair: str) -> Any:
+        """The engine of a model pair, loaded if it must be."""
+        self._loading = True
+        engine = self._load(pair)
+        self._loading = False
+        return engine
+
+    def turn(self) -> AbstractContextManager[None]:
+        """Its turn, which comes at once when it is cancelled, though another may be at work."""
+        return self._line.turn(self, self.cancelled)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """All of it. May raise; ends soon after ``cancelled`` is set."""
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except LabError as error:
+            self.problem = str(error)
+        except Exception as error:
+            log.exception("work for a visitor broke off")
+            self.problem = f"This broke off ({type(error).__name__}: {error})."
+        finally:
+            self.done.set()
