@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ from visualize.work import TICK, Line, Work
 log = logging.getLogger(__name__)
 
 EAGER = 0.02
-"""Seconds between looks until the first token is there; then ``TICK``."""
+"""Seconds from one look to the next until the first token is there; then ``TICK``."""
 
 
 class Streams(Protocol):
@@ -115,9 +116,10 @@ class LiveRun(Live):
 def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
     """The run's transcript (``visualize.transcript``) as it grows, to its end: what is new."""
     seen, shown, wait = 0, "", EAGER
-    over = False
+    over, due = False, time.monotonic()
     while not over:
-        over = run.done.wait(wait)  # asked first: what is appended before ``done`` is then surely seen
+        due = max(due + wait, time.monotonic())  # what a look takes is not added to the wait
+        over = run.done.wait(due - time.monotonic())  # asked first: what came before ``done`` is then surely seen
         events = run.events[seen:]
         seen += len(events)
         frames = reducer.feed(events)

@@ -15,7 +15,7 @@ from lab.decode.engine import Engine
 log = logging.getLogger(__name__)
 
 TICK = 0.1
-"""Seconds between looks: ten updates a second is what a browser draws without falling behind."""
+"""Seconds from one look to the next: ten updates a second is what a browser draws without falling behind."""
 
 Load = Callable[[str], Engine]
 """The engine of a model pair's name. It may take seconds, and raise."""

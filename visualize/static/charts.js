@@ -27,16 +27,23 @@ function choose(name) {
   draw();
 }
 
-/** Redraw what is dirty. While the picture is ``moving``, only the rows in view are drawn, and only of the chart that
-    has waited longest: three at once would be more than a browser can do thirty times a second. */
+const RESTS = { playing: 1, following: 5 }; // times as long as a chart took: the engine may be on this machine
+let chartsDue = 0;
+
+/** Redraw what is dirty. While the picture is ``moving``, only the rows in view are drawn, only of the chart that has
+    waited longest, and then of none for a while: a chart takes longer than everything else of a picture. */
 function drawCharts({ columns, layouts }, moving) {
+  const began = performance.now();
+  if (moving && began < chartsDue) return;
   for (const name of dirty) {
     dirty.delete(name);
     if (!charts.includes(name)) continue; // a table, which the page draws itself
     const plot = $(`[data-chart=${name}] .plot`);
     if (covered(name) || (narrow.matches && !plot.parentElement.classList.contains("chosen"))) continue;
     plotChart(plot, shells[name][look()], columns[name], layouts[name], moving && rolling.includes(name));
-    if (moving) return;
+    if (!moving) continue;
+    chartsDue = performance.now() + RESTS[mode] * (performance.now() - began);
+    return;
   }
 }
 

@@ -114,6 +114,7 @@ function over() {
 const PACE = 90; // milliseconds from one picture of a run under way to the next: the engine may be on this machine
 let scheduled = false;
 let rested = 0;
+let remaining; // charts that had to wait
 /** Draws with the next animation frame, but rests as long as it drew: a slow browser then shows fewer frames, not old ones. */
 function schedule() {
   if (scheduled) return;
@@ -134,7 +135,8 @@ function draw() {
   drawControls();
   drawCharts(picture, moving());
   $(".stage").dataset.seq = picture.at;
-  if (dirty.size) schedule();
+  clearTimeout(remaining);
+  if (dirty.size) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));
 }
 
 /** What stands there already is not written again: the browser would lay it out again. */
