@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.config import ConfigError
-from lab.memory.capacity import GPUS, Deployment, GiB
+from lab.memory.capacity import GPU_KEYS, GPUS, Deployment, GiB
 from lab.memory.lengths import LONGEST, Lengths
 from lab.memory.models import Model, known
 from visualize.link import Link
@@ -19,16 +19,11 @@ WEIGHTS = {"float32": "FP32", "bfloat16": "BF16", "int8": "INT8", "int4": "INT4"
 """``Deployment.weights`` in words."""
 
 
-def _gpu_key(name: str) -> str:
-    return name.lower().replace(" ", "-")
-
-
-GPU_SIZES = {_gpu_key(name): size for name, size in GPUS.items()}
 CHOICES: dict[str, dict[Any, str]] = {
     "model": {key: model.name for key, model in known().items()} | {OTHER: "Another, from the hub"},
     "weights": WEIGHTS,
     "kv_format": KV_FORMATS,
-    "gpu": {_gpu_key(name): name if name.endswith("GB") else f"{name} {size} GB" for name, size in GPUS.items()}
+    "gpu": {key: name if name.endswith("GB") else f"{name} {GPUS[name]} GB" for key, name in GPU_KEYS.items()}
     | {OTHER: "Another"},
     "block_size": {size: str(size) for size in (1, 8, 16, 32, 128)},
 }
@@ -68,7 +63,7 @@ class Inputs:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not low <= value <= high:
                 raise ConfigError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
-        size = self.memory if self.gpu == OTHER else GPU_SIZES[self.gpu]
+        size = self.memory if self.gpu == OTHER else GPUS[GPU_KEYS[self.gpu]]
         return Deployment(
             shape=model.shape,
             parameters=model.parameters,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.bench.compare import FEWEST, MOST
-from lab.bench.settings import parse_config
 from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.options import parse_config
 from visualize.link import Link
 from visualize.settings import BOUNDS as LAB_BOUNDS
 from visualize.settings import CHOICES as LAB_CHOICES
@@ -56,7 +56,7 @@ MAX_OWN = 600
 class Inputs:
     """The page's controls, with the values they start with.
 
-    ``lanes``: of ``LANES``. ``own``: other settings, a line each (``lab.bench.settings``).
+    ``lanes``: of ``LANES``. ``own``: other settings, a line each (``lab.options``).
     """
 
     prompt: str = "The king's youngest daughter went down to the well, and there she saw"

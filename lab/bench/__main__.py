@@ -21,11 +21,11 @@ from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.logprobs import format_logprobs, run_logprobs
 from lab.bench.prompts import held_out_prompts, read_text
 from lab.bench.roofline import format_roofline, run_roofline
-from lab.bench.settings import parse_config
 from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.machine import describe_machine
+from lab.options import add_pair, parse_config
 from lab.pair.devices import best_device
 
 
@@ -36,10 +36,7 @@ def main() -> None:
     def bench(name: str, run: Callable, text: str) -> argparse.ArgumentParser:
         command = benches.add_parser(name, help=text)
         command.set_defaults(run=run, usage_error=command.error)
-        command.add_argument("--target", help="folder or hub id; default: the embedded pair")
-        command.add_argument("--draft", help="folder or hub id; beside the embedded target: matched or mismatched")
-        command.add_argument("--device")
-        command.add_argument("--dtype", default="auto")
+        add_pair(command)
         command.add_argument("--json", type=Path, default=Path(f"runs/bench/{name}.json"))
         return command
 

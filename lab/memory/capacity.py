@@ -18,6 +18,7 @@ from lab.memory.lengths import Lengths
 from lab.pair.shape import ModelShape
 
 GiB = 2**30
+MOST_GIB = 2**20
 Policy = Literal["contiguous", "paged"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
@@ -40,6 +41,23 @@ GPUS = {
 }
 """Memory in the vendor's "GB", which for GPUs are 2^30 bytes. Drivers report up to 6% less: error correction takes
 some on cards with GDDR memory."""
+GPU_KEYS = {name.lower().replace(" ", "-"): name for name in GPUS}
+"""The same as links and command lines name them: "h100-80-gb"."""
+
+
+def device_bytes(gpu: str, memory: float | None = None) -> int:
+    """Of a device of ``GPU_KEYS``, or of one with ``memory`` GiB if that is given.
+
+    Raises:
+        ConfigError: no such device, or no such size.
+    """
+    if memory is None:
+        if gpu not in GPU_KEYS:
+            raise ConfigError(f"gpu is one of {', '.join(GPU_KEYS)}, not {gpu!r}; memory takes another's GiB.")
+        return GPUS[GPU_KEYS[gpu]] * GiB
+    if not isinstance(memory, int | float) or isinstance(memory, bool) or not 0 < memory <= MOST_GIB:
+        raise ConfigError(f"memory is a device's GiB, above 0 and at most {MOST_GIB:,}, not {memory!r}.")
+    return math.ceil(memory * GiB)
 
 
 class Split(NamedTuple):
@@ -87,8 +105,8 @@ class Deployment:
             raise ConfigError(f"weights is one of {', '.join(map(repr, WEIGHT_BITS))}, not {self.weights!r}.")
         if self.kv_dtype not in FORMATS:
             raise ConfigError(f"kv_dtype is one of {', '.join(map(repr, FORMATS))}, not {self.kv_dtype!r}.")
-        if not 1 <= self.memory <= 2**50:
-            raise ConfigError("A device's memory is more than nothing and at most 1,048,576 GiB.")
+        if not 1 <= self.memory <= MOST_GIB * GiB:
+            raise ConfigError(f"A device's memory is more than nothing and at most {MOST_GIB:,} GiB.")
         if not 0 <= self.set_aside < 1:
             raise ConfigError(f"The share that is set aside is from 0 to below 1, not {self.set_aside!r}.")
         if not 1 <= self.block_size <= 1024:

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from lab import ConfigError, EngineConfig
-from lab.bench.settings import parse_config
+from lab.options import parse_config
 
 
 def test_every_type_of_field_can_be_given():

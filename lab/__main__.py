@@ -1,0 +1,229 @@
+"""The lab without a page: ``python -m lab run "Once upon a time" --speculative draft``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers.utils import logging as transformers_logging
+
+from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
+from lab.answers import compare_answer, fit_answer
+from lab.bench.compare import compare, summarise
+from lab.bench.difference import first_differences
+from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
+from lab.memory.lengths import Lengths
+from lab.memory.models import Model, find, known
+from lab.options import add_pair, add_settings, parse_config, read_settings
+from lab.trace.events import Committed, Finished
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one sentence what is wrong with the arguments, and nothing else."""
+
+    def error(self, message: str) -> None:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit status: 0, 1 (the run failed), 2 (the user can mend it) or 130 (interrupted)."""
+    parser = Parser(prog="python -m lab", description="Decode without a page, or work out what fits.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_run(commands)
+    _add_compare(commands)
+    _add_fit(commands)
+    options = parser.parse_args(arguments)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        return options.do(options)
+    except LabError as error:
+        print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read has read enough; what is still to be flushed goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _add_run(commands: Any) -> None:
+    command = commands.add_parser("run", help="decode a prompt; the text goes to the standard output as it comes")
+    command.set_defaults(do=_run)
+    _add_prompt(command)
+    shown = command.add_mutually_exclusive_group()
+    shown.add_argument("--json", action="store_true", help="print the run's file, to open in the page, not the text")
+    shown.add_argument("--metrics", action="store_true", help="print the run's figures as JSON, not the text")
+    add_pair(command)
+    add_settings(command, EngineConfig)
+    add_settings(command, SamplingParams)
+
+
+def _run(options: argparse.Namespace) -> int:
+    config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
+    prompt, engine = _prompt(options), _engine(options)
+    events = []
+    with _interruptible() as cancelled:
+        for event in engine.stream(prompt, config, sampling, cancelled=cancelled):
+            events.append(event)
+            if isinstance(event, Committed | Finished) and not (options.json or options.metrics):
+                print(event.text, end="", flush=True)
+    run = Run(events)
+    shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
+    print(shown)
+    print(_summary(run), file=sys.stderr)
+    return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
+
+
+def _summary(run: Run) -> str:
+    """A run in a line."""
+    if run.reason == "error":
+        return f"The run failed: {run.finished.message}"
+    metrics = run.metrics
+    said = [f"{metrics.generated_tokens} tokens"]
+    if metrics.tokens_per_second is not None:
+        said.append(f"{metrics.tokens_per_second:.0f} a second")
+    if metrics.ttft_ms is not None:
+        said.append(f"the first after {metrics.ttft_ms:.1f} ms")
+    if metrics.draft_acceptance_rate is not None:
+        said.append(f"{metrics.draft_acceptance_rate:.0%} of the guesses kept")
+    return f"{', '.join(said)}. Ended by: {run.reason}. Seed: {run.sampling.seed}."
+
+
+def _add_compare(commands: Any) -> None:
+    command = commands.add_parser("compare", help="two to five settings on a prompt, taking turns")
+    command.set_defaults(do=_compare)
+    _add_prompt(command)
+    command.add_argument(
+        "settings", nargs="+", help="each as kv_dtype=int8,paged=true; '' is the default settings. The first is what "
+        "the others are held against."
+    )  # fmt: skip
+    command.add_argument("--repeats", type=int, default=3, help="runs of each, in changing order. Default: 3.")
+    command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
+    add_pair(command)
+    add_settings(command, SamplingParams)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    configs = {text or "default": parse_config(text) for text in options.settings}
+    if len(configs) < len(options.settings):
+        raise LabError("one of the settings is there twice.")
+    options.seed = 0 if options.seed is None else options.seed
+    sampling = read_settings(SamplingParams, options)
+    prompt, engine = _prompt(options), _engine(options)
+    runs: dict[str, list[Run]] = {name: [] for name in configs}
+    with _interruptible() as cancelled:
+        for turn, run in compare(engine, prompt, configs, sampling, options.repeats, cancelled=cancelled):
+            if turn.repeat:
+                runs[turn.name].append(run)
+    whole = all(runs.values())
+    partings = first_differences(engine, {name: some[0] for name, some in runs.items()}) if whole else {}
+    if options.json:
+        print(json.dumps(compare_answer(runs, partings)))
+    else:
+        print(f"{'tokens/s':>9}{'quartiles':>16}{'speed':>8}{'kept':>7}  setting")
+        for name, found in summarise(runs).items():
+            rate, faster = found.tokens_per_second, found.speedup
+            kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
+            speed = f"x{faster.median:.2f}" if faster else ""
+            quartiles = f"{rate.lower:.0f} to {rate.upper:.0f}"
+            print(f"{rate.median:9.0f}{quartiles:>16}{speed:>8}{kept:>7}  {name}")
+        for (one, other), found in partings.items():
+            print(f"{one} and {other} write the same {found.place} tokens, then differ.")
+        if whole and not partings:
+            print("All wrote the same.")
+    return INTERRUPTED if cancelled.is_set() else 0
+
+
+def _add_fit(commands: Any) -> None:
+    command = commands.add_parser("fit", help="what a model and its cache take on a GPU: arithmetic, nothing is loaded")
+    command.set_defaults(do=_fit)
+    command.add_argument("model", help=f"{', '.join(known())}; a folder with a config.json, or a hub id")
+    device = command.add_mutually_exclusive_group()
+    device.add_argument("--gpu", choices=GPU_KEYS, default="h100-80-gb", metavar="GPU", help=", ".join(GPU_KEYS))
+    device.add_argument("--memory", type=float, metavar="GIB", help="of another device")
+    command.add_argument("--weights", choices=WEIGHT_BITS, default="bfloat16")
+    command.add_argument("--kv-dtype", choices=("auto", "int8", "int4"), default="auto")
+    command.add_argument("--set-aside", type=float, default=0.1, help="share of the memory that is kept. Default: 0.1.")
+    command.add_argument("--mean", type=float, default=500, help="mean length of a sequence in tokens. Default: 500.")
+    command.add_argument("--longest", type=int, default=4096, help="the longest. Default: 4096.")
+    command.add_argument("--block-size", type=int, default=16)
+    command.add_argument("--json", action="store_true")
+
+
+def _fit(options: argparse.Namespace) -> int:
+    model = _model(options.model)
+    deployment = Deployment(
+        shape=model.shape,
+        parameters=model.parameters,
+        weights=options.weights,
+        kv_dtype=options.kv_dtype,
+        memory=device_bytes(options.gpu, options.memory),
+        set_aside=options.set_aside,
+        lengths=Lengths(options.mean, options.longest),
+        block_size=options.block_size,
+    )
+    answer = fit_answer(model, deployment)
+    if options.json:
+        print(json.dumps(answer))
+        return 0
+    for name in ("memory", "weight", "cache", "token"):
+        print(f"{name:>11} {answer[f'{name}_bytes']:>20,} B")
+    for policy, count in answer["sequences"].items():
+        print(f"{policy:>11} {count:>20,} sequences at once")
+    return 0
+
+
+def _model(name: str) -> Model:
+    if name in known():
+        return known()[name]
+    return find(Path(name) if Path(name).is_dir() else name)
+
+
+def _add_prompt(command: argparse.ArgumentParser) -> None:
+    command.add_argument("prompt", help="the text to go on from; - reads it from the standard input")
+
+
+def _prompt(options: argparse.Namespace) -> str:
+    if options.prompt != "-":
+        return options.prompt
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise LabError(f"the standard input is no text in UTF-8: byte {error.start} begins no character.") from None
+
+
+def _engine(options: argparse.Namespace):
+    return load_engine(options.target, options.draft, device=options.device, dtype=options.dtype)
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C sets the event, so that a run ends after its step and is whole; a second one interrupts."""
+    cancelled = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(*_: object) -> None:
+        cancelled.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield cancelled
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

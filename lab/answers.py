@@ -1,0 +1,67 @@
+"""What a program is told: a run, a comparison, a deployment as plain numbers, ready for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from lab.bench.compare import summarise
+from lab.bench.difference import Difference
+from lab.memory.capacity import POLICIES, Deployment
+from lab.memory.models import Model
+from lab.trace.recorder import Run
+
+Answer = dict[str, Any]
+
+
+def run_answer(run: Run) -> Answer:
+    """A run without its events.
+
+    Returns:
+        ``text`` and ``reason`` (``StopReason``), the models, the ``config`` and the ``sampling`` with its seed, what
+        was done without (``fell_back``), and ``metrics`` (``Metrics``, under its names).
+    """
+    started = run.started
+    return {
+        "text": run.text,
+        "reason": run.reason,
+        "message": run.finished.message if run.finished else "",
+        "fell_back": [event.reason for event in run.events if event.kind == "fell_back"],
+        "target": started.target,
+        "draft": started.draft,
+        "device": started.device,
+        "dtype": started.dtype,
+        "config": started.config,
+        "sampling": started.sampling,
+        "metrics": asdict(run.metrics),
+    }
+
+
+def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[str, str], Difference]) -> Answer:
+    """Settings held against each other.
+
+    Returns:
+        ``settings``: by name, the fields of ``Summary`` and the ``text`` of the first run. ``speedup`` is against the
+        first setting. ``differences``: of each two that wrote otherwise, the first token at which they do.
+    """
+    summaries = summarise(runs)
+    return {
+        "settings": {name: asdict(found) | {"text": runs[name][0].text} for name, found in summaries.items()},
+        "differences": [{"settings": list(pair), **asdict(found)} for pair, found in partings.items()],
+    }
+
+
+def fit_answer(model: Model, deployment: Deployment) -> Answer:
+    """What the memory of a device goes to; bytes, blocks and sequences."""
+    return {
+        "model": model.name,
+        "source": model.source,
+        "parameters": model.parameters,
+        "memory_bytes": deployment.memory,
+        "weight_bytes": deployment.weight_bytes,
+        "cache_bytes": max(0, deployment.cache_bytes),
+        "token_bytes": deployment.token_bytes,
+        "num_blocks": deployment.num_blocks,
+        "sequences": {policy: deployment.sequences(policy) for policy in POLICIES},
+    }

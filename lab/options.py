@@ -1,0 +1,115 @@
+"""The engine's settings as a command line gives them.
+
+Names, types, defaults and what each one does stand once, in the settings' own classes: options are made of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import textwrap
+from dataclasses import fields
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from lab.config import ConfigError, EngineConfig
+
+Settings = TypeVar("Settings")
+
+
+def parse_config(text: str) -> EngineConfig:
+    """``"kv_dtype=int8, paged=true"``: fields of EngineConfig, separated by commas. "": the defaults.
+
+    Raises:
+        ConfigError: not of that form, an unknown or repeated field, or a value the field cannot have.
+    """
+    hints = get_type_hints(EngineConfig)
+    given: dict[str, Any] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        if not equals or not value:
+            raise ConfigError(f"{part!r} is no setting: write field=value, several separated by commas.")
+        if name not in hints:
+            raise ConfigError(f"there is no setting {name!r}; there are {', '.join(hints)}.")
+        if name in given:
+            raise ConfigError(f"{name} is set twice.")
+        given[name] = _value(name, value, hints[name])
+    return EngineConfig(**given)
+
+
+def _value(name: str, text: str, hint: Any) -> Any:
+    """``text`` as the field's type; the class itself checks ranges and choices."""
+    if get_origin(hint) is Literal:
+        return text
+    allowed = get_args(hint) or (hint,)  # int, or int | None
+    if bool in allowed:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} is true or false, not {text!r}.")
+        return text.lower() == "true"
+    if NoneType in allowed and text.lower() == "none":
+        return None
+    try:
+        return float(text) if float in allowed else int(text)
+    except ValueError:
+        kind = "number" if float in allowed else "whole number"
+        raise ConfigError(f"{name} is a {kind}{' or none' * (NoneType in allowed)}, not {text!r}.") from None
+
+
+def described(settings: type) -> dict[str, str]:
+    """What each field of ``settings`` does: the "Attributes" of its docstring."""
+    section = inspect.getdoc(settings).partition("Attributes:\n")[2].partition("\n\n")[0]
+    about = {}
+    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):  # what goes on is further in
+        names, _, words = entry.partition(": ")
+        about |= dict.fromkeys(names.split(", "), " ".join(words.replace("``", "").split()))
+    return about
+
+
+def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
+    """An option for every field: ``kv_dtype`` is ``--kv-dtype``, a toggle ``--paged`` or ``--no-paged``."""
+    hints, about = get_type_hints(settings), described(settings)
+    group = parser.add_argument_group(settings.__name__)
+    for field in fields(settings):
+        option, words = f"--{field.name.replace('_', '-')}", about[field.name].replace("%", "%%")
+        hint = hints[field.name]
+        if hint is bool:
+            kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": field.default}
+        elif get_origin(hint) is tuple:
+            kind = {"action": "append", "default": list(field.default), "metavar": "TEXT"}
+            words += " May be given several times."
+        else:
+            kind = {"type": _reader(field.name, hint), "default": field.default}
+            choices = get_args(hint) if get_origin(hint) is Literal else None
+            kind |= {"choices": choices} if choices else {"metavar": "N"}
+        group.add_argument(option, help=f"{words} Default: {_said(field.default)}.", **kind)
+
+
+def read_settings(settings: type[Settings], options: argparse.Namespace) -> Settings:
+    """What the options of ``add_settings`` say. Raises what the class raises."""
+    return settings(**{field.name: getattr(options, field.name) for field in fields(settings)})
+
+
+def add_pair(parser: argparse.ArgumentParser) -> None:
+    """Which models, where and in what: the arguments of ``load_engine``."""
+    group = parser.add_argument_group("models")
+    group.add_argument("--target", help="folder or hub id. Default: the embedded pair, which needs no network.")
+    group.add_argument("--draft", help="folder or hub id; beside the embedded target: matched (default) or mismatched.")
+    group.add_argument("--device", help="cpu, cuda, cuda:1. Default: a GPU if there is one.")
+    group.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")
+
+
+def _reader(name: str, hint: Any) -> Any:
+    def read(text: str) -> Any:
+        try:
+            return _value(name, text, hint)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _said(default: Any) -> Any:
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    return "none" if default in (None, ()) else default

@@ -1,0 +1,172 @@
+"""The lab without a page: what a shell gets from it."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import lab.__main__ as command_line
+from lab import EngineConfig, Run, SamplingParams, load_engine
+from lab.memory.capacity import Deployment, GiB
+from lab.memory.lengths import Lengths
+from lab.memory.models import known
+from lab.options import described
+from lab.trace.events import Committed
+
+ROOT = Path(__file__).parents[1]
+PROMPT = "Once upon a time"
+Shell = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return load_engine()
+
+
+@pytest.fixture
+def shell(engine, monkeypatch, capsys) -> Shell:
+    """Runs a command in this process, on an engine that is loaded once: exit status, output, what it says."""
+    monkeypatch.setattr(command_line, "load_engine", lambda *_, **__: engine)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        try:
+            status = command_line.main(list(arguments))
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_the_text_is_the_engines_own(shell: Shell, engine) -> None:
+    status, out, said = shell("run", PROMPT, "--speculative", "draft", "--max-tokens", "24", "--stop", "nowhere")
+    run = engine.generate(PROMPT, EngineConfig(speculative="draft"), SamplingParams(max_tokens=24))
+    assert (status, out) == (0, run.text + "\n")
+    assert said.startswith("24 tokens, ")
+    assert "of the guesses kept. Ended by: length." in said
+    assert said.count("\n") == 1
+
+
+def test_json_is_a_runs_file(shell: Shell, tmp_path) -> None:
+    settings = ["--speculative", "ngram", "--paged", "--no-kv-cache", "--kv-cache", "--kv-dtype", "int8"]
+    status, out, _ = shell("run", PROMPT, "--json", *settings, "--temperature", "0.5", "--seed", "3", "--max-tokens=9")
+    assert status == 0
+    (tmp_path / "run.json").write_text(out, "utf-8")
+    run = Run.load(tmp_path / "run.json")
+    assert run.config == EngineConfig(speculative="ngram", paged=True, kv_dtype="int8")
+    assert run.sampling == SamplingParams(max_tokens=9, temperature=0.5, seed=3)
+    assert len(run.token_ids) == 9
+
+
+def test_metrics_are_the_runs_own(shell: Shell) -> None:
+    _, out, _ = shell("run", PROMPT, "--metrics", "--max-tokens", "5")
+    assert json.loads(out)["generated_tokens"] == 5
+
+
+def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> None:
+    for given, answer in ((PROMPT.encode(), 0), (b"\xff\xfe", 2), (b"", 2)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        status, _, said = shell("run", "-", "--max-tokens", "2")
+        assert status == answer, said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "required: prompt"),
+        (["run", PROMPT, "--max-tokens", "0"], "max_tokens is a whole number from 1"),
+        (["run", PROMPT, "--max-tokens", "many"], "max_tokens is a whole number, not 'many'"),
+        (["run", PROMPT, "--temperature", "nan"], "temperature is a number from 0.0"),
+        (["run", PROMPT, "--num-blocks", "1e9"], "num_blocks is a whole number or none"),
+        (["run", PROMPT, "--kv-dtype", "int2"], "choose from"),
+        (["run", PROMPT, "--no-kv-cache", "--paged"], "there are no blocks"),
+        (["run", PROMPT, "--json", "--metrics"], "not allowed with"),
+        (["run", "\udcff"], "half a character"),
+        (["run", ""], "The prompt is empty"),
+        (["run", PROMPT * 500], "Shorten the prompt"),
+        (["compare", PROMPT, "paged=true"], "2 to 5 settings"),
+        (["compare", PROMPT, "", ""], "there twice"),
+        (["compare", PROMPT, "", "speed=high"], "there is no setting 'speed'"),
+        (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "takes a repeat"),
+        (["fit", "../../etc"], "is not taken as a hub id"),
+        (["fit", "gpt-2", "--memory", "nan"], "memory is a device's GiB"),
+        (["fit", "gpt-2", "--memory", "1e300"], "at most"),
+        (["fit", "gpt-2", "--mean", "9000"], "The mean length"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(shell: Shell, arguments: list[str], said: str) -> None:
+    status, out, line = shell(*arguments)
+    assert (status, out) == (2, "")
+    assert said in line
+    assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("settings", [EngineConfig, SamplingParams])
+def test_help_says_what_every_field_does(shell: Shell, settings: type) -> None:
+    about = described(settings)
+    assert set(about) == {field.name for field in fields(settings)}
+    assert all(about.values())
+    _, out, _ = shell("run", "--help")
+    assert all(f"--{name.replace('_', '-')} " in out for name in about)
+
+
+def test_a_comparison_is_a_table_or_json(shell: Shell) -> None:
+    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "8"]
+    status, table, _ = shell(*command)
+    assert status == 0
+    assert [line.split()[-1] for line in table.splitlines()[1:3]] == ["default", "speculative=draft"]
+    assert table.endswith("All wrote the same.\n")
+    answer = json.loads(shell(*command, "--json")[1])
+    assert answer["differences"] == []
+    assert answer["settings"]["default"]["acceptance"] is None
+    assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+def test_what_fits_is_the_calculators(shell: Shell) -> None:
+    model, lengths = known()["llama-3.1-8b"], Lengths(500, 4096)
+    expected = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
+    answer = json.loads(shell("fit", "llama-3.1-8b", "--json")[1])
+    assert answer["sequences"] == {policy: expected.sequences(policy) for policy in ("contiguous", "paged")}
+    assert answer == json.loads(shell("fit", "llama-3.1-8b", "--memory", "80", "--json")[1])
+    assert f"{answer['sequences']['paged']:,} sequences" in shell("fit", "llama-3.1-8b")[1]
+
+
+def test_an_interrupted_run_ends_with_what_was_written(shell: Shell, engine, monkeypatch, tmp_path) -> None:
+    """Ctrl-C after the third commit."""
+    stream = engine.stream
+
+    def interrupted(*arguments, **options):
+        commits = 0
+        for event in stream(*arguments, **options):
+            yield event
+            commits += isinstance(event, Committed)
+            if isinstance(event, Committed) and commits == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(engine, "stream", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    status, out, _ = shell("run", PROMPT, "--json", "--max-tokens", "200")
+    assert status == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    (tmp_path / "run.json").write_text(out, "utf-8")
+    run = Run.load(tmp_path / "run.json")
+    assert run.reason == "cancelled"
+    assert 0 < len(run.token_ids) < 200
+
+
+def test_it_runs_as_a_module_with_no_page() -> None:
+    hidden = "import sys; sys.modules['gradio'] = sys.modules['plotly'] = None; "
+    code = hidden + "import runpy; sys.argv[1:] = ['run', 'A fox', '--max-tokens', '4']; runpy.run_module('lab', "
+    code += "run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert done.stderr.startswith("4 tokens, ")
