@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import functools
 import os
-import threading
+import sys
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 # The engine leaves one core to the server: torch's threads wait for each other at every
@@ -14,51 +12,50 @@ os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 
 import gradio as gr
 
-from lab import Engine, load_engine
+from lab import LabError
+from lab.engines import Engines, only
 from visualize.channel import ROUTE
+from visualize.options import SHARED, read_options
 from visualize.panels import claims, compare, lab, lessons, memory, pool
 from visualize.panels.look import style, theme
+from visualize.settings import DEFAULTS
 from visualize.shelf import MAX_RUN_FILE
 from visualize.work import Line
 
-_loading = threading.Lock()
 
-
-@functools.cache
-def _load(pair: str) -> Engine:
-    return load_engine(draft=pair)
-
-
-def engine(pair: str) -> Engine:
-    """The engine of a model pair, loaded once and shared by everyone."""
-    with _loading:
-        return _load(pair)
-
-
-def build() -> gr.Blocks:
-    """All pages: the Lab at the root, every other at an address of its own."""
-    line = Line()  # one for all pages: there is one machine
-    pages = lab.build(engine, line)
+def build(engines: Engines, embedded: Engines, line: Line) -> gr.Blocks:
+    """All pages: the Lab at the root, every other at an address of its own. Lessons and claims are of the embedded
+    pair; the others are of whichever there are. ``line`` is one for all: there is one machine.
+    """
+    pages = lab.build(engines, line, engines.labels)
     with pages.route("Compare", "/compare", show_in_navbar=False):
-        compare.build(pages, engine, line)
+        compare.build(pages, engines, line, engines.labels)
     with pages.route("Lessons", "/lessons", show_in_navbar=False):
-        lessons.build(pages, engine, line)
+        lessons.build(pages, embedded, line)
     with pages.route("Pool", "/pool", show_in_navbar=False):
-        pool.build(pages, engine, line)
+        pool.build(pages, engines, line)
     with pages.route("Memory", "/memory", show_in_navbar=False):
         memory.build(pages)
     with pages.route("Claims", "/claims", show_in_navbar=False):
-        claims.build(pages, engine, line)
+        claims.build(pages, embedded, line)
     return pages
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted."""
-    parser = argparse.ArgumentParser(description="Watch a language model decode, in the browser.")
-    parser.add_argument("--host", default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"))
-    parser.add_argument("--port", type=int, default=os.environ.get("GRADIO_SERVER_PORT", "7860"))
-    options = parser.parse_args(arguments)
-    pages = build()
+    options = read_options(arguments, os.environ)
+    place = {"device": options.device, "dtype": options.dtype}
+    embedded = engines = Engines(**place)
+    if options.target or options.draft:
+        engines = Engines(only(options.target, options.draft), **place)
+        try:
+            engines(DEFAULTS["pair"])
+        except LabError as error:
+            print(f"app.py: {error}", file=sys.stderr)
+            sys.exit(2)
+    if options.share:
+        print(SHARED, file=sys.stderr)
+    pages = build(engines, embedded, Line(options.max_users))
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     pages.launch(
         app_kwargs={"routes": [ROUTE]},
@@ -70,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
         max_file_size=MAX_RUN_FILE,
         run_history=False,
         footer_links=[],
-        share=False,
+        share=options.share,
     )
 
 

@@ -23,17 +23,10 @@ from lab.bench.difference import first_differences
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
-from lab.options import add_pair, add_settings, parse_config, read_settings
+from lab.options import Parser, add_pair, add_settings, parse_config, read_settings
 from lab.trace.events import Committed, Finished
 
 INTERRUPTED = 128 + signal.SIGINT
-
-
-class Parser(argparse.ArgumentParser):
-    """Says in one sentence what is wrong with the arguments, and nothing else."""
-
-    def error(self, message: str) -> None:
-        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -11,11 +11,18 @@ import re
 import textwrap
 from dataclasses import fields
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from lab.config import ConfigError, EngineConfig
 
 Settings = TypeVar("Settings")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says in one sentence what is wrong with the arguments, and nothing else."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def parse_config(text: str) -> EngineConfig:

@@ -111,9 +111,12 @@ DEFAULTS = {field.name: field.default for field in fields(Inputs)}
 LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "own": MAX_OWN})
 
 
-def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
-    """The inputs a link asks for, and a sentence for each value that was left out."""
-    settings, notices = LINK.read(query)
+def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Inputs, list[str]]:
+    """The inputs a link asks for, and a sentence for each value that was left out.
+
+    ``link``: with the model pairs that there are.
+    """
+    settings, notices = link.read(query)
     return Inputs(**settings), notices
 
 

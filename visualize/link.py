@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -30,6 +30,10 @@ class Link:
     bounds: Mapping[str, tuple[float, float]]
     most_characters: Mapping[str, int]
     may_be_empty: tuple[str, ...] = field(default=())
+
+    def choosing(self, **choices: Mapping[Any, str]) -> Link:
+        """The same with other values for some of the settings that are one of a few."""
+        return replace(self, choices={**self.choices, **choices})
 
     def read(self, query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
         """The settings a link names, and a sentence for each value that was left out."""

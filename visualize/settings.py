@@ -7,11 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
+from lab.engines import EMBEDDED
 from visualize.link import Link
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 CHOICES: dict[str, dict[Any, str]] = {
-    "pair": {"matched": "Matched", "mismatched": "Mismatched"},
+    "pair": {name: pair.label for name, pair in EMBEDDED.items()},
     "kv_format": KV_FORMATS,
     "speculation": {name: drafter.label for name, drafter in DRAFTERS.items()},
     "block_size": {size: str(size) for size in (4, 8, 16, 32, 64)},
@@ -96,9 +97,12 @@ DEFAULTS = {field.name: field.default for field in fields(Settings)}
 LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT}, may_be_empty=("seed",))
 
 
-def from_link(query: Mapping[str, str]) -> tuple[Settings, list[str]]:
-    """The settings a link asks for, and a sentence for each value that was left out."""
-    settings, notices = LINK.read(query)
+def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Settings, list[str]]:
+    """The settings a link asks for, and a sentence for each value that was left out.
+
+    ``link``: with the model pairs that there are.
+    """
+    settings, notices = link.read(query)
     for name, reason in senseless(Settings(**settings)).items():
         if name in settings and settings[name] != NEUTRAL[name]:
             notices.append(f"The link's {name.replace('_', ' ')} was left out: it {reason}.")

@@ -21,12 +21,42 @@ Load = Callable[[str], Engine]
 """The engine of a model pair's name. It may take seconds, and raise."""
 
 
-class Line:
-    """Runs take turns in the order they came: two at once would spoil each other's timings."""
+class FullError(LabError):
+    """As many visitors as the server takes have something under way."""
 
-    def __init__(self) -> None:
+
+class Line:
+    """Runs take turns in the order they came: two at once would spoil each other's timings.
+
+    Args:
+        most: visitors who may have something under way, waiting for a turn included. None: any number.
+    """
+
+    def __init__(self, most: int | None = None) -> None:
         self._changed = threading.Condition()
         self._waiting: list[object] = []
+        self._most, self._inside = most, 0
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """Be one of those who have something under way, from the first turn to the last.
+
+        Raises:
+            FullError: there are as many as may be.
+        """
+        with self._changed:
+            if self._most is not None and self._inside >= self._most:
+                raise FullError(
+                    f"The lab is full: {self._inside} visitors have a run under way or wait for one, and it takes no "
+                    "more at once. Try again in a minute. Nothing is lost: your settings stay, runs that you saved can "
+                    "be opened, and the Memory page answers."
+                )
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
 
     def ahead(self, who: object) -> int:
         """Runs before this one, the one under way included."""
@@ -89,7 +119,8 @@ class Work(ABC):
 
     def _run(self) -> None:
         try:
-            self._work()
+            with self._line.visit():
+                self._work()
         except LabError as error:
             self.problem = str(error)
         except Exception as error:

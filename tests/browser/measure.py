@@ -20,7 +20,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from app import engine  # before all that imports torch: it leaves a core to the server
+from app import Engines  # before all that imports torch: it leaves a core to the server
 from lab import Run
 from lab.bench.turns import shuffled
 from lab.machine import hardware
@@ -125,7 +125,7 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
     know what of it is the machine's (cores that share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
     config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size)
-    waiting = Line()
+    waiting, engine = Line(), Engines()
 
     def alone() -> float:
         run = engine(settings.pair).generate(settings.prompt, config, settings.sampling())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gradio as gr
@@ -14,6 +14,7 @@ from visualize.assets import read
 from visualize.comparison_run import Comparison, Growth
 from visualize.figures import theory
 from visualize.lanes import LINK, NAMES, PRESETS, from_link, preset_of, to_inputs
+from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
 from visualize.panels.events import QUIET, keep_address, ready, warn
@@ -46,9 +47,10 @@ SAYS = {
 }
 
 
-def build(pages: gr.Blocks, load: Load, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the Lab."""
-    tasks = Tasks()
+def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) -> None:
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the Lab; ``pairs`` are the
+    model pairs that ``load`` knows, with their labels."""
+    tasks, link = Tasks(), LINK.choosing(pair=pairs)
 
     def run(request: gr.Request, *values: Any) -> Iterator[str]:
         task = tasks.begin(request.session_hash, lambda: Comparison(line, load, to_inputs(values)))
@@ -57,6 +59,9 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     def grow(request: gr.Request, *values: Any) -> Iterator[str]:
         task = tasks.begin(request.session_hash, lambda: Growth(line, load, to_inputs(values)))
         yield from map(as_line, follow(task))
+
+    def opened(request: gr.Request) -> list[Any]:
+        return _opened(request, link)
 
     def stop(request: gr.Request) -> None:
         tasks.stop(request.session_hash)
@@ -67,7 +72,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     header.build("Compare", ABOUT)
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
-            preset, controls = _controls()
+            preset, controls = _controls(link)
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -86,13 +91,13 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     halt.click(stop, queue=False, **QUIET)
     preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **QUIET)
     controls["lanes"].input(lambda lanes: preset_of(tuple(lanes)), controls["lanes"], preset, **QUIET)
-    keep_address(values, LINK)
-    ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
+    keep_address(values, link)
+    ready(pages.load(opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)
 
 
-def _controls() -> tuple[gr.Radio, dict[str, Any]]:
-    widgets, controls = Widgets(LINK, LABELS, SAYS), {}
+def _controls(link: Link) -> tuple[gr.Radio, dict[str, Any]]:
+    widgets, controls = Widgets(link, LABELS, SAYS), {}
     with gr.Column(elem_id="settings", elem_classes="asked"):
         controls["prompt"] = widgets.text("prompt", 3, 3)
         openings(controls["prompt"])
@@ -117,8 +122,8 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
     return preset, controls
 
 
-def _opened(request: gr.Request) -> list[Any]:
-    inputs, notices = from_link(request.query_params)
+def _opened(request: gr.Request, link: Link) -> list[Any]:
+    inputs, notices = from_link(request.query_params, link)
     warn(notices)
     shown = {name: getattr(inputs, name) for name in NAMES} | {"lanes": list(inputs.lanes)}
     return [gr.update(value=preset_of(inputs.lanes)), *(gr.update(value=value) for value in shown.values())]

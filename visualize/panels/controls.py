@@ -8,8 +8,9 @@ from typing import Any
 
 import gradio as gr
 
+from visualize.link import Link
 from visualize.recorded import kv_error, logprobs_cost
-from visualize.settings import BOUNDS, CHOICES, DEFAULTS, LINK, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
+from visualize.settings import BOUNDS, DEFAULTS, LINK, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
 from visualize.vocabulary import DRAFTERS
 
 OPENINGS = (
@@ -61,8 +62,9 @@ class Controls:
         return [self.inputs[name] for name in NAMES]
 
 
-def build() -> Controls:
-    """Lay the controls out. Their values come from ``Settings``, their limits from ``BOUNDS``."""
+def build(link: Link) -> Controls:
+    """Lay the controls out. Their values come from ``Settings``, their limits from ``BOUNDS``, model pairs from
+    ``link``."""
     inputs: dict[str, Any] = {}
     with gr.Column(elem_id="settings"):
         inputs["prompt"] = gr.Textbox(
@@ -74,7 +76,7 @@ def build() -> Controls:
         inputs["paged"] = _toggle("paged")
         inputs["prefix_caching"] = _toggle("prefix_caching")
         inputs["speculation"] = _choice("speculation", "Speculation: who guesses?")
-        inputs["pair"] = _choice("pair", "Draft model")
+        inputs["pair"] = _choice("pair", "Draft model", link)
         inputs["early_exit_layer"] = _slider("early_exit_layer", "Layers that guess", 1)
         inputs["synthetic_rate"] = _slider("synthetic_rate", "Guesses that are right", 0.05)
         inputs["gamma"] = _slider("gamma", GAMMA, 1)
@@ -185,9 +187,9 @@ def _toggle(name: str) -> gr.Checkbox:
     )
 
 
-def _choice(name: str, label: str) -> gr.Radio:
+def _choice(name: str, label: str, link: Link = LINK) -> gr.Radio:
     """One of a few, side by side."""
-    choices = [(text, value) for value, text in CHOICES[name].items()]
+    choices = [(text, value) for value, text in link.choices[name].items()]
     return gr.Radio(
         choices, value=DEFAULTS[name], label=label, info=SAYS.get(name), elem_id=_id(name), elem_classes="choice"
     )

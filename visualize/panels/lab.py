@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from visualize.visitors import Visitors
 from visualize.work import Line
 
 
-def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
-    """The page over engines that ``load`` gives for a model pair's name. Its runs wait in ``line``."""
-    shelf = Shelf()
+def build(load: Callable[[str], Streams], line: Line, pairs: Mapping[str, str]) -> gr.Blocks:
+    """The page over engines that ``load`` gives for a model pair's name, each with its label in ``pairs``. Its runs
+    wait in ``line``."""
+    shelf, link = Shelf(), LINK.choosing(pair=pairs)
     visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:
@@ -41,7 +42,7 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
         visitors.leave(request.session_hash)
 
     def opened(request: gr.Request) -> list[Any]:
-        settings, notices = from_link(request.query_params)
+        settings, notices = from_link(request.query_params, link)
         warn(notices)
         return controls.show(settings)
 
@@ -49,13 +50,13 @@ def build(load: Callable[[str], Streams], line: Line) -> gr.Blocks:
         header.build("Lab", ABOUT)
         with gr.Row(elem_id="lab"):
             with gr.Column(elem_id="controls"):
-                panel = controls.build()
+                panel = controls.build(link)
             with gr.Column(elem_id="view"):
                 view = stage.build(take_away)
         panel.run.click(run, panel.values, view, **QUIET)
         panel.stop.click(stop, queue=False, **QUIET)
         panel.open.upload(reopened, panel.open, view, **QUIET)
-        keep_address(panel.values, LINK)
+        keep_address(panel.values, link)
         ready(page.load(opened, outputs=panel.values, **QUIET))
         page.unload(leave)
     return page

@@ -1,0 +1,74 @@
+"""A server that takes so many visitors and no more."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+
+from tests.visualize.scripted import ScriptedEngine
+from visualize.comparison_run import Comparison
+from visualize.frames import Reducer
+from visualize.lanes import Inputs
+from visualize.live import LiveRun, transcript
+from visualize.settings import Settings
+from visualize.tasks import follow
+from visualize.work import FullError, Line
+
+
+def load(pair: str) -> ScriptedEngine:
+    return ScriptedEngine(0.01)
+
+
+def test_one_too_many_is_asked_to_come_back_and_nobody_else_notices() -> None:
+    line = Line(most=2)
+    runs = [LiveRun(line, load, Settings(max_tokens=1000)) for _ in range(2)]
+    while not runs[0].events:
+        pass
+    refused = "".join(transcript(LiveRun(line, load, Settings()), Reducer()))
+    assert "The lab is full: 2 visitors have a run under way" in json.loads(refused.splitlines()[-1])["problem"]
+    *_, record = follow(Comparison(line, load, Inputs()))
+    assert record["problem"].startswith("The lab is full")
+    assert not any(run.done.is_set() for run in runs)
+    for run in runs:
+        run.cancelled.set()
+    assert all(run.done.wait(2) for run in runs)
+    *_, record = follow(Comparison(line, load, Inputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)))
+    assert "problem" not in record
+
+
+def test_those_inside_are_never_more_than_may_be() -> None:
+    line, gate, inside, most, refused = Line(most=5), threading.Barrier(20), [], [], []
+
+    def visit() -> None:
+        gate.wait()
+        for _ in range(20):
+            try:
+                with line.visit():
+                    inside.append(1)
+                    most.append(len(inside))
+                    time.sleep(0.0001)
+                    inside.pop()
+            except FullError:
+                refused.append(1)
+
+    threads = [threading.Thread(target=visit) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) <= 5
+    assert refused
+    with line.visit():  # all have gone again
+        pass
+
+
+def test_an_error_inside_gives_the_place_back() -> None:
+    line = Line(most=1)
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError), line.visit():
+            raise ZeroDivisionError
+    with line.visit(), pytest.raises(FullError), line.visit():
+        pass

@@ -1,0 +1,71 @@
+"""How the server is started: what may be said, where, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from visualize.options import MAX_USERS, read_options
+
+
+def test_without_a_word_this_machine_alone_is_served() -> None:
+    options = read_options([], {})
+    assert vars(options) == {
+        "host": "127.0.0.1",
+        "port": 7860,
+        "share": False,
+        "max_users": MAX_USERS,
+        "target": None,
+        "draft": None,
+        "device": None,
+        "dtype": "auto",
+    }
+
+
+def test_every_option_is_a_variable_too() -> None:
+    said = {
+        "host": "0.0.0.0",
+        "port": "8123",
+        "max_users": "3",
+        "target": "a folder",
+        "draft": "-odd",
+        "device": "cpu",
+        "dtype": "float32",
+    }
+    variables = {f"DECODE_LAB_{name.upper()}": value for name, value in said.items()}
+    expected = said | {"port": 8123, "max_users": 3, "share": True}
+    assert vars(read_options([], variables | {"DECODE_LAB_SHARE": "Yes"})) == expected
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in said.items()]
+    assert vars(read_options([*arguments, "--share"], {})) == expected
+
+
+def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None:
+    gradio = {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "9000"}
+    assert read_options([], gradio).port == 9000
+    own = gradio | {"DECODE_LAB_PORT": "9001", "DECODE_LAB_SHARE": "1", "DECODE_LAB_MAX_USERS": ""}
+    assert read_options([], own).port == 9001
+    options = read_options(["--port", "9002", "--no-share"], own)
+    assert (options.port, options.share, options.host, options.max_users) == (9002, False, "0.0.0.0", MAX_USERS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "said"),
+    [
+        (["--port", "0"], {}, "app.py: argument --port: it is a whole number from 1 to 65,535, not '0'"),
+        (["--port", "9" * 5000], {}, "from 1 to 65,535"),
+        (["--max-users", "-1"], {}, "whole number from 1"),
+        (["--max-users", "²"], {}, "whole number from 1"),
+        (["--device", "tpu"], {}, "device is 'cpu', 'cuda'"),
+        (["--device", "cuda:99"], {}, "device='cuda:99' is not there"),
+        (["--dtype", "int3"], {}, "dtype is 'auto', 'float32'"),
+        (["--speed", "11"], {}, "unrecognized arguments: --speed"),
+        ([], {"DECODE_LAB_PORT": "many"}, "app.py, in the environment: argument --port"),
+        ([], {"DECODE_LAB_SHARE": "perhaps"}, "DECODE_LAB_SHARE is one of 1, true"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_at_the_start(arguments, environment, said, capsys) -> None:
+    with pytest.raises(SystemExit) as end:
+        read_options(arguments, environment)
+    line = capsys.readouterr().err
+    assert end.value.code == 2
+    assert said in line
+    assert line.count("\n") == 1

@@ -1,0 +1,76 @@
+"""How the server is started: options of the command line, or the same as environment variables.
+
+``--max-users`` is ``DECODE_LAB_MAX_USERS``, and so with all; what the command line says counts more. Gradio's own
+``GRADIO_SERVER_NAME`` and ``GRADIO_SERVER_PORT`` count least.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+from lab.config import ConfigError
+from lab.options import Parser, add_pair
+from lab.pair.devices import resolve_device
+from lab.pair.loading import resolve_dtype
+
+PREFIX = "DECODE_LAB_"
+GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
+SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+MAX_USERS = 64
+SHARED = (
+    "Sharing: whoever has the public link, which passes through Gradio's servers, uses this machine's models and "
+    "reads what the pages show. There is no password. It ends with this process, and after a week."
+)
+
+
+def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:
+    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``share``, ``max_users``.
+
+    A value that cannot be ends the process with a sentence and status 2.
+    """
+    parser = Parser(description="Watch a language model decode, in the browser.")
+    parser.add_argument("--host", default="127.0.0.1", help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all.")
+    parser.add_argument("--port", type=_whole(1, 65535), default=7860, help="Default: 7860.")
+    parser.add_argument("--share", action=argparse.BooleanOptionalAction, default=False, help=SHARED)
+    parser.add_argument(
+        "--max-users",
+        type=_whole(1, 100_000),
+        default=MAX_USERS,
+        help=f"most visitors whose runs go on or wait at once; others are asked to come back. Default: {MAX_USERS}.",
+    )
+    add_pair(parser)
+    options = argparse.Namespace()
+    parser.prog = "app.py, in the environment"
+    parser.parse_args(_from_environment(parser, environment), options)
+    parser.prog = "app.py"
+    parser.parse_args(arguments, options)
+    try:
+        resolve_dtype(options.dtype, resolve_device(options.device))
+    except ConfigError as error:
+        parser.error(str(error))
+    return options
+
+
+def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[str]:
+    """The arguments that say the same as the variables. An empty one says nothing."""
+    names = GRADIO | {PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}
+    arguments = []
+    for variable, name in names.items():
+        value, option = environment.get(variable, ""), name.replace("_", "-")
+        if value and name == "share":
+            if value.lower() not in SWITCH:
+                parser.error(f"{variable} is one of {', '.join(SWITCH)}, not {value!r}.")
+            arguments.append("--share" if SWITCH[value.lower()] else "--no-share")
+        elif value:
+            arguments.append(f"--{option}={value}")
+    return arguments
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
+            raise argparse.ArgumentTypeError(f"it is a whole number from {low:,} to {high:,}, not {text!r}")
+        return int(text)
+
+    return read
