@@ -13,9 +13,9 @@ os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 import gradio as gr
 
 from lab import LabError
-from lab.engines import Engines, only
+from lab.engines import EMBEDDED, Engines, listed, own
 from visualize.channel import ROUTE
-from visualize.options import SHARED, read_options
+from visualize.options import SHARED, is_private, read_options
 from visualize.panels import claims, compare, lab, lessons, memory, pool
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
@@ -27,7 +27,7 @@ def build(engines: Engines, embedded: Engines, line: Line) -> gr.Blocks:
     """All pages: the Lab at the root, every other at an address of its own. Lessons and claims are of the embedded
     pair; the others are of whichever there are. ``line`` is one for all: there is one machine.
     """
-    pages = lab.build(engines, line, engines.labels)
+    pages = lab.build(engines, line, engines.labels, any_pair=engines.any_pair)
     with pages.route("Compare", "/compare", show_in_navbar=False):
         compare.build(pages, engines, line, engines.labels)
     with pages.route("Lessons", "/lessons", show_in_navbar=False):
@@ -44,10 +44,11 @@ def build(engines: Engines, embedded: Engines, line: Line) -> gr.Blocks:
 def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted."""
     options = read_options(arguments, os.environ)
-    place = {"device": options.device, "dtype": options.dtype}
-    embedded = engines = Engines(**place)
-    if options.target or options.draft:
-        engines = Engines(only(options.target, options.draft), **place)
+    place, chosen = {"device": options.device, "dtype": options.dtype}, options.target or options.draft
+    offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
+    engines = Engines(offered | listed(**place), any_pair=is_private(options, os.environ), **place)
+    embedded = Engines(**place) if chosen else engines
+    if chosen:
         try:
             engines(DEFAULTS["pair"])
         except LabError as error:

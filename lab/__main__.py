@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     _add_fit(commands)
     options = parser.parse_args(arguments)
     transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    if not sys.stderr.isatty():
+        transformers_logging.disable_progress_bar()
     try:
         return options.do(options)
     except LabError as error:

@@ -1,15 +1,37 @@
-"""Engines by the name of their model pair, loaded when they are first asked for."""
+"""Engines by the model pair they are of: what there is to choose from, what fits, and what is loaded."""
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from lab import load_engine
+from lab.config import ConfigError
 from lab.decode.engine import Engine
-from lab.pair.loading import EMBEDDED_DRAFTS
+from lab.kv.storage import bytes_per_token
+from lab.memory.models import Model, find, known
+from lab.pair.devices import free_bytes, resolve_device
+from lab.pair.loading import EMBEDDED_DRAFTS, resolve_dtype
+
+LISTED = {
+    "smollm2-1.7b": "smollm2-135m",
+    "llama-3.2-3b": "llama-3.2-1b",
+    "qwen3-4b": "qwen3-0.6b",
+    "qwen3-8b": "qwen3-0.6b",
+    "llama-3.1-8b": "llama-3.2-1b",
+    "llama-3.1-70b": "llama-3.2-1b",
+}
+"""Targets and drafts of one family, which have one tokenizer; numbers and hub ids: ``lab.memory.models``."""
+SHORT = 2048
+"""Tokens whose keys and values must fit beside the weights, or there would be nothing to see."""
+USABLE = 0.9
+"""Share of a device's memory; the rest is for activations, the device's own context and fragments."""
 
 
 @dataclass(frozen=True)
@@ -17,35 +39,78 @@ class Pair:
     """A target and perhaps a draft, as ``load_engine`` takes them, and what people call them."""
 
     label: str
-    target: str | None = None
-    draft: str | None = None
+    target: str | Path | None = None
+    draft: str | Path | None = None
 
 
 EMBEDDED = {name: Pair(name.capitalize(), draft=name) for name in EMBEDDED_DRAFTS}
 """The pairs that are part of the repository."""
 
 
-def only(target: str | None, draft: str | None) -> dict[str, Pair]:
-    """The pair that whoever starts a server names.
+def own(target: str | None, draft: str | None) -> Pair:
+    """The pair that somebody names, each by a folder or a hub id; without a target, a draft for the embedded one.
 
-    It goes by the name of the first embedded one, which means a target with a draft that was made for it.
+    Raises:
+        ConfigError: neither is named.
     """
     names = [Path(name).name for name in (target, draft) if name]
-    return {next(iter(EMBEDDED)): Pair(" + ".join(names), target, draft)}
+    if not names:
+        raise ConfigError("Name a target model: a folder with config.json and safetensors, or a hub id as owner/name.")
+    return Pair(" + ".join(names), _where(target), _where(draft))
+
+
+def _where(name: str | None) -> str | Path | None:
+    return Path(name) if name and os.path.isdir(name) else name or None
+
+
+def listed(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
+    """The pairs of ``LISTED`` that fit a GPU's whole memory, by their target's name. None without a GPU."""
+    if not device.startswith("cuda"):
+        return {}
+    memory, models = torch.cuda.get_device_properties(device).total_memory, known()
+    pairs = {name: (models[name], models[draft]) for name, draft in LISTED.items()}
+    needed = {name: needed_bytes(some, resolve_dtype(dtype, device)) for name, some in pairs.items()}
+    return {
+        name: Pair(f"{target.name} with {draft.name}, {needed[name] / 1e9:.0f} GB", target.hub, draft.hub)
+        for name, (target, draft) in pairs.items()
+        if needed[name] <= memory
+    }
+
+
+def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
+    """Memory of a device on which these can decode: weights, a short cache, and what else it takes."""
+    total = 0
+    for model in models:
+        shape = model.shape
+        sizes = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+        total += model.parameters * dtype.itemsize + SHORT * bytes_per_token("auto", **sizes, dtype=dtype)
+    return int(total / USABLE)
 
 
 class Engines:
-    """One engine for each pair, shared by everyone.
+    """One engine for each pair, loaded when it is first asked for and shared by everyone.
+
+    The embedded ones stay. Of others one is kept, for they are large: it stays until the next one is loaded, or, if
+    both do not fit, until the next one is about to be; then it is loaded again when it is asked for.
 
     Args:
         offered: pairs by name.
+        any_pair: whether others may be named.
         device, dtype: see ``load_engine``.
     """
 
-    def __init__(self, offered: Mapping[str, Pair] = EMBEDDED, *, device: str | None = None, dtype: str = "auto"):
+    def __init__(
+        self,
+        offered: Mapping[str, Pair] = EMBEDDED,
+        *,
+        any_pair: bool = False,
+        device: str | None = None,
+        dtype: str = "auto",
+    ) -> None:
         self.offered = dict(offered)
-        self._place = {"device": device, "dtype": dtype}
-        self._loaded: dict[str, Engine] = {}
+        self.any_pair = any_pair
+        self._device, self._dtype = resolve_device(device), dtype
+        self._loaded: dict[Pair, Engine] = {}
         self._loading = threading.Lock()
 
     @property
@@ -53,10 +118,52 @@ class Engines:
         """What people call the pairs."""
         return {name: pair.label for name, pair in self.offered.items()}
 
-    def __call__(self, name: str) -> Engine:
-        """Raises what ``load_engine`` raises."""
+    def __call__(self, wanted: str | Pair) -> Engine:
+        """The engine of an offered pair by its name, or of another.
+
+        Raises:
+            ConfigError: a pair that is not to be had here, or does not fit.
+            LoadingCancelled: see ``lab.pair.progress``.
+            LabError: whatever else ``load_engine`` raises. What was loaded before is still there.
+        """
+        pair = self._pair(wanted)
         with self._loading:
-            if name not in self._loaded:
-                pair = self.offered[name]
-                self._loaded[name] = load_engine(pair.target, pair.draft, **self._place)
-            return self._loaded[name]
+            if pair not in self._loaded:
+                if large := pair not in EMBEDDED.values():
+                    self._make_room(pair)
+                engine = load_engine(pair.target, pair.draft, device=self._device, dtype=self._dtype)
+                if large:
+                    self._drop_large()
+                self._loaded[pair] = engine
+            return self._loaded[pair]
+
+    def _pair(self, wanted: str | Pair) -> Pair:
+        if isinstance(wanted, Pair):
+            if not self.any_pair:
+                raise ConfigError(
+                    f"{wanted.label} is not to be had here: a server that others can reach runs the models that "
+                    "whoever started it has chosen. Choose one of those, or start the lab on a machine of your own."
+                )
+            return wanted
+        if wanted not in self.offered:
+            raise ConfigError(f"There is no pair of models {wanted!r} here; there are {', '.join(self.offered)}.")
+        return self.offered[wanted]
+
+    def _make_room(self, pair: Pair) -> None:
+        """Raises ConfigError where there is not enough, even when no other large pair is left."""
+        models = [find(where) for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
+        device = torch.device(self._device)
+        needed = needed_bytes(models, resolve_dtype(self._dtype, self._device))
+        if needed > free_bytes(device):
+            self._drop_large()
+        if needed > (free := free_bytes(device)):
+            raise ConfigError(
+                f"{pair.label} needs about {needed / 1e9:.1f} GB of memory on {self._device}, and {free / 1e9:.1f} GB "
+                "are free there. Choose smaller models."
+            )
+
+    def _drop_large(self) -> None:
+        self._loaded = {pair: engine for pair, engine in self._loaded.items() if pair in EMBEDDED.values()}
+        gc.collect()
+        if self._device.startswith("cuda"):
+            torch.cuda.empty_cache()

@@ -108,7 +108,7 @@ class LiveRun(Live):
         settings = self._settings
         settings.engine_config()  # a senseless combination is refused before any model is loaded
         sampling = settings.sampling()
-        engine: Streams = self.engine(settings.pair)
+        engine: Streams = self.engine(settings.models())
         config = settings.engine_config(num_blocks=_pool(engine, settings))
         yield from engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled)
 

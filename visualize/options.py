@@ -46,10 +46,16 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     parser.prog = "app.py"
     parser.parse_args(arguments, options)
     try:
-        resolve_dtype(options.dtype, resolve_device(options.device))
+        options.device = resolve_device(options.device)
+        resolve_dtype(options.dtype, options.device)
     except ConfigError as error:
         parser.error(str(error))
     return options
+
+
+def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Whether nobody but this machine's own people reaches the server: no other host, no link, no public Space."""
+    return options.host in ("127.0.0.1", "localhost", "::1") and not options.share and "SPACE_ID" not in environment
 
 
 def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[str]:

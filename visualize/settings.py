@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
-from lab.engines import EMBEDDED
+from lab.engines import EMBEDDED, Pair, own
 from visualize.link import Link
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
@@ -31,18 +31,25 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "seed": (0, 2**31 - 1),
     "max_tokens": (1, 1000),
 }
+OTHER = "other"
+"""The pair that the page's own fields name, where a server takes any."""
 LOGPROBS = 5
 """Of the likeliest tokens under each distribution, when they are recorded."""
+MAX_MODEL = 200
+"""Characters of a folder, or of a hub id."""
 MAX_PROMPT = 4000
 """Characters of a prompt that still make a link browsers and proxies pass on."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The page's controls, with the values they start with. ``seed`` None: the engine picks one."""
+    """The page's controls, with the values they start with. ``seed`` None: the engine picks one. ``target`` and
+    ``draft``: folders or hub ids, with the ``OTHER`` pair."""
 
     prompt: str = "Once upon a time there was a poor miller who had three sons, and when he grew old he said,"
     pair: str = "matched"
+    target: str = ""
+    draft: str = ""
     cache: bool = True
     kv_format: str = "auto"
     paged: bool = True
@@ -81,6 +88,10 @@ class Settings:
             synthetic_acceptance_rate=self.synthetic_rate,
         )
 
+    def models(self) -> str | Pair:
+        """What to ask an engine for. Raises ConfigError where the page's own fields name nothing."""
+        return own(self.target.strip(), self.draft.strip()) if self.pair == OTHER else self.pair
+
     def sampling(self) -> SamplingParams:
         return SamplingParams(
             logprobs=LOGPROBS if self.distributions else 0,
@@ -94,7 +105,9 @@ class Settings:
 
 NAMES = tuple(field.name for field in fields(Settings))
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
-LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT}, may_be_empty=("seed",))
+LINK = Link(
+    DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "target": MAX_MODEL, "draft": MAX_MODEL}, may_be_empty=("seed",)
+)
 
 
 def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Settings, list[str]]:

@@ -11,14 +11,16 @@ from typing import Any
 
 from lab.config import LabError
 from lab.decode.engine import Engine
+from lab.engines import Pair
+from lab.pair.progress import Loading, watched
 
 log = logging.getLogger(__name__)
 
 TICK = 0.1
 """Seconds from one look to the next: ten updates a second is what a browser draws without falling behind."""
 
-Load = Callable[[str], Engine]
-"""The engine of a model pair's name. It may take seconds, and raise."""
+Load = Callable[[str | Pair], Engine]
+"""The engine of a model pair, or of a pair's name. It may take seconds, and raise."""
 
 
 class FullError(LabError):
@@ -87,7 +89,7 @@ class Work(ABC):
         self.done = threading.Event()
         self.cancelled = threading.Event()
         self._line, self._load = line, load
-        self._loading = False
+        self._loading: Loading | None = None
         threading.Thread(target=self._run, name="decode-lab-work", daemon=True).start()
 
     @property
@@ -97,17 +99,19 @@ class Work(ABC):
 
     def status(self) -> str:
         """Why nothing goes on; empty if it does."""
-        if self._loading:
-            return "Loading the models …"
+        if loading := self._loading:
+            return loading.status() or "Loading the models …"
         ahead = self._line.ahead(self)
         return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
 
-    def engine(self, pair: str) -> Any:
+    def engine(self, pair: str | Pair) -> Any:
         """The engine of a model pair, loaded if it must be."""
-        self._loading = True
-        engine = self._load(pair)
-        self._loading = False
-        return engine
+        self._loading = Loading(self.cancelled)
+        try:
+            with watched(self._loading):
+                return self._load(pair)
+        finally:
+            self._loading = None
 
     def turn(self) -> AbstractContextManager[None]:
         """Its turn, which comes at once when it is cancelled, though another may be at work."""

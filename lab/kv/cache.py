@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-import psutil
 import torch
 
 from lab.config import ConfigError, EngineConfig, PromptError
@@ -13,6 +12,7 @@ from lab.kv.attention import SdpaChoice
 from lab.kv.blocks import BlockPool, Eviction
 from lab.kv.graphs import Graphs
 from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
+from lab.pair.devices import free_bytes
 from lab.pair.models import LanguageModel
 
 # Share of the free memory that all caches together may take, and the most it is
@@ -169,7 +169,7 @@ def _limit(models: list[LanguageModel]) -> int:
     whole = on_device.total()
     return int(
         min(
-            _free_bytes(device) * MEMORY_SHARE.get(device.type, 0.25) * whole / part
+            free_bytes(device) * MEMORY_SHARE.get(device.type, 0.25) * whole / part
             for device, part in on_device.items()
         )
     )
@@ -187,11 +187,3 @@ def _storage(model: LanguageModel, setting: PoolSetting, kernels: Kernels, graph
         kernels=kernels,
         graphs=graphs,
     )
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type != "cuda":
-        return psutil.virtual_memory().available
-    # What torch holds back for reuse is free too.
-    held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + held_back

@@ -28,12 +28,13 @@ MOST_PARTS = 1000
 
 @dataclass(frozen=True)
 class Model:
-    """A model by its numbers. ``source``: where they are from."""
+    """A model by its numbers. ``source``: where they are from; ``hub``: its hub id."""
 
     name: str
     shape: ModelShape
     parameters: int
     source: str
+    hub: str | None = None
 
 
 @functools.cache
@@ -42,7 +43,8 @@ def known() -> dict[str, Model]:
     models = {}
     for key, entry in json.loads(PUBLISHED.read_text("utf-8")).items():
         shape = ModelShape.from_config(published_config(entry["config"]))
-        models[key] = Model(entry["name"], shape, entry["parameters"], f"config.json of {entry['source']}")
+        hub = entry["source"]
+        models[key] = Model(entry["name"], shape, entry["parameters"], f"config.json of {hub}", hub)
     own = {"target": EMBEDDED_TARGET, EMBEDDED_DRAFTS["matched"]: f"{EMBEDDED_TARGET}, the draft"}
     for folder, name in own.items():
         config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
@@ -78,7 +80,8 @@ def find(where: str | Path) -> Model:
         ) from error
     name = Path(where).name if isinstance(where, Path) else where
     refuse_unsupported(config, name)
-    return Model(name, ModelShape.from_config(config), count_parameters(config), f"config.json of {name}")
+    hub = where if isinstance(where, str) else None
+    return Model(name, ModelShape.from_config(config), count_parameters(config), f"config.json of {name}", hub)
 
 
 def count_parameters(config: PreTrainedConfig) -> int:

@@ -11,6 +11,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from lab.config import ConfigError, LabError, UnsupportedModelError
 from lab.pair.devices import DeviceMap, refuse_incomplete
 from lab.pair.models import LanguageModel, refuse_unsupported
+from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -52,6 +53,8 @@ def load_model(
 ) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
 
+    It tells how far it is, and ends when it is to (``lab.pair.progress``).
+
     Args:
         place: a device, or accelerate's ``device_map``.
         rounded: see ``LanguageModel``.
@@ -61,21 +64,28 @@ def load_model(
         ModelLoadError: nothing readable there.
         UnsupportedModelError: the engine would decode it wrongly.
         ConfigError: weights that are quantised already, or a map that leaves some of them out.
+        LoadingCancelled: whoever watches has had enough.
     """
+    loading = watching()
     try:
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
         refuse_unsupported(config, name)
         if quantization is not None:
             refuse_quantised(config, name)
-        if isinstance(place, dict):
+        if loading or isinstance(place, dict):
             with torch.device("meta"):
-                refuse_incomplete(place, AutoModelForCausalLM.from_config(config, trust_remote_code=False), name)
+                empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        if isinstance(place, dict):
+            refuse_incomplete(place, empty, name)
+        if loading:
+            loading.begin(name, empty, dtype.itemsize)
         model = AutoModelForCausalLM.from_pretrained(
             where,
             config=config,
             dtype=dtype,
             device_map=place,
             quantization_config=quantization,
+            tqdm_class=loading and loading.bar(),
             trust_remote_code=False,
         )
     except LabError:

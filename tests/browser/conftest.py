@@ -112,6 +112,11 @@ class Lab:
         self.page.click(f"#{name} label:has-text('{label}')")
         self.page.wait_for_selector(f"#{name} label.selected:has-text('{label}')")
 
+    def pick(self, name: str, label: str) -> None:
+        """One of a list."""
+        self.page.click(f"#{name} input")
+        self.page.click(f"[role=option]:has-text('{label}')")
+
     def run(self) -> None:
         """Press Run and wait for the run to begin."""
         before = self.page.get_attribute(".stage", "data-run")

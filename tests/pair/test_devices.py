@@ -113,7 +113,7 @@ def test_devices_do_not_mix(devices):
 
 def test_the_fuller_device_limits_the_cache(devices, monkeypatch):
     free = {FIRST: 1_000_000, SECOND: 1_200_000}
-    monkeypatch.setattr(cache, "_free_bytes", free.__getitem__)
+    monkeypatch.setattr(cache, "free_bytes", free.__getitem__)
     budget = Budget(spread("llama"), None)
     # Two of three layers are on the second device: its share fills up first.
     assert budget.limit == int(1_200_000 * 0.25 * 3 / 2)

@@ -8,8 +8,10 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 from lab.config import PromptError
+from lab.pair.progress import watching
 from lab.trace.events import Event, Finished
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
@@ -91,6 +93,28 @@ def test_a_load_that_fails_is_a_sentence() -> None:
 
     text = whole(LiveRun(Line(), fail, Settings()))
     assert records(text)[-1]["problem"] == "No weights here."
+
+
+def test_loading_is_told_and_stopped() -> None:
+    begun = threading.Event()
+
+    def load(pair: str) -> ScriptedEngine:
+        loading = watching()
+        loading.begin("large", torch.nn.Linear(1000, 1000, bias=False), 4)
+        loading.took("weight")
+        begun.set()
+        while True:
+            time.sleep(0.01)
+            loading.check()
+
+    run = LiveRun(Line(), load, Settings())
+    stream = transcript(run, Reducer())
+    assert begun.wait(1)
+    assert any("large" in records(text)[-1].get("status", "") for text in stream)
+    run.cancelled.set()
+    *_, text = stream
+    assert records(text)[-1]["problem"].startswith("Loading was stopped.")
+    assert run.status() == ""
 
 
 def test_runs_take_turns_and_say_so() -> None:

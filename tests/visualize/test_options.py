@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from visualize.options import MAX_USERS, read_options
+from lab.pair.devices import best_device
+from visualize.options import MAX_USERS, is_private, read_options
 
 
 def test_without_a_word_this_machine_alone_is_served() -> None:
@@ -16,7 +17,7 @@ def test_without_a_word_this_machine_alone_is_served() -> None:
         "max_users": MAX_USERS,
         "target": None,
         "draft": None,
-        "device": None,
+        "device": best_device(),
         "dtype": "auto",
     }
 
@@ -69,3 +70,14 @@ def test_what_cannot_be_is_a_sentence_at_the_start(arguments, environment, said,
     assert end.value.code == 2
     assert said in line
     assert line.count("\n") == 1
+
+
+def test_only_a_server_of_ones_own_takes_any_model() -> None:
+    assert is_private(read_options([], {}), {})
+    for arguments, environment in (
+        (["--host", "0.0.0.0"], {}),
+        (["--share"], {}),
+        ([], {"SPACE_ID": "somebody/lab"}),
+        ([], {"GRADIO_SERVER_NAME": "192.168.1.7"}),
+    ):
+        assert not is_private(read_options(arguments, environment), environment)

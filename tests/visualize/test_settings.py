@@ -10,9 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
+from lab.engines import own
 from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded import LOGPROBS as LOGPROBS_COST
-from visualize.settings import BOUNDS, CHOICES, DEFAULTS, LOGPROBS, NAMES, NEUTRAL, Settings, from_link, senseless
+from visualize.settings import (
+    BOUNDS,
+    CHOICES,
+    DEFAULTS,
+    LINK,
+    LOGPROBS,
+    NAMES,
+    NEUTRAL,
+    OTHER,
+    Settings,
+    from_link,
+    senseless,
+)
 
 
 def test_an_empty_link_is_the_defaults() -> None:
@@ -25,6 +38,8 @@ def test_a_link_sets_everything() -> None:
     link = {
         "prompt": "A <b>fox</b> & a wolf",
         "pair": "mismatched",
+        "target": "somebody/large",
+        "draft": "../small",
         "cache": "1",
         "kv_format": "int4",
         "paged": "1",
@@ -176,3 +191,19 @@ def test_recording_says_what_it_was_measured_to_cost() -> None:
     recorded = json.loads(LOGPROBS_COST.read_text("utf-8"))
     assert recorded["logprobs"] == LOGPROBS
     assert logprobs_cost() == f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%} a step (recorded)."
+
+
+def test_a_link_names_only_the_pairs_that_a_server_has() -> None:
+    link = LINK.choosing(pair={"matched": "Matched", OTHER: "Other"})
+    assert from_link({"pair": OTHER, "target": "a/b"}, link) == (Settings(pair=OTHER, target="a/b"), [])
+    for name in ("mismatched", OTHER):
+        settings, [notice] = from_link({"pair": name}, LINK.choosing(pair={"matched": "Matched"}))
+        assert settings == Settings()
+        assert notice == "The link's pair was left out: it is one of matched."
+
+
+def test_other_models_are_those_that_are_named() -> None:
+    assert Settings(target="ignored/model").models() == "matched"
+    assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == own("a/b", "c/d")
+    with pytest.raises(ConfigError, match="Name a target model"):
+        Settings(pair=OTHER).models()

@@ -111,7 +111,7 @@ def _controls(link: Link) -> tuple[gr.Radio, dict[str, Any]]:
         controls["lanes"] = widgets.choices("lanes")
         with gr.Accordion("Others, in words", open=False, elem_id="sampling"):
             controls["own"] = widgets.text("own", 2, 4)
-            controls["pair"] = widgets.choice("pair")
+            controls["pair"] = widgets.pair()
         for name in ("repeats", "max_tokens"):
             controls[name] = widgets.slider(name)
         controls["temperature"] = widgets.slider("temperature", 0.05)

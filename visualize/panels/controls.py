@@ -8,9 +8,23 @@ from typing import Any
 
 import gradio as gr
 
+from lab.engines import EMBEDDED
 from visualize.link import Link
+from visualize.panels.widgets import Widgets
 from visualize.recorded import kv_error, logprobs_cost
-from visualize.settings import BOUNDS, DEFAULTS, LINK, MAX_PROMPT, NAMES, NEUTRAL, Settings, senseless
+from visualize.settings import (
+    BOUNDS,
+    CHOICES,
+    DEFAULTS,
+    LINK,
+    MAX_MODEL,
+    MAX_PROMPT,
+    NAMES,
+    NEUTRAL,
+    OTHER,
+    Settings,
+    senseless,
+)
 from visualize.vocabulary import DRAFTERS
 
 OPENINGS = (
@@ -26,6 +40,8 @@ SAYS = {
     "kv_format": "Fewer bits: less memory, more rounding.",
     "paged": "Off: room for the whole run is set aside.",
     "prefix_caching": "Prompts that begin alike share blocks.",
+    "target": "A folder on this machine, or a hub id.",
+    "draft": "Smaller, the same tokenizer; empty: none.",
     "adaptive_window": "Guesses follow what is kept and what it costs.",
     "distributions": f"Verdicts as charts. {logprobs_cost()}".strip(),
     "block_size": "Token slots in a cache block.",
@@ -38,6 +54,7 @@ SAYS = {
     "seed": "The same seed and settings give the same text; empty: a new one.",
     "max_tokens": "The run ends after so many.",
 }
+MODELS = {"target": "Target", "draft": "Draft"}
 GAMMA = "Guesses a round"
 TOGGLES = {
     "cache": "KV cache",
@@ -76,7 +93,11 @@ def build(link: Link) -> Controls:
         inputs["paged"] = _toggle("paged")
         inputs["prefix_caching"] = _toggle("prefix_caching")
         inputs["speculation"] = _choice("speculation", "Speculation: who guesses?")
-        inputs["pair"] = _choice("pair", "Draft model", link)
+        inputs["pair"] = Widgets(link, {"pair": "Draft model"}, SAYS).pair()
+        for name, label in MODELS.items():
+            inputs[name] = gr.Textbox(
+                label=label, info=SAYS[name], max_length=MAX_MODEL, visible="hidden", elem_id=f"{name}-model"
+            )
         inputs["early_exit_layer"] = _slider("early_exit_layer", "Layers that guess", 1)
         inputs["synthetic_rate"] = _slider("synthetic_rate", "Guesses that are right", 0.05)
         inputs["gamma"] = _slider("gamma", GAMMA, 1)
@@ -129,13 +150,15 @@ def show(settings: Settings) -> list[Any]:
     return [gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES]
 
 
-_SWITCHES = ("cache", "kv_format", "paged", "prefix_caching", "speculation", "adaptive_window", "eviction")
+_SWITCHES = ("cache", "kv_format", "paged", "prefix_caching", "speculation", "pair", "adaptive_window", "eviction")
 _DEPENDENT = (
     "kv_format",
     "paged",
     "prefix_caching",
     "speculation",
     "pair",
+    "target",
+    "draft",
     "early_exit_layer",
     "synthetic_rate",
     "gamma",
@@ -146,6 +169,9 @@ _DEPENDENT = (
     "eviction",
     "cache_priority",
 )
+
+
+OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_rate": "synthetic"}
 
 
 def _follow(*values: Any) -> list[dict[str, Any]]:
@@ -176,8 +202,11 @@ def _state(settings: Settings) -> dict[str, dict[str, Any]]:
         state["kv_format"]["info"] = kv_error(settings.kv_format) or SAYS["kv_format"]
     state["speculation"]["info"] = DRAFTERS[settings.speculation].about
     state["gamma"]["label"] = f"Most {GAMMA.lower()}" if settings.adaptive_window else GAMMA
-    for name, drafter in (("pair", "draft"), ("early_exit_layer", "early_exit"), ("synthetic_rate", "synthetic")):
-        state[name]["visible"] = True if settings.speculation == drafter else "hidden"
+    models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
+    shown = {"pair": models, "target": other, "draft": other}
+    shown |= {name: settings.speculation == who for name, who in OF_ONE_DRAFTER.items()}
+    for name, visible in shown.items():
+        state[name]["visible"] = True if visible else "hidden"
     return state
 
 
@@ -187,9 +216,9 @@ def _toggle(name: str) -> gr.Checkbox:
     )
 
 
-def _choice(name: str, label: str, link: Link = LINK) -> gr.Radio:
+def _choice(name: str, label: str) -> gr.Radio:
     """One of a few, side by side."""
-    choices = [(text, value) for value, text in link.choices[name].items()]
+    choices = [(text, value) for value, text in CHOICES[name].items()]
     return gr.Radio(
         choices, value=DEFAULTS[name], label=label, info=SAYS.get(name), elem_id=_id(name), elem_classes="choice"
     )

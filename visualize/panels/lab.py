@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from visualize.assets import ABOUT, TITLE
-from visualize.live import LiveRun, Streams
+from visualize.live import LiveRun
 from visualize.panels import controls, header, stage
 from visualize.panels.events import QUIET, keep_address, ready, warn
-from visualize.settings import LINK, from_link
+from visualize.settings import LINK, OTHER, from_link
 from visualize.shelf import Shelf
 from visualize.visitors import Visitors
-from visualize.work import Line
+from visualize.work import Line, Load
 
 
-def build(load: Callable[[str], Streams], line: Line, pairs: Mapping[str, str]) -> gr.Blocks:
-    """The page over engines that ``load`` gives for a model pair's name, each with its label in ``pairs``. Its runs
-    wait in ``line``."""
-    shelf, link = Shelf(), LINK.choosing(pair=pairs)
+def build(load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool) -> gr.Blocks:
+    """The page over engines that ``load`` gives for a model pair's name, each with its label in ``pairs``, or for any
+    that a person names. Its runs wait in ``line``."""
+    shelf, link = Shelf(), LINK.choosing(pair={**pairs, OTHER: "Other"} if any_pair else pairs)
     visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:

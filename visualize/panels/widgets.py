@@ -41,7 +41,11 @@ class Widgets:
 
     def listed(self, name: str) -> gr.Dropdown:
         """One of many."""
-        return gr.Dropdown(self._choices(name), **self._of(name))
+        return gr.Dropdown(self._choices(name), elem_classes="listed", **self._of(name))
+
+    def pair(self) -> gr.Radio | gr.Dropdown:
+        """One of the model pairs: two stand side by side, more in a list."""
+        return self.choice("pair") if len(self.link.choices["pair"]) == 2 else self.listed("pair")
 
     def toggle(self, name: str) -> gr.Checkbox:
         return gr.Checkbox(elem_classes="toggle", **self._of(name) | {"elem_id": f"toggle-{_id(name)}"})

@@ -1,0 +1,140 @@
+"""How far models are loaded, and how loading is ended before it is over.
+
+Loading is watched by whoever calls it in the same thread: ``with watched(loading): load_engine(...)``.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from torch import nn
+from tqdm import tqdm
+from transformers.utils import logging as transformers_logging
+
+from lab.config import LabError
+
+
+class LoadingCancelled(LabError):
+    """Loading was ended by whoever watched it."""
+
+    def __init__(self) -> None:
+        super().__init__("Loading was stopped. The models that were there before are still there.")
+
+
+class Loading:
+    """What is told of models that are being loaded.
+
+    Args:
+        cancelled: set: loading ends with ``LoadingCancelled``, at the next weight or the next piece of a download.
+    """
+
+    def __init__(self, cancelled: threading.Event | None = None) -> None:
+        self.cancelled = cancelled or threading.Event()
+        self._name = ""
+        self._fetched: list[_Fetched] = []
+        self._sizes: dict[str, int] = {}
+        self._bytes = self._total = self._layer = self._layers = 0
+
+    def begin(self, name: str, model: nn.Module, item_bytes: int) -> None:
+        """A model's weights are next. ``model`` may be without memory; a weight takes ``item_bytes`` a number."""
+        self.check()
+        self._sizes = {name: weight.numel() * item_bytes for name, weight in model.named_parameters()}
+        self._layers = 1 + max((_layer(name) for name in self._sizes), default=-1)
+        self._name, self._fetched, self._bytes, self._layer = name, [], 0, 0
+        self._total = sum(self._sizes.values())
+
+    def took(self, weight: str) -> None:
+        """A weight is where it belongs."""
+        self.check()
+        self._bytes += self._sizes.get(weight, 0)
+        self._layer = max(self._layer, 1 + _layer(weight))
+
+    def check(self) -> None:
+        if self.cancelled.is_set():
+            raise LoadingCancelled
+
+    def status(self) -> str:
+        """How far it is, in a sentence; empty before there is anything to tell."""
+        if not self._name:
+            return ""
+        if not self._bytes and (wanted := sum(bar.total or 0 for bar in self._fetched)):
+            return f"Fetching {self._name}: {_of(sum(bar.n for bar in self._fetched), wanted)}."
+        if self._bytes >= self._total:
+            return f"Loaded {self._name}; getting ready …"
+        return f"Loading {self._name}: {_of(self._bytes, self._total)}, layer {self._layer} of {self._layers}."
+
+    def bar(self) -> type[tqdm]:
+        """For downloads: a kind of progress bar that nobody sees and that tells this."""
+        loading = self
+
+        class Bar(_Fetched):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                super().__init__(*args, **options | {"disable": True})
+                if options.get("unit") == "B":
+                    loading._fetched.append(self)
+
+            def update(self, n: float | None = 1) -> None:
+                loading.check()
+                self.n += n or 0
+
+        return Bar
+
+
+class _Fetched(tqdm):
+    """Bytes ``n`` of ``total``."""
+
+
+_watching: ContextVar[Loading | None] = ContextVar("loading", default=None)
+
+
+@contextmanager
+def watched(loading: Loading) -> Iterator[None]:
+    """``loading`` is told of what is loaded in this thread."""
+    token = _watching.set(loading)
+    try:
+        yield
+    finally:
+        _watching.reset(token)
+
+
+def watching() -> Loading | None:
+    """Whoever watches in this thread."""
+    return _watching.get()
+
+
+class _Weights:
+    """Goes through weights as transformers places them, and tells of each."""
+
+    def __init__(self, weights: Iterable[tuple[str, Any]], loading: Loading) -> None:
+        self._weights, self._loading = weights, loading
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for name, weight in self._weights:
+            yield name, weight
+            self._loading.took(name)
+
+
+def _instead_of_a_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """transformers' hook for its progress bars: whoever watches is told of the one over weights; others are as ever."""
+    loading = watching()
+    if loading is None or options.get("desc") != "Loading weights":
+        return bar(*args, **options)
+    return _Weights(*args, loading)
+
+
+transformers_logging.set_tqdm_hook(_instead_of_a_bar)
+
+
+def _layer(weight: str) -> int:
+    found = re.search(r"\.(\d+)\.", weight)
+    return int(found[1]) if found else -1
+
+
+def _of(part: float, whole: float) -> str:
+    scale, unit = (1e9, "GB") if whole >= 1e9 else (1e6, "MB")
+    return f"{part / scale:.1f} of {whole / scale:.1f} {unit}"

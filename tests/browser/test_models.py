@@ -1,0 +1,57 @@
+"""Other models than the embedded ones, named by a person whose machine it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab import Run
+from tests import tiny_models
+from tests.browser.conftest import Lab
+from tests.browser.test_page import Visit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target and a draft for it."""
+    root = tmp_path_factory.mktemp("models")
+    model = tiny_models.random_model("llama")
+    for name, it in {"target": model, "draft": tiny_models.perturbed(model, 0.02)}.items():
+        it.save_pretrained(root / name)
+        tiny_models.tokenizer().save_pretrained(root / name)
+    return root
+
+
+def name_models(lab: Lab, target: Path | str, draft: Path | str) -> None:
+    lab.pick("pair", "Other")
+    lab.page.wait_for_selector("#target-model", state="visible")
+    lab.page.fill("#target-model textarea, #target-model input", str(target))
+    lab.page.fill("#draft-model textarea, #draft-model input", str(draft))
+
+
+def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, folder: Path, tmp_path: Path) -> None:
+    lab = visit().open(max_tokens=12, seed=3, pool_size=256)
+    assert not lab.page.is_visible("#target-model")
+    name_models(lab, folder / "target", folder / "draft")
+    lab.run()
+    lab.finish()
+    run = Run.load(lab.save("json", tmp_path))
+    assert (run.started.target, run.started.draft) == (str(folder / "target"), str(folder / "draft"))
+    assert len(run.token_ids) == 12
+    name_models(lab, "<b>nobody</b>", "")
+    lab.run()
+    lab.page.wait_for_selector("text=is not taken as a hub id")
+    lab.page.wait_for_selector("body:not(.running)")
+    lab.pick("pair", "Matched")
+    lab.run()
+    lab.finish()
+    assert Run.load(lab.save("json", tmp_path)).started.target == "stories"
+
+
+def test_other_models_stand_in_the_link(visit: Visit, folder: Path) -> None:
+    lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculation="off")
+    assert lab.page.input_value("#target-model textarea, #target-model input") == str(folder / "target")
+    lab.run()
+    lab.finish()
+    assert sum(lab.seen()["tokens"].values()) > 5

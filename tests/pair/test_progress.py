@@ -1,0 +1,86 @@
+"""Loading as it is watched, and as it is stopped."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from lab.pair.loading import load_model
+from lab.pair.progress import Loading, LoadingCancelled, watched, watching
+from tests import tiny_models
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    where = tmp_path_factory.mktemp("model")
+    tiny_models.random_model("llama").save_pretrained(where)
+    return where
+
+
+class Watched(Loading):
+    """Keeps all that is said, and is cancelled after so many weights."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        super().__init__()
+        self.said, self.most = [], most
+
+    def took(self, weight: str) -> None:
+        super().took(weight)
+        self.said.append(self.status())
+        if len(self.said) == self.most:
+            self.cancelled.set()
+
+
+def load(folder: Path):
+    return load_model(folder, name="tiny", place="cpu", dtype=torch.float32)
+
+
+def test_every_weight_is_told_to_whoever_watches(folder: Path) -> None:
+    loading = Watched()
+    with watched(loading):
+        model = load(folder)
+    assert len(loading.said) == len(list(model.model.parameters()))
+    assert re.fullmatch(r"Loading tiny: 0\.\d of 0\.3 MB, layer 1 of 3\.", loading.said[2])
+    layers = [int(said.split("layer ")[1][0]) for said in loading.said if "layer" in said]
+    assert layers == sorted(layers)
+    assert loading.said[-1] == "Loaded tiny; getting ready …"
+
+
+def test_unwatched_nothing_is_told(folder: Path) -> None:
+    loading = Watched()
+    with watched(loading):
+        thread = threading.Thread(target=load, args=(folder,))  # in another thread nobody watches
+        thread.start()
+        thread.join()
+    load(folder)
+    assert loading.said == []
+    assert watching() is None
+
+
+def test_it_ends_at_the_next_weight(folder: Path) -> None:
+    loading = Watched(most=5)
+    with watched(loading), pytest.raises(LoadingCancelled, match="still there"):
+        load(folder)
+    assert len(loading.said) == 5
+    assert load(folder).layers == 3
+
+
+def test_a_download_is_told_in_bytes_and_ends_at_the_next_piece() -> None:
+    """As huggingface_hub makes and moves its bars."""
+    loading = Loading()
+    loading.begin("a/model", torch.nn.Linear(2, 2), 4)
+    kind = loading.bar()
+    files = kind(total=2, desc="Fetching 2 files")
+    whole = kind(desc="Downloading", total=0, initial=0, unit="B", unit_scale=True)
+    whole.total += 5_000_000
+    with whole as bar:
+        bar.update(2_000_000)
+        files.update()
+        assert loading.status() == "Fetching a/model: 2.0 of 5.0 MB."
+        loading.cancelled.set()
+        with pytest.raises(LoadingCancelled):
+            bar.update(1)

@@ -1,0 +1,155 @@
+"""Which pairs there are, which fit, and what stays loaded."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+
+import lab.engines as engines_module
+from lab import EngineConfig, LabError, SamplingParams
+from lab.engines import EMBEDDED, LISTED, Engines, Pair, listed, needed_bytes, own
+from lab.memory.models import find, known
+from lab.pair.progress import Loading, LoadingCancelled, watched
+from tests import tiny_models
+
+GREEDY = SamplingParams(max_tokens=8, ignore_eos=True)
+DRAFT = EngineConfig(speculative="draft")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Models as files: two that go together, one with another tokenizer, one without weights."""
+    root = tmp_path_factory.mktemp("models")
+    model = tiny_models.random_model("llama")
+    made = {"target": model, "draft": tiny_models.perturbed(model, 0.02), "stranger": model}
+    for name, it in made.items():
+        it.save_pretrained(root / name)
+        tiny_models.tokenizer().save_pretrained(root / name)
+    vocabulary = root / "stranger/tokenizer.json"
+    vocabulary.write_text(vocabulary.read_text("utf-8").replace("<|end|>", "<|over|>"), "utf-8")
+    (root / "broken").mkdir()
+    (root / "broken/config.json").write_text((root / "target/config.json").read_text())
+    return {name: root / name for name in (*made, "broken")}
+
+
+def pair(folders: dict[str, Path], target: str = "target", draft: str = "draft") -> Pair:
+    return own(str(folders[target]), str(folders[draft]) if draft else "")
+
+
+@pytest.mark.parametrize(("target", "draft"), LISTED.items())
+def test_listed_pairs_are_known_and_have_vocabularies_of_one_width(target: str, draft: str) -> None:
+    models = known()[target], known()[draft]
+    assert models[0].shape.vocabulary == models[1].shape.vocabulary
+    assert models[0].parameters > 2 * models[1].parameters
+    assert all(model.hub and "/" in model.hub for model in models)
+
+
+def test_a_device_is_offered_what_fits_it(monkeypatch) -> None:
+    def offered(gigabytes: float) -> list[str]:
+        device = type("Device", (), {"total_memory": int(gigabytes * 1e9)})
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
+        return list(listed(device="cuda"))
+
+    assert offered(1) == []
+    assert offered(6) == ["smollm2-1.7b"]
+    assert offered(16) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b"]
+    assert offered(24) == ["smollm2-1.7b", "llama-3.2-3b", "qwen3-4b", "qwen3-8b", "llama-3.1-8b"]
+    assert offered(192) == list(LISTED)
+    assert listed(device="cpu") == {}
+
+
+def test_what_a_pair_needs_is_at_least_its_weights(folders) -> None:
+    model = find(folders["target"])
+    assert needed_bytes([model], torch.float32) > 4 * model.parameters
+    assert needed_bytes([model], torch.bfloat16) < needed_bytes([model, model], torch.bfloat16)
+
+
+def test_an_own_pair_decodes_as_its_target_alone(folders) -> None:
+    engine = Engines(any_pair=True, device="cpu")(pair(folders))
+    assert engine.generate("A fox", DRAFT, GREEDY).token_ids == engine.generate("A fox", None, GREEDY).token_ids
+    assert engine.generate("A fox", DRAFT, GREEDY).metrics.draft_acceptance_rate > 0
+
+
+def test_one_large_pair_is_kept_and_the_embedded_ones_stay(folders) -> None:
+    engines = Engines(any_pair=True, device="cpu")
+    embedded, first = engines("matched"), weakref.ref(engines(pair(folders)))
+    assert engines(pair(folders)) is first()
+    second = engines(pair(folders, draft=""))
+    assert first() is None
+    assert engines(pair(folders, draft="")) is second
+    assert engines("matched") is embedded
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "says"),
+    [
+        ("target", "stranger", "their tokenizers differ"),
+        ("broken", "draft", "could not be loaded"),
+    ],
+)
+def test_a_pair_that_fails_leaves_the_one_before_working(folders, target: str, draft: str, says: str) -> None:
+    engines = Engines(any_pair=True, device="cpu")
+    before = engines(pair(folders))
+    with pytest.raises(LabError, match=says):
+        engines(pair(folders, target, draft))
+    assert engines(pair(folders)) is before
+    assert before.generate("A fox", DRAFT, GREEDY).reason == "length"
+
+
+def test_loading_that_is_stopped_leaves_the_one_before_working(folders) -> None:
+    engines = Engines(any_pair=True, device="cpu")
+    before, stopped = engines(pair(folders)), threading.Event()
+    stopped.set()
+    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(pair(folders, draft=""))
+    assert engines(pair(folders)) is before
+
+
+def test_what_does_not_fit_is_refused_before_it_is_loaded(folders, monkeypatch) -> None:
+    engines = Engines(any_pair=True, device="cpu")
+    embedded = engines("matched")
+    monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000)
+    monkeypatch.setattr(engines_module, "load_engine", None)
+    with pytest.raises(LabError, match=r"target \+ draft needs about 0.0 GB of memory on cpu, and 0.0 GB are free"):
+        engines(pair(folders))
+    assert engines("matched") is embedded
+
+
+def test_a_large_pair_makes_room_for_the_next_where_both_do_not_fit(folders, monkeypatch) -> None:
+    engines = Engines(any_pair=True, device="cpu")
+    first = weakref.ref(engines(pair(folders)))
+    monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000 if first() else 10**9)
+    engines(pair(folders, draft=""))
+    assert first() is None
+    assert engines(pair(folders)).draft is not None
+
+
+def test_others_than_those_offered_are_refused_where_others_can_reach_the_server(folders) -> None:
+    engines = Engines(device="cpu")
+    with pytest.raises(LabError, match="not to be had here"):
+        engines(pair(folders))
+    for name in ("nobody", "../../etc", ""):
+        with pytest.raises(LabError, match="there are matched, mismatched"):
+            engines(name)
+
+
+def test_a_pair_needs_a_name() -> None:
+    with pytest.raises(LabError, match="Name a target model"):
+        own("", "")
+    assert own("", "mismatched") == Pair("mismatched", None, "mismatched")
+    assert own("a/very" + "/long" * 2000, None).draft is None
+
+
+def test_code_that_comes_with_a_model_never_runs(folders, tmp_path) -> None:
+    evil = tmp_path / "evil"
+    evil.mkdir()
+    (evil / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    (evil / "config.json").write_text('{"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}')
+    with pytest.raises(LabError):
+        Engines(any_pair=True, device="cpu")(own(str(evil), ""))
+    assert not (tmp_path / "ran").exists()
+    assert set(EMBEDDED) == {"matched", "mismatched"}
