@@ -1,0 +1,191 @@
+"""A vLLM server's /metrics page, and what happened between two readings of it.
+
+Prometheus counters only grow, and begin at zero again when the server does; gauges say how things stand. Names are
+those of vLLM 0.32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from lab.config import LabError
+
+KV_USAGE = "vllm:kv_cache_usage_perc"
+RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
+PREEMPTIONS = "vllm:num_preemptions_total"
+GENERATED = "vllm:generation_tokens_total"
+QUERIED = "vllm:prefix_cache_queries_total"
+HITS = "vllm:prefix_cache_hits_total"
+DRAFTS = "vllm:spec_decode_num_drafts_total"
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+ACCEPTED_AT = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+CACHE = "vllm:cache_config_info"
+STARTED = "process_start_time_seconds"
+
+GAUGES = (KV_USAGE, RUNNING, WAITING)
+COUNTERS = (PREEMPTIONS, GENERATED, QUERIED, HITS, DRAFTS, DRAFTED, ACCEPTED)
+MOST = 2.0**63
+"""No counter of these has ever been larger: what is comes from no vLLM, and its sums would not be finite."""
+MOST_POSITIONS = 32
+"""A round's later positions are left out: the lab's own gamma ends there."""
+
+
+class MetricsError(LabError):
+    """A page that is not a vLLM server's metrics."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the page said once.
+
+    Attributes:
+        at: when it was read, in seconds of a clock that only goes forward.
+        values: by metric; of several engines and models the sum, of ``KV_USAGE`` (0 to 1) the mean.
+        accepted_at: drafted tokens accepted so far, by position in their round.
+        started: when the server began, in seconds since 1970, if it says so.
+        block_size, num_blocks: token slots of a cache block, and blocks, if it says so.
+    """
+
+    at: float
+    values: Mapping[str, float]
+    accepted_at: tuple[float, ...] = ()
+    started: float | None = None
+    block_size: int | None = None
+    num_blocks: int | None = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Metrics that the page does not have."""
+        return tuple(name for name in (*GAUGES, *COUNTERS) if name not in self.values)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How things stood at the later of two readings, and what happened between them.
+
+    None where the server does not say, or where there was nothing to take a share of.
+
+    Attributes:
+        seconds: between the two.
+        restarted: the counters began anew between them; what happened is then counted from that beginning on.
+        kv_usage: share of the cache's blocks in use, 0 to 1.
+        running, waiting: requests.
+        preemptions, drafts: how many.
+        tokens_per_second: generated, of all requests together.
+        prefix_hit_share: of the prompts' tokens that were looked up, those found in the prefix cache.
+        mean_acceptance_length: 1 + accepted / drafts: tokens a round gives.
+        draft_acceptance_rate: accepted / drafted tokens.
+        acceptance_by_position: accepted at a position / drafts.
+    """
+
+    seconds: float
+    restarted: bool
+    kv_usage: float | None
+    running: float | None
+    waiting: float | None
+    preemptions: float | None
+    drafts: float | None
+    tokens_per_second: float | None
+    prefix_hit_share: float | None
+    mean_acceptance_length: float | None
+    draft_acceptance_rate: float | None
+    acceptance_by_position: tuple[float, ...]
+
+
+def parse(page: str, at: float) -> Reading:
+    """Read a page of Prometheus text that was fetched at ``at`` seconds.
+
+    Numbers that no such metric can have (negative, not finite, beyond ``MOST``) are left out.
+
+    Raises:
+        MetricsError: it is no such text, or has none of vLLM's metrics.
+    """
+    found: dict[str, list[float]] = {}
+    accepted: dict[int, float] = {}
+    started: float | None = None
+    sizes: dict[str, int] = {}
+    try:
+        for family in text_string_to_metric_families(page):
+            for sample in family.samples:
+                if not 0 <= sample.value <= MOST:
+                    continue
+                if sample.name in GAUGES or sample.name in COUNTERS:
+                    found.setdefault(sample.name, []).append(sample.value)
+                elif sample.name == ACCEPTED_AT:
+                    position = _whole(sample.labels.get("position", ""))
+                    if position is not None and position < MOST_POSITIONS:
+                        accepted[position] = accepted.get(position, 0.0) + sample.value
+                elif sample.name == STARTED:
+                    started = sample.value
+                elif sample.name == CACHE:
+                    said = {name: _whole(sample.labels.get(name, "")) for name in ("block_size", "num_gpu_blocks")}
+                    sizes = {name: size for name, size in said.items() if size}
+    except Exception as error:  # the parser raises whatever a malformed page makes it stumble over
+        raise MetricsError("What came is no Prometheus text: is this the address of a vLLM server?") from error
+    if not found:
+        raise MetricsError(
+            "There are metrics at this address, but none of vLLM's (their names begin with vllm:). Give the address of "
+            "a vLLM server that was not started with --disable-log-stats."
+        )
+    values = {name: math.fsum(some) for name, some in found.items()}
+    if KV_USAGE in found:
+        values[KV_USAGE] = min(1.0, values[KV_USAGE] / len(found[KV_USAGE]))
+    by_position = tuple(accepted.get(position, 0.0) for position in range(max(accepted, default=-1) + 1))
+    return Reading(at, values, by_position, started, sizes.get("block_size"), sizes.get("num_gpu_blocks"))
+
+
+def rates(before: Reading, after: Reading) -> Rates:
+    """What happened between two readings of one server.
+
+    Raises:
+        ValueError: ``after`` is not later than ``before``.
+    """
+    seconds = after.at - before.at
+    if seconds <= 0:
+        raise ValueError(f"the second reading is later than the first, not {seconds} s")
+    restarted = before.started != after.started or _fell(before, after)
+    start = {} if restarted else before.values
+    grown = {name: after.values[name] - start.get(name, 0.0) for name in COUNTERS if name in after.values}
+    since = () if restarted else before.accepted_at
+    at = [
+        count - (since[position] if position < len(since) else 0.0) for position, count in enumerate(after.accepted_at)
+    ]
+    drafts, accepted = grown.get(DRAFTS), grown.get(ACCEPTED)
+    length = _share(accepted, drafts)
+    return Rates(
+        seconds=seconds,
+        restarted=restarted,
+        kv_usage=after.values.get(KV_USAGE),
+        running=after.values.get(RUNNING),
+        waiting=after.values.get(WAITING),
+        preemptions=grown.get(PREEMPTIONS),
+        drafts=drafts,
+        tokens_per_second=_share(grown.get(GENERATED), seconds),
+        prefix_hit_share=_share(grown.get(HITS), grown.get(QUERIED)),
+        mean_acceptance_length=None if length is None else 1 + length,
+        draft_acceptance_rate=_share(accepted, grown.get(DRAFTED)),
+        acceptance_by_position=tuple(count / drafts for count in at) if drafts else (),
+    )
+
+
+def _fell(before: Reading, after: Reading) -> bool:
+    """Whether any counter is smaller than it was: then all have begun anew, whether the server says so or not."""
+    both = [name for name in COUNTERS if name in before.values and name in after.values]
+    pairs = [(before.values[name], after.values[name]) for name in both]
+    pairs += zip(before.accepted_at, after.accepted_at, strict=False)
+    return any(late < early for early, late in pairs)
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+def _whole(text: str) -> int | None:
+    """A label's whole number, if it is a short one."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None

@@ -1,0 +1,256 @@
+"""A client of one vLLM server: its metrics, its models, and a prompt sent to it.
+
+It asks the address it was made with and no other: redirects and proxies of the environment are not followed, and nobody
+who uses the page names an address. Answers are limited in size and time, and whatever goes wrong is a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from lab.config import ConfigError, LabError, SamplingParams
+from lab.remote.metrics import MetricsError, Reading, parse
+
+CONNECT_S, READ_S, ANSWER_S = 2.0, 5.0, 120.0
+"""Seconds to connect, for a page to go on, and for an answer to: a server that is busy lets a prompt wait."""
+MOST_BYTES = 8 * 2**20
+"""Of one answer. The metrics of a server are 50 KB."""
+MOST_MODELS = 16
+MOST_NAME = 200
+MOST_ROUNDS = 100_000
+DETAILED = "--per-request-spec-decode-metrics detailed"
+"""What a server must be started with to tell of each round."""
+
+
+class ServerError(LabError):
+    """The server did not answer as a vLLM server does. The message says what to do."""
+
+
+@dataclass(frozen=True)
+class Speculated:
+    """Of each round that had guesses: how many were ``drafted``, and how many of those ``accepted``. Rounds without
+    guesses are not told, and neither is which tokens were guessed."""
+
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The end of an answer. ``speculated`` is None where the server does not tell of rounds."""
+
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    speculated: Speculated | None
+
+
+class Server:
+    """A vLLM server at ``address`` (http or https; a path before /metrics and /v1 may be part of it).
+
+    Args:
+        address: as a person writes it, such as http://127.0.0.1:8000; a final /v1 is left away.
+        key: what ``--api-key`` of the server wants, if it wants any. It is sent to that address and never shown.
+        transport: how requests travel; None: over the network.
+
+    Raises:
+        ConfigError: no address of this kind.
+    """
+
+    def __init__(self, address: str, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        self.address = _checked(address)
+        self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._transport = transport
+        # Certificates are read once; over http nobody shows any.
+        self._verify = httpx.create_ssl_context() if self.address.startswith("https") else False
+
+    async def read(self) -> Reading:
+        """Its metrics now.
+
+        Raises:
+            ServerError: it cannot be reached, or is no vLLM server.
+        """
+        page = await self._get("/metrics")
+        try:
+            return parse(page.decode("utf-8", "replace"), time.monotonic())
+        except MetricsError as error:
+            raise ServerError(f"{self.address}: {error}") from error
+
+    async def models(self) -> tuple[str, ...]:
+        """The models it serves, by name.
+
+        Raises:
+            ServerError: as ``read``.
+        """
+        try:
+            listed = json.loads(await self._get("/v1/models"))["data"]
+            return tuple(str(model["id"])[:MOST_NAME] for model in listed[:MOST_MODELS])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ServerError(f"{self.address}/v1/models is no list of models: is this a vLLM server?") from error
+
+    async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
+        """Send a prompt: pieces of the answer's text as they come, then how it ended. Leaving early, or cancelling,
+        closes the connection, at which vLLM ends the request.
+
+        Raises:
+            ServerError: as ``read``, or the server refused the prompt or broke off.
+        """
+        asked = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": sampling.max_tokens,
+            "temperature": sampling.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},  # the last message then has the metrics, too
+        }
+        if sampling.seed is not None:
+            asked["seed"] = sampling.seed
+        reason, last = "", {}
+        async with self._asked("POST", "/v1/completions", ANSWER_S, json=asked) as response:
+            async for message in self._messages(response):
+                if text := _text(message):
+                    yield text
+                reason = _reason(message) or reason
+                last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
+        usage = last.get("usage", {})
+        counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+        yield Completed(reason, *counts, _speculated(last.get("metrics", {}).get("speculative_decoding")))
+
+    async def _get(self, path: str) -> bytes:
+        async with self._asked("GET", path, READ_S) as response:
+            return b"".join([part async for part in self._limited(response)])
+
+    @asynccontextmanager
+    async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:
+        """A response that is no error, with its content still to be read."""
+        timeout = httpx.Timeout(patience, connect=CONNECT_S)
+        try:
+            async with (
+                httpx.AsyncClient(
+                    verify=self._verify,
+                    transport=self._transport,
+                    timeout=timeout,
+                    headers=self._headers,
+                    trust_env=False,
+                ) as client,
+                client.stream(method, self.address + path, **body) as response,
+            ):
+                if response.status_code != 200:
+                    raise ServerError(await self._refusal(response, path))
+                yield response
+        except httpx.ConnectTimeout as error:
+            raise ServerError(f"{self.address} did not answer within {CONNECT_S:g} s: is the address right?") from error
+        except httpx.ConnectError as error:
+            raise ServerError(f"There is no connection to {self.address}: is the server running there?") from error
+        except httpx.TimeoutException as error:
+            raise ServerError(f"{self.address}{path} said nothing for {patience:g} s.") from error
+        except httpx.HTTPError as error:
+            raise ServerError(f"{self.address}{path} broke off ({type(error).__name__}).") from error
+
+    async def _refusal(self, response: httpx.Response, path: str) -> str:
+        """What a status other than 200 means."""
+        status, where = response.status_code, self.address + path
+        if status in (401, 403):
+            return f"{where} wants a key: start the lab with the server's own in the variable VLLM_API_KEY."
+        if status == 404:
+            return f"{where} does not exist (404): is this the address of a vLLM server?"
+        if 300 <= status < 400:
+            return f"{where} sends elsewhere ({status}), which is not followed: give the address it leads to."
+        said = ""
+        if status in (400, 422):  # a prompt that is too long, for instance, and the server says so
+            said = _complaint(b"".join([part async for part in self._limited(response)]))
+        return f"{where} refused with status {status}{f': {said}' if said else ''}."
+
+    async def _limited(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The content as it comes, not unpacked: a small packed one can be large."""
+        size = 0
+        async for part in response.aiter_raw():
+            size += len(part)
+            if size > MOST_BYTES:
+                raise ServerError(f"{response.url} sent more than {MOST_BYTES >> 20} MiB: that is no vLLM answer.")
+            yield part
+
+    async def _messages(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
+        """The messages of server-sent events, to the last."""
+        rest = b""
+        async for part in self._limited(response):
+            *lines, rest = (rest + part).split(b"\n")
+            for line in lines:
+                data = line.removeprefix(b"data:").strip()
+                if data == line.strip() or data == b"[DONE]":
+                    continue
+                try:
+                    message = json.loads(data)
+                except (ValueError, RecursionError) as error:
+                    raise ServerError(f"{response.url} streams no JSON: is this a vLLM server?") from error
+                if not isinstance(message, dict) or "error" in message:
+                    raise ServerError(
+                        f"{self.address} broke the answer off: {_complaint(data) or 'it says no reason'}."
+                    )
+                yield message
+
+
+def _checked(address: str) -> str:
+    try:
+        parts = urlsplit(address.strip())
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname or not address.strip().isprintable():
+        raise ConfigError(f"The address of a vLLM server is like http://127.0.0.1:8000, not {address[:80]!r}.")
+    if parts.username or parts.password:
+        raise ConfigError("The address of a vLLM server has no name and password in it: use the variable VLLM_API_KEY.")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"The address of a vLLM server ends before ? and #: {address[:80]!r}.")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
+def _text(message: dict[str, Any]) -> str:
+    choice = _choice(message)
+    return text if isinstance(text := choice.get("text"), str) else ""
+
+
+def _reason(message: dict[str, Any]) -> str:
+    reason = _choice(message).get("finish_reason")
+    return reason[:MOST_NAME] if isinstance(reason, str) else ""
+
+
+def _choice(message: dict[str, Any]) -> dict[str, Any]:
+    choices = message.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}
+
+
+def _complaint(body: bytes) -> str:
+    """What the server says is wrong, at most a line of it."""
+    try:
+        said = json.loads(body)
+        said = said.get("error", said)
+        return str(said.get("message", "") if isinstance(said, dict) else said)[:300].strip(" .")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+def _speculated(said: Any) -> Speculated | None:
+    """A request's rounds, if the server tells of them and they make sense."""
+    if not isinstance(said, dict):
+        return None
+    drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")
+    if not isinstance(drafted, list) or not isinstance(accepted, list) or len(drafted) != len(accepted):
+        return None
+    pairs = [(_count(d), _count(a)) for d, a in zip(drafted[:MOST_ROUNDS], accepted, strict=False)]
+    if any(d is None or a is None or a > d for d, a in pairs):
+        return None
+    return Speculated(tuple(d for d, _ in pairs), tuple(a for _, a in pairs))

@@ -1,0 +1,147 @@
+"""What two readings of a vLLM server's metrics say: whatever the counters do, and whatever a page holds."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.remote.metrics import (
+    ACCEPTED,
+    COUNTERS,
+    DRAFTED,
+    DRAFTS,
+    GENERATED,
+    HITS,
+    KV_USAGE,
+    QUERIED,
+    RUNNING,
+    MetricsError,
+    Rates,
+    Reading,
+    parse,
+    rates,
+)
+
+PAGE = (Path(__file__).parents[1] / "fixtures/vllm-0.32-metrics.txt").read_text("utf-8")
+
+
+def test_a_recorded_page_is_read() -> None:
+    reading = parse(PAGE, at=1.0)
+    assert reading.missing == ()
+    assert reading.values[DRAFTS] == 12
+    assert reading.values[DRAFTED] == 36
+    assert reading.values[ACCEPTED] == 23
+    assert reading.accepted_at == (9, 6, 4, 4)
+    assert (reading.block_size, reading.num_blocks) == (32, 21845)
+
+
+def test_from_a_fresh_server_on_it_is_the_servers_own_definitions() -> None:
+    """Issue: mean acceptance length = 1 + accepted / drafts, rate = accepted / drafted, by position over drafts."""
+    now = parse(PAGE, at=2.0)
+    found = rates(Reading(0.0, dict.fromkeys(COUNTERS, 0.0), started=now.started), now)
+    assert found.mean_acceptance_length == pytest.approx(1 + 23 / 12)
+    assert found.draft_acceptance_rate == pytest.approx(23 / 36)
+    assert found.acceptance_by_position == pytest.approx((9 / 12, 6 / 12, 4 / 12, 4 / 12))
+    assert found.tokens_per_second == pytest.approx(40 / 2)
+    assert found.prefix_hit_share == 0
+    assert not found.restarted
+
+
+def test_engines_and_models_are_added_up_and_their_usage_is_averaged() -> None:
+    page = "".join(
+        f'vllm:generation_tokens_total{{engine="{engine}"}} {count}\n'
+        f'vllm:num_requests_running{{engine="{engine}"}} {running}\n'
+        f'vllm:kv_cache_usage_perc{{engine="{engine}"}} {usage}\n'
+        for engine, count, running, usage in ((0, 10, 1, 0.5), (1, 32, 2, 0.25))
+    )
+    reading = parse(page, at=0.0)
+    assert dict(reading.values) == {GENERATED: 42, RUNNING: 3, KV_USAGE: 0.375}
+    assert DRAFTS in reading.missing
+
+
+def test_what_is_missing_is_none_and_named() -> None:
+    first, second = (parse("vllm:num_requests_running 1\n", at) for at in (0.0, 1.0))
+    found = rates(first, second)
+    assert found.running == 1
+    others = {field.name: getattr(found, field.name) for field in fields(Rates)}
+    for name in ("seconds", "restarted", "running"):
+        del others[name]
+    assert others.pop("acceptance_by_position") == ()
+    assert set(others.values()) == {None}
+    assert set(second.missing) == {KV_USAGE, *COUNTERS, "vllm:num_requests_waiting"}
+
+
+COUNTS = st.lists(st.integers(0, 50), min_size=5, max_size=5)
+
+
+def reading(at: float, total: list[int], started: float) -> Reading:
+    rounds, kept, wasted, generated, looked_up = total
+    values = {DRAFTS: rounds + kept, ACCEPTED: kept, DRAFTED: kept + wasted, GENERATED: generated}
+    return Reading(at, values | {QUERIED: looked_up + kept, HITS: kept}, (kept, kept / 2), started)
+
+
+@given(st.lists(st.tuples(COUNTS, st.booleans()), min_size=2, max_size=8))
+def test_what_happened_is_what_was_counted_and_a_restart_begins_anew(steps: list[tuple[list[int], bool]]) -> None:
+    total, started, before = [0] * 5, 0.0, reading(0.0, [0] * 5, 0.0)
+    for second, (more, restart) in enumerate(steps, 1):
+        started = float(second) if restart else started
+        total = more if restart else [a + b for a, b in zip(total, more, strict=True)]
+        after = reading(float(second), total, started)
+        found = rates(before, after)
+        shares = (found.draft_acceptance_rate, found.prefix_hit_share, *found.acceptance_by_position)
+        assert all(0 <= share <= 1 for share in shares if share is not None)
+        assert found.mean_acceptance_length is None or 1 <= found.mean_acceptance_length <= 2
+        assert found.restarted == restart
+        assert found.tokens_per_second == more[3]
+        assert found.drafts == more[0] + more[1]
+        before = after
+
+
+def test_a_server_that_does_not_say_when_it_began_is_known_by_its_counters() -> None:
+    found = rates(Reading(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), Reading(1.0, {GENERATED: 5, DRAFTS: 9}))
+    assert found.restarted
+    assert found.tokens_per_second == 5
+    assert found.drafts == 9
+    assert found.mean_acceptance_length is None
+
+
+def test_readings_are_in_order() -> None:
+    with pytest.raises(ValueError, match="later"):
+        rates(Reading(2.0, {}), Reading(2.0, {}))
+
+
+HOSTILE = (
+    "",
+    "<html><body>404</body></html>",
+    "vllm:num_requests_running{",
+    'vllm:num_requests_running{a="} 1',
+    "vllm:num_requests_running one",
+    "up 1\n",
+    "\x00" * 50,
+)
+
+
+@pytest.mark.parametrize("page", HOSTILE)
+def test_no_metrics_of_vllm_is_a_sentence(page: str) -> None:
+    with pytest.raises(MetricsError, match="vLLM"):
+        parse(page, at=0.0)
+
+
+@given(st.text(max_size=200), st.sampled_from(["NaN", "+Inf", "-1", "1e400", "1e308", "4"]), st.integers(0, 10**12))
+def test_numbers_are_finite_whatever_stands_there(text: str, number: str, position: int) -> None:
+    page = (
+        f"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc {number}\nvllm:generation_tokens_total {number}\n"
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} {number}\n'
+    )
+    found = parse(page, at=0.0)
+    assert all(math.isfinite(value) and value >= 0 for value in (*found.values.values(), *found.accepted_at))
+    assert found.values.get(KV_USAGE, 0) <= 1
+    assert len(found.accepted_at) <= 32
+    with contextlib.suppress(MetricsError):  # and nothing else is raised
+        parse(text, at=0.0)

@@ -1,0 +1,174 @@
+"""The client of a vLLM server against a scripted one: what it asks, and a sentence for all that goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lab.config import ConfigError, SamplingParams
+from lab.remote import server as remote
+from lab.remote.metrics import GENERATED
+from lab.remote.server import Completed, Server, ServerError, Speculated
+from tests.coroutines import complete
+from tests.remote.scripted_vllm import ACCEPTED, DRAFTED, MODEL, WORDS, ScriptedVLLM, serving
+
+
+@pytest.fixture
+def vllm() -> ScriptedVLLM:
+    return ScriptedVLLM()
+
+
+@pytest.fixture
+def server(vllm: ScriptedVLLM) -> Iterator[Server]:
+    with serving(vllm) as address:
+        yield Server(address)
+
+
+async def answer(server: Server, **sampling: float) -> list[str | Completed]:
+    asked = SamplingParams(**{"max_tokens": 16} | sampling)
+    return [piece async for piece in server.complete(MODEL, "Once", asked)]
+
+
+def test_it_reads_metrics_that_move_and_names_the_models(server: Server) -> None:
+    first, second = complete(server.read()), complete(server.read())
+    assert second.values[GENERATED] - first.values[GENERATED] == 120
+    assert second.at > first.at
+    assert complete(server.models()) == (MODEL,)
+
+
+def test_an_answer_comes_in_pieces_and_ends_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
+    *pieces, end = complete(answer(server, seed=7, temperature=0.5))
+    assert "".join(pieces) == "".join(f" {word}" for word in WORDS)
+    assert end == Completed("length", 5, len(WORDS), Speculated(DRAFTED, ACCEPTED))
+    [asked] = vllm.asked
+    expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "temperature": 0.5, "seed": 7, "stream": True}
+    assert asked == expected | {"stream_options": {"include_usage": True}}
+
+
+def test_a_server_that_does_not_tell_of_rounds_answers_all_the_same(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.spec = False
+    *pieces, end = complete(answer(server))
+    assert len(pieces) == len(WORDS)
+    assert end.speculated is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        [],
+        {"per_step_drafted": [4]},
+        {"per_step_drafted": [4], "per_step_accepted": [5]},
+        {"per_step_drafted": [4, 4], "per_step_accepted": [1]},
+        {"per_step_drafted": [float("inf")], "per_step_accepted": [1]},
+        {"per_step_drafted": ["4"], "per_step_accepted": [1]},
+        {"per_step_drafted": [True], "per_step_accepted": [True]},
+        {"per_step_drafted": [4], "per_step_accepted": [-1]},
+    ],
+)
+def test_rounds_that_make_no_sense_are_none(said: object) -> None:
+    assert remote._speculated(said) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("redirect", "not followed"),
+        ("html", "Prometheus"),
+        ("large", "more than 8 MiB"),
+        ("key", "VLLM_API_KEY"),
+        ("gone", "404"),
+    ],
+)
+def test_a_page_that_is_none_is_a_sentence(server: Server, vllm: ScriptedVLLM, wrong: str, says: str) -> None:
+    vllm.wrong["/metrics"] = wrong
+    with pytest.raises(ServerError, match=says):
+        complete(server.read())
+    vllm.wrong["/v1/models"] = wrong
+    if wrong != "html":
+        with pytest.raises(ServerError, match=says):
+            complete(server.models())
+
+
+def test_silence_is_a_sentence(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "READ_S", 0.1)
+    vllm.wrong["/metrics"] = "silent"
+    with pytest.raises(ServerError, match=r"said nothing for 0\.1 s"):
+        complete(server.read())
+
+
+def test_models_that_are_no_list_are_a_sentence(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.wrong["/v1/models"] = "html"
+    with pytest.raises(ServerError, match="no list of models"):
+        complete(server.models())
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "says"),
+    [
+        ("/v1/completions", "long", "maximum context length is 1024 tokens"),
+        ("/v1/completions", "gone", "404"),
+        ("/v1/completions", "large", "more than 8 MiB"),
+        ("stream", "error", "the engine died"),
+        ("stream", "garbage", "no JSON"),
+    ],
+)
+def test_a_prompt_that_is_refused_is_a_sentence(
+    server: Server, vllm: ScriptedVLLM, path: str, wrong: str, says: str
+) -> None:
+    vllm.wrong[path] = wrong
+    with pytest.raises(ServerError, match=says):
+        complete(answer(server))
+
+
+def test_nobody_there_is_a_sentence() -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        server = Server(f"http://127.0.0.1:{bound.getsockname()[1]}")
+        with pytest.raises(ServerError, match="is the server running there"):
+            complete(server.read())
+
+
+def test_who_stops_listening_ends_the_request(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.endless, vllm.pause = True, 0.01
+
+    async def listen_for_a_while() -> None:
+        listening = asyncio.ensure_future(answer(server))
+        await asyncio.sleep(0.2)
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+    complete(listen_for_a_while())
+    due = time.monotonic() + 2
+    while not vllm.left and time.monotonic() < due:
+        time.sleep(0.01)
+    assert vllm.left == 1
+
+
+def test_the_key_is_sent_and_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch, vllm: ScriptedVLLM) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    with serving(vllm) as address:
+        assert complete(Server(f"{address}/v1/", key="secret").models()) == (MODEL,)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "127.0.0.1:8000",
+        "ftp://host",
+        "http://",
+        "http://a:b@host",
+        "http://host:99999",
+        "http://h/?a=1",
+        "file:///etc",
+    ],
+)
+def test_no_address_is_a_sentence(address: str) -> None:
+    with pytest.raises(ConfigError, match="address of a vLLM server"):
+        Server(address)
