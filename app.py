@@ -14,19 +14,23 @@ import gradio as gr
 
 from lab import LabError
 from lab.engines import EMBEDDED, Engines, listed, own
+from lab.remote.server import Server
 from visualize.channel import ROUTE
 from visualize.options import SHARED, is_private, read_options
-from visualize.panels import claims, compare, lab, lessons, memory, pool
+from visualize.panels import claims, compare, header, lab, lessons, memory, pool, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
 from visualize.shelf import MAX_RUN_FILE
 from visualize.work import Line
 
 
-def build(engines: Engines, embedded: Engines, line: Line) -> gr.Blocks:
+def build(engines: Engines, embedded: Engines, line: Line, attached: Server | None = None) -> gr.Blocks:
     """All pages: the Lab at the root, every other at an address of its own. Lessons and claims are of the embedded
-    pair; the others are of whichever there are. ``line`` is one for all: there is one machine.
+    pair; the others are of whichever there are. ``line`` is one for all: there is one machine. ``attached`` is a vLLM
+    server to watch.
     """
+    if attached:
+        header.PAGES["Server"] = "server"
     pages = lab.build(engines, line, engines.labels, any_pair=engines.any_pair)
     with pages.route("Compare", "/compare", show_in_navbar=False):
         compare.build(pages, engines, line, engines.labels)
@@ -38,6 +42,9 @@ def build(engines: Engines, embedded: Engines, line: Line) -> gr.Blocks:
         memory.build(pages)
     with pages.route("Claims", "/claims", show_in_navbar=False):
         claims.build(pages, embedded, line)
+    if attached:
+        with pages.route("Server", "/server", show_in_navbar=False):
+            server.build(pages, attached)
     return pages
 
 
@@ -56,7 +63,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
-    pages = build(engines, embedded, Line(options.max_users))
+    pages = build(engines, embedded, Line(options.max_users), options.attach)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     pages.launch(
         app_kwargs={"routes": [ROUTE]},

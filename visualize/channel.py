@@ -25,11 +25,17 @@ _open: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionary()
 
 
 class Channel:
-    """Messages that only become more. It can be read at its ``id`` as long as somebody keeps it."""
+    """Messages that only become more. It can be read at its ``id`` as long as somebody keeps it.
 
-    def __init__(self) -> None:
+    Args:
+        keep: forget all but so many of the newest; what is told without an end must. None: keep all.
+    """
+
+    def __init__(self, keep: int | None = None) -> None:
         self.id = uuid.uuid4().hex  # whoever knows it may read
-        self._messages: list[str] = []
+        self._messages: dict[int, str] = {}  # by number
+        self._next = 0
+        self._keep = keep
         self.closed = False
         self._lock = threading.Lock()
         self._wake: set[Callable[[], None]] = set()
@@ -37,7 +43,10 @@ class Channel:
 
     def put(self, message: str) -> None:
         """One more message, from any thread."""
-        self._messages.append(message)
+        self._messages[self._next] = message
+        self._next += 1
+        if self._keep is not None:
+            self._messages.pop(self._next - 1 - self._keep, None)
         self._tell()
 
     def close(self) -> None:
@@ -51,7 +60,7 @@ class Channel:
                 wake()
 
     async def read(self, begin: int = 0) -> AsyncIterator[tuple[int, str]]:
-        """The messages from number ``begin`` on, each with its number, to the last there will be."""
+        """The messages from number ``begin`` on that are kept, each with its number, to the last there will be."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -64,9 +73,11 @@ class Channel:
             while True:
                 news.clear()
                 closed = self.closed  # asked first: what was put before it closed is then surely read
-                for number in range(begin, len(self._messages)):
-                    yield number, self._messages[number]
-                    begin = number + 1
+                while begin < self._next:
+                    begin = max(begin, self._next - len(self._messages))
+                    number, begin = begin, begin + 1
+                    if (message := self._messages.get(number)) is not None:
+                        yield number, message
                 if closed:
                     return
                 await news.wait()

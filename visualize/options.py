@@ -13,6 +13,7 @@ from lab.config import ConfigError
 from lab.options import Parser, add_pair
 from lab.pair.devices import resolve_device
 from lab.pair.loading import resolve_dtype
+from lab.remote.server import Server
 
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
@@ -25,7 +26,8 @@ SHARED = (
 
 
 def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:
-    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``share``, ``max_users``.
+    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``share``, ``max_users``, and ``attach``: a
+    ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
 
     A value that cannot be ends the process with a sentence and status 2.
     """
@@ -38,6 +40,13 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         type=_whole(1, 100_000),
         default=MAX_USERS,
         help=f"most visitors whose runs go on or wait at once; others are asked to come back. Default: {MAX_USERS}.",
+    )
+    parser.add_argument(
+        "--attach",
+        metavar="URL",
+        type=_server(environment.get("VLLM_API_KEY")),
+        help="a vLLM server to watch on a page of its own, such as http://127.0.0.1:8000. A key that it wants is that "
+        "of the variable VLLM_API_KEY.",
     )
     add_pair(parser)
     options = argparse.Namespace()
@@ -71,6 +80,16 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[st
         elif value:
             arguments.append(f"--{option}={value}")
     return arguments
+
+
+def _server(key: str | None) -> Callable[[str], Server]:
+    def read(text: str) -> Server:
+        try:
+            return Server(text, key)
+        except ConfigError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
 
 
 def _whole(low: int, high: int) -> Callable[[str], int]:

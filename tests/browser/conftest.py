@@ -43,15 +43,15 @@ def chromium() -> str:
 
 
 @contextmanager
-def serving(log: Path) -> Iterator[str]:
-    """A running ``python app.py``: its address. What it says goes to ``log``."""
+def serving(log: Path, *options: str) -> Iterator[str]:
+    """A running ``python app.py`` with these options: its address. What it says goes to ``log``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"}
     with log.open("w") as out:
         app = subprocess.Popen(
-            [sys.executable, "app.py", "--port", str(port)], cwd=ROOT, env=environment, stdout=out, stderr=out
+            [sys.executable, "app.py", "--port", str(port), *options], cwd=ROOT, env=environment, stdout=out, stderr=out
         )
         address = f"http://127.0.0.1:{port}"
         try:

@@ -85,6 +85,7 @@ def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:
     page.focus("#look")
     page.keyboard.press("Enter")
     page.wait_for_function(f"{ink} !== '{light}'")
+    assert "Server" not in page.inner_text("nav")  # nothing is attached
     page.click("nav a:has-text('Lab')")
     lab.ready()
     assert urlsplit(page.url).path == "/"

@@ -27,7 +27,8 @@ class ScriptedVLLM:
     """Change its attributes to change how it behaves.
 
     Attributes:
-        counts: its counters and gauges by name; ``moves`` is added at each reading of /metrics.
+        counts: its counters by name; ``moves`` is added at each reading of /metrics. ``gauges`` stay as they are.
+        by_position: accepted at each position, over rounds.
         words: of every answer, one a ``pause`` seconds; an endless one begins again.
         extra: text at the end of the metrics page.
         spec: whether it was started with the detailed metrics of each request.
@@ -42,14 +43,13 @@ class ScriptedVLLM:
         self.moves = {"generation_tokens_total": 120, "prefix_cache_queries_total": 64, "prefix_cache_hits_total": 48}
         self.moves |= {"spec_decode_num_drafts_total": 40, "spec_decode_num_draft_tokens_total": 160}
         self.moves |= {"spec_decode_num_accepted_tokens_total": 90, "num_preemptions_total": 1}
-        self.positions = (36, 28, 18, 8)
+        self.by_position = (0.9, 0.7, 0.45, 0.2)
         self.counts: dict[str, float] = dict.fromkeys(self.moves, 0)
         self.gauges: dict[str, float] = {
             "kv_cache_usage_perc": 0.25,
             "num_requests_running": 3,
             "num_requests_waiting": 2,
         }
-        self.readings = 0
         self.words = WORDS
         self.endless = False
         self.pause = 0.0
@@ -61,7 +61,6 @@ class ScriptedVLLM:
 
     def restart(self) -> None:
         self.started += 60
-        self.readings = 0
         self.counts = dict.fromkeys(self.moves, 0)
 
     def app(self) -> Starlette:
@@ -96,15 +95,15 @@ class ScriptedVLLM:
         self.asked.append("/metrics")
         if wrong := await self._misbehave("/metrics"):
             return wrong
-        self.readings += 1
         for name, more in self.moves.items():
             self.counts[name] += more
         labels = f'engine="0",model_name={json.dumps(self.model)}'
         lines = [f"vllm:{name}{{{labels}}} {value}" for name, value in (self.counts | self.gauges).items()]
         per_position = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        rounds = self.counts["spec_decode_num_drafts_total"]
         lines += [
-            f'{per_position}{{{labels},position="{position}"}} {count * self.readings}'
-            for position, count in enumerate(self.positions)
+            f'{per_position}{{{labels},position="{position}"}} {share * rounds}'
+            for position, share in enumerate(self.by_position)
         ]
         lines.append(f'vllm:cache_config_info{{block_size="32",num_gpu_blocks="21845",{labels}}} 1.0')
         lines.append(f"process_start_time_seconds {self.started}")

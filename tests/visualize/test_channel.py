@@ -49,6 +49,32 @@ def test_every_reader_gets_all_from_where_it_begins(begins: list[int], at_once: 
         assert got == list(enumerate(messages))[begin:]
 
 
+@given(st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
+def test_who_comes_late_gets_what_is_kept(keep: int, at_first: int, begin: int) -> None:
+    channel, messages = Channel(keep), [f"message {number}" for number in range(12)]
+
+    async def listen() -> list[tuple[int, str]]:
+        return [message async for message in channel.read(begin)]
+
+    async def both() -> list[tuple[int, str]]:
+        for message in messages[:at_first]:
+            channel.put(message)
+        reading = asyncio.ensure_future(listen())
+        await asyncio.sleep(0)
+        for message in messages[at_first:]:
+            channel.put(message)
+            await asyncio.sleep(0.0005)
+        channel.close()
+        return await asyncio.wait_for(reading, 5)
+
+    got = complete(both())
+    assert got == sorted(set(got))
+    assert all(message == messages[number] for number, message in got)
+    first = max(begin, at_first - keep)
+    assert [number for number, _ in got][-keep:] == list(range(first, 12))[-keep:]
+    assert len(channel._messages) == keep
+
+
 def test_whoever_stops_reading_is_forgotten() -> None:
     channel = Channel()
     channel.put("first")

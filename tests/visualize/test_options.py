@@ -19,6 +19,7 @@ def test_without_a_word_this_machine_alone_is_served() -> None:
         "draft": None,
         "device": best_device(),
         "dtype": "auto",
+        "attach": None,
     }
 
 
@@ -33,10 +34,15 @@ def test_every_option_is_a_variable_too() -> None:
         "dtype": "float32",
     }
     variables = {f"DECODE_LAB_{name.upper()}": value for name, value in said.items()}
-    expected = said | {"port": 8123, "max_users": 3, "share": True}
+    expected = said | {"port": 8123, "max_users": 3, "share": True, "attach": None}
     assert vars(read_options([], variables | {"DECODE_LAB_SHARE": "Yes"})) == expected
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in said.items()]
     assert vars(read_options([*arguments, "--share"], {})) == expected
+
+
+def test_a_server_to_watch_is_given_by_its_address() -> None:
+    assert read_options(["--attach", "http://gpu:8000/v1"], {}).attach.address == "http://gpu:8000"
+    assert read_options([], {"DECODE_LAB_ATTACH": "https://gpu"}).attach.address == "https://gpu"
 
 
 def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None:
@@ -57,6 +63,7 @@ def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None
         (["--max-users", "²"], {}, "whole number from 1"),
         (["--device", "tpu"], {}, "device is 'cpu', 'cuda'"),
         (["--device", "cuda:99"], {}, "device='cuda:99' is not there"),
+        (["--attach", "gpu:8000"], {}, "argument --attach: The address of a vLLM server is like http://127.0.0.1:8000"),
         (["--dtype", "int3"], {}, "dtype is 'auto', 'float32'"),
         (["--speed", "11"], {}, "unrecognized arguments: --speed"),
         ([], {"DECODE_LAB_PORT": "many"}, "app.py, in the environment: argument --port"),

@@ -30,7 +30,7 @@ def occupancy_figure(dark: bool = False) -> go.Figure:
         },
         "free": {"fillcolor": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint, "shape": "hv"}},
     }
-    return _over_time(
+    return over_time(
         [
             go.Scatter(
                 name=state,
@@ -49,7 +49,7 @@ def queue_figure(dark: bool = False) -> go.Figure:
     """Sequences that run, and those that wait: a full line and a dotted one."""
     state = STATES["accepted"]
     colours = {"running": state.dark if dark else state.light, "waiting": look(dark).muted}
-    return _over_time(
+    return over_time(
         [
             go.Scatter(
                 name=name,
@@ -71,7 +71,7 @@ def speed_figure(dark: bool = False) -> go.Figure:
         line={"color": look(dark).ink, "width": 1.6},
         hovertemplate="%{x:.2f} s: %{y:,.0f} tokens/s<extra></extra>",
     )
-    return _over_time([line], dark)
+    return over_time([line], dark)
 
 
 CHARTS = {"occupancy": occupancy_figure, "queue": queue_figure, "speed": speed_figure}
@@ -110,7 +110,8 @@ def layout(seconds: float, num_blocks: int, sequences: int, top_speed: float) ->
     return {name: {"xaxis.range": time, "yaxis.range": [0, top]} for name, top in tops.items()}
 
 
-def _over_time(traces: list[Any], dark: bool) -> go.Figure:
+def over_time(traces: list[Any], dark: bool) -> go.Figure:
+    """A figure against seconds."""
     return blank(
         traces,
         dark,

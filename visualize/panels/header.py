@@ -18,7 +18,8 @@ PAGES = {
     "Memory": "memory",
     "Claims": "claims",
 }
-"""Every page's name and its address, relative to any of them."""
+"""Every page's name and its address, relative to any of them. A page that is not always there is added before any is
+laid out."""
 
 
 def build(page: str, about: str) -> gr.HTML:

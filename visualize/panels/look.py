@@ -36,7 +36,7 @@ def theme() -> gr.themes.Base:
 
 def style() -> str:
     """The pages' style sheets, for the head: Gradio's ``css`` argument would rewrite their rules."""
-    return f"<style>{styles('stage', 'page', 'memory', 'compare', 'lessons', 'pool', 'claims')}</style>"
+    return f"<style>{styles('stage', 'page', 'memory', 'compare', 'lessons', 'pool', 'claims', 'server')}</style>"
 
 
 def script(*names: str) -> str:

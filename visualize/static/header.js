@@ -14,6 +14,9 @@ element.querySelector("#look").onclick = () => {
   localStorage.setItem(KEPT, look);
 };
 
+// Where the pages' names have no room side by side, this one's is in view.
+element.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 /** Change the address. Returns whether that made it another. */
 function address(changes) {
   const query = new URLSearchParams(location.search);

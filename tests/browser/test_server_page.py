@@ -1,0 +1,139 @@
+"""The Server page: a scripted vLLM is watched, asked, lost and found again, and what it says is taken as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser import conftest
+from tests.browser.conftest import Lab
+from tests.remote.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM, serving
+
+Visit = Callable[..., Lab]
+HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
+OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+POINTS = (
+    "name => document.querySelector(`[data-chart=${name}] .plot`).data?.[0].y?.filter((y) => y !== null).length ?? 0"
+)
+
+
+@pytest.fixture(scope="module")
+def vllm() -> ScriptedVLLM:
+    return ScriptedVLLM()
+
+
+@pytest.fixture(scope="module")
+def address(vllm: ScriptedVLLM) -> Iterator[str]:
+    with serving(vllm) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(vllm: ScriptedVLLM, address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """In place of the session's: an app that is attached."""
+    log = tmp_path_factory.mktemp("attached") / "log.txt"
+    with conftest.serving(log, "--attach", address) as app:
+        yield app
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(autouse=True)
+def _well_behaved(vllm: ScriptedVLLM) -> Iterator[None]:
+    yield
+    vllm.__init__()
+
+
+def opened(lab: Lab) -> Page:
+    lab.page.goto(f"{lab.server}/server")
+    lab.page.wait_for_selector("body[data-ready]")
+    return lab.page
+
+
+def says(page: Page, selector: str, words: str) -> None:
+    page.wait_for_function(
+        "([selector, words]) => document.querySelector(selector).textContent.includes(words)", arg=[selector, words]
+    )
+
+
+def test_charts_move_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vllm: ScriptedVLLM) -> None:
+    page = opened(visit())
+    page.wait_for_function(f"({POINTS})('speed') >= 2")
+    page.wait_for_function(f"({POINTS})('acceptance') === 4")
+    before = page.evaluate(POINTS, "usage")
+    says(page, ".sheet-say", "serves tiny-qwen3, 21,845 blocks of 32")
+    numbers = {
+        key: page.inner_text(f"[data-key={key}] .value") for key in ("usage", "running", "waiting", "hits", "length")
+    }
+    assert numbers == {"usage": "25", "running": "3", "waiting": "2", "hits": "75", "length": "3.25"}
+    vllm.words, vllm.gauges["kv_cache_usage_perc"] = (*WORDS, HOSTILE), 0.5
+    page.fill("#prompt textarea", HOSTILE)
+    page.keyboard.press("Control+Enter")
+    says(page, ".answer-say", "Answered: 10 tokens")
+    assert page.inner_text(".answer-text") == HOSTILE + "".join(f" {word}" for word in vllm.words)
+    assert page.query_selector(".answer-text img") is None
+    says(page, ".rounds-say", "4 rounds with guesses, 8 of 14 guesses kept. Which tokens they were is not told.")
+    page.wait_for_function(f"document.querySelector('[data-chart=rounds] .plot').data[1].x.length === {sum(ACCEPTED)}")
+    says(page, "[data-key=usage] .value", "50")
+    assert page.evaluate(POINTS, "usage") > before
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate(OVERFLOW) == [0, 0]  # at 1280 x 720
+
+
+def test_an_answer_is_stopped_and_no_prompt_is_a_sentence(visit: Visit, vllm: ScriptedVLLM) -> None:
+    vllm.endless, vllm.pause = True, 0.02
+    page = opened(visit())
+    says(page, ".sheet-say", "serves")
+    page.fill("#prompt textarea", "  ")
+    page.click("#run")
+    says(page, ".answer-say", "The prompt is empty")
+    page.fill("#prompt textarea", "Once")
+    page.click("#run")
+    says(page, ".answer-text", "miller")
+    page.keyboard.press("Escape")
+    says(page, ".answer-say", "Stopped.")
+    page.wait_for_selector("body:not(.running)")
+    assert "miller" in page.inner_text(".answer-text")
+
+
+def test_a_lost_server_is_said_and_the_charts_go_on_when_it_is_back(visit: Visit, vllm: ScriptedVLLM) -> None:
+    page = opened(visit())
+    page.wait_for_function(f"({POINTS})('speed') >= 1")
+    vllm.wrong["/metrics"] = "html"
+    page.wait_for_selector(".sheet-say.problem")
+    says(page, ".sheet-say", "no Prometheus text")
+    page.wait_for_selector(".readouts.old")
+    vllm.wrong.clear()
+    vllm.restart()
+    vllm.model = HOSTILE
+    page.wait_for_selector(".sheet-say:not(.problem)")
+    says(page, ".sheet-say", HOSTILE)
+    gaps = "document.querySelector('[data-chart=usage] .plot').data[0].y.filter((y) => y === null).length"
+    assert page.evaluate(gaps) >= 1
+    assert page.query_selector(".sheet-say img") is None
+    assert page.evaluate("window.pwned") is None
+
+
+def test_the_other_pages_lead_to_it_and_a_link_fills_the_prompt(visit: Visit) -> None:
+    lab = visit(color_scheme="dark")
+    lab.page.goto(f"{lab.server}/memory")
+    lab.page.wait_for_selector("body[data-ready]")
+    lab.page.click("nav a:has-text('Server')")
+    lab.page.wait_for_selector("[data-chart=usage] .main-svg")
+    assert urlsplit(lab.page.url).path == "/server"
+    lab.page.goto(f"{lab.server}/server?prompt=Long+ago&max_tokens=7&temperature=9")
+    lab.page.wait_for_selector("body[data-ready]")
+    assert lab.page.input_value("#prompt textarea") == "Long ago"
+    assert lab.page.input_value("#max-tokens input[type=number]") == "7"
+    assert "temperature was left out" in lab.page.inner_text(".toast-wrap")
+
+
+def test_it_fits_a_phone(visit: Visit) -> None:
+    page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True))
+    page.wait_for_function(f"({POINTS})('speed') >= 1")
+    across, _ = page.evaluate(OVERFLOW)
+    assert across == 0
+    box = page.locator("nav [aria-current]").bounding_box()
+    assert box["x"] + box["width"] <= 390

@@ -1,0 +1,234 @@
+"""A server that is watched: its readings as messages, told to all; prompts, whose answers end when they are stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.config import SamplingParams
+from lab.remote.metrics import (
+    ACCEPTED,
+    COUNTERS,
+    DRAFTED,
+    DRAFTS,
+    GENERATED,
+    HITS,
+    KV_USAGE,
+    QUERIED,
+    RUNNING,
+    WAITING,
+    Reading,
+)
+from lab.remote.server import Server, ServerError, Speculated
+from tests.coroutines import complete
+from tests.remote.scripted_vllm import WORDS, ScriptedVLLM, serving
+from visualize import remote
+from visualize.channel import Channel
+from visualize.figures import apply
+from visualize.figures import remote as figures
+from visualize.remote import Asked, Prompts, Watch
+from visualize.watched import ABOUT, Reducer
+
+HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
+GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}
+
+
+def reading(at: float, times: int, **more: Any) -> Reading:
+    """Counters after so many equal steps."""
+    step = {GENERATED: 100, QUERIED: 80, HITS: 60, DRAFTS: 10, DRAFTED: 40, ACCEPTED: 25}
+    counters = dict.fromkeys(COUNTERS, 0.0) | {name: value * times for name, value in step.items()}
+    return Reading(at, GAUGES | counters, tuple(times * count for count in (9, 8, 5, 3)), **more)
+
+
+def test_readings_become_numbers_lines_and_bars() -> None:
+    reducer = Reducer("http://host", began=100.0)
+    first = reducer.take(reading(101.0, 1), ["tiny"])
+    assert first["readouts"]["speed"] == ["–", "", ""]
+    second = reducer.take(reading(103.0, 2), ["tiny"])
+    values = {key: row[0] for key, row in second["readouts"].items()}
+    assert values == {
+        "usage": "25",
+        "running": "3",
+        "waiting": "2",
+        "speed": "50",
+        "hits": "75",
+        "length": "3.50",
+        "kept": "62",
+        "preempted": "0",
+    }
+    assert set(values) == set(ABOUT)
+    assert second["points"]["queue"] == [[0, None, {"x": 3.0, "y": 3.0}], [1, None, {"x": 3.0, "y": 2.0}]]
+    assert second["points"]["speed"] == [[0, None, {"x": 3.0, "y": 50.0}]]
+    assert second["charts"]["acceptance"]["columns"] == [{"x": [1, 2, 3, 4], "y": [0.9, 0.8, 0.5, 0.3]}]
+    assert "problem" not in second
+
+
+def test_a_restart_and_a_lost_connection_are_said_and_leave_a_gap() -> None:
+    reducer = Reducer("http://host", began=0.0)
+    reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
+    again = reducer.take(reading(2.0, 1, started=2.0), ["tiny"])
+    assert again["say"].startswith("The server was started anew")
+    assert again["charts"]["acceptance"]["columns"] == [{"x": [], "y": []}]
+    gone = reducer.lost(3.0, f"No connection {HOSTILE}.")
+    assert gone["problem"]
+    assert "⟨RLO⟩" in gone["say"]
+    assert gone["points"]["queue"] == [[0, None, {"x": 3.0, "y": None}], [1, None, {"x": 3.0, "y": None}]]
+    back = reducer.take(reading(9.0, 9, started=2.0), ["tiny"])
+    assert back["points"]["speed"][0][2]["y"] is None  # over the gap no rate is told
+    assert "started anew" not in back["say"]
+
+
+def test_what_the_server_does_not_tell_is_said() -> None:
+    said = Reducer("http://host", 0.0).take(Reading(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
+    assert "without vllm:kv_cache_usage_perc" in said
+    whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
+    assert "does not speculate" in Reducer("http://host", 0.0).take(Reading(1.0, whole), [HOSTILE])["say"]
+
+
+def test_every_line_has_its_trace() -> None:
+    assert {name: len(figures.CHARTS[name]().data) for name in figures.LINES} == figures.LINES
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 2**62)), min_size=1, max_size=20))
+def test_every_message_is_finite_and_fits_its_charts(steps: list[int | None]) -> None:
+    reducer = Reducer("http://host", began=0.0)
+    columns = {name: [{"x": [], "y": []} for _ in range(lines)] for name, lines in figures.LINES.items()}
+    for second, times in enumerate(steps):
+        at = 30.0 * second + 1
+        message = reducer.lost(at, "gone") if times is None else reducer.take(reading(at, times), ["tiny"])
+        json.loads(json.dumps(message, allow_nan=False))
+        for name, patches in message["points"].items():
+            apply(columns[name], patches)
+            low, high = message["layout"][name]["xaxis.range"]
+            assert high - low >= figures.FIRST
+            assert math.isclose(high, max(at, figures.FIRST))
+    assert all(len(trace["x"]) == len(steps) for name in figures.LINES for trace in columns[name])
+
+
+@given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
+def test_rounds_are_drawn_as_the_lab_draws_its_own(pairs: list[tuple[int, int]]) -> None:
+    drafted, accepted = [max(pair) for pair in pairs], [min(pair) for pair in pairs]
+    chart = figures.rounds_told(Speculated(tuple(drafted), tuple(accepted)))
+    count = dict(zip(figures.rounds.TRACES, [len(trace["x"]) for trace in chart["columns"]], strict=True))
+    assert count["accepted"] == sum(accepted)
+    assert count["rejected"] == count["recovered"] == sum(a < d for d, a in zip(drafted, accepted, strict=True))
+    assert count["bonus"] + count["recovered"] == len(pairs)
+    assert count["accepted"] + count["rejected"] + count["unjudged"] == sum(drafted)
+    assert count["plain"] == 0
+
+
+@pytest.fixture
+def vllm() -> ScriptedVLLM:
+    return ScriptedVLLM()
+
+
+@pytest.fixture
+def server(vllm: ScriptedVLLM) -> Iterator[Server]:
+    with serving(vllm) as address:
+        yield Server(address)
+
+
+def heard(channel: Channel) -> list[dict[str, Any]]:
+    """All messages of a channel, to its end."""
+
+    async def listen() -> list[dict[str, Any]]:
+        return [json.loads(message) async for _, message in channel.read()]
+
+    return complete(listen())
+
+
+def until(true: Callable[[], object]) -> None:
+    due = time.monotonic() + 5
+    while not true():
+        assert time.monotonic() < due
+        time.sleep(0.01)
+
+
+def test_one_thread_reads_for_all_and_goes_on_when_the_server_is_back(
+    server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "EVERY_S", 0.02)
+    watch = Watch(server)
+    until(lambda: vllm.asked.count("/metrics") >= 3)
+    vllm.wrong["/metrics"] = "html"
+    until(lambda: not watch.models)
+    vllm.wrong.clear()
+    until(lambda: watch.models)
+    watch.stopped.set()
+    messages = heard(watch.channel)
+    problems = [bool(message.get("problem")) for message in messages]
+    assert problems[0] is problems[-1] is False
+    assert any(problems)
+    assert vllm.asked.count("/v1/models") == 2
+
+
+def test_metrics_are_told_where_models_are_not(
+    server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "EVERY_S", 0.02)
+    vllm.wrong["/v1/models"] = "key"
+    watch = Watch(server)
+    until(lambda: vllm.asked.count("/metrics") >= 2)
+    watch.stopped.set()
+    message = heard(watch.channel)[0]
+    assert message["readouts"]["usage"][0] == "25"
+    assert "VLLM_API_KEY" in message["say"]
+
+
+def test_an_answer_is_told_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.words = (*WORDS, HOSTILE)
+    asked = Asked(server, vllm.model, "Once", SamplingParams(max_tokens=9))
+    *pieces, end = heard(asked.channel)
+    assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
+    assert end["rounds"].startswith("4 rounds with guesses, 8 of 14 guesses kept")
+    assert end["charts"]["rounds"]["columns"]
+    assert not asked.goes_on
+
+
+def test_without_rounds_it_says_how_a_server_tells_of_them(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.spec = False
+    end = heard(Asked(server, vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    assert "--per-request-spec-decode-metrics detailed" in end["rounds"]
+    assert "charts" not in end
+
+
+def test_a_stopped_answer_ends_here_and_there(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.endless, vllm.pause = True, 0.01
+    prompts = Prompts(server, lambda: (vllm.model,))
+    asked = prompts.begin("somebody", "Once", SamplingParams(max_tokens=9))
+    assert prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)) is None
+    until(lambda: vllm.asked)
+    prompts.stop("somebody")
+    assert heard(asked.channel)[-1]["say"].startswith("Stopped.")
+    until(lambda: vllm.left)
+    vllm.endless = False
+    assert heard(prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)).channel)[-1]["rounds"]
+
+
+def test_too_many_prompts_and_a_silent_server_are_sentences(
+    server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "AT_ONCE", 1)
+    vllm.endless, vllm.pause = True, 0.01
+    prompts = Prompts(server, lambda: (vllm.model,))
+    prompts.begin("one", "Once", SamplingParams())
+    with pytest.raises(ServerError, match="under way"):
+        prompts.begin("two", "Once", SamplingParams())
+    prompts.leave("one")
+    until(lambda: vllm.left)
+    with pytest.raises(ServerError, match="does not answer now"):
+        Prompts(server, lambda: ()).begin("two", "Once", SamplingParams())
+
+
+def test_an_answer_that_breaks_off_is_a_sentence(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.wrong["stream"] = "error"
+    *_, end = heard(Asked(server, vllm.model, "Once", SamplingParams()).channel)
+    assert end["problem"]
+    assert "the engine died" in end["say"]

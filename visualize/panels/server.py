@@ -1,0 +1,125 @@
+"""The Server page: a prompt on the left, the vLLM server that the lab was attached to on the right."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+
+from lab.config import LabError, PromptError, SamplingParams
+from lab.remote.server import Server
+from visualize.assets import read
+from visualize.figures import remote as figures
+from visualize.link import Link
+from visualize.panels import header
+from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.look import charts, script
+from visualize.panels.widgets import Widgets
+from visualize.remote import Prompts, Watch
+from visualize.text import as_line, visible
+from visualize.watched import labels
+
+ABOUT = "A vLLM server, watched: its cache, its queue and its guesses, as far as it tells of them."
+LABELS = {"prompt": "Prompt", "max_tokens": "Most tokens", "temperature": "Temperature", "seed": "Seed"}
+SAYS = {
+    "prompt": "Sent to the server as it stands.",
+    "max_tokens": "The answer ends there at the latest.",
+    "temperature": "0 always takes the likeliest token (greedy).",
+    "seed": "Empty: the server draws as it likes.",
+}
+LINK = Link(
+    {"prompt": "Once upon a time", "max_tokens": 64, "temperature": 0.0, "seed": None},
+    {},
+    {"max_tokens": (1, 512), "temperature": (0.0, 2.0), "seed": (0, 2**31 - 1)},
+    {"prompt": 8000},
+    ("seed",),
+)
+
+
+def build(pages: gr.Blocks, server: Server) -> None:
+    """Lay the page out, inside a route of ``pages``. From here on ``server`` is read once a second."""
+    watch = Watch(server)
+    prompts = Prompts(server, lambda: watch.models)
+
+    def send(request: gr.Request, *values: Any) -> str:
+        record = {"watch": watch.channel.id, "id": uuid.uuid4().hex}
+        try:
+            asked = prompts.begin(request.session_hash, *_asked(LINK.controls(values)))
+        except LabError as error:
+            return as_line(record | {"problem": visible(str(error))})
+        return as_line(record | {"answer": asked.channel.id, "prompt": str(values[0])}) if asked else gr.skip()
+
+    def stop(request: gr.Request) -> None:
+        prompts.stop(request.session_hash)
+
+    def leave(request: gr.Request) -> None:
+        prompts.leave(request.session_hash)
+
+    def opened(request: gr.Request) -> list[Any]:
+        asked, notices = LINK.read(request.query_params)
+        warn(notices)
+        return [as_line({"watch": watch.channel.id}), *({**LINK.defaults} | asked).values()]
+
+    header.build("Server", ABOUT)
+    with gr.Row(elem_id="lab"):
+        with gr.Column(elem_id="controls"):
+            controls = _controls()
+            with gr.Row(elem_id="actions"):
+                press = gr.Button("Send", variant="primary", elem_id="run")
+                halt = gr.Button("Stop", elem_id="stop")
+        with gr.Column(elem_id="view"):
+            view = gr.HTML(
+                value="",
+                html_template=read("server.html"),
+                js_on_load=_script(),
+                head=charts(),
+                apply_default_css=False,
+                elem_id="sheet",
+            )
+    press.click(send, controls, view, **QUIET)
+    halt.click(stop, queue=False, **QUIET)
+    keep_address(controls, LINK)
+    ready(pages.load(opened, outputs=[view, *controls], **QUIET))
+    pages.unload(leave)
+
+
+def _controls() -> list[Any]:
+    widgets = Widgets(LINK, LABELS, SAYS)
+    with gr.Column(elem_id="settings", elem_classes="asked"):
+        return [
+            widgets.text("prompt", 8, 14),
+            widgets.slider("max_tokens"),
+            widgets.slider("temperature", 0.05),
+            widgets.number("seed"),
+        ]
+
+
+def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
+    """The prompt and how to answer it.
+
+    Raises:
+        LabError: there is no prompt, it is too long, or a number makes no sense.
+    """
+    prompt = str(controls["prompt"])
+    if not prompt.strip():
+        raise PromptError("The prompt is empty: write how the text begins.")
+    if len(prompt) > LINK.most_characters["prompt"]:
+        raise PromptError(
+            f"The prompt has {len(prompt):,} characters; {LINK.most_characters['prompt']:,} are the most."
+        )
+    for name, (low, high) in LINK.bounds.items():
+        value = controls[name]
+        if value is None and name in LINK.may_be_empty:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+            raise PromptError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
+    sampling = {name: controls[name] for name in ("max_tokens", "temperature", "seed")}
+    return prompt, SamplingParams(**sampling)
+
+
+def _script() -> str:
+    setup = {"shells": figures.shells(), "readouts": labels()}
+    return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'server.js')}"

@@ -1,0 +1,172 @@
+"""A vLLM server and those who look at it here: it is read once a second for all of them, and answers their prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lab.config import LabError, SamplingParams
+from lab.remote.server import DETAILED, Completed, Server, ServerError
+from visualize.channel import Channel
+from visualize.figures import remote as figures
+from visualize.text import as_line, visible
+from visualize.watched import Reducer
+from visualize.work import TICK
+
+log = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+KEPT = 300
+"""Messages: who comes later sees the last five minutes."""
+AT_ONCE = 16
+"""Prompts under way from here. The server has others to serve."""
+NOT_TOLD = (
+    "Of your prompt's rounds the server tells nothing: it speculates and says so when it was started with "
+    f"--speculative-config and {DETAILED}."
+)
+ROUNDS = "{rounds} rounds with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not told."
+
+
+class Watch:
+    """One thread that reads the server's metrics until ``stopped``, and tells of them in ``channel``."""
+
+    def __init__(self, server: Server) -> None:
+        self.channel = Channel(keep=KEPT)
+        self.stopped = threading.Event()
+        self.models: tuple[str, ...] = ()
+        self._server = server
+        threading.Thread(target=self._watch, name="decode-lab-watch", daemon=True).start()
+
+    def _watch(self) -> None:
+        asyncio.run(self._read())
+        self.channel.close()
+
+    async def _read(self) -> None:
+        reducer = Reducer(self._server.address, time.monotonic())
+        while not self.stopped.is_set():
+            try:
+                reading = await self._server.read()
+                note = await self._ask_models()
+                message = reducer.take(reading, self.models)
+                message["say"] += note
+            except LabError as error:
+                self.models = ()  # what comes back may serve another
+                message = reducer.lost(time.monotonic(), str(error))
+            except Exception as error:
+                log.exception("a reading could not be told")
+                message = reducer.lost(time.monotonic(), f"This reading broke off ({type(error).__name__}).")
+            self.channel.put(as_line(message))
+            await asyncio.sleep(EVERY_S)  # whole, however long the reading took: a rate over an instant says nothing
+
+    async def _ask_models(self) -> str:
+        """Until they are known. Returns why they are not: metrics may be open to all where the models are not."""
+        try:
+            self.models = self.models or await self._server.models()
+            return "" if self.models else " It names no model, so no prompt can be sent."
+        except LabError as error:
+            return f" No prompt can be sent: {visible(str(error))}"
+
+
+class Asked:
+    """One prompt under way at the server, told in ``channel``; ``cancelled`` ends it within a tenth of a second."""
+
+    def __init__(self, server: Server, model: str, prompt: str, sampling: SamplingParams) -> None:
+        self.channel = Channel()
+        self.cancelled = threading.Event()
+        self._answer = server.complete(model, prompt, sampling)
+        threading.Thread(target=self._tell, name="decode-lab-asked", daemon=True).start()
+
+    @property
+    def goes_on(self) -> bool:
+        return not self.channel.closed and not self.cancelled.is_set()
+
+    def _tell(self) -> None:
+        try:
+            asyncio.run(self._read())
+        except LabError as error:
+            self._put(say=visible(str(error)), problem=True)
+        except Exception as error:
+            log.exception("an answer could not be told")
+            self._put(say=f"The answer broke off ({type(error).__name__}).", problem=True)
+        finally:
+            self.channel.close()
+
+    async def _read(self) -> None:
+        pieces: list[str] = []
+        reading = asyncio.ensure_future(self._collect(pieces))
+        while not reading.done():
+            await asyncio.wait({reading}, timeout=TICK)
+            if pieces:
+                self._put(text="".join(pieces))
+                pieces.clear()
+            if self.cancelled.is_set():
+                reading.cancel()
+                await asyncio.wait({reading})
+                self._put(say="Stopped. The server was told by a closed connection.")
+                return
+        self._put(**_told(reading.result()))
+
+    async def _collect(self, pieces: list[str]) -> Completed:
+        """The answer's end; its text goes into ``pieces``, from which who tells of it takes it away."""
+        async for piece in self._answer:
+            if isinstance(piece, Completed):
+                return piece
+            pieces.append(piece)
+        raise ServerError("The answer ended without saying how.")
+
+    def _put(self, **record: Any) -> None:
+        self.channel.put(as_line(record))
+
+
+class Prompts:
+    """What visitors ask of the server: one at a time each, and few at once."""
+
+    def __init__(self, server: Server, models: Callable[[], tuple[str, ...]]) -> None:
+        self._server, self._models = server, models
+        self._asked: dict[str | None, Asked] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, visitor: str | None, prompt: str, sampling: SamplingParams) -> Asked | None:
+        """Send a prompt. None, and nothing happens, while the visitor's last goes on and is not stopped.
+
+        Raises:
+            ServerError: the server names no model now, or many others ask at once.
+        """
+        with self._lock:
+            last = self._asked.get(visitor)
+            if last and last.goes_on:
+                return None
+            if sum(asked.goes_on for asked in self._asked.values()) >= AT_ONCE:
+                raise ServerError(f"{AT_ONCE} prompts from here are under way at the server. Try again in a moment.")
+            models = self._models()
+            if not models:
+                raise ServerError("The server does not answer now, so no prompt was sent. Try again when it does.")
+            asked = self._asked[visitor] = Asked(self._server, models[0], prompt, sampling)
+            return asked
+
+    def stop(self, visitor: str | None) -> None:
+        """End what the visitor has under way."""
+        if asked := self._asked.get(visitor):
+            asked.cancelled.set()
+
+    def leave(self, visitor: str | None) -> None:
+        """Forget the visitor, who has closed the page or lost it."""
+        self.stop(visitor)
+        self._asked.pop(visitor, None)
+
+
+def _told(end: Completed) -> dict[str, Any]:
+    """What is said and drawn of an answer that has ended."""
+    tokens = "" if end.completion_tokens is None else f"{end.completion_tokens:,} tokens"
+    prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
+    ended = {"length": " It ended at the most tokens you allow.", "stop": " It ended by itself."}.get(end.finish_reason)
+    say = f"Answered: {tokens}{prompt}.{ended or ''}" if tokens else f"Answered.{ended or ''}"
+    if end.speculated is None:
+        return {"say": say, "rounds": NOT_TOLD}
+    counts = {"rounds": len(end.speculated.drafted), "drafted": sum(end.speculated.drafted)}
+    told = ROUNDS.format(**counts, accepted=sum(end.speculated.accepted))
+    return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.speculated)}}
