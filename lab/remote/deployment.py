@@ -1,0 +1,167 @@
+"""A command that starts vLLM with the settings found in this lab, on as many GPUs as its model needs.
+
+Flags are those of vLLM 0.32. Where it has no counterpart to a setting, or one that differs, ``differences`` says so.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+
+from lab.config import ConfigError, EngineConfig
+from lab.memory.capacity import Deployment
+from lab.remote.server import DETAILED
+
+TENSOR_PARALLEL = (1, 2, 4, 8)
+"""GPUs of one machine over which every layer is split."""
+KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
+"""``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
+BLOCK = 16
+"""Most of vLLM's attention back ends take blocks of multiples of this."""
+WITHOUT = ("early_exit", "synthetic")
+"""Who proposes in this lab, and does not in vLLM."""
+
+
+def serve_command(
+    config: EngineConfig,
+    target: str,
+    draft: str | None = None,
+    tensor_parallel: int = 1,
+    *,
+    dtype: str = "auto",
+    max_model_len: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> str:
+    """``vllm serve`` for a POSIX shell, a flag a line.
+
+    Args:
+        config: the engine's settings; those without a counterpart are left out (``differences``).
+        target, draft: hub ids or folders on the server's machine. A draft is needed for ``speculative="draft"`` only.
+        tensor_parallel: GPUs that share every layer.
+        dtype: as ``--dtype``.
+        max_model_len: longest sequence, prompt and output together, in tokens.
+        gpu_memory_utilization: share of each GPU's memory that vLLM may take.
+        max_num_seqs, max_num_batched_tokens: of one step.
+
+    Raises:
+        ConfigError: a name that is none, or a draft that is missing.
+    """
+    flags: list[tuple[str, ...]] = [("vllm", "serve", _name("target", target))]
+    if tensor_parallel != 1:
+        flags.append(("--tensor-parallel-size", str(tensor_parallel)))
+    numbers = {
+        "--dtype": None if dtype == "auto" else dtype,
+        "--max-model-len": max_model_len,
+        "--gpu-memory-utilization": None if gpu_memory_utilization is None else f"{gpu_memory_utilization:.2f}",
+        "--max-num-seqs": max_num_seqs,
+        "--max-num-batched-tokens": max_num_batched_tokens,
+    }
+    flags += [(flag, str(value)) for flag, value in numbers.items() if value is not None]
+    if config.kv_dtype != "auto":
+        flags.append(("--kv-cache-dtype", KV_CACHE_DTYPES[config.kv_dtype]))
+    if config.kv_cache and config.block_size % BLOCK == 0:
+        flags.append(("--block-size", str(config.block_size)))
+    flags.append(("--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching",))
+    if speculative := _speculative(config, draft):
+        flags += [("--speculative-config", json.dumps(speculative)), tuple(DETAILED.split())]
+    return " \\\n    ".join(shlex.join(flag) for flag in flags)
+
+
+def differences(config: EngineConfig) -> Iterator[str]:
+    """What vLLM does otherwise than this lab with these settings, a sentence each."""
+    if not config.kv_cache:
+        yield "vLLM always keeps keys and values: the cache cannot be turned off."
+    elif not config.paged:
+        yield "vLLM always hands out blocks as they fill: contiguous sequences have no counterpart."
+    if config.kv_dtype == "int8":
+        yield (
+            "int8_per_token_head has a scale per token and KV head, as this lab's INT8, and runs on vLLM's Triton "
+            "attention only. --kv-cache-dtype fp8 is as small and runs on more of its back ends; its scales are not of "
+            "each token."
+        )
+    if config.kv_dtype == "int4":
+        yield (
+            "int4_per_token_head has one scale per token and KV head, where this lab's INT4 has one per 32 numbers: "
+            "its error is not the one measured here. It runs on vLLM's Triton attention only."
+        )
+    if config.kv_cache and config.block_size % BLOCK:
+        yield f"Blocks of {config.block_size} are left out: most of vLLM's attention takes multiples of {BLOCK}."
+    if config.num_blocks is not None:
+        yield "The number of blocks is left out: vLLM takes as many as the memory it is given holds."
+    if config.eviction == "priority":
+        yield "vLLM gives up the least recently used prefix: cache priorities have no counterpart."
+    if config.prefill_attention != "auto":
+        yield "What computes the prompt's attention is left to vLLM, which knows its GPU."
+    if config.speculative == "early_exit":
+        yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
+    if config.speculative == "synthetic":
+        yield "A stand-in for a drafter has no place in a server: the command does not speculate."
+    if config.speculative == "draft":
+        yield (
+            'The draft draws its guesses from q as here ("draft_sample_method": "probabilistic"); by itself vLLM takes '
+            "its likeliest token."
+        )
+    if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
+        yield "The adaptive window is left out: every round guesses the most it may here."
+
+
+def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
+    """What one of ``tensor_parallel`` GPUs holds: its part of every weight, and its KV heads, at least one.
+
+    Raises:
+        ConfigError: vLLM cannot split the model's heads so.
+    """
+    shape = deployment.shape
+    fewer, more = sorted((shape.kv_heads, tensor_parallel))
+    if shape.heads % tensor_parallel or more % fewer:
+        raise ConfigError(
+            f"{shape.heads} query heads and {shape.kv_heads} KV heads cannot be split over {tensor_parallel} GPUs."
+        )
+    heads = {"heads": shape.heads // tensor_parallel, "kv_heads": max(1, shape.kv_heads // tensor_parallel)}
+    parameters = -(-deployment.parameters // tensor_parallel)
+    return replace(deployment, shape=replace(shape, **heads), parameters=parameters)
+
+
+def splits(deployment: Deployment) -> dict[int, Deployment]:
+    """``sharded`` over each number of GPUs that vLLM can split the model's heads over."""
+    found = {}
+    for gpus in TENSOR_PARALLEL:
+        try:
+            found[gpus] = sharded(deployment, gpus)
+        except ConfigError:
+            continue
+    return found
+
+
+def fewest_gpus(deployment: Deployment, sequences: int) -> int | None:
+    """The fewest GPUs on which, beside the weights, so many sequences fit, paged. None: not even on the most."""
+    return next((gpus for gpus, shard in splits(deployment).items() if holds(shard, sequences)), None)
+
+
+def holds(deployment: Deployment, sequences: int) -> bool:
+    """Whether so many fit, paged, and the longest one, too: vLLM does not start where that one would not."""
+    return deployment.sequences("paged") >= sequences and deployment.sequences("contiguous") >= 1
+
+
+def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int]:
+    if config.speculative in ("off", *WITHOUT):
+        return {}
+    gamma = config.num_speculative_tokens
+    if config.speculative == "ngram":
+        window = {"prompt_lookup_min": config.prompt_lookup_min, "prompt_lookup_max": config.prompt_lookup_max}
+        return {"method": "ngram", "num_speculative_tokens": gamma, **window}
+    if draft is None:
+        raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
+    named = {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
+    return {**named, "draft_sample_method": "probabilistic"}
+
+
+def _name(what: str, name: str) -> str:
+    """A model's name, which the shell and vLLM take for nothing else."""
+    if not name or name.startswith("-") or not name.isprintable() or name != name.strip():
+        raise ConfigError(f"The {what} is a hub id, as Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
+    return name

@@ -1,0 +1,159 @@
+"""Commands for vLLM: what a shell makes of them, what is said of the rest, and how many GPUs a model needs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lab.config import ConfigError, EngineConfig
+from lab.memory.capacity import Deployment, GiB
+from lab.memory.lengths import Lengths
+from lab.memory.models import known
+from lab.remote.deployment import TENSOR_PARALLEL, differences, fewest_gpus, holds, serve_command, sharded, splits
+
+PAGED = EngineConfig(paged=True)
+
+
+def flags(command: str) -> dict[str, str | None]:
+    """Each flag with its value, as a shell hands them over."""
+    words = shlex.split(command.replace("\\\n", ""))
+    assert words[:2] == ["vllm", "serve"]
+    found: dict[str, str | None] = {}
+    for word in words[3:]:
+        if word.startswith("--"):
+            found[last := word] = None
+        else:
+            found[last] = word
+    return found
+
+
+def test_a_draft_is_a_speculative_config() -> None:
+    config = EngineConfig(paged=True, speculative="draft", num_speculative_tokens=6, enable_prefix_caching=True)
+    command = serve_command(config, "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", 2, max_num_seqs=128, gpu_memory_utilization=0.9)
+    found = flags(command)
+    assert json.loads(found.pop("--speculative-config")) == {
+        "method": "draft_model",
+        "model": "Qwen/Qwen3-0.6B",
+        "num_speculative_tokens": 6,
+        "draft_sample_method": "probabilistic",
+    }
+    assert found == {
+        "--tensor-parallel-size": "2",
+        "--gpu-memory-utilization": "0.90",
+        "--max-num-seqs": "128",
+        "--block-size": "16",
+        "--enable-prefix-caching": None,
+        "--per-request-spec-decode-metrics": "detailed",
+    }
+
+
+def test_lookup_has_its_window_and_the_default_has_few_flags() -> None:
+    config = replace(PAGED, speculative="ngram", prompt_lookup_min=2, prompt_lookup_max=5)
+    said = json.loads(flags(serve_command(config, "a/b"))["--speculative-config"])
+    assert said == {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
+    assert flags(serve_command(PAGED, "a/b")) == {"--block-size": "16", "--no-enable-prefix-caching": None}
+
+
+@pytest.mark.parametrize(
+    ("config", "says", "flag"),
+    [
+        (EngineConfig(kv_cache=False), "cannot be turned off", None),
+        (EngineConfig(), "contiguous sequences have no counterpart", None),
+        (replace(PAGED, kv_dtype="int8"), "fp8 is as small", ("--kv-cache-dtype", "int8_per_token_head")),
+        (replace(PAGED, kv_dtype="int4"), "one per 32 numbers", ("--kv-cache-dtype", "int4_per_token_head")),
+        (replace(PAGED, block_size=8), "Blocks of 8 are left out", None),
+        (replace(PAGED, num_blocks=99), "number of blocks is left out", None),
+        (replace(PAGED, eviction="priority"), "cache priorities have no counterpart", None),
+        (replace(PAGED, prefill_attention="math"), "left to vLLM", None),
+        (replace(PAGED, speculative="early_exit"), "does not speculate", None),
+        (replace(PAGED, speculative="synthetic"), "does not speculate", None),
+        (replace(PAGED, speculative="draft"), "likeliest token", None),
+        (replace(PAGED, speculative="ngram", adaptive_window=True), "adaptive window is left out", None),
+    ],
+)
+def test_what_differs_is_said(config: EngineConfig, says: str, flag: tuple[str, str] | None) -> None:
+    [sentence] = differences(config)
+    assert says in sentence
+    found = flags(serve_command(config, "a/b", "c/d"))
+    assert "--speculative-config" not in found or config.speculative in ("draft", "ngram")
+    if flag:
+        assert found[flag[0]] == flag[1]
+    assert ("--block-size" in found) == (config.kv_cache and config.block_size == 16)
+
+
+def test_of_what_is_the_same_nothing_is_said() -> None:
+    assert list(differences(replace(PAGED, speculative="ngram", enable_prefix_caching=True))) == []
+
+
+NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40).filter(lambda n: n[0] != "-")
+
+
+@given(NAMES, NAMES)
+def test_a_shell_takes_names_as_they_are(target: str, draft: str) -> None:
+    command = serve_command(replace(PAGED, speculative="draft"), target, draft)
+    assert shlex.split(command.replace("\\\n", ""))[2] == target
+    assert json.loads(flags(command)["--speculative-config"])["model"] == draft
+
+
+def test_a_real_shell_hands_over_what_was_meant() -> None:
+    hostile = "a/$(touch pwned)`id`'\";&|"
+    command = serve_command(replace(PAGED, speculative="draft"), hostile, hostile)
+    script = f'vllm() {{ printf "%s\\0" "$@"; }}\n{command}'
+    words = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")
+    assert words[:2] == ["serve", hostile]
+    assert json.loads(words[words.index("--speculative-config") + 1])["model"] == hostile
+
+
+@pytest.mark.parametrize("name", ["", "-rf", "a\nb", " a", "a\u202eb"])
+def test_no_name_is_a_sentence(name: str) -> None:
+    with pytest.raises(ConfigError, match="hub id"):
+        serve_command(PAGED, name)
+    with pytest.raises(ConfigError, match="hub id"):
+        serve_command(replace(PAGED, speculative="draft"), "a/b", name)
+
+
+def test_a_draft_that_is_missing_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="needs the name of a draft"):
+        serve_command(replace(PAGED, speculative="draft"), "a/b")
+
+
+@st.composite
+def deployments(draw: st.DrawFn) -> Deployment:
+    model = draw(st.sampled_from(list(known().values())))
+    memory, longest = draw(st.integers(8, 200)), draw(st.integers(100, 8000))
+    lengths = Lengths(draw(st.integers(1, longest)), longest)
+    return Deployment(shape=model.shape, parameters=model.parameters, memory=memory * GiB, lengths=lengths)
+
+
+@given(deployments(), st.integers(1, 500))
+def test_the_fewest_gpus_are_enough_and_one_split_less_is_not(deployment: Deployment, wanted: int) -> None:
+    found = splits(deployment)
+    assert found[1] == deployment
+    fewest = fewest_gpus(deployment, wanted)
+    for gpus, shard in found.items():
+        assert shard.weight_bytes * gpus >= deployment.weight_bytes
+        assert shard.token_bytes * gpus >= deployment.token_bytes
+        assert not holds(shard, wanted) or fewest <= gpus
+    assert fewest is None or holds(found[fewest], wanted)
+
+
+def test_a_large_model_needs_several_and_heads_decide_how_many() -> None:
+    models = known()
+    llama, falcon = models["llama-3.1-70b"], models["falcon-7b"]
+    lengths = Lengths(500, 4096)
+    large = Deployment(shape=llama.shape, parameters=llama.parameters, memory=80 * GiB, lengths=lengths)
+    assert fewest_gpus(large, 1) == 2  # 131 GiB of weights in twice 72
+    assert fewest_gpus(large, 100) == 4  # for the cache, two have 13 GiB: 80 sequences
+    assert fewest_gpus(replace(large, lengths=Lengths(500, 50_000)), 1) == 4  # one of the longest takes 15 GiB
+    assert sharded(large, 8).token_bytes * 8 == large.token_bytes
+    one_kv_head = Deployment(shape=falcon.shape, parameters=falcon.parameters, memory=80 * GiB, lengths=lengths)
+    assert set(splits(one_kv_head)) == {1}  # 71 query heads
+    with pytest.raises(ConfigError, match="71 query heads and 1 KV heads cannot be split over 2"):
+        sharded(one_kv_head, 2)
+    assert max(TENSOR_PARALLEL) == 8
