@@ -68,7 +68,8 @@ class FrontMatter(Part):
 
 @dataclass(frozen=True)
 class Lesson:
-    """``introduction`` comes first, ``explain`` when the run is over; both are Markdown.
+    """``introduction`` comes first, ``explain`` when the run is over; both are Markdown, and so is what an
+    ``instructor`` is told, which may be nothing.
 
     ``number`` and ``name`` are those of the file, 02-name.md. ``changed``: the preset as it is tried.
     """
@@ -79,6 +80,7 @@ class Lesson:
     changed: Preset
     introduction: str
     explain: Template
+    instructor: Template
 
     def expressions(self) -> Iterator[tuple[str, Expression, Mapping[str, Any]]]:
         """Each with the place it stands in, and the names that it may use there."""
@@ -96,7 +98,8 @@ class Lesson:
         for shown in front.change.shows:
             yield from (("try.shows", shown.value, some) for some in (known, after))
         yield from (("try.see", expression, after | {"before": known}) for expression in front.change.see.expressions)
-        yield from (("explain", expression, known) for expression in self.explain.expressions)
+        for where in ("explain", "instructor"):
+            yield from ((where, expression, known) for expression in getattr(self, where).expressions)
 
 
 def names(preset: Preset) -> dict[str, Any]:

@@ -88,6 +88,16 @@ def right_numbers(question: Slider | Curve, figures: Figures) -> float | list[fl
     return question.answer.number(figures)
 
 
+def right_answer(question: AnyQuestion, figures: Figures) -> str:
+    """What is right, in words. Raises ExpressionError."""
+    if isinstance(question, Choice):
+        return question.options[_right_option(question, figures)].text
+    right, write = right_numbers(question, figures), WRITE[question.unit]
+    if isinstance(question, Curve):
+        return ", ".join(f"{write(y)} at {x:,g}" for x, y in zip(question.x.at, right, strict=True))
+    return write(right)
+
+
 def found_by(expressions: list[Expression]) -> str:
     """What is not measured is not said to be."""
     names = [name for expression in expressions for name in expression.names]

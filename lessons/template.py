@@ -56,6 +56,10 @@ class Template:
         """
         return "".join(part if isinstance(part, str) else _written(*part, figures) for part in self._parts)
 
+    def blank(self, mark: str) -> str:
+        """The text with ``mark`` in all places."""
+        return "".join(part if isinstance(part, str) else mark for part in self._parts)
+
     def hard_coded(self) -> list[str]:
         """Numbers in the text that come neither from a run nor from a source that is cited."""
         in_places = [expression.text for expression in self.expressions if not expression.names]

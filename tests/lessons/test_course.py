@@ -121,7 +121,7 @@ MISTAKES = [
     ("  near: Yes.\n", "", "check:", "check: it needs both near"),
     ("when: runs.cached.itl_p50_ms <", "when: runs.cached.x <", "check:", "there is no 'x' in runs.cached"),
     ("## Explain", "## Explained", "\nRead", "one heading '## Explain'"),
-    ("It took {{", "It took 5 ms, not {{", "## Explain", "the explanation says 5. A result comes from the run"),
+    ("It took {{", "It took 5 ms, not {{", "## Explain", "the text below '## Explain' says 5. A result comes"),
     ("It took {{ runs.cached.itl_p50_ms", "{{ runs.cached.itl", "## Explain", "explain: 'runs.cached.itl'"),
     ("itl_p50_ms | ms }}.\n", "itl_p50_ms | seconds }}.\n", "see:", "there is no unit 'seconds'"),
 ]

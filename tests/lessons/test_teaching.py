@@ -1,0 +1,155 @@
+"""What an instructor is told: the course's file, its timetables, and each lesson's part."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lessons.course import course, read
+from lessons.source import LessonError, Source
+from lessons.teaching import BEGIN, END, GUIDE, Plans, guide
+from tests.lessons.test_course import GOOD, written
+
+FILE = f"""---
+plans:
+  - title: Short
+    minutes: 20
+    opening: 2
+    closing: 3
+    pause: {{after: 1, minutes: 4}}
+    lessons: [1, 2]
+---
+
+# Teaching this course
+
+Be kind.
+
+{BEGIN}
+| what was there |
+{END}
+
+Be done.
+"""
+
+
+@pytest.fixture
+def lessons(tmp_path: Path) -> Path:
+    (tmp_path / "lessons").mkdir()
+    written(tmp_path / "lessons", GOOD)
+    written(tmp_path / "lessons", GOOD.replace("needs: []", "needs: [1]"), "02-better.md")
+    return tmp_path / "lessons"
+
+
+def test_a_timetable_is_made_of_the_lessons_minutes(lessons: Path) -> None:
+    path = written(lessons, FILE, "INSTRUCTOR.md")
+    text = guide(path, course(lessons))
+    assert "what was there" not in text
+    assert "All 2 lessons take 10 minutes" in text
+    assert "20 minutes. 1 minute to spare." in text
+    rows = [line for line in text.splitlines() if line.startswith("| 0")]
+    assert rows == [
+        "| 0:00 | Opening | 2 |",
+        "| 0:02 | 1. A lesson | 5 |",
+        "| 0:07 | Break | 4 |",
+        "| 0:11 | 2. A lesson | 5 |",
+        "| 0:16 | Closing | 3 |",
+    ]
+    longer = FILE.replace("minutes: 20", "minutes: 100")
+    assert "81 minutes to spare" in guide(written(lessons, longer, "INSTRUCTOR.md"), course(lessons))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("minutes: 20", "minutes: 18", 3, "Short: it takes 19 minutes and has 18."),
+        ("lessons: [1, 2]", "lessons: [2, 1]", 3, "Short: lesson 2 needs 1 before it."),
+        ("lessons: [1, 2]", "lessons: [1, 7]", 3, "Short: there is no lesson 7; there are 1, 2."),
+        ("after: 1", "after: 3", 3, "Short: a break after lesson 3, which is not in it."),
+        ("    closing: 3\n", "", 3, "closing is missing"),
+        ("lessons: [1, 2]", "lessons: []", 8, "should have at least 1 item"),
+        (BEGIN, "", 10, "between which timetables stand"),
+        ("Be kind.", "It is 3 times as fast.", 11, "says 3. A result comes from the run"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(lessons: Path, old: str, new: str, line: int, said: str) -> None:
+    path = written(lessons, FILE.replace(old, new, 1), "INSTRUCTOR.md")
+    with pytest.raises(LessonError) as caught:
+        guide(path, course(lessons))
+    assert f"INSTRUCTOR.md, line {line}: " in str(caught.value)
+    assert said in str(caught.value)
+
+
+def test_the_file_reads_as_the_page_does() -> None:
+    made = guide()
+    written_there = Source.read(GUIDE).body.strip()
+    assert written_there == made, f"put these timetables into {GUIDE.name}:\n{made.split(BEGIN)[1].split(END)[0]}"
+
+
+def test_there_are_plans_for_one_hour_and_for_two() -> None:
+    plans = Plans.model_validate(Source.read(GUIDE).given).plans
+    assert [plan.minutes for plan in plans] == [60, 120]
+    assert plans[1].pause
+
+
+INSTRUCTED = f"""{GOOD}
+## For the instructor
+
+### What to say
+
+Ask.
+
+### Wrong answers
+
+- **None.** Wait.
+
+### The answer
+
+It took {{{{ runs.cached.itl_p50_ms | ms }}}}.
+
+### CPU, small GPU, large GPU
+
+Nothing differs.
+"""
+
+
+def test_an_instructor_s_part_is_read(tmp_path: Path) -> None:
+    lesson = read(written(tmp_path, INSTRUCTED))
+    assert lesson.explain.text == "It took {{ runs.cached.itl_p50_ms | ms }}."
+    assert lesson.instructor.fill({"runs": {"cached": {"itl_p50_ms": [2.0]}}}).count("It took 2.00 ms.") == 1
+    assert "It took ?." in lesson.instructor.blank("?")
+    assert read(written(tmp_path, GOOD)).instructor.text == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("### Wrong answers\n", "### Answers\n", "below '## For the instructor' are the headings ### What to say, ###"),
+        ("### What to say\n\nAsk.\n\n", "", "### What to say, ### Wrong answers, ### The answer"),
+        ("Ask.", "Say that it is twice as fast.", "the text below '## For the instructor' says twice"),
+        ("It took {{ runs.cached.itl_p50_ms | ms }}.\n\n### CPU", "5 ms.\n\n### CPU", "says 5. A result comes from"),
+        (
+            "itl_p50_ms | ms }}.\n\n### CPU",
+            "itl | ms }}.\n\n### CPU",
+            "instructor: 'runs.cached.itl': there is no",
+        ),
+        ("p50_ms | ms }}.\n\n### CPU", "p50_ms | s }}.\n\n### CPU", "there is no unit 's'"),
+    ],
+)
+def test_what_an_instructor_is_told_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in INSTRUCTED
+    before, after = INSTRUCTED.rsplit(old, 1)
+    with pytest.raises(LessonError) as caught:
+        read(written(tmp_path, before + new + after))
+    line = INSTRUCTED[: INSTRUCTED.index("## For the instructor")].count("\n") + 1
+    assert f"01-good.md, line {line}: " in str(caught.value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("number", course())
+def test_every_lesson_tells_an_instructor_what_to_say_and_what_it_comes_to(number: int) -> None:
+    lesson = course()[number]
+    *_, answer, machines = lesson.instructor.text.split("### ")
+    assert "{{" in answer  # what came out, and not what came out once
+    assert "{{" not in machines
+    assert lesson.instructor.text.count("\n- **") >= 3
