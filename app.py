@@ -16,8 +16,9 @@ from lab import LabError
 from lab.engines import EMBEDDED, Engines, listed, own
 from lab.remote.server import Server
 from visualize.channel import ROUTE
+from visualize.instructor import Answers
 from visualize.options import SHARED, is_private, read_options
-from visualize.panels import claims, compare, header, lab, lessons, memory, pool, server
+from visualize.panels import claims, compare, header, instructor, lab, lessons, memory, pool, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
 from visualize.shelf import MAX_RUN_FILE
@@ -32,10 +33,13 @@ def build(engines: Engines, embedded: Engines, line: Line, attached: Server | No
     if attached:
         header.PAGES["Server"] = "server"
     pages = lab.build(engines, line, engines.labels, any_pair=engines.any_pair)
+    answers = Answers()
     with pages.route("Compare", "/compare", show_in_navbar=False):
         compare.build(pages, engines, line, engines.labels)
     with pages.route("Lessons", "/lessons", show_in_navbar=False):
-        lessons.build(pages, embedded, line)
+        lessons.build(pages, embedded, line, answers)
+    with pages.route("Instructor", "/instructor", show_in_navbar=False):
+        instructor.build(pages, embedded, line, answers)
     with pages.route("Pool", "/pool", show_in_navbar=False):
         pool.build(pages, engines, line)
     with pages.route("Memory", "/memory", show_in_navbar=False):

@@ -16,6 +16,7 @@ from lessons.marking import checked
 from visualize import lesson_sheet as sheet
 from visualize import observation
 from visualize.assets import put_together, read
+from visualize.instructor import Answers
 from visualize.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lesson_run import LessonRun
 from visualize.panels import header, stage
@@ -47,8 +48,9 @@ BROWSER_KEEPS = f"""() => {{
 }}"""
 
 
-def build(pages: gr.Blocks, load: Load, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
+def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages; what they
+    find are ``answers`` for an instructor."""
     tasks, shelf = Tasks(), Shelf()
 
     def opened(request: gr.Request, kept: str) -> list[Any]:
@@ -84,6 +86,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
                 yield [*unchanged, as_line(record), gr.skip()]
         if task and task.whole:
             learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
+            answers.put(number, learner.figures)
             id = uuid.uuid4().hex
             if played := observation.played(lesson, task.measured):
                 shelf.put(request.session_hash, id, played.events)
@@ -126,19 +129,19 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     kept = gr.Textbox(visible=False)
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
-            progress = _html("course", {"lessons": sheet.contents(), "kept": KEPT, "most": MOST_CHARACTERS})
+            progress = component("course", {"lessons": sheet.contents(), "kept": KEPT, "most": MOST_CHARACTERS})
         with gr.Column(elem_id="view"):
             introduction = gr.Markdown(latex_delimiters=LATEX, elem_id="introduction")
-            asked = _html("question", PREDICT, elem_id="predict")
+            asked = component("question", PREDICT, elem_id="predict")
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
             setup = {"shells": observation.shells(), "vocabulary": as_json()}
-            observed = _html("observe", setup, ("race",), head=charts())
+            observed = component("observe", setup, ("race",), head=charts())
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
-            tried = _html("try", {}, elem_id="try")
-            answered = _html("question", CHECK, elem_id="check")
+            tried = component("try", {}, elem_id="try")
+            answered = component("question", CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(predict, [at, learner], [*shown, observed], **QUIET)
     press.click(run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET)
@@ -167,7 +170,7 @@ def _kept(lesson: Lesson, learner: Learner) -> str:
     return as_line({"number": lesson.number, "keep": learner.kept(lesson)})
 
 
-def _html(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:
+def component(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:
     """A component of ``static/``: its template and the script that draws JSON into it."""
     return gr.HTML(
         value="",

@@ -1,0 +1,68 @@
+"""The instructor's page: answers are blank until they are measured, here or on the Lessons page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+COSTS = 3  # its answers are arithmetic, and it is over in a second
+
+
+def opened(lab: Lab) -> Page:
+    lab.page.goto(f"{lab.server}/instructor")
+    lab.page.wait_for_selector("body[data-ready]")
+    return lab.page
+
+
+def test_the_answers_are_measured_when_asked_for(visit: Visit) -> None:
+    page = opened(visit())
+    expect(page.locator("#guide h1")).to_have_text("Teaching this course")
+    assert "0:03\t1. Decoding one token at a time" in page.inner_text("#guide table >> nth=0")
+    assert page.locator(".told .katex-error").count() == 0
+    lossless = page.locator("#lesson-9")
+    expect(lossless).to_contain_text("▢")
+    page.click(".teaching li:has-text('Why it is lossless') .measure")
+    expect(lossless).not_to_contain_text("▢", timeout=60_000)
+    expect(lossless.locator("blockquote").first).to_have_text("A and C.")
+    expect(page.locator("#lesson-8")).to_contain_text("▢")
+    page.click(".teaching a:has-text('All together')")
+    expect(page.locator("#lesson-12 h2")).to_be_in_viewport()
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    expect(lossless).not_to_contain_text("▢")
+
+
+def test_what_a_learner_ran_is_there_and_measuring_is_stopped(visit: Visit) -> None:
+    page = visit().page
+    lab = visit()
+    page.goto(f"{lab.server}/lessons?lesson={COSTS}")
+    page.wait_for_selector("body[data-ready]")
+    page.click("#predict label:has-text('Both about the same')")
+    page.click("#predict .main")
+    page.click("#run:enabled")
+    page.wait_for_selector(".observe .outcome:visible", timeout=60_000)
+    page.click(".course-about a")
+    page.wait_for_url("**/instructor")
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator(f"#lesson-{COSTS} blockquote").first).to_have_text("The small one.")
+    page.click("[data-does=measure]")
+    page.wait_for_selector(".teaching .progress:text-matches('tokens')")
+    page.keyboard.press("Escape")
+    expect(page.locator(".teaching .progress")).to_contain_text("Stopped after ", timeout=20_000)
+    expect(page.locator("[data-does=measure]")).to_be_enabled()
+
+
+def test_it_fits_a_phone_and_a_sheet_of_paper(visit: Visit) -> None:
+    page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True))
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    page = opened(visit())
+    page.emulate_media(media="print")
+    expect(page.locator("#controls")).to_be_hidden()
+    expect(page.locator("#lesson-12 h2")).to_be_visible()
+    assert page.evaluate(
+        "document.querySelector('#view').scrollHeight <= document.querySelector('#view').clientHeight + 1"
+    )

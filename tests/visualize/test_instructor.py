@@ -1,0 +1,55 @@
+"""The instructor's page: blanks until this machine has measured, then its numbers."""
+
+from __future__ import annotations
+
+import functools
+
+from lab import Engine, load_engine
+from lessons.course import course
+from lessons.marking import mark, right_answer
+from visualize.instructor import BLANK, Answers, listed, told
+from visualize.lesson_run import LessonRun
+from visualize.tasks import follow
+from visualize.work import Line
+
+COSTS = 3
+
+
+@functools.cache
+def load(pair: str) -> Engine:
+    return load_engine(draft=pair)
+
+
+def test_nothing_is_said_of_an_answer_that_was_not_measured() -> None:
+    for number, lesson in course().items():
+        text = told(lesson, None)
+        assert f"## {number}. {lesson.front.title}" in text
+        assert text.count(f"> **{BLANK}**") == 2
+        assert "{{" not in text
+    assert {lesson["measured"] for lesson in listed(Answers())} == {""}
+
+
+def test_what_was_measured_last_is_the_answer() -> None:
+    lesson, answers = course()[COSTS], Answers()
+    task = LessonRun(Line(), load, lesson.front.preset)
+    list(follow(task))
+    figures = {kind: found.figures for kind, found in task.measured.items()}
+    answers.put(COSTS, {})
+    answers.put(COSTS, figures)
+    text = told(lesson, answers.last[COSTS])
+    assert BLANK not in text
+    assert "> **The small one.**" in text
+    assert "> **16**" in text
+    assert "A token takes 512 KiB in Llama 2 7B and 320 KiB in Llama 2 70B." in " ".join(text.split())
+    assert answers.last[COSTS].when in text
+    assert [found["number"] for found in listed(answers) if found["measured"]] == [COSTS]
+
+
+def test_a_right_answer_is_what_a_mark_holds_an_answer_against() -> None:
+    curve = course()[2]
+    growth = {"lengths": [20, 80, 140, 200, 260] * 10}
+    slow, fast = growth | {"ms": [2, 8, 14, 20, 26] * 10}, growth | {"ms": [1.0] * 50}
+    figures = {"growth": {"uncached": slow, "cached": fast}}
+    said = right_answer(curve.front.predict, figures)
+    assert said == "2.00× at 20, 8.00× at 80, 14.0× at 140, 20.0× at 200, 26.0× at 260"
+    assert mark(curve.front.predict, [2.0, 8.0, 14.0, 20.0, 26.0], figures).near

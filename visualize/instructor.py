@@ -1,0 +1,78 @@
+"""What the instructor's page says of each lesson, with the answers that this machine has measured."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from lessons.course import course
+from lessons.expressions import Figures
+from lessons.lesson import Lesson
+from lessons.marking import right_answer
+
+BLANK = "▢"
+"""Where a number of a run will stand."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The figures of a lesson's run, and when it was over."""
+
+    figures: Figures
+    at: datetime
+
+    @property
+    def when(self) -> str:
+        return f"{self.at:%Y-%m-%d, %H:%M}"
+
+
+class Answers:
+    """What this machine last measured of each lesson, whoever ran it; forgotten when the lab ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[int, Answer] = {}
+
+    def put(self, number: int, figures: Figures) -> None:
+        """A lesson's run is over."""
+        with self._lock:
+            self._last[number] = Answer(figures, datetime.now())
+
+    @property
+    def last(self) -> Mapping[int, Answer]:
+        """By the lesson's number."""
+        with self._lock:
+            return dict(self._last)
+
+
+def listed(answers: Answers) -> list[dict[str, Any]]:
+    """All lessons in order, and when each was measured; empty: not yet."""
+    last = answers.last
+    return [
+        {
+            "number": number,
+            "title": lesson.front.title,
+            "measured": last[number].when if number in last else "",
+        }
+        for number, lesson in course().items()
+    ]
+
+
+def told(lesson: Lesson, answer: Answer | None) -> str:
+    """Markdown: a lesson's questions with their answers, and what its file says to the instructor."""
+    front = lesson.front
+    said = lesson.instructor
+    text = said.fill(answer.figures) if answer else said.blank(BLANK)
+    rows = [
+        f"## {lesson.number}. {front.title}",
+        f"*{front.minutes} minutes.* [Open the lesson](lessons?lesson={lesson.number})",
+    ]
+    for title, question in (("Predict", front.predict), ("Check", front.check)):
+        asked = question.question.fill(answer.figures) if answer else question.question.blank(BLANK)
+        right = right_answer(question, answer.figures) if answer else BLANK
+        rows.append(f"**{title}.** {asked}\n\n> **{right}**")
+    measured = f"Measured on this machine, {answer.when}." if answer else f"Not measured yet: where {BLANK} stands."
+    return "\n\n".join([*rows, f"*{measured}*", text])

@@ -1,0 +1,78 @@
+"""The instructor's page: how to teach the course, and of each lesson what to say and what came out here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from lessons.course import course
+from lessons.teaching import guide
+from visualize.instructor import Answers, listed, told
+from visualize.lesson_run import LessonRun
+from visualize.panels import header
+from visualize.panels.events import QUIET, ready
+from visualize.panels.lessons import LATEX, component
+from visualize.tasks import Record, Tasks, follow
+from visualize.text import as_line
+from visualize.work import Line, Load
+
+ABOUT = "For whoever teaches the course: its timing, what to say, and the answers that this machine gives."
+
+
+def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
+    """Lay the page out, inside a route of ``pages``. What it measures waits in ``line`` with all other runs."""
+    tasks, lessons = Tasks(), course()
+    unchanged = dict.fromkeys(lessons, gr.skip())
+
+    def outputs(record: Record, texts: dict[int, Any]) -> list[Any]:
+        return [as_line({"lessons": listed(answers)} | record), *texts.values()]
+
+    def opened() -> list[Any]:
+        last = answers.last
+        return outputs(
+            {"running": False}, {number: told(lesson, last.get(number)) for number, lesson in lessons.items()}
+        )
+
+    def measure(request: gr.Request, asked: gr.EventData) -> Iterator[list[Any]]:
+        given = getattr(asked, "lessons", None)
+        wanted = [number for number in lessons if isinstance(given, list) and number in given]
+        for place, number in enumerate(wanted):
+            preset = lessons[number].front.preset
+            task = tasks.begin(request.session_hash, lambda preset=preset: LessonRun(line, load, preset))
+            if task is None:
+                return
+            for record in follow(task):
+                if not task.done.is_set():
+                    share = (place + record["share"]) / len(wanted)
+                    yield outputs(record | {"now": number, "share": share}, unchanged)
+            if not task.whole:
+                said = f"Stopped after {place} of {len(wanted)}."
+                yield outputs({"running": False, "progress": task.problem or said}, unchanged)
+                return
+            answers.put(number, {kind: found.figures for kind, found in task.measured.items()})
+            yield outputs(
+                {"running": place + 1 < len(wanted)}, unchanged | {number: told(lessons[number], answers.last[number])}
+            )
+
+    def stop(request: gr.Request) -> None:
+        tasks.stop(request.session_hash)
+
+    def leave(request: gr.Request) -> None:
+        tasks.leave(request.session_hash)
+
+    header.build("Lessons", ABOUT)
+    with gr.Row(elem_id="lab", elem_classes="lessons"):
+        with gr.Column(elem_id="controls"):
+            contents = component("instructor", {})
+        with gr.Column(elem_id="view"):
+            gr.Markdown(guide(), latex_delimiters=LATEX, elem_id="guide", elem_classes="told")
+            texts = [
+                gr.Markdown(latex_delimiters=LATEX, elem_id=f"lesson-{number}", elem_classes="told")
+                for number in lessons
+            ]
+    contents.submit(measure, None, [contents, *texts], trigger_mode="multiple", **QUIET)
+    contents.stop(stop, queue=False, **QUIET)
+    ready(pages.load(opened, None, [contents, *texts], **QUIET))
+    pages.unload(leave)

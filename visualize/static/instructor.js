@@ -1,0 +1,58 @@
+// The lessons on the instructor's page: which are measured, and how measuring them goes on (visualize/instructor.py).
+// Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+
+const narrow = window.matchMedia("(max-width: 820px)");
+let numbers = [];
+
+function read(value) {
+  if (!value) return;
+  const { lessons, running, now, progress = "", share } = JSON.parse(value);
+  numbers = lessons.map(({ number }) => number);
+  document.body.classList.toggle("running", running);
+  const guide = make("li");
+  const top = make("a", "", "Teaching this course");
+  top.href = "#guide";
+  guide.append(top);
+  $("ol").replaceChildren(guide, ...lessons.map((lesson) => entry(lesson, running, now)));
+  $('[data-does="measure"]').disabled = running;
+  $('[data-does="stop"]').disabled = !running;
+  $(".progress").textContent = progress;
+  $(".bar").hidden = !running;
+  $(".bar i").style.width = `${100 * (share ?? 0)}%`;
+}
+
+function entry({ number, title, measured }, running, now) {
+  const item = make("li", number === now ? "now" : "");
+  const link = make("a");
+  link.href = `#lesson-${number}`;
+  const sign = make("span", `sign${measured ? " whole" : ""}`, String(number));
+  link.title = measured ? `Measured ${measured}` : "Not measured yet";
+  link.append(sign, make("b", "", title));
+  const again = make("button", "measure", "↻");
+  again.type = "button";
+  again.disabled = running;
+  again.title = `Measure the answers of lesson ${number}`;
+  again.setAttribute("aria-label", again.title);
+  again.onclick = () => trigger("submit", { lessons: [number] });
+  item.append(link, again);
+  return item;
+}
+
+element.addEventListener("click", (event) => {
+  const place = event.target.closest("a[href^='#']")?.getAttribute("href"); // Gradio's base address is another page's
+  if (!place) return;
+  event.preventDefault();
+  document.querySelector(place).scrollIntoView();
+});
+$('[data-does="measure"]').onclick = () => trigger("submit", { lessons: numbers });
+$('[data-does="stop"]').onclick = () => trigger("stop");
+$('[data-does="print"]').onclick = () => window.print();
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && document.body.classList.contains("running")) trigger("stop");
+});
+
+const fold = () => ($("details").open = !narrow.matches);
+narrow.addEventListener("change", fold);
+fold();
+watch("value", () => read(props.value));
+read(props.value);
