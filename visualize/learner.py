@@ -25,6 +25,8 @@ MOST_CHARACTERS = 500_000
 """Of what is kept of a lesson: its figures have some ten thousand."""
 MOST_NUMBERS = 2000
 """Of one figure."""
+NONSENSE = (LabError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""Raised by what a browser says that was never kept."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def restored(lesson: Lesson, text: str | None) -> Learner:
     """The learner of what the browser kept, up to where it makes sense."""
     learner = Learner()
     if text and len(text) <= MOST_CHARACTERS:
-        with suppress(LabError, ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        with suppress(*NONSENSE):
             stages = _stages(lesson, json.loads(text))
             while found := next(stages, None):
                 learner = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from lab.bench.compare import summarise, typical
 from lab.bench.growth import Curve
@@ -45,17 +45,20 @@ def shells() -> dict[str, dict[str, Any]]:
     return {name: looks(make) for name, make in CHARTS.items()}
 
 
-def panels(lesson: Lesson, measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
-    """A panel for each view: {view, title, say} with ``chart``, {columns, layout}, or ``race``."""
-    return [_panel(view, lesson, measured) for view in lesson.front.observe]
+class Seen(NamedTuple):
+    """``panels``: one for each view, {view, title, say} with ``chart``, {columns, layout}, or ``race``. ``played``: the
+    run that is to be played, if one is."""
+
+    panels: list[dict[str, Any]]
+    played: Run | None
 
 
-def played(lesson: Lesson, measured: Mapping[str, Measured]) -> Run | None:
-    """The run that is to be played, if one is."""
-    for view in lesson.front.observe:
-        if isinstance(view, Player):
-            return typical(measured["runs"].runs[view.run])
-    return None
+def seen(lesson: Lesson, measured: Mapping[str, Measured]) -> Seen:
+    """All that there is to observe."""
+    views = lesson.front.observe
+    player = next((view for view in views if isinstance(view, Player)), None)
+    played = typical(measured["runs"].runs[player.run]) if player else None
+    return Seen([_panel(view, lesson, measured) for view in views], played)
 
 
 def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> dict[str, Any]:

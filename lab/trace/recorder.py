@@ -156,13 +156,22 @@ class Run:
             raise RunFileError(f"{path.name} cannot be read: {error.strerror}.") from error
         except (ValueError, RecursionError) as error:
             raise RunFileError(f"{path.name} is not a run's file: it is not readable as JSON.") from error
+        return cls.of(document, path.name)
+
+    @classmethod
+    def of(cls, document: Any, name: str = "this document") -> Run:
+        """The run of what ``to_json`` writes, read as JSON.
+
+        Raises:
+            RunFileError: it is none, of another version or damaged.
+        """
         if not isinstance(document, dict) or document.get("format") != FORMAT:
-            raise RunFileError(f"{path.name} is not a run's file: its format is not {FORMAT!r}.")
+            raise RunFileError(f"{name} is not a run's file: its format is not {FORMAT!r}.")
         if document.get("version") != VERSION:
-            raise RunFileError(f"{path.name} has version {document.get('version')!r}; this lab reads {VERSION}.")
+            raise RunFileError(f"{name} has version {document.get('version')!r}; this lab reads {VERSION}.")
         try:
             run = cls(from_dict(record) for record in document["events"])
             _ = run.config, run.sampling  # a run must be one the lab could have made
         except (LabError, ValueError, TypeError, KeyError) as error:
-            raise RunFileError(f"{path.name} is damaged: {error}") from error
+            raise RunFileError(f"{name} is damaged: {error}") from error
         return run

@@ -95,7 +95,11 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     assert done(page, COSTS) == ["predict", "run", "try", "check"]
     expect(page.locator(".course summary")).to_contain_text("1 of")
     expect(outcome).to_contain_text("It is: The small one.")
-    expect(page.locator(".observe .progress")).to_have_text("This was another day's run. Run again to see its charts.")
+    expect(page.locator(".observe .progress")).to_contain_text("This is your last run")
+    page.wait_for_selector(".observe [data-chart] .main-svg")
+    page.wait_for_selector("#stage .token")
+    assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == [512, 320, 2560]
+    assert page.evaluate("document.querySelector('#view').scrollTop") == 0  # a reload leads nobody away
     expect(explained).to_contain_text("0.625× the cache of the small one")
     expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")
     page.click(".course li:nth-child(1) a")
@@ -130,6 +134,65 @@ def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
     expect(page.locator(".observe .found")).to_be_hidden()
     expect(page.locator("#run")).to_be_enabled()
     assert done(page, 2) == ["predict"]
+
+
+def run_of(page: Page) -> str:
+    return page.evaluate(f"localStorage.getItem('decode-lab-course-runs-{COSTS}')")
+
+
+def test_a_link_shows_the_last_run_where_it_was_made_and_nowhere_else(visit: Visit, tmp_path: Path) -> None:
+    page = opened(visit(), COSTS)
+    page.click("#predict label:has-text('Both about the same')")
+    page.click("#predict .main")
+    page.click("#run:enabled")
+    page.wait_for_selector("#stage .token", timeout=60_000)
+    with page.expect_download() as download:
+        page.click("[data-does=export]")
+    download.value.save_as(tmp_path / "progress.json")
+    first = run_of(page)
+    page.goto(f"{page.url.split('?')[0]}?lesson=1")
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator(".observe .found")).to_be_hidden()
+    page.click(f".course li:nth-child({COSTS}) a")
+    page.wait_for_selector("#stage .token")
+
+    page.evaluate(f"localStorage.setItem('decode-lab-course-runs-{COSTS}', 'H4sIAAAAAAAA')")  # damaged
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator(".observe .progress")).to_have_text(
+        "The charts of this run were not kept in this browser. Run again to see them."
+    )
+    expect(page.locator("#explain")).to_contain_text("0.625×")
+    page.click("#run:enabled")
+    page.wait_for_selector("#stage .token", timeout=60_000)
+    page.wait_for_function("before => localStorage.getItem('decode-lab-course-runs-3').length > 1000", arg=first)
+
+    other = opened(visit(), COSTS)
+    with other.expect_navigation():
+        other.set_input_files(".course input[type=file]", tmp_path / "progress.json")
+    other.wait_for_selector("body[data-ready]")
+    expect(other.locator(".observe .outcome")).to_contain_text("It is: The small one.")
+    expect(other.locator("#stage")).to_be_hidden()
+    other.evaluate(
+        f"runs => localStorage.setItem('decode-lab-course-runs-{COSTS}', runs)", run_of(page)
+    )  # of another run than the progress is of
+    other.reload()
+    other.wait_for_selector("body[data-ready]")
+    expect(other.locator(".observe .progress")).to_contain_text("were not kept in this browser")
+
+
+def test_what_the_browser_has_no_room_for_is_said(visit: Visit) -> None:
+    page = opened(visit(), COSTS)
+    page.evaluate("localStorage.setItem('full', '')")
+    page.click("#predict label:has-text('Both about the same')")
+    page.click("#predict .main")
+    page.evaluate(
+        """() => { for (let size = 2 ** 22; size >= 2048; size /= 2)
+          try { localStorage.setItem('full', localStorage.getItem('full') + 'x'.repeat(size)); } catch {} }"""
+    )
+    page.click("#run:enabled")
+    page.wait_for_selector("#stage .token", timeout=60_000)
+    expect(page.locator(".course-say")).to_contain_text("has no room for what this lesson recorded")
 
 
 def test_progress_is_taken_along(visit: Visit, tmp_path: Path) -> None:

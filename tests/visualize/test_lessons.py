@@ -85,13 +85,12 @@ def test_after_the_run_both_stand_side_by_side(lesson: Lesson) -> None:
 
 
 def test_a_run_gives_figures_charts_and_something_to_play(lesson: Lesson, task: LessonRun) -> None:
-    player, race, speed, bars = observation.panels(lesson, task.measured)
+    (player, race, speed, bars), run = observation.seen(lesson, task.measured)
     assert player["title"]
     assert [lane["name"] for lane in race["race"]["lanes"]] == ["cached", "plain"]
     assert len(speed["chart"]["columns"][0]["x"]) == 2
     assert bars["chart"]["columns"][1]["text"] == ["first", "&lt;img src=x onerror=window.pwned=1&gt;"]
     assert bars["chart"]["columns"][0]["x"] == [found["ttft_ms"][0] for found in task.measured["runs"].figures.values()]
-    run = observation.played(lesson, task.measured)
     assert len(run.token_ids) == 4
     first, *_ = (json.loads(line) for line in recorded(run, "id", elsewhere=False).splitlines()[1:])
     assert first["head"]["recorded"] is False
@@ -112,7 +111,7 @@ def test_distances_are_drawn_rule_by_rule() -> None:
     lesson = course()[9]
     task = LessonRun(Line(), load, lesson.front.preset)
     list(follow(task))
-    lines = observation.panels(lesson, task.measured)[0]["chart"]["columns"]
+    lines = observation.seen(lesson, task.measured).panels[0]["chart"]["columns"]
     assert [len(line["x"]) for line in lines] == [8] * len(RULES)
     assert lines[list(RULES).index("redrawn_from_p")]["y"][-1] > 5 * lines[list(RULES).index("residual")]["y"][-1]
 

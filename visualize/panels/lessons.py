@@ -17,8 +17,10 @@ from visualize import lesson_sheet as sheet
 from visualize import observation
 from visualize.assets import put_together, read
 from visualize.instructor import Answers
+from visualize.kept_runs import Runs, packed, remembered
 from visualize.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lesson_run import LessonRun
+from visualize.observation import Seen
 from visualize.panels import header, stage
 from visualize.panels.events import QUIET, ready, warn
 from visualize.panels.look import charts
@@ -44,7 +46,7 @@ KEPT = "decode-lab-course"
 BROWSER_KEEPS = f"""() => {{
   const number = new URLSearchParams(location.search).get("lesson") ?? "{next(iter(course()))}";
   const kept = JSON.parse(localStorage.getItem("{KEPT}") ?? "{{}}").lessons?.[number];
-  return [kept ? JSON.stringify(kept) : ""];
+  return [kept ? JSON.stringify(kept) : "", localStorage.getItem(`{KEPT}-runs-${{number}}`) ?? ""];
 }}"""
 
 
@@ -53,17 +55,27 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     find are ``answers`` for an instructor."""
     tasks, shelf = Tasks(), Shelf()
 
-    def opened(request: gr.Request, kept: str) -> list[Any]:
+    def opened(request: gr.Request, kept: str, runs: str) -> list[Any]:
         number, notice = sheet.number_of(request.query_params)
         warn(filter(None, [notice]))
         lesson = course()[number]
         learner = restored(lesson, kept)
-        return [
-            number,
-            sheet.introduction(lesson),
-            *_shown(lesson, learner, keep=False),
-            as_line(sheet.outcome(lesson, learner)),
-        ]
+        look = observed_in(request, lesson, learner, remembered(lesson, learner, runs))
+        return [number, sheet.introduction(lesson), *_shown(lesson, learner, keep=False), *look]
+
+    def observed_in(
+        request: gr.Request, lesson: Lesson, learner: Learner, seen: Seen | None, fresh: bool = False
+    ) -> list[Any]:
+        """The outcome with its charts, and the run to be played. ``fresh``: it was made just now."""
+        outcome = sheet.outcome(lesson, learner) | {"fresh": fresh}
+        if seen is None:
+            return [as_line(outcome), gr.skip()]
+        look = as_line(outcome | {"panels": seen.panels})
+        if seen.played is None:
+            return [look, gr.skip()]
+        id = uuid.uuid4().hex
+        shelf.put(request.session_hash, id, seen.played.events)
+        return [look, gr.update(value=recorded(seen.played, id, elsewhere=not fresh), visible=True)]
 
     def predict(number: int, learner: Learner, given: gr.EventData) -> list[Any]:
         lesson = course()[number]
@@ -87,12 +99,9 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
         if task and task.whole:
             learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
             answers.put(number, learner.figures)
-            id = uuid.uuid4().hex
-            if played := observation.played(lesson, task.measured):
-                shelf.put(request.session_hash, id, played.events)
-            look = as_line(sheet.outcome(lesson, learner) | {"panels": observation.panels(lesson, task.measured)})
-            transcript = gr.update(value=recorded(played, id, elsewhere=False), visible=True) if played else gr.skip()
-            yield [*_shown(lesson, learner), look, transcript]
+            runs = task.measured["runs"].runs if "runs" in task.measured else None
+            look = observed_in(request, lesson, learner, observation.seen(lesson, task.measured), fresh=True)
+            yield [*_shown(lesson, learner, runs), *look]
 
     def change(request: gr.Request, number: int, learner: Learner) -> Iterator[list[Any]]:
         lesson = course()[number]
@@ -126,7 +135,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
 
     header.build("Lessons", ABOUT)
     at, learner = gr.State(0), gr.State(Learner())
-    kept = gr.Textbox(visible=False)
+    kept, kept_runs = gr.Textbox(visible=False), gr.Textbox(visible=False)
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
             progress = component("course", {"lessons": sheet.contents(), "kept": KEPT, "most": MOST_CHARACTERS})
@@ -148,15 +157,16 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     tried.submit(change, [at, learner], [learner, progress, tried], trigger_mode="multiple", **QUIET)
     answered.submit(check, [at, learner], [learner, progress, answered], **QUIET)
     halt.click(stop, queue=False, **QUIET)
-    ready(pages.load(opened, kept, [at, introduction, *shown, observed], js=BROWSER_KEEPS, **QUIET))
+    everything = [at, introduction, *shown, observed, player]
+    ready(pages.load(opened, [kept, kept_runs], everything, js=BROWSER_KEEPS, **QUIET))
     pages.unload(leave)
 
 
-def _shown(lesson: Lesson, learner: Learner, keep: bool = True) -> list[Any]:
-    """All stages as they are for a learner, but what there is to observe."""
+def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: bool = True) -> list[Any]:
+    """All stages as they are for a learner, but what there is to observe. ``runs``: those just made, if any were."""
     return [
         learner,
-        _kept(lesson, learner) if keep else as_line({"number": lesson.number}),
+        _kept(lesson, learner, runs) if keep else as_line({"number": lesson.number}),
         as_line(sheet.prediction(lesson, learner)),
         gr.update(interactive=learner.prediction is not None),
         sheet.explained(lesson, learner),
@@ -165,9 +175,10 @@ def _shown(lesson: Lesson, learner: Learner, keep: bool = True) -> list[Any]:
     ]
 
 
-def _kept(lesson: Lesson, learner: Learner) -> str:
-    """For the browser to keep."""
-    return as_line({"number": lesson.number, "keep": learner.kept(lesson)})
+def _kept(lesson: Lesson, learner: Learner, runs: Runs | None = None) -> str:
+    """For the browser to keep. ``runs`` that are too many are empty there."""
+    record = {"number": lesson.number, "keep": learner.kept(lesson)}
+    return as_line(record | ({} if runs is None else {"runs": packed(runs)}))
 
 
 def component(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:

@@ -44,6 +44,20 @@ function save(lessons) {
   }
 }
 
+const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
+
+/** The recorded runs of this lesson (visualize/kept_runs.py), for its charts; none is kept of a lesson but its last. */
+function saveRuns(runs) {
+  try {
+    localStorage.removeItem(runsOf(number));
+    if (!runs) throw "more than the server would pack";
+    localStorage.setItem(runsOf(number), runs);
+    say("");
+  } catch {
+    say("The browser has no room for what this lesson recorded. After a reload, run it again to see its charts.");
+  }
+}
+
 const say = (text) => ($(".course-say").textContent = text);
 
 function read(value) {
@@ -55,6 +69,7 @@ function read(value) {
     const before = lessons[number]?.name === record.keep.name ? lessons[number].done : [];
     const done = STAGES.filter((stage) => record.keep.done.includes(stage) || before.includes(stage));
     save({ ...lessons, [number]: { ...record.keep, done } });
+    if (record.runs !== undefined) saveRuns(record.runs);
   }
   draw();
 }
@@ -94,6 +109,7 @@ function entry(lesson, kept) {
 $('[data-does="again"]').onclick = () => {
   const { [number]: _, ...rest } = load();
   save(rest);
+  localStorage.removeItem(runsOf(number));
   location.reload();
 };
 

@@ -15,8 +15,9 @@ function read(value) {
   $(".outcome").textContent = record.said;
   $(".outcome").className = `outcome ${record.near ? "near" : "far"}`;
   $(".feedback").textContent = record.feedback;
-  if (!record.panels) return hint("This was another day's run. Run again to see its charts.");
-  show(record.panels);
+  if (!record.panels) return hint("The charts of this run were not kept in this browser. Run again to see them.");
+  show(record.panels, record.fresh);
+  if (!record.fresh) return hint("This is your last run, as this browser has kept it. Run again for another.");
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   $(".found").scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
 }
@@ -35,14 +36,14 @@ function hint(text, failed = false) {
   $(".progress").classList.toggle("problem", failed);
 }
 
-function show(panels) {
+function show(panels, fresh) {
   charts = {};
   $(".raced").hidden = !panels.some((panel) => panel.race);
   $(".panels").replaceChildren(...panels.filter((panel) => !panel.race).map(figure));
   for (const panel of panels) {
     if (!panel.race) continue;
     $(".raced .see").textContent = panel.say;
-    race.load(panel.race);
+    race.load(panel.race, fresh);
   }
   draw();
 }

@@ -26,8 +26,8 @@ class Race {
     };
   }
 
-  /** A new race, from its start. */
-  load({ prompt, ms, lanes }) {
+  /** A new race, from its start; or, where it is an old one, its end. */
+  load({ prompt, ms, lanes }, fresh = true) {
     this.stop();
     this.ms = ms;
     this.clock.max = ms;
@@ -36,7 +36,7 @@ class Race {
     this.list.replaceChildren(...this.lanes.map((lane) => lane.row));
     this.fit();
     this.show(0);
-    if (matchMedia("(prefers-reduced-motion: reduce)").matches) this.show(ms);
+    if (!fresh || matchMedia("(prefers-reduced-motion: reduce)").matches) this.show(ms);
     else this.start();
   }
 

@@ -1,0 +1,98 @@
+"""Runs as a browser keeps them: what comes back is the learner's run, or it is nothing."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lab import Engine, load_engine
+from lessons.course import course
+from lessons.experiments import Measured
+from visualize import kept_runs
+from visualize.kept_runs import packed, remembered, unpacked
+from visualize.learner import Learner, restored
+from visualize.lesson_run import LessonRun
+from visualize.observation import seen
+from visualize.tasks import follow
+from visualize.work import Line
+
+COSTS, LOSSLESS = 3, 9
+
+
+@functools.cache
+def load(pair: str) -> Engine:
+    return load_engine(draft=pair)
+
+
+@functools.cache
+def measured(number: int) -> dict[str, Measured]:
+    task = LessonRun(Line(), load, course()[number].front.preset)
+    list(follow(task))
+    assert task.whole
+    return task.measured
+
+
+def learner(number: int) -> Learner:
+    found = Learner(2, {kind: one.figures for kind, one in measured(number).items()})
+    return restored(course()[number], json.dumps(found.kept(course()[number])))  # through the browser and back
+
+
+def text_of(document: Any) -> str:
+    return base64.b64encode(gzip.compress(json.dumps(document).encode())).decode()
+
+
+def test_the_last_run_has_the_same_to_show() -> None:
+    lesson, found = course()[COSTS], measured(COSTS)
+    before, after = seen(lesson, found), remembered(lesson, learner(COSTS), packed(found["runs"].runs))
+    assert after == before
+    assert after.played.token_ids
+
+
+def test_a_lesson_that_recorded_no_run_needs_none() -> None:
+    lesson = course()[LOSSLESS]
+    assert remembered(lesson, learner(LOSSLESS), "").panels == seen(lesson, measured(LOSSLESS)).panels
+    assert remembered(lesson, Learner(2), "") is None
+
+
+def test_runs_of_another_time_are_not_taken_for_these() -> None:
+    mine, runs = learner(COSTS), measured(COSTS)["runs"].runs
+    assert remembered(course()[COSTS], mine, packed(runs))
+    native = dict(mine.figures["runs"]["native"]) | {"ttft_ms": [1.5]}
+    other = mine.figures | {"runs": mine.figures["runs"] | {"native": native}}
+    assert remembered(course()[COSTS], replace(mine, figures=other), packed(runs)) is None
+    assert remembered(course()[COSTS], mine, packed(dict(list(runs.items())[:2]))) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "x",
+        "é" * 9,
+        "x" * 2_000_000,
+        text_of([]),
+        text_of(3),
+        text_of({"native": 3}),
+        text_of({"native": [3], "int8": [], "int4": []}),
+        text_of({"native": [{"format": "decode-lab-run", "version": 4, "events": [{"kind": "run_started"}]}]}),
+        base64.b64encode(gzip.compress(b"[" * 100_000)).decode(),
+        base64.b64encode(gzip.compress(b" " * (kept_runs.MOST_BYTES + 1))).decode(),
+        text_of({})[:20],
+    ],
+)
+def test_rubbish_is_nothing(text: str | None) -> None:
+    assert remembered(course()[COSTS], learner(COSTS), text) is None
+
+
+def test_what_is_too_much_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = measured(COSTS)["runs"].runs
+    assert {name: len(some) for name, some in unpacked(packed(runs)).items()} == {"native": 1, "int8": 1, "int4": 1}
+    monkeypatch.setattr(kept_runs, "MOST_CHARACTERS", 100)
+    assert packed(runs) == ""
