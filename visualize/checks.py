@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lab.claims import CLAIMS
-from lab.claims.claim import Checked, Claim
+from lab.claims.claim import NOISE, Checked, Claim
 from lab.claims.trial import Stopped, Trial
 from lab.config import LabError
 from lab.decode.engine import Engine
@@ -23,6 +23,7 @@ def listed() -> list[Record]:
     """All claims as data, in their order."""
     return [
         {name: getattr(claim, name) for name in ("id", "topic", "quote", "source", "tested", "rule", "arithmetic")}
+        | {"noise": "" if claim.arithmetic else NOISE}
         for claim in CLAIMS.values()
     ]
 
@@ -34,7 +35,7 @@ def shown(claim: Claim, checked: Checked) -> Record:
         "verdict": verdict.word,
         "why": verdict.why,
         "needs": verdict.needs,
-        "numbers": [[number.label, number.text, number.kind] for number in found.numbers],
+        "numbers": [[number.label, number.text, number.kind, number.spread] for number in found.numbers],
         "took": "calculated" if claim.arithmetic else f"measured here{_seconds(checked.seconds)}",
     }
     if found.chart:

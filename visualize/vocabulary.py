@@ -40,6 +40,7 @@ VERDICTS = {
         State("holds", "✓", "holds here", "#00724F", "#2CC79A"),
         State("conditions", "◐", "holds under conditions", "#8A5A00", "#F0B73A"),
         State("fails", "✗", "does not hold", "#B23A00", "#FF8A4C"),
+        State("noisy", "≈", "too noisy to say", "#5B6474", "#AEB6C4"),
     )
 }
 """What comes of a claim (``lab.claims``), in colours that can be read as text."""

@@ -6,6 +6,8 @@ as a sample of its own would make a figure look surer than it is.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -74,6 +76,28 @@ def ratio_interval(
     tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * student_t(LEVEL, n - 1))
     low, high = np.quantile(np.concatenate(drawn), [tail, 1 - tail])
     return Interval(value, float(low), float(high))
+
+
+def median_interval(values: Sequence[float]) -> Interval:
+    """The median, and two of the values between which it lies with a probability of ``LEVEL`` or more.
+
+    Each value is as likely to be below the median as above it, whatever their distribution: what is left out at either
+    end follows from the binomial distribution. Fewer than six are too few for that; then it is from the least of
+    them to the most.
+
+    Raises:
+        ValueError: no values.
+    """
+    ordered, n = sorted(map(float, values)), len(values)
+    if n == 0:
+        raise ValueError("a median of no values.")
+    if n == 1:
+        return Interval(ordered[0], None, None)
+    left_out = below = 0
+    while 2 * (below := below + math.comb(n, left_out)) <= (1 - LEVEL) * 2**n:
+        left_out += 1
+    end = max(0, left_out - 1)
+    return Interval(statistics.median(ordered), ordered[end], ordered[n - 1 - end])
 
 
 def share_interval(count: int, n: int) -> Interval:

@@ -19,21 +19,18 @@ SHORT = 128
 
 
 class Times(NamedTuple):
-    """Milliseconds of a token by length in tokens, medians."""
+    """Milliseconds of a token by length in tokens, medians. ``ratios``: without over with a cache, by repeat."""
 
     lengths: tuple[int, ...]
     cached: tuple[float, ...]
     uncached: tuple[float, ...]
-
-    @property
-    def speedups(self) -> tuple[float, ...]:
-        return tuple(slow / fast for slow, fast in zip(self.uncached, self.cached, strict=True))
+    ratios: tuple[tuple[float, ...], ...]
 
 
 def step_times(trial: Trial) -> Times:
     """A token's time after texts of several lengths. Raises Stopped, LabError."""
     engine = trial.engine("matched")
-    lengths, steps, repeats = ((16, 32, 48, 72, 96), 3, 1) if trial.small else (LENGTHS, 4, 2)
+    lengths, steps, repeats = ((16, 32, 48, 72, 96), 3, 1) if trial.small else (LENGTHS, 4, 3)
     blocks = -(-engine.context_length // EngineConfig.block_size)
     configs = {CACHED: EngineConfig(num_blocks=blocks), UNCACHED: EngineConfig(kv_cache=False)}
 
@@ -44,9 +41,12 @@ def step_times(trial: Trial) -> Times:
     for length in lengths:
         prompt = passage(engine, length)
         rows |= {f"{length} tokens, {how}": partial(step_ms, prompt, config) for how, config in configs.items()}
-    ms = {name: statistics.median(values) for name, values in trial.take_turns(rows, repeats).items()}
-    cached, uncached = (tuple(ms[f"{length} tokens, {how}"] for length in lengths) for how in configs)
-    return Times(lengths, cached, uncached)
+    ms = trial.take_turns(rows, repeats)
+    cached, uncached = ([ms[f"{length} tokens, {how}"] for length in lengths] for how in configs)
+    ratios = tuple(
+        tuple(slow / fast for slow, fast in zip(*both, strict=True)) for both in zip(uncached, cached, strict=True)
+    )
+    return Times(lengths, *(tuple(map(statistics.median, some)) for some in (cached, uncached)), ratios)
 
 
 def both_times(measured: Times) -> Chart:
@@ -59,10 +59,10 @@ def both_times(measured: Times) -> Chart:
 def speedups(trial: Trial) -> Found:
     measured = trial.once(step_times)
     numbers = tuple(
-        Number(f"at_{length}", f"speed-up at {length} tokens", ratio, "×")
-        for length, ratio in zip(measured.lengths, measured.speedups, strict=True)
+        Number.median(f"at_{length}", f"speed-up at {length} tokens", ratios, "×")
+        for length, ratios in zip(measured.lengths, measured.ratios, strict=True)
     )
-    series = Series("speed-up", measured.lengths, measured.speedups)
+    series = Series("speed-up", measured.lengths, tuple(number.value for number in numbers))
     return Found(numbers, Chart("lines", "tokens so far", "× as fast with the cache", (series,), log="xy"))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from lab.bench.interval import median_interval
 from lab.claims.trial import Trial
 
 NEWSLETTER = "KV Caching and Speculative Decoding"
@@ -15,8 +16,18 @@ TUTORIAL = "Mastering KV Cache Compression and Speculative Decoding: Accelerate 
 COURSE = "LLM Inference: KV Cache, Speculative Decoding & Batching"
 """The articles, by their titles."""
 
-Word = Literal["holds", "conditions", "fails"]
-WORDS: dict[Word, str] = {"holds": "holds here", "conditions": "holds under conditions", "fails": "does not hold"}
+Word = Literal["holds", "conditions", "fails", "noisy"]
+WORDS: dict[Word, str] = {
+    "holds": "holds here",
+    "conditions": "holds under conditions",
+    "fails": "does not hold",
+    "noisy": "too noisy to say",
+}
+NOISE = (
+    "Too noisy to say, if with one of the numbers at an end of its interval it would be another verdict. (The interval "
+    "of a median over repeats: 95%, or all of them where there are fewer than six.)"
+)
+"""What every rule that rests on times says besides."""
 
 Kind = Literal["measured", "formula", "claimed"]
 """Where a number is from: this machine, just now; a calculation; the article."""
@@ -28,7 +39,8 @@ Values = Mapping[str, float]
 class Number(NamedTuple):
     """One number as it came. An infinite one says that there is none.
 
-    ``unit``: "×" stands before the number, "%" has the number as a share, any other stands after it.
+    ``unit``: "×" stands before the number, "%" has the number as a share, any other stands after it. ``low``, ``high``:
+    of repeated times, between which the number lies.
     """
 
     key: str
@@ -36,19 +48,36 @@ class Number(NamedTuple):
     value: float
     unit: str = ""
     kind: Kind = "measured"
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def median(cls, key: str, label: str, repeats: Sequence[float], unit: str = "") -> Number:
+        """Of a figure that was measured several times."""
+        sure = median_interval(repeats)
+        return cls(key, label, sure.value, unit, low=sure.low, high=sure.high)
 
     @property
     def text(self) -> str:
         """For people, to three digits."""
-        if isinstance(self.value, bool):
-            return "yes" if self.value else "no"
-        if math.isinf(self.value):
+        return self._written(self.value)
+
+    @property
+    def spread(self) -> str:
+        """The interval; empty where there is none."""
+        ends = (self.low, self.high)
+        return "" if None in ends else " to ".join(map(self._written, ends))
+
+    def _written(self, value: float) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if math.isinf(value):
             return "none"
         if self.unit == "%":
-            return percent(self.value)
+            return percent(value)
         if self.unit == "×":
-            return times(self.value)
-        return f"{plain(self.value)} {self.unit}".strip()
+            return times(value)
+        return f"{plain(value)} {self.unit}".strip()
 
 
 class Series(NamedTuple):
@@ -130,7 +159,23 @@ class Claim:
         """
         began = time.perf_counter()
         found = self.experiment(trial)
-        return Checked(found, self.judge(found.values), time.perf_counter() - began)
+        return Checked(found, self.verdict(found), time.perf_counter() - began)
+
+    def verdict(self, found: Found) -> Verdict:
+        """The rule's, unless a number's interval reaches over to another: then it would be chance."""
+        verdict = self.judge(found.values)
+        for number in found.numbers:
+            for end in (number.low, number.high):
+                if end is None:
+                    continue
+                other = self.judge({**found.values, number.key: end})
+                if other.word != verdict.word:
+                    words = f"“{WORDS[verdict.word]}” or “{WORDS[other.word]}”"
+                    why = f"{words}: {number.label} is {number.text} by the median, but anything from {number.spread}."
+                    return Verdict(
+                        "noisy", f"{why} {verdict.why}", "A machine that does nothing else, or more repeats."
+                    )
+        return verdict
 
 
 def at_lengths(values: Values) -> dict[int, float]:

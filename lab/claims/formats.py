@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from functools import partial
 
 from lab.bench.ab import matching
-from lab.bench.compare import Spread
 from lab.bench.kv_error import kv_errors
 from lab.bench.measuring import finish
 from lab.bench.prompts import held_out_prompts
@@ -88,12 +88,10 @@ def speed(trial: Trial) -> Found:
     for length in lengths:
         native, int8 = (runs[f"{name}, {length} tokens"] for name in configs)
         rates = [[run.metrics.tokens_per_second for run in some] for some in (int8, native)]
-        ratio = Spread.of([a / b for a, b in zip(*rates, strict=True)])
+        ratios = [a / b for a, b in zip(*rates, strict=True)]
         last = [event for event in native[0].events if isinstance(event, StepTimed)][-1]
         numbers += [
-            Number(f"at_{length}", f"INT8 over native after {length} tokens, median", ratio.median, "×"),
-            Number(f"lower_{length}", "lower quartile", ratio.lower, "×"),
-            Number(f"upper_{length}", "upper quartile", ratio.upper, "×"),
+            Number.median(f"at_{length}", f"INT8 over native after {length} tokens, median", ratios, "×"),
             Number(
                 f"share_{length}",
                 f"the cache's share of what a pass reads, {length} tokens",
@@ -102,7 +100,7 @@ def speed(trial: Trial) -> Found:
                 "formula",
             ),
         ]
-        medians.append(ratio.median)
+        medians.append(statistics.median(ratios))
     series = (
         Series("claimed", lengths, (1.0,) * len(lengths), "claimed"),
         Series("INT8 over native", lengths, tuple(medians)),

@@ -57,7 +57,7 @@ def measured(trial: Trial) -> list[Number]:
     for kind, one in trial.once(guesses).items():
         numbers += [
             Number(key("accepted", kind), f"accepted of judged, {kind}", one.rounds.acceptance, "%"),
-            Number(key("faster", kind), f"speed-up, median, {kind}", one.rounds.speedup.median, "×"),
+            Number.median(key("faster", kind), f"speed-up, median, {kind}", one.faster, "×"),
         ]
     return numbers
 

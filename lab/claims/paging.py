@@ -24,8 +24,8 @@ def paging(trial: Trial) -> Found:
     half, most, repeats = (3, 48, 1) if trial.small else (6, UP_TO, 2)
     rows, setting = trial.measure(lambda: memory_rows(engine, write(engine, [16] * half), most))
     policies = {name: rows[row] for name, row in (("contiguous", "contiguous, the most"), ("paged", "paged"))}
-    figures = {name: summarise(samples) for name, samples in trial.take_turns(policies, repeats).items()}
-    contiguous, paged = figures.values()
+    samples = trial.take_turns(policies, repeats)
+    contiguous, paged = map(summarise, samples.values())
     model = known()["llama-3.1-8b"]
     lengths = Lengths(500, 4096)
     large = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
@@ -36,8 +36,8 @@ def paging(trial: Trial) -> Found:
             Number("in_paged", "in flight, mean, paged", paged["mean_sequences"]),
             Number("vain", "slots held in vain, contiguous", contiguous["wasted_share"], "%"),
             Number("vain_paged", "paged", paged["wasted_share"], "%"),
-            Number("fit", "sequences in flight, paged over contiguous", _over(figures, "mean_sequences"), "×"),
-            Number("faster", "tokens a second, paged over contiguous", _over(figures, "tokens_per_second"), "×"),
+            Number.median("fit", "sequences in flight, paged over contiguous", _over(samples, "mean_sequences"), "×"),
+            Number.median("faster", "tokens a second, paged over contiguous", _over(samples, "tokens_per_second"), "×"),
             Number(
                 "large",
                 "Llama 3.1 8B on 80 GB, lengths of 500 up to 4,096: fit",
@@ -49,8 +49,8 @@ def paging(trial: Trial) -> Found:
     )
 
 
-def _over(figures: dict[str, Figures], name: str) -> float:
-    return figures["paged"][name] / figures["contiguous"][name]
+def _over(samples: dict[str, list[Figures]], name: str) -> list[float]:
+    return [a[name] / b[name] for a, b in zip(samples["paged"], samples["contiguous"], strict=True)]
 
 
 def judge_paging(values: Values) -> Verdict:

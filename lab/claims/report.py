@@ -49,7 +49,7 @@ def run_claims(
 def _as_json(number: Number) -> dict[str, object]:
     """JSON has no infinity: where there is no such number it has null."""
     value = None if math.isinf(number.value) else number.value
-    return number._asdict() | {"value": value, "text": number.text}
+    return number._asdict() | {"value": value, "text": number.text, "spread": number.spread}
 
 
 def format_claims(result: dict) -> str:
@@ -66,7 +66,10 @@ def format_claims(result: dict) -> str:
         word, why, needs = claim["verdict"].values()
         for title, text in (("tested", claim["tested"]), ("rule", claim["rule"])):
             lines += _wrapped(title, text)
-        lines += [f"    {number['label']}: {number['text']} ({number['kind']})" for number in claim["numbers"]]
+        lines += [
+            f"    {number['label']}: {number['text']}{number['spread'] and ', ' + number['spread']} ({number['kind']})"
+            for number in claim["numbers"]
+        ]
         lines += _wrapped(WORDS[word], why)
         if needs:
             lines += _wrapped("it would take", needs)

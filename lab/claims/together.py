@@ -55,20 +55,17 @@ def ladder(trial: Trial) -> Found:
         return [rate for row, some in rates.items() if row.startswith(f"{name}, ") for rate in some]
 
     base = of("cache")
-    ratios = {
-        name: statistics.median(rate / plain_rate for rate, plain_rate in zip(of(name), base, strict=True))
-        for name in LADDER
-    }
-    numbers = [Number("rate", "tokens a second with the cache alone, median", statistics.median(base))]
+    ratios = {name: [rate / plain for rate, plain in zip(of(name), base, strict=True)] for name in LADDER}
+    numbers = [Number.median("rate", "tokens a second with the cache alone, median", base)]
     for name in list(LADDER)[1:]:
         numbers += [
             Number(f"claimed: {name}", f"{name}, as claimed", LADDER[name] / LADDER["cache"], "×", "claimed"),
-            Number(f"measured: {name}", "measured, median", ratios[name], "×"),
+            Number.median(f"measured: {name}", f"{name}, measured, median", ratios[name], "×"),
         ]
     names = tuple(LADDER)
     series = (
         Series("claimed", names, tuple(LADDER[name] / LADDER["cache"] for name in names), "claimed"),
-        Series("measured", names, tuple(ratios[name] for name in names)),
+        Series("measured", names, tuple(statistics.median(ratios[name]) for name in names)),
     )
     return Found(tuple(numbers), Chart("bars", "× the first rung", "", series))
 
@@ -96,7 +93,7 @@ def judge_ladder(values: Values) -> Verdict:
 
 def both(trial: Trial) -> Found:
     engine = trial.engine("matched")
-    lengths, tokens, repeats = ((16, 48), 12, 1) if trial.small else ((16, 128, 384), 12, 2)
+    lengths, tokens, repeats = ((16, 48), 12, 1) if trial.small else ((16, 128, 384), 12, 3)
     configs = {
         "neither": EngineConfig(kv_cache=False),
         "cache": EngineConfig(),
@@ -108,21 +105,24 @@ def both(trial: Trial) -> Found:
         for name, config in configs.items()
     }
     rates = {
-        row: statistics.median(run.metrics.tokens_per_second for run in runs)
-        for row, runs in trial.take_turns(rows, repeats).items()
+        row: [run.metrics.tokens_per_second for run in runs] for row, runs in trial.take_turns(rows, repeats).items()
     }
+
+    def over(way: str, other: str, length: int) -> list[float]:
+        pairs = zip(*(rates[f"{name}, {length} tokens"] for name in (way, other)), strict=True)
+        return [a / b for a, b in pairs]
+
     numbers = []
     for length in lengths:
-        neither, cache, all_of_it = (rates[f"{name}, {length} tokens"] for name in configs)
         numbers += [
-            Number(f"at_{length}", f"after {length} tokens, both over neither", all_of_it / neither, "×"),
-            Number(f"cache: {length}", "of which the cache alone", cache / neither, "×"),
-            Number(f"draft: {length}", "and speculation over the cache", all_of_it / cache, "×"),
+            Number.median(
+                f"at_{length}", f"after {length} tokens, both over neither", over("both", "neither", length), "×"
+            ),
+            Number.median(f"cache: {length}", "of which the cache alone", over("cache", "neither", length), "×"),
+            Number.median(f"draft: {length}", "and speculation over the cache", over("both", "cache", length), "×"),
         ]
     series = tuple(
-        Series(
-            name, tuple(lengths), tuple(rates[f"{way}, {n} tokens"] / rates[f"neither, {n} tokens"] for n in lengths)
-        )
+        Series(name, tuple(lengths), tuple(statistics.median(over(way, "neither", length)) for length in lengths))
         for name, way in (("both", "both"), ("the cache alone", "cache"))
     )
     return Found(tuple(numbers), Chart("lines", "tokens before", "× as fast as with neither", series, log="xy"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Mapping, Sequence
 from functools import partial
 
+from lab.bench.interval import median_interval
 from lab.bench.theory import speculated
 from lab.claims.claim import NEWSLETTER, Chart, Claim, Found, Number, Series, Values, Verdict, plain
 from lab.claims.gains import TENTH
@@ -40,22 +42,34 @@ def windows(trial: Trial) -> Found:
             gamma: [run for row, some in runs.items() if row.startswith(f"γ {gamma}, {name}, ") for run in some]
             for gamma in configs
         }
-        rates = {
-            gamma: statistics.median(r.metrics.tokens_per_second for r in some) for gamma, some in by_gamma.items()
-        }
+        rates = {gamma: [run.metrics.tokens_per_second for run in some] for gamma, some in by_gamma.items()}
         rounds = speculated(by_gamma[JUDGED_AT], by_gamma[0])
         if rounds is None:
             raise LabError(f"No whole round of {JUDGED_AT} guesses in {tokens} tokens of {name}.")
         cheap = best_window(rounds.acceptance, GAMMAS[-1], lambda gamma: 1 + TENTH * gamma)
         numbers += [
             Number(key("accepted", name), f"accepted of judged, γ {JUDGED_AT}, {name}", rounds.acceptance, "%"),
-            Number(
-                key("best", name), f"fastest γ of 0, {', '.join(map(str, GAMMAS))}, {name}", max(rates, key=rates.get)
+            fastest(rates)._replace(
+                key=key("best", name), label=f"fastest γ of 0, {', '.join(map(str, GAMMAS))}, {name}"
             ),
             Number(key("cheap", name), f"best γ up to {GAMMAS[-1]} by theory at c 0.1, {name}", cheap, "", "formula"),
         ]
-        series.append(Series(name, tuple(rates), tuple(rate / rates[0] for rate in rates.values())))
+        medians = [statistics.median(some) for some in rates.values()]
+        series.append(Series(name, tuple(rates), tuple(rate / medians[0] for rate in medians)))
     return Found(tuple(numbers), Chart("lines", "γ", "× as fast as without", tuple(series)))
+
+
+def fastest(rates: Mapping[int, Sequence[float]]) -> Number:
+    """The window of the highest median rate; from the least to the most of those that are not surely slower.
+
+    Args:
+        rates: tokens a second by window, repeats in the same order in all.
+    """
+    best = max(rates, key=lambda gamma: statistics.median(rates[gamma]))
+    ratios = {gamma: [a / b for a, b in zip(some, rates[best], strict=True)] for gamma, some in rates.items()}
+    sure = {gamma: median_interval(some) for gamma, some in ratios.items()}
+    likely = [gamma for gamma, one in sure.items() if one.high is None or one.high >= 1]
+    return Number("best", "fastest γ", best, low=min(likely), high=max(likely))
 
 
 def judge_windows(values: Values) -> Verdict:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lab.bench.interval import Interval, ratio_interval, share_interval, student_t
+from lab.bench.interval import Interval, median_interval, ratio_interval, share_interval, student_t
 
 DATA_SETS = 1000
 
@@ -72,3 +72,24 @@ def test_shares_are_wilsons():
 @pytest.mark.parametrize(("freedom", "t"), [(1, 12.706), (2, 4.303), (5, 2.571), (19, 2.093), (200, 1.972)])
 def test_student_t_is_the_tables(freedom, t):
     assert student_t(0.95, freedom) == pytest.approx(t, abs=6e-4)
+
+
+@pytest.mark.parametrize(("n", "left_out"), [(2, 0), (5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (15, 3), (25, 7)])
+def test_the_interval_of_a_median_leaves_out_what_the_binomial_lets_it(n, left_out):
+    """The table that textbooks have for a sign test at 5%."""
+    found = median_interval(list(range(n))[::-1])
+    assert (found.low, found.high) == (left_out, n - 1 - left_out)
+    assert found.value == (n - 1) / 2
+
+
+def test_the_interval_of_a_median_covers_it():
+    random = np.random.default_rng(1)
+    medians = [median_interval(random.exponential(1, 9)) for _ in range(DATA_SETS)]
+    share = sum(one.low <= math.log(2) <= one.high for one in medians) / DATA_SETS
+    assert 0.94 <= share <= 0.98  # 96.1%, within three standard deviations
+
+
+def test_one_value_has_no_interval_and_none_no_median():
+    assert median_interval([3.0]) == Interval(3.0, None, None)
+    with pytest.raises(ValueError, match="no values"):
+        median_interval([])

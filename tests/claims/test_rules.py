@@ -7,7 +7,8 @@ import math
 import pytest
 
 from lab.claims import CLAIMS
-from lab.claims.claim import Number, plain
+from lab.claims.claim import WORDS, Found, Number, Verdict, plain
+from lab.claims.windows import fastest
 
 KINDS = ("stories (greedy)", "stories (temperature 0.8)", "code (temperature 1.5)", "stories (wrong draft)")
 
@@ -153,6 +154,64 @@ def test_the_numbers_decide(name, values, word):
     verdict = CLAIMS[name].judge(values)
     assert verdict.word == word
     assert bool(verdict.needs) == (word != "holds")
+
+
+def decided(name: str, *numbers: Number) -> Verdict:
+    return CLAIMS[name].verdict(Found(numbers))
+
+
+def test_a_verdict_that_the_repeats_disagree_about_is_none() -> None:
+    """int8-speed holds from ×0.9 to ×1.1 after every text."""
+    far = Number.median("at_768", "after 768", [1.0, 1.02, 0.99], "×")
+    for repeats, word in (
+        ([0.98, 1.0, 1.02], "holds"),
+        ([0.98, 1.0, 1.12], "noisy"),  # once on the other side
+        ([0.89, 0.88, 0.91], "noisy"),
+        ([0.7, 0.8, 0.85], "conditions"),
+        ([0.5, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.03, 2.0], "holds"),  # enough repeats to leave out what strays
+    ):
+        verdict = decided("int8-speed", Number.median("at_16", "INT8 after 16", repeats, "×"), far)
+        assert verdict.word == word, repeats
+    noisy = decided("int8-speed", Number.median("at_16", "INT8 after 16", [0.98, 1.0, 1.12], "×"), far)
+    assert noisy.why.startswith(
+        "“holds here” or “holds under conditions”: INT8 after 16 is ×1 by the median, but anything from ×0.98 to ×1.12."
+    )
+    assert noisy.needs
+
+
+def test_a_number_without_an_interval_decides_alone() -> None:
+    assert decided("int8-speed", Number("at_16", "", 1.09, "×"), Number.median("at_64", "", [1.0], "×")).word == "holds"
+    assert Number.median("at_64", "", [1.0], "×").spread == ""
+
+
+def test_an_interval_that_changes_no_verdict_is_no_noise() -> None:
+    wide = Number.median("at_960", "", [4.0, 9.0, 30.0], "×")
+    assert decided("long-speedup", Number.median("at_16", "", [1.0, 1.4], "×"), wide).word == "holds"
+    assert decided("long-speedup", wide._replace(low=2.9)).word == "noisy"
+
+
+def test_the_fastest_window_is_one_of_those_that_are_not_surely_slower() -> None:
+    rates = {0: [100, 101, 99], 1: [150, 149, 152], 2: [151, 160, 140], 4: [120, 121, 119]}
+    found = fastest(rates)
+    assert (found.value, found.low, found.high) == (2, 1, 2)
+    assert fastest({0: [100, 101], 4: [50, 51]})[2] == 0
+    best = dict.fromkeys(KINDS, (4, 4, 4)) | {KINDS[1]: (2, 1, 4)}
+    numbers = [
+        Number(f"accepted: {kind}", "", share) for kind, share in zip(KINDS, (0.8, 0.65, 0.5, 0.05), strict=True)
+    ]
+    numbers += [Number(f"best: {kind}", kind, value, low=low, high=high) for kind, (value, low, high) in best.items()]
+    assert decided("larger-window", *numbers).word == "fails"
+    last = numbers[-1]._replace(value=0, low=0, high=4)
+    assert decided("larger-window", *numbers[:-1], last).word == "noisy"
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_every_rule_bears_an_end_of_any_interval(name) -> None:
+    """What it does with numbers it could not have had together is a verdict, and no error."""
+    for claim, values, _ in CASES:
+        if claim == name:
+            numbers = [Number(key, key, value, low=0.5 * value, high=2 * value) for key, value in values.items()]
+            assert CLAIMS[name].verdict(Found(tuple(numbers))).word in WORDS
 
 
 def test_every_rule_is_tried_on_more_than_one_side():

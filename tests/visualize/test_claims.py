@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lab.claims import CLAIMS
-from lab.claims.claim import Chart, Found, Number, Series, Verdict
+from lab.claims.claim import WORDS, Chart, Found, Number, Series, Verdict
 from lab.config import LabError
 from visualize import checks
 from visualize.checks import Checks, calculated, listed, opened, shown
@@ -75,7 +75,7 @@ def test_every_claim_is_listed_with_its_quotation_and_nothing_that_came_of_it():
 
 def test_each_verdict_has_a_colour_a_glyph_and_a_word():
     for look in ("light", "dark", "glyph", "label"):
-        assert len({getattr(state, look) for state in VERDICTS.values()}) == 3
+        assert len({getattr(state, look) for state in VERDICTS.values()}) == len(WORDS) == 4
 
 
 # -- charts ----------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_checks_go_on_past_one_that_cannot_be_done(monkeypatch):
     assert list(last["checked"]) == ["good", "bad", "better"]
     assert last["checked"]["bad"] == {"problem": "No. <img src=x onerror=window.pwned=1>⟨RLO⟩"}
     row = last["checked"]["good"]
-    assert row["numbers"] == [["a number", "×2.5", "measured"]]
+    assert row["numbers"] == [["a number", "×2.5", "measured", ""]]
     assert (row["verdict"], row["why"], row["needs"]) == ("fails", "Why.", "This.")
     assert (last["running"], last["progress"]) == (False, "")
     assert "now" not in last

@@ -52,7 +52,7 @@ function build(claim) {
   const grid = make("div", "detail");
   const told = make("div", "told");
   const needs = make("div", "needs");
-  told.append(...fact("What is tested", claim.tested), ...fact("The rule", claim.rule), needs);
+  told.append(...fact("What is tested", claim.tested), ...fact("The rule", `${claim.rule} ${claim.noise}`.trim()), needs);
   const figures = make("div", "numbers");
   const chart = make("figure", "chart");
   chart.dataset.chart = claim.id;
@@ -93,11 +93,13 @@ function show(row, found) {
 function numbers({ numbers, took }) {
   const table = make("table");
   const body = make("tbody");
-  for (const [label, text, kind] of numbers) {
+  for (const [label, text, kind, spread] of numbers) {
     const line = make("tr", kind);
     const name = make("th", "", label);
     name.scope = "row";
-    line.append(name, make("td", "figure", text), make("td", "kind", kind));
+    const figure = make("td", "figure", text);
+    if (spread) figure.append(make("small", "", spread));
+    line.append(name, figure, make("td", "kind", kind));
     body.append(line);
   }
   table.append(make("caption", "", took), body);
@@ -138,7 +140,7 @@ function ask(ids, row) {
 }
 
 function tally() {
-  const counts = { holds: 0, conditions: 0, fails: 0 };
+  const counts = Object.fromEntries(Object.keys(verdicts).map((word) => [word, 0]));
   let left = 0;
   for (const { found } of rows.values()) {
     if (found?.verdict) counts[found.verdict] += 1;
