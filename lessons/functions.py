@@ -32,11 +32,16 @@ def number(value: Value) -> float:
     return float(value)
 
 
+def _ratios(above: Value, below: Value) -> list[float]:
+    """Repeat by repeat; one, if they were not repeated."""
+    if isinstance(above, (list, tuple)) and isinstance(below, (list, tuple)) and len(above) == len(below):
+        return [a / b for a, b in zip(above, below, strict=True)]
+    return [number(above) / number(below)]
+
+
 def ratio(above: Value, below: Value) -> float:
     """``above`` / ``below``; of two lists the median of the ratios, repeat by repeat."""
-    if isinstance(above, (list, tuple)) and isinstance(below, (list, tuple)) and len(above) == len(below):
-        return statistics.median(a / b for a, b in zip(above, below, strict=True))
-    return number(above) / number(below)
+    return statistics.median(_ratios(above, below))
 
 
 def _gamma(value: Value) -> int:
@@ -61,6 +66,8 @@ def near(xs: Value, ys: Value, x: Value) -> float:
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ratio": ratio,
+    "lowest_ratio": lambda above, below: min(_ratios(above, below)),
+    "highest_ratio": lambda above, below: max(_ratios(above, below)),
     "median": lambda values: statistics.median(_numbers(values)),
     "total": lambda values: sum(_numbers(values)),
     "lowest": lambda values: min(_numbers(values)),
@@ -72,9 +79,10 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
     "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
 }
-"""What an expression may call. ``slope``: of a line through points, by least squares. ``tokens_per_round`` and
-``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of acceptance rate, gamma and (the latter) the
-draft's cost."""
+"""What an expression may call. ``lowest_ratio``, ``highest_ratio``: of two lists, the least and the most of all:
+what all repeats agree about is no chance. ``slope``: of a line through points, by least squares.
+``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of acceptance rate,
+gamma and (the latter) the draft's cost."""
 
 
 def _named(value: Any) -> str:

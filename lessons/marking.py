@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lab.config import LabError
-from lessons.experiments import WORKED_OUT
+from lessons.experiments import WORKED_OUT, by_repeat
 from lessons.expressions import Expression, Figures
 from lessons.functions import ExpressionError
 from lessons.questions import Answer, AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
+
+WORKED_OUT_SAID = "it comes to"
 
 
 class AnswerError(LabError, ValueError):
@@ -18,9 +22,11 @@ class AnswerError(LabError, ValueError):
 
 @dataclass(frozen=True)
 class Mark:
-    """``right``: the answer as the run has it, in the same form. ``said`` has both in a sentence."""
+    """``right``: the answer as the run has it, in the same form. ``said`` has both in a sentence. ``noisy``: it is not
+    near, but it would be if only some of the repeats had been made."""
 
     near: bool
+    noisy: bool
     right: Answer
     said: str
     feedback: str
@@ -51,34 +57,63 @@ def _within(value: object, low: float, high: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
 
 
-def mark(question: AnyQuestion, answer: Answer, figures: Figures) -> Mark:
+def mark(question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: bool = True) -> Mark:
     """Hold an answer against the figures of a run.
+
+    Args:
+        foretold: given before there was a run; else the figures were there to work it out from.
 
     Raises:
         AnswerError: it is no answer to this question.
         ExpressionError: the figures do not give one.
     """
     checked(question, answer)
+    right = right_one(question, figures)
+    each = list(_in_each_repeat(question, figures))
+    near = is_near(question, answer, right)
+    noisy = not near and any(is_near(question, answer, one) for one in each)
     if isinstance(question, Choice):
-        right = _right_option(question, figures)
-        near = answer == right
         own, other = question.options[answer].text, question.options[right].text
         said = f"You said: {own}" if near else f"You said: {own} It is: {other}"
+        spread = f"{each.count(answer)} of {len(each)} repeats say what you said."
     else:
-        right = right_numbers(question, figures)
-        write, verb = WRITE[question.unit], found_by(question.answers)
+        write, verb = WRITE[question.unit], found_by(question.answers) if foretold else WORKED_OUT_SAID
         if isinstance(question, Curve):
-            near = 2 * sum(map(question.tolerance, answer, right)) > len(right)  # most points of it
             at = [f"{x:,g}" for x in question.x.at]
             said = (
                 f"You drew {write(answer[0])} at {at[0]} and {write(answer[-1])} at {at[-1]}; {verb} "
                 f"{write(right[0])} and {write(right[-1])}."
             )
+            spread = "The repeats differ."
         else:
-            near = question.tolerance(answer, right)
             said = f"You said {write(answer)}; {verb} {write(right)}."
-    feedback = (question.near if near else question.far).fill(figures)
-    return Mark(near, right, said, feedback)
+            spread = f"The repeats gave {write(min(each))} to {write(max(each))}." if each else ""
+    if noisy:
+        feedback = f"Too noisy to say: you may be right. {spread} Run it again on a machine that does nothing else."
+    else:
+        feedback = (question.near if near else question.far).fill(figures)
+    return Mark(near, noisy, right, said, feedback)
+
+
+def _in_each_repeat(question: AnyQuestion, figures: Figures) -> Iterator[Answer]:
+    """What is right by each repeat that says something."""
+    for one in by_repeat(figures):
+        with suppress(ExpressionError):
+            yield right_one(question, one)
+
+
+def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
+    """Of a curve, most points are near."""
+    if isinstance(question, Choice):
+        return answer == right
+    if isinstance(question, Curve):
+        return 2 * sum(map(question.tolerance, answer, right)) > len(right)
+    return question.tolerance(answer, right)
+
+
+def right_one(question: AnyQuestion, figures: Figures) -> Answer:
+    """What the run gives. Raises ExpressionError."""
+    return _right_option(question, figures) if isinstance(question, Choice) else right_numbers(question, figures)
 
 
 def right_numbers(question: Slider | Curve, figures: Figures) -> float | list[float]:
@@ -90,9 +125,10 @@ def right_numbers(question: Slider | Curve, figures: Figures) -> float | list[fl
 
 def right_answer(question: AnyQuestion, figures: Figures) -> str:
     """What is right, in words. Raises ExpressionError."""
+    right = right_one(question, figures)
     if isinstance(question, Choice):
-        return question.options[_right_option(question, figures)].text
-    right, write = right_numbers(question, figures), WRITE[question.unit]
+        return question.options[right].text
+    write = WRITE[question.unit]
     if isinstance(question, Curve):
         return ", ".join(f"{write(y)} at {x:,g}" for x, y in zip(question.x.at, right, strict=True))
     return write(right)
@@ -102,7 +138,7 @@ def found_by(expressions: list[Expression]) -> str:
     """What is not measured is not said to be."""
     names = [name for expression in expressions for name in expression.names]
     arithmetic = names and all(name.startswith(WORKED_OUT) for name in names)
-    return "it comes to" if arithmetic else "this machine measured"
+    return WORKED_OUT_SAID if arithmetic else "this machine measured"
 
 
 def _right_option(question: Choice, figures: Figures) -> int:

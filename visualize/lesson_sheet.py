@@ -59,7 +59,7 @@ def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
     if learner.figures is None:
         return {"ready": learner.prediction is not None, "over": False}
     found = mark(lesson.front.predict, learner.prediction, learner.figures)
-    return {"ready": True, "over": True, "said": found.said, "feedback": found.feedback, "near": found.near}
+    return {"ready": True, "over": True, "said": found.said, "feedback": found.feedback, "kind": kind(found)}
 
 
 def check(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
@@ -70,8 +70,16 @@ def check(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
     record = _asked("check", asked, learner.figures) | {"given": learner.answer, "locked": False}
     if learner.answer is None:
         return record
-    after = next((found for found in contents() if found["number"] > lesson.number), None)
-    return record | _marked(asked, mark(asked, learner.answer, learner.figures)) | {"next": after}
+    found = mark(asked, learner.answer, learner.figures, foretold=False)
+    return record | _marked(asked, found) | {"next": _next(lesson)}
+
+
+def _next(lesson: Lesson) -> dict[str, str]:
+    """Where to go on."""
+    for number, other in course().items():
+        if number > lesson.number:
+            return {"href": f"lessons?lesson={number}", "said": f"Next: {number}. {other.front.title}"}
+    return {"href": "claims", "said": "That was the last lesson. Next: what articles claim, checked"}
 
 
 def change(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
@@ -121,7 +129,12 @@ def _marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
         places = [place(question, value) for value in found.right]
     elif isinstance(question, Slider):
         places = place(question, found.right)
-    return {"mark": {"near": found.near, "said": found.said, "feedback": found.feedback, "right": places}}
+    return {"mark": {"kind": kind(found), "said": found.said, "feedback": found.feedback, "right": places}}
+
+
+def kind(found: Mark) -> str:
+    """In a word, for the page's look."""
+    return "near" if found.near else "noisy" if found.noisy else "far"
 
 
 def place(question: Slider | Curve, value: float) -> float:

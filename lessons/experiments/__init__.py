@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from lessons.experiments.base import Experiment, Load, Measured, Part, Watch, Work
 from lessons.experiments.batches import Batches
@@ -27,6 +28,7 @@ __all__ = [
     "Runs",
     "Watch",
     "Work",
+    "by_repeat",
 ]
 
 
@@ -46,7 +48,23 @@ class Preset(Part):
         return {name: experiment for name, experiment in found.items() if experiment is not None}
 
 
-WORKED_OUT = tuple(
-    f"{name}." for name, field in Preset.model_fields.items() if get_args(field.annotation)[0].arithmetic
-)
+_KINDS = {name: get_args(field.annotation)[0] for name, field in Preset.model_fields.items()}
+WORKED_OUT = tuple(f"{name}." for name, kind in _KINDS.items() if kind.arithmetic)
 """How the names of figures begin that no machine has measured."""
+
+
+def by_repeat(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The figures that each repeat alone would have given. None: nothing was repeated."""
+    repeated = {name: found for name, found in figures.items() if _KINDS[name].repeated}
+    groups = [group for found in repeated.values() for group in found.values()]
+    counts = {len(value) for group in groups for value in group.values() if isinstance(value, list)}
+    if not counts or max(counts) < 2:
+        return []
+
+    def only(i: int, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value[i] if isinstance(value, list) else value for name, value in group.items()}
+
+    return [
+        {**figures, **{name: {key: only(i, group) for key, group in found.items()} for name, found in repeated.items()}}
+        for i in range(min(counts))
+    ]

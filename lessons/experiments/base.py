@@ -71,9 +71,12 @@ Work = Generator[None, None, Measured]
 
 
 class Experiment(Part, ABC):
-    """What is to be measured. ``arithmetic``: worked out, or drawn with a seed, with no engine; everywhere the same."""
+    """What is to be measured. ``arithmetic``: worked out, or drawn with a seed, with no engine; everywhere the same.
+    ``repeated``: every list among its figures has a number a repeat.
+    """
 
     arithmetic: ClassVar[bool] = False
+    repeated: ClassVar[bool] = False
 
     @abstractmethod
     def names(self) -> Mapping[str, Any]:

@@ -89,6 +89,8 @@ class Batch(Part):
 class Batches(Experiment):
     """Batches in turns, each on a fresh engine, so that no cache is left from another."""
 
+    repeated = True
+
     settings: dict[Name, Batch] = Field(min_length=1, max_length=6)
     repeats: int = Field(default=2, ge=1, le=5)
 

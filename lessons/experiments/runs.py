@@ -88,6 +88,8 @@ class Setting(Part):
 class Runs(Experiment):
     """Settings that take turns. ``sampling`` is what they share. All draw with one seed, and none ends early."""
 
+    repeated = True
+
     prompts: dict[str, str] = Field(min_length=1)
     settings: dict[Name, Setting] = Field(min_length=1, max_length=MOST)
     sampling: dict[str, Any] = Field(default={})

@@ -29,6 +29,9 @@ PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
         ("-x", -3),
         ("runs.slow.ms + 1", 10.0),  # the median of the repeats
         ("ratio(runs.slow.ms, runs.fast.ms)", 3.0),  # repeat by repeat: 4, 2, 3
+        ("lowest_ratio(runs.slow.ms, runs.fast.ms)", 2.0),
+        ("highest_ratio(runs.slow.ms, runs.fast.ms)", 4.0),
+        ("highest_ratio(4, 2)", 2.0),
         ("runs.slow.ms / runs.fast.ms", 3.0),
         ("highest(runs.slow.ms) - lowest(runs.slow.ms)", 12.0),
         ("total(runs.fast.ms)", 15.0),

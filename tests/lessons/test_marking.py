@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from lessons.experiments import by_repeat
 from lessons.functions import ExpressionError
 from lessons.marking import AnswerError, checked, mark
 from lessons.questions import AnyQuestion
@@ -76,6 +77,48 @@ def test_of_several_the_one_that_holds_is_right() -> None:
     neither = question(kind="choice", options=[{"text": "A", "when": "1 > 2"}, {"text": "B", "when": "2 > 3"}])
     with pytest.raises(ExpressionError, match="None of the answers is right"):
         mark(neither, 0, FIGURES)
+
+
+NOISY = {"runs": {"a": {"ms": [4.0, 5.0, 9.0]}, "b": {"ms": [5.0, 1.0, 2.0]}}}
+"""Medians 5 and 2; by repeats a has less, more, more."""
+
+
+def test_an_answer_that_a_repeat_bears_out_is_not_called_wrong() -> None:
+    found = mark(slider(), 9.5, NOISY)
+    assert (found.near, found.noisy) == (False, True)
+    assert found.said == "You said 9.50×; this machine measured 5.00×."
+    assert found.feedback.startswith("Too noisy to say: you may be right. The repeats gave 4.00× to 9.00×.")
+    far = mark(slider(), 20, NOISY)
+    assert (far.near, far.noisy, far.feedback) == (False, False, "Far.")
+    assert mark(slider(), 5.5, NOISY).near
+    choice = mark(CHOICE, 0, NOISY)
+    assert choice.noisy
+    assert "1 of 3 repeats say what you said." in choice.feedback
+    assert not mark(CHOICE, 0, {"runs": NOISY["runs"] | {"b": {"ms": 1.0}}}).noisy
+    drawn = question(
+        kind="curve",
+        label="ms",
+        range=[0, 100],
+        x={"label": "length", "at": [1, 2, 3]},
+        answer="runs.a.ms * x",
+        tolerance="20%",
+    )
+    assert mark(drawn, [9, 18, 27], NOISY).noisy
+
+
+def test_a_repeat_alone_says_what_it_would_have_given() -> None:
+    assert [one["runs"]["b"]["ms"] for one in by_repeat(NOISY)] == [5.0, 1.0, 2.0]
+    assert by_repeat({"runs": {"a": {"ms": [4.0]}}}) == []
+    lists = {"growth": {"cached": {"ms": [1.0, 2.0, 3.0]}}, "models": {"m": {"bytes": 2048}}}
+    assert by_repeat(lists) == []  # a number a step is no number a repeat
+    both = by_repeat(NOISY | lists)
+    assert both[1]["runs"]["a"]["ms"] == 5.0
+    assert both[1]["growth"] is lists["growth"]
+
+
+def test_what_is_worked_out_after_the_run_was_not_measured() -> None:
+    asked = slider(answer="runs.a.ms * 2")
+    assert mark(asked, 10, FIGURES, foretold=False).said == "You said 10.0×; it comes to 10.0×."
 
 
 def test_feedback_has_the_run_s_numbers() -> None:

@@ -13,7 +13,7 @@ function read(value) {
   $(".found").hidden = !record.over;
   if (!record.over) return hint(record.ready ? "" : "Say what you expect. Then you can run it.");
   $(".outcome").textContent = record.said;
-  $(".outcome").className = `outcome ${record.near ? "near" : "far"}`;
+  $(".outcome").className = `outcome ${record.kind}`;
   $(".feedback").textContent = record.feedback;
   if (!record.panels) return hint("The charts of this run were not kept in this browser. Run again to see them.");
   show(record.panels, record.fresh);

@@ -23,10 +23,10 @@ function read(value) {
   button.textContent = setup.does;
   const { next } = record;
   $(".onwards").hidden = !next;
-  if (next) $(".onwards a").textContent = `Next: ${next.number}. ${next.title}`;
-  if (next) $(".onwards a").href = `lessons?lesson=${next.number}`;
+  if (next) $(".onwards a").textContent = next.said;
+  if (next) $(".onwards a").href = next.href;
   $(".feedback").textContent = locked ? "" : (mark?.feedback ?? "");
-  if (mark && !locked) return tell(mark.said, mark.near ? "near" : "far");
+  if (mark && !locked) return tell(mark.said, mark.kind);
   tell(locked || given === null ? "" : setup.kept);
   if (setup.next && given !== null && !locked) document.querySelector(setup.next).scrollIntoView({ block: "center" });
 }
