@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 # The engine leaves one core to the server: torch's threads wait for each other at every
@@ -17,12 +19,16 @@ from lab.engines import EMBEDDED, Engines, listed, own
 from lab.remote.server import Server
 from visualize.channel import ROUTE
 from visualize.instructor import Answers
+from visualize.monitoring import Monitor
 from visualize.options import SHARED, is_private, read_options
 from visualize.panels import claims, compare, header, instructor, lab, lessons, memory, pool, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
 from visualize.shelf import MAX_RUN_FILE
 from visualize.work import Line
+
+PATIENCE = 5.0
+"""Seconds in which runs have to end when the server does; a step takes far less."""
 
 
 def build(engines: Engines, embedded: Engines, line: Line, attached: Server | None = None) -> gr.Blocks:
@@ -53,12 +59,14 @@ def build(engines: Engines, embedded: Engines, line: Line, attached: Server | No
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve the page until interrupted."""
+    """Serve the page until interrupted; then end what is under way, and tell those who wait for it."""
     options = read_options(arguments, os.environ)
     place, chosen = {"device": options.device, "dtype": options.dtype}, options.target or options.draft
     offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
-    engines = Engines(offered | listed(**place), any_pair=is_private(options, os.environ), **place)
-    embedded = Engines(**place) if chosen else engines
+    line = Line(options.max_users)
+    monitor = Monitor(line)
+    engines = Engines(offered | listed(**place), any_pair=is_private(options, os.environ), monitor=monitor, **place)
+    embedded = Engines(monitor=monitor, **place) if chosen else engines
     if chosen:
         try:
             engines(DEFAULTS["pair"])
@@ -67,10 +75,10 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
-    pages = build(engines, embedded, Line(options.max_users), options.attach)
+    pages = build(engines, embedded, line, options.attach)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     pages.launch(
-        app_kwargs={"routes": [ROUTE]},
+        app_kwargs={"routes": [ROUTE, *monitor.routes()]},
         server_name=options.host,
         server_port=options.port,
         theme=theme(),
@@ -80,7 +88,20 @@ def main(arguments: list[str] | None = None) -> None:
         run_history=False,
         footer_links=[],
         share=options.share,
+        prevent_thread_lock=True,
     )
+    _wait_for_a_signal()
+    line.close(PATIENCE)
+    pages.close()
+
+
+def _wait_for_a_signal() -> None:
+    """Until somebody presses Ctrl-C, or the system asks this process to end."""
+    asked = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: asked.set())
+    while not asked.wait(1):  # a wait without an end is deaf to signals on Windows
+        pass
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from lab.pair.loading import (
 )
 from lab.pair.quantization import Quantization, resolve_quantization
 from lab.trace.metrics import Metrics, measure
-from lab.trace.recorder import Run, RunFileError
+from lab.trace.recorder import Run, RunFileError, Watch
 
 __all__ = [
     "ConfigError",
@@ -68,6 +68,7 @@ def load_engine(
     kernels: KernelChoice = "auto",
     cuda_graphs: bool = True,
     torch_compile: bool = False,
+    watch: Watch | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode.
 
@@ -86,7 +87,7 @@ def load_engine(
             ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton", "c" or "reference" (torch); see ``Engine``.
-        cuda_graphs, torch_compile: see ``Engine``.
+        cuda_graphs, torch_compile, watch: see ``Engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
@@ -101,6 +102,7 @@ def load_engine(
         "kernels": kernels,
         "cuda_graphs": cuda_graphs,
         "torch_compile": torch_compile,
+        "watch": watch,
     }
     if device_map is None:
         place = kind = resolve_device(device)

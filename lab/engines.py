@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -18,6 +19,7 @@ from lab.kv.storage import bytes_per_token
 from lab.memory.models import Model, find, known
 from lab.pair.devices import free_bytes, resolve_device
 from lab.pair.loading import EMBEDDED_DRAFTS, resolve_dtype
+from lab.trace.recorder import Watch
 
 LISTED = {
     "smollm2-1.7b": "smollm2-135m",
@@ -87,6 +89,14 @@ def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
     return int(total / USABLE)
 
 
+class Monitor(Protocol):
+    """Who is told what engines do."""
+
+    def watch(self, model: str) -> Watch: ...
+
+    def add(self, model: str, engine: Engine) -> None: ...
+
+
 class Engines:
     """One engine for each pair, loaded when it is first asked for and shared by everyone.
 
@@ -97,6 +107,7 @@ class Engines:
         offered: pairs by name.
         any_pair: whether others may be named.
         device, dtype: see ``load_engine``.
+        monitor: told of everything that the engines do.
     """
 
     def __init__(
@@ -106,10 +117,12 @@ class Engines:
         any_pair: bool = False,
         device: str | None = None,
         dtype: str = "auto",
+        monitor: Monitor | None = None,
     ) -> None:
         self.offered = dict(offered)
         self.any_pair = any_pair
         self._device, self._dtype = resolve_device(device), dtype
+        self._monitor = monitor
         self._loaded: dict[Pair, Engine] = {}
         self._loading = threading.Lock()
 
@@ -131,7 +144,10 @@ class Engines:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
-                engine = load_engine(pair.target, pair.draft, device=self._device, dtype=self._dtype)
+                watch = self._monitor.watch(pair.label) if self._monitor else None
+                engine = load_engine(pair.target, pair.draft, device=self._device, dtype=self._dtype, watch=watch)
+                if self._monitor:
+                    self._monitor.add(pair.label, engine)
                 if large:
                     self._drop_large()
                 self._loaded[pair] = engine

@@ -23,6 +23,9 @@ Load = Callable[[str | Pair], Engine]
 """The engine of a model pair, or of a pair's name. It may take seconds, and raise."""
 
 
+CLOSED = "The server is being shut down. What was written so far stays on this page."
+
+
 class FullError(LabError):
     """As many visitors as the server takes have something under way."""
 
@@ -37,28 +40,51 @@ class Line:
     def __init__(self, most: int | None = None) -> None:
         self._changed = threading.Condition()
         self._waiting: list[object] = []
-        self._most, self._inside = most, 0
+        self._inside: list[Work] = []
+        self._most, self._closed = most, False
+
+    @property
+    def inside(self) -> int:
+        """Visitors who have something under way, waiting for a turn included."""
+        return len(self._inside)
 
     @contextmanager
-    def visit(self) -> Iterator[None]:
+    def visit(self, work: Work) -> Iterator[None]:
         """Be one of those who have something under way, from the first turn to the last.
 
         Raises:
-            FullError: there are as many as may be.
+            FullError: there are as many as may be, or the line was closed.
         """
         with self._changed:
-            if self._most is not None and self._inside >= self._most:
+            if self._closed:
+                raise FullError(CLOSED)
+            if self._most is not None and self.inside >= self._most:
                 raise FullError(
-                    f"The lab is full: {self._inside} visitors have a run under way or wait for one, and it takes no "
+                    f"The lab is full: {self.inside} visitors have a run under way or wait for one, and it takes no "
                     "more at once. Try again in a minute. Nothing is lost: your settings stay, runs that you saved can "
                     "be opened, and the Memory page answers."
                 )
-            self._inside += 1
+            self._inside.append(work)
         try:
             yield
         finally:
             with self._changed:
-                self._inside -= 1
+                self._inside.remove(work)
+                self._changed.notify_all()
+
+    def close(self, seconds: float) -> bool:
+        """End everything that is under way, and let nothing begin any more.
+
+        Returns:
+            Whether all of it was over within ``seconds``.
+        """
+        with self._changed:
+            self._closed = True
+            for work in self._inside:
+                work.problem = CLOSED
+                work.cancelled.set()
+            self._changed.notify_all()
+            return self._changed.wait_for(lambda: not self._inside, seconds)
 
     def ahead(self, who: object) -> int:
         """Runs before this one, the one under way included."""
@@ -123,7 +149,7 @@ class Work(ABC):
 
     def _run(self) -> None:
         try:
-            with self._line.visit():
+            with self._line.visit(self):
                 self._work()
         except LabError as error:
             self.problem = str(error)

@@ -135,6 +135,12 @@ class Engine:
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
         return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
 
+    def queue(self) -> tuple[int, int]:
+        """Sequences that are computed, and those that wait for room."""
+        pools = list(self._pools)
+        waiting = sum(len(pool.scheduler.waiting) for pool in pools) + len(self._pools.unplaced) + len(self._inbox)
+        return sum(len(pool.scheduler.running) for pool in pools), waiting
+
     # -- asking ------------------------------------------------------------------------------
 
     def generate(self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None) -> Run:

@@ -43,8 +43,8 @@ def chromium() -> str:
 
 
 @contextmanager
-def serving(log: Path, *options: str) -> Iterator[str]:
-    """A running ``python app.py`` with these options: its address. What it says goes to ``log``."""
+def started(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A running ``python app.py`` with these options: its address, and its process. What it says goes to ``log``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -64,10 +64,17 @@ def serving(log: Path, *options: str) -> Iterator[str]:
                     time.sleep(0.25)
             else:
                 raise RuntimeError(f"the app did not answer: {log.read_text()}")
-            yield address
+            yield address, app
         finally:
             app.terminate()
-            app.wait(10)
+            app.wait(20)
+
+
+@contextmanager
+def serving(log: Path, *options: str) -> Iterator[str]:
+    """The address of a running ``python app.py``."""
+    with started(log, *options) as (address, _):
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ def test_those_inside_are_never_more_than_may_be() -> None:
         gate.wait()
         for _ in range(20):
             try:
-                with line.visit():
+                with line.visit(object()):
                     inside.append(1)
                     most.append(len(inside))
                     time.sleep(0.0001)
@@ -61,14 +61,14 @@ def test_those_inside_are_never_more_than_may_be() -> None:
         thread.join()
     assert max(most) <= 5
     assert refused
-    with line.visit():  # all have gone again
+    with line.visit(object()):  # all have gone again
         pass
 
 
 def test_an_error_inside_gives_the_place_back() -> None:
     line = Line(most=1)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), line.visit():
+        with pytest.raises(ZeroDivisionError), line.visit(object()):
             raise ZeroDivisionError
-    with line.visit(), pytest.raises(FullError), line.visit():
+    with line.visit(object()), pytest.raises(FullError), line.visit(object()):
         pass

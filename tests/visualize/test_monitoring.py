@@ -1,0 +1,111 @@
+"""What a server tells of itself: counted from the events, under vLLM's names."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from lab import Engine, EngineConfig, SamplingParams
+from lab.trace.events import Committed, Judged, Proposed
+from tests.tiny_models import engine as tiny_engine
+from visualize.monitoring import REASONS, Monitor
+from visualize.work import Line
+
+PROMPT = "Once upon a time there was a fox"
+
+
+class Server:
+    """A monitor with one engine, asked over HTTP."""
+
+    def __init__(self) -> None:
+        self.line = Line()
+        self.monitor = Monitor(self.line)
+        self._client = TestClient(Starlette(routes=self.monitor.routes()))
+
+    def engine(self, draft: str | None = None) -> Engine:
+        engine = tiny_engine(draft=draft, watch=self.monitor.watch("tiny"))
+        self.monitor.add("tiny", engine)
+        return engine
+
+    def health(self) -> dict:
+        return self._client.get("/health").json()
+
+    def metrics(self) -> dict[str, float]:
+        """By name and labels, as Prometheus reads them."""
+        answer = self._client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        return {
+            " ".join([sample.name, *sample.labels.values()]): sample.value
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_what_is_counted_is_what_happened(server: Server) -> None:
+    engine = server.engine("good")
+    paged = EngineConfig(paged=True, block_size=8, enable_prefix_caching=True, speculative="draft")
+    greedy = SamplingParams(max_tokens=24, temperature=0.0)
+    runs = [engine.generate(PROMPT, paged, greedy) for _ in range(2)]
+    runs.append(engine.generate(PROMPT, EngineConfig(), greedy))
+    told = server.metrics()
+    cached, _ = (run.metrics.cached_prompt_tokens for run in reversed(runs[:2]))
+    assert cached > 0
+    prompt = len(runs[0].started.prompt_token_ids)
+    events = [event for run in runs for event in run.events]
+    proposals = [event for event in events if isinstance(event, Proposed)]
+    kept = [event.position for event in events if isinstance(event, Judged) and event.accepted]
+    rounds = sum(event.position == 0 for event in proposals)
+    assert kept
+    expected = {
+        "vllm:prompt_tokens_total tiny": 3 * prompt,
+        "vllm:generation_tokens_total tiny": sum(len(run.token_ids) for run in runs),
+        "vllm:prefix_cache_queries_total tiny": 2 * prompt,
+        "vllm:prefix_cache_hits_total tiny": cached,
+        "vllm:spec_decode_num_drafts_total tiny": rounds,
+        "vllm:spec_decode_num_draft_tokens_total tiny": len(proposals),
+        "vllm:spec_decode_num_accepted_tokens_total tiny": len(kept),
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total tiny 0": kept.count(0),
+        f"vllm:request_success_total {REASONS[runs[0].reason]} tiny": 3,
+        "vllm:num_requests_running tiny": 0,
+        "vllm:num_requests_waiting tiny": 0,
+        "vllm:kv_cache_usage_perc tiny": 0,
+        "vllm:time_to_first_token_seconds_count tiny": 3,
+        "vllm:e2e_request_latency_seconds_count tiny": 3,
+    }
+    assert {name: told[name] for name in expected} == expected
+    mean = sum(run.metrics.ttft_ms for run in runs) / 1000
+    assert told["vllm:time_to_first_token_seconds_sum tiny"] == pytest.approx(mean)
+
+
+def test_what_goes_on_is_seen(server: Server) -> None:
+    engine = server.engine()
+    with server.line.visit(object()):
+        events = engine.stream(PROMPT, EngineConfig(paged=True, num_blocks=16), SamplingParams(max_tokens=99, seed=1))
+        while not isinstance(next(events), Committed):
+            pass
+        told = server.metrics()
+        assert told["vllm:num_requests_running tiny"] == 1
+        assert 0 < told["vllm:kv_cache_usage_perc tiny"] < 1
+        assert told["decode_lab:visits"] == 1
+        events.close()
+    told = server.metrics()
+    assert told["vllm:request_success_total abort tiny"] == 1
+    assert told["vllm:kv_cache_usage_perc tiny"] == told["decode_lab:visits"] == 0
+
+
+def test_an_engine_that_is_gone_is_told_of_no_more(server: Server) -> None:
+    engine = server.engine()
+    assert server.health() == {"status": "ok", "models": ["tiny"]}
+    del engine
+    gc.collect()
+    assert server.health() == {"status": "ok", "models": []}
+    assert "vllm:num_requests_running tiny" not in server.metrics()
