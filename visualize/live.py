@@ -10,16 +10,16 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
 from visualize.channel import Channel
-from visualize.frames import Frame, Reducer
+from visualize.frames import Reducer
 from visualize.readouts import Before
 from visualize.settings import Settings
-from visualize.transcript import line
+from visualize.transcript import Reduces, line
 from visualize.work import TICK, Line, Work
 
 log = logging.getLogger(__name__)
@@ -40,10 +40,8 @@ class Streams(Protocol):
     ) -> Iterator[Event]: ...
 
 
-class Reduces(Protocol):
-    """What is needed of a reducer here."""
-
-    def feed(self, events: Iterable[Any]) -> list[Frame]: ...
+class Compares(Reduces, Protocol):
+    """A reducer that says what the next run is compared with."""
 
     def after(self) -> Any: ...
 
@@ -52,7 +50,7 @@ class Live(Work):
     """Something decoded when its turn comes. ``events`` only grows; ``done`` is set after the last one. What
     ``reducer`` makes of them is told in ``channel``."""
 
-    def __init__(self, line: Line, load: Callable[[str], Any], reducer: Reduces) -> None:
+    def __init__(self, line: Line, load: Callable[[str], Any], reducer: Compares) -> None:
         self.channel = Channel()
         self.events: list[Any] = []
         self._reducer = reducer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,41 @@ from visualize.transcript import head, line, recorded
 
 MAX_RUN_FILE = 20 * 2**20
 """Bytes of a file that a visitor may open. A run of 1,000 tokens, the most that the page offers, has about 1 MB."""
-NAME = "decode-lab-run"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What lies on a shelf.
+
+    Attributes:
+        name: that files' names begin with.
+        read: makes of a run's events what ``formats`` write.
+        formats: what a run can be taken away as: a file's type, and the function that writes it.
+        load: the events in a file. Raises LabError.
+        told: the transcript of events from a file, for a run of this id. Raises LabError.
+    """
+
+    name: str
+    read: Callable[[Sequence[Any]], Any]
+    formats: Mapping[str, tuple[str, Callable[[Any], str]]]
+    load: Callable[[Path], Sequence[Any]]
+    told: Callable[[Sequence[Any], str], str]
+
+
+RUN = Kind(
+    name="decode-lab-run",
+    read=Run,
+    formats=FORMATS,
+    load=lambda path: Run.load(path).events,
+    told=lambda events, id: recorded(Run(events), id),
+)
 
 
 class Shelf:
-    """By visitor, the last run and the last opened one; each gets at it by its id, which nobody can guess.
+    """By visitor, the last run and the last opened one; each gets at it by its id, which nobody can guess."""
 
-    Args:
-        read: makes of a run's events what ``formats`` write.
-        formats: what a run can be taken away as: a file's type, and the function that writes it.
-        name: that files' names begin with.
-    """
-
-    def __init__(
-        self,
-        read: Callable[[Sequence[Any]], Any] = Run,
-        formats: Mapping[str, tuple[str, Callable[[Any], str]]] = FORMATS,
-        name: str = NAME,
-    ) -> None:
-        self._read, self._formats, self._name = read, formats, name
+    def __init__(self, kind: Kind = RUN) -> None:
+        self._kind = kind
         self._lock = threading.Lock()
         self._runs: dict[str | None, dict[str, Sequence[Any]]] = {}
 
@@ -60,15 +77,16 @@ class Shelf:
         """
         try:
             id, form = map(str, wanted)
-            kind, write = self._formats[form]
+            media, write = self._kind.formats[form]
         except (KeyError, TypeError, ValueError):
-            return {"problem": f"A run can be taken away as {', '.join(self._formats)}."}
+            return {"problem": f"A run can be taken away as {', '.join(self._kind.formats)}."}
         with self._lock:
             events = next((runs[id] for runs in self._runs.values() if id in runs), None)
         if not events:
             return {"problem": "The server no longer has this run. Run it again, then save it."}
         try:
-            return {"name": f"{self._name}-{id[:8]}.{form}", "type": kind, "text": write(self._read(events))}
+            name = f"{self._kind.name}-{id[:8]}.{form}"
+            return {"name": name, "type": media, "text": write(self._kind.read(events))}
         except LabError as error:
             return {"problem": str(error)}
 
@@ -76,11 +94,11 @@ class Shelf:
         """The transcript of the run in an uploaded file, or of a ``problem``. The file is removed."""
         id = uuid.uuid4().hex
         try:
-            run = Run.load(path)
-            text = recorded(run, id)
+            events = self._kind.load(path)
+            text = self._kind.told(events, id)
         except LabError as error:
             return head(id) + line({"problem": str(error)})
         finally:
             path.unlink(missing_ok=True)
-        self.put(visitor, id, run.events)
+        self.put(visitor, id, events)
         return text

@@ -9,10 +9,17 @@ from a file, and one in an exported page.
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 from lab.trace.recorder import Run, RunFileError
-from visualize.frames import Reducer
+from visualize.frames import Frame, Reducer
+
+
+class Reduces(Protocol):
+    """What is needed of a reducer."""
+
+    def feed(self, events: Iterable[Any]) -> list[Frame]: ...
 
 
 def line(record: dict[str, Any]) -> str:
@@ -32,10 +39,14 @@ def recorded(run: Run, id: str, *, elsewhere: bool = True) -> str:
     Raises:
         RunFileError: each of its events is one, but together they are no run.
     """
+    return reduced(Reducer(recorded=elsewhere), run.events, id)
+
+
+def reduced(reducer: Reduces, events: Iterable[Any], id: str) -> str:
+    """The transcript that a reducer makes of all there is. Raises RunFileError: see ``recorded``."""
     try:
-        frames = Reducer(recorded=elsewhere).feed(run.events)
-        return head(id) + "".join(map(line, frames))
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return head(id) + "".join(map(line, reducer.feed(events)))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunFileError(
             f"This file's events contradict each other ({type(error).__name__}: {str(error)[:80]}), so they are not "
             "what an engine recorded. Open a run that this lab saved."

@@ -72,6 +72,24 @@ class Recorder:
             yield self._pending.popleft()
 
 
+def read_json(path: str | Path) -> Any:
+    """What a file of a run holds.
+
+    Raises:
+        RunFileError: it cannot be read, is no JSON, or larger than 64 MiB.
+    """
+    path = Path(path)
+    try:
+        size = path.stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise RunFileError(f"{path.name} has {size:,} bytes; a run's file has at most {MAX_FILE_BYTES:,}.")
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise RunFileError(f"{path.name} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:
+        raise RunFileError(f"{path.name} is not a run's file: it is not readable as JSON.") from error
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run: its events, and what follows from them."""
@@ -146,17 +164,7 @@ class Run:
         Raises:
             RunFileError: not a run's file, of another version, damaged or larger than 64 MiB.
         """
-        path = Path(path)
-        try:
-            size = path.stat().st_size
-            if size > MAX_FILE_BYTES:
-                raise RunFileError(f"{path.name} has {size:,} bytes; a run's file has at most {MAX_FILE_BYTES:,}.")
-            document = json.loads(path.read_text("utf-8"))
-        except OSError as error:
-            raise RunFileError(f"{path.name} cannot be read: {error.strerror}.") from error
-        except (ValueError, RecursionError) as error:
-            raise RunFileError(f"{path.name} is not a run's file: it is not readable as JSON.") from error
-        return cls.of(document, path.name)
+        return cls.of(read_json(path), Path(path).name)
 
     @classmethod
     def of(cls, document: Any, name: str = "this document") -> Run:

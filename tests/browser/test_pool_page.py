@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -12,10 +10,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Page
 
-from lab.bench.arrivals import Step
-from lab.trace.events import from_dict
-from lab.trace.recorder import Entry
 from tests.browser.conftest import Lab
+from visualize.batch.file import load
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import PRESETS
 from visualize.figures import batch as figures
@@ -38,15 +34,9 @@ def ran(lab: Lab) -> None:
     lab.page.wait_for_function("document.querySelector('.place').textContent.startsWith('end')", timeout=60_000)
 
 
-def frames_of(lab: Lab, folder: Path) -> list[dict[str, Any]]:
-    """The frames of the run on the stage, made anew from its file."""
-    records = json.loads(lab.save("json", folder).read_text("utf-8"))["entries"]
-    steps = [
-        Step([Entry(r["clock_ms"], r["owner"], from_dict(r["event"])) for r in some], False)
-        for _, some in groupby(records, key=lambda record: record["step"])
-    ]
-    steps[-1] = Step(steps[-1].entries, True)
-    return BatchReducer(FEW["sequences"]).feed(steps)
+def frames_of(file: Path, *, recorded: bool = False) -> list[dict[str, Any]]:
+    """The frames of a run, made anew from its file."""
+    return BatchReducer(FEW["sequences"], recorded=recorded).feed(load(file))
 
 
 def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
@@ -93,11 +83,29 @@ def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
     return picture
 
 
+def test_a_run_is_opened_again_and_another_kind_is_refused(visit: Visit, tmp_path: Path) -> None:
+    lab = visit()
+    opened(lab, **FEW)
+    ran(lab)
+    file = lab.save("json", tmp_path)
+    lab = visit()
+    page = opened(lab)
+    lab.reopen(file)
+    frames = frames_of(file, recorded=True)
+    assert_shows(lab, frames, len(frames) - 1)
+    assert "recorded on cpu" in page.inner_text("#device")
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"format": "decode-lab-run", "version": 1, "events": []}', "utf-8")
+    lab.reopen(wrong)
+    page.wait_for_selector(".say.problem:has-text('is no run of a pool')")
+    assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # what was there stays
+
+
 def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -> None:
     lab = visit()
     page = opened(lab, **FEW)
     ran(lab)
-    frames = frames_of(lab, tmp_path)
+    frames = frames_of(lab.save("json", tmp_path))
     last = len(frames) - 1
     assert assert_shows(lab, frames, last).readouts["finished"][0] == "6 / 6"
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"

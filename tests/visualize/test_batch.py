@@ -19,14 +19,13 @@ from lab.trace.events import (
     BlockFreed,
     Preempted,
     RunStarted,
-    from_dict,
 )
 from lab.trace.recorder import Entry, Run
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, picture, ran, runs, table
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import Inputs
-from visualize.batch.live import BatchRun, as_json
+from visualize.batch.live import BatchRun
 from visualize.batch.narrate import said
 from visualize.figures import batch as figures
 from visualize.figures.base import draw
@@ -184,16 +183,6 @@ def test_charts_can_be_drawn(dark: bool) -> None:
         last = shown.columns[name][0]["x"][-1]
         assert figure.layout.xaxis.range[1] >= last > 0
         assert all(y <= figure.layout.yaxis.range[1] for trace in figure.data for y in trace.y)
-
-
-def test_the_file_holds_every_event_with_its_step_and_its_owner_on_one_clock() -> None:
-    steps = ran([job("ab", 4, i) for i in range(2)])
-    records = json.loads(as_json(steps))["entries"]
-    read = [
-        [Entry(r["clock_ms"], r["owner"], from_dict(r["event"])) for r in records if r["step"] == number]
-        for number in range(len(steps))
-    ]
-    assert read == [step.entries for step in steps]
 
 
 # -- a run under way -------------------------------------------------------------------------

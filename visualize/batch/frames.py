@@ -37,10 +37,11 @@ class BatchReducer:
     Args:
         expected: sequences that will come.
         before: the readings of the run to compare with.
+        recorded: it comes from a file.
     """
 
-    def __init__(self, expected: int, before: Readings | None = None) -> None:
-        self._before = before
+    def __init__(self, expected: int, before: Readings | None = None, *, recorded: bool = False) -> None:
+        self._before, self._recorded = before, recorded
         self._expected = expected
         self._tally = Tally(expected)
         self._sequences = Sequences()
@@ -108,7 +109,7 @@ class BatchReducer:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
         self._blocks = Blocks(run.num_blocks, run.config["block_size"])
         about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
-        head = {**about, "expected": self._expected, "block_size": run.config["block_size"], "recorded": False}
+        head = {**about, "expected": self._expected, "block_size": run.config["block_size"], "recorded": self._recorded}
         return {"head": head, "columns": {"pool": self._blocks.columns(), "sequences": self._sequences.columns()}}
 
     def _drawn(self, made: int, before_ms: float) -> tuple[dict[str, Any], dict[str, Any]]:

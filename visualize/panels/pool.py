@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
 from visualize.assets import put_together, read
+from visualize.batch import file
 from visualize.batch.inputs import (
     LABELS,
     LINK,
@@ -17,18 +19,19 @@ from visualize.batch.inputs import (
     preset_of,
     to_inputs,
 )
-from visualize.batch.live import BatchRun, as_json
+from visualize.batch.live import BatchRun
 from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
 from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
-from visualize.shelf import Shelf
+from visualize.shelf import Kind, Shelf
 from visualize.visitors import Visitors
 from visualize.work import Line, Load
 
 ABOUT = "Many sequences in one pool: whose each block is, who waits, who is preempted, what the cache forgets."
+POOL = Kind("decode-lab-pool", list, {"json": ("application/json", file.as_json)}, file.load, file.told)
 PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
 """The parts of its script, in their order."""
 SAYS = {
@@ -54,7 +57,7 @@ NEEDS_PAGED = "Needs paged blocks: only those can be shared."
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages."""
-    shelf = Shelf(read=list, formats={"json": ("application/json", as_json)}, name="decode-lab-pool")
+    shelf = Shelf(POOL)
     visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:
@@ -63,6 +66,10 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
 
     def stop(request: gr.Request) -> None:
         visitors.stop(request.session_hash)
+
+    def reopened(path: str, request: gr.Request) -> str:
+        visitors.leave(request.session_hash)  # the next run is not compared with the one before this
+        return shelf.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
@@ -77,6 +84,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
+                reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
         with gr.Column(elem_id="view"):
             view = gr.HTML(
                 value="",
@@ -90,6 +98,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     values = [controls[name] for name in NAMES]
     press.click(run, values, view, **QUIET)
     halt.click(stop, queue=False, **QUIET)
+    reopen.upload(reopened, reopen, view, **QUIET)
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **QUIET)
     for name in ("lengths", "shared", "paged"):
         controls[name].input(_follow, values, [controls[other] for other in DEPENDENT], queue=False, **QUIET)

@@ -1,0 +1,83 @@
+"""A run of many sequences taken away, and opened again."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from lab.bench.arrivals import Step
+from lab.bench.workload import Job
+from lab.trace.recorder import RunFileError
+from tests.visualize.crowd import job, ran, runs
+from visualize.batch.file import as_json, load, told
+from visualize.batch.frames import BatchReducer
+
+
+@settings(max_examples=25, deadline=None)
+@given(run=runs())
+def test_the_file_holds_every_event_with_its_step_and_its_owner_on_one_clock(
+    tmp_path_factory: pytest.TempPathFactory, run: tuple[list[Job], list[Step], int]
+) -> None:
+    _, steps, _ = run
+    path = tmp_path_factory.getbasetemp() / "pool.json"
+    path.write_text(as_json(steps), "utf-8")
+    again = load(path)
+    assert [step.entries for step in again] == [step.entries for step in steps if step.entries]
+    head, *frames = map(json.loads, told(again, "x").splitlines())
+    assert head == {"run": "x"}
+    assert frames[0]["head"].pop("recorded") is True
+    expected = json.loads(json.dumps(BatchReducer(frames[0]["head"]["expected"]).feed(again)))
+    assert expected[0]["head"].pop("recorded") is False
+    assert frames == expected
+
+
+DOCUMENT = json.loads(as_json(ran([job("ab", 4, i) for i in range(2)])))
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """The document with changes to its first entry, or to the event in it."""
+    document = copy.deepcopy(DOCUMENT)
+    first = document["entries"][0]
+    for name, value in changes.items():
+        (first if name in first else first["event"])[name] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ([], "is no run of a pool"),
+        ({"format": "decode-lab-run", "version": 1, "events": []}, "The Lab opens single runs"),
+        (DOCUMENT | {"version": 9}, "has version 9"),
+        (DOCUMENT | {"entries": 3}, "is damaged"),
+        (DOCUMENT | {"entries": []}, "is damaged"),
+        (DOCUMENT | {"entries": [[]]}, "is damaged"),
+        (DOCUMENT | {"entries": DOCUMENT["entries"][1:]}, "not numbered in the order"),
+        (changed(clock_ms=float("nan")), "clock_ms is a number"),
+        (changed(clock_ms="<img src=x>"), "clock_ms is a number"),
+        (changed(owner=7), "not numbered in the order"),
+        (changed(owner="0"), "owner is a sequence's number"),
+        (changed(event={"kind": "x"}), "not an event"),
+        (changed(num_blocks=10**9), "1024 blocks"),
+        (changed(num_blocks=0), "1024 blocks"),
+        (changed(step=None), "is damaged"),
+    ],
+)
+def test_what_is_no_such_file_is_refused_in_a_sentence(tmp_path: Path, document: Any, said: str) -> None:
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps(document), "utf-8")
+    with pytest.raises(RunFileError, match=said):
+        load(path)
+
+
+def test_events_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pool.json"
+    entries = [entry for entry in DOCUMENT["entries"] if entry["event"]["kind"] != "block_allocated"]
+    path.write_text(json.dumps(DOCUMENT | {"entries": entries}), "utf-8")
+    with pytest.raises(RunFileError, match="contradict each other"):
+        told(load(path), "x")

@@ -1,0 +1,76 @@
+"""A run of many sequences as a file: every event in the order in which they happened, each with its step, its owner and
+the clock that all share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from lab.bench.arrivals import Step
+from lab.trace.events import RunStarted, from_dict, to_dict
+from lab.trace.recorder import Entry, RunFileError, read_json
+from visualize.batch.frames import BatchReducer
+from visualize.batch.inputs import BOUNDS
+from visualize.transcript import reduced
+
+FORMAT, VERSION = "decode-lab-pool", 1
+
+
+def as_json(steps: Sequence[Step]) -> str:
+    """The text of the file."""
+    records = [
+        {"step": number, "owner": entry.owner, "clock_ms": entry.t_ms, "event": to_dict(entry.event)}
+        for number, step in enumerate(steps)
+        for entry in step.entries
+    ]
+    return json.dumps({"format": FORMAT, "version": VERSION, "entries": records}, ensure_ascii=False)
+
+
+def load(path: Path) -> list[Step]:
+    """The steps that such a file holds.
+
+    Raises:
+        RunFileError: it is none, of another version or damaged, or larger than the page's own.
+    """
+    document = read_json(path)
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise RunFileError(f"{path.name} is no run of a pool: its format is not {FORMAT!r}. The Lab opens single runs.")
+    if document.get("version") != VERSION:
+        raise RunFileError(f"{path.name} has version {document.get('version')!r}; this lab reads {VERSION}.")
+    try:
+        entries = [(int(record["step"]), _entry(record)) for record in document["entries"]]
+        _refuse_impossible([entry for _, entry in entries])
+    except (ValueError, TypeError, KeyError) as error:
+        raise RunFileError(f"{path.name} is damaged: {str(error)[:160]}") from error
+    steps = [Step([entry for _, entry in some], last=False) for _, some in groupby(entries, key=lambda pair: pair[0])]
+    return [*steps[:-1], Step(steps[-1].entries, last=True)]
+
+
+def told(steps: Sequence[Step], id: str) -> str:
+    """The transcript of a run that comes from a file. Raises RunFileError: its events contradict each other."""
+    owners = {entry.owner for step in steps for entry in step.entries}
+    return reduced(BatchReducer(len(owners), recorded=True), steps, id)
+
+
+def _entry(record: Any) -> Entry:
+    clock, owner = record["clock_ms"], record["owner"]
+    if not isinstance(clock, (int, float)) or not math.isfinite(clock):
+        raise ValueError(f"clock_ms is a number of milliseconds, not {str(clock)[:40]}")
+    if not isinstance(owner, int):
+        raise ValueError(f"owner is a sequence's number, not {str(owner)[:40]}")
+    return Entry(clock, owner, from_dict(record["event"]))
+
+
+def _refuse_impossible(entries: Sequence[Entry]) -> None:
+    """Raises ValueError for what the page could not have made, and would take long to draw."""
+    owners = list(dict.fromkeys(entry.owner for entry in entries))
+    begun = [entry for entry in entries if isinstance(entry.event, RunStarted)]
+    if not entries or owners != list(range(len(owners))) or [entry.owner for entry in begun] != owners:
+        raise ValueError("its sequences are not numbered in the order in which they began")
+    most, blocks = int(BOUNDS["sequences"][1]), int(BOUNDS["pool_blocks"][1])
+    if len(owners) > most or not all(0 < entry.event.num_blocks <= blocks for entry in begun):
+        raise ValueError(f"it has more than {most} sequences or {blocks} blocks")
