@@ -39,7 +39,7 @@ def _ms(value: float) -> str:
 
 
 WRITE: dict[Unit, Callable[[float], str]] = {
-    "number": significant,
+    "number": lambda value: f"{value:,.0f}".replace("-", "−") if value == round(value) else significant(value),
     "count": lambda value: f"{round(value):,}",
     "tokens": lambda value: f"{round(value):,} token{'s' * (round(value) != 1)}",
     "times": lambda value: f"{significant(value)}×",

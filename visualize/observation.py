@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from lab.bench.compare import summarise, typical
 from lab.bench.growth import Curve
 from lab.trace.recorder import Run
-from lessons.experiments import Measured
+from lessons.experiments import Measured, spoken
 from lessons.experiments.growth import NAMES
 from lessons.lesson import Lesson
 from lessons.views import AnyView, Bars, Distances, GrowthChart, Player, Race, Speed
@@ -68,13 +68,14 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
         case Player():
             return panel
         case Race():
-            return panel | {"race": comparison.race({name: typical(some) for name, some in runs.items()})}
+            return panel | {"race": comparison.race({spoken(name): typical(some) for name, some in runs.items()})}
         case Bars():
             figures = {kind: found.figures for kind, found in measured.items()}
             values = {name: expression.number(figures) for name, expression in view.bars.items()}
             return panel | {"title": view.title, "chart": _drawn(lesson_figures.bars_columns(values, view.unit))}
         case Speed():
-            return panel | {"chart": _drawn(compare_figures.bars(list(runs), summarise(runs)))}
+            named = {spoken(name): some for name, some in runs.items()}
+            return panel | {"chart": _drawn(compare_figures.bars(list(named), summarise(named)))}
         case Distances():
             return panel | {"chart": _drawn(lesson_figures.distances_columns(measured["rules"].figures))}
         case GrowthChart():

@@ -34,6 +34,11 @@ Name = Annotated[str, AfterValidator(_name)]
 """What a lesson calls a setting or a model of its own."""
 
 
+def spoken(name: str) -> str:
+    """A name for people."""
+    return name.replace("_", " ")
+
+
 class Part(BaseModel):
     """A part of the front matter: unknown keys are refused, nothing is changed later, no number is taken for a word."""
 

@@ -18,7 +18,7 @@ from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event
 from lab.trace.metrics import inter_token_ms
 from lab.trace.recorder import Run
-from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work
+from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 FIGURES = {
     "requests": "that were made",
@@ -108,7 +108,7 @@ class Batches(Experiment):
             batch = self.settings[name]
             doing = f"repeat {repeat} of {self.repeats}" if repeat else "warming up"
 
-            def tell(share: float, number: int = number, said: str = f"{name}, {doing}") -> None:
+            def tell(share: float, number: int = number, said: str = f"{spoken(name)}, {doing}") -> None:
                 watch(f"{said}: {share:.0%} of its tokens", (number + share) / len(turns))
 
             figures = serve(engine, jobs[name], EngineConfig(**batch.config), cancelled, tell)

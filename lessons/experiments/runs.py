@@ -16,7 +16,7 @@ from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Judged, StepTimed
 from lab.trace.metrics import Metrics
 from lab.trace.recorder import Run
-from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work
+from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
 CONFIG = tuple(field.name for field in fields(EngineConfig))
 SAMPLING = tuple(field.name for field in fields(SamplingParams))
@@ -134,7 +134,7 @@ class Runs(Experiment):
         def tell(turn: Turn, tokens: int) -> None:
             most = cases[turn.name].sampling.max_tokens
             doing = f"repeat {turn.repeat} of {self.repeats}" if turn.repeat else "warming up"
-            watch(f"{turn.name}, {doing}: {tokens} tokens", (turn.number - 1 + min(1, tokens / most)) / turn.of)
+            watch(f"{spoken(turn.name)}, {doing}: {tokens} tokens", (turn.number - 1 + min(1, tokens / most)) / turn.of)
 
         runs: dict[str, list[Run]] = {name: [] for name in cases}
         for turn, run in in_turns(cases, self.repeats, cancelled=cancelled, watch=tell):

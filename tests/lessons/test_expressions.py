@@ -139,7 +139,7 @@ def test_a_template_is_filled() -> None:
         "It took {{ runs.slow.ms | ms }}, {{ratio(runs.slow.ms,runs.fast.ms)|times}} as long: "
         "{{ runs.slow.words }}, {{ x }}."
     )
-    assert text.fill(FIGURES) == "It took 9.00 ms, 3.00× as long: slow, 3.00."
+    assert text.fill(FIGURES) == "It took 9.00 ms, 3.00× as long: slow, 3."
     with pytest.raises(ExpressionError, match="there is no unit 'metres'; there are number"):
         Template("{{ x | metres }}")
     with pytest.raises(ExpressionError, match="was not measured"):

@@ -8,7 +8,6 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lessons.experiments.rules import RULES
 from lessons.units import WRITE, Unit
 from visualize.figures.base import Columns, blank, look
 from visualize.text import label
@@ -67,8 +66,13 @@ def bars_columns(values: Mapping[str, float], unit: Unit) -> tuple[Columns, dict
     return [bar, names], {"xaxis.range": [min(0, *lengths), edge], "yaxis.range": [len(values) - 0.6, -0.7]}
 
 
-DASHES = ("dot", "solid", "dash", "dashdot")
-"""Of the rules' lines, in their order; their names stand above."""
+LINES = {
+    "target_alone": ("the target alone", "dot"),
+    "residual": ("A, the residual", "solid"),
+    "redrawn_from_p": ("B, anew from p", "dash"),
+    "without_q": ("C, without q", "dashdot"),
+}
+"""The rules by their names in the lesson, and how their lines are drawn."""
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
@@ -78,11 +82,11 @@ def distances_figure(dark: bool = False) -> go.Figure:
     lines = [
         go.Scatter(
             mode="lines",
-            name=rule.replace("_", " "),
+            name=name,
             line={"color": OWN if rule == "residual" else colours.muted, "width": 2, "dash": dash},
             hovertemplate="%{x:,} draws: %{y:.3f}<extra>%{fullData.name}</extra>",
         )
-        for rule, dash in zip(RULES, DASHES, strict=True)
+        for rule, (name, dash) in LINES.items()
     ]
     axis = {"type": "log", "fixedrange": True}
     return blank(
@@ -100,7 +104,7 @@ def distances_figure(dark: bool = False) -> go.Figure:
 
 def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> tuple[Columns, dict[str, Any]]:
     """Each rule's distances, after every portion of draws."""
-    columns: Columns = [{"x": list(rules[rule]["draws"]), "y": list(rules[rule]["distances"])} for rule in RULES]
+    columns: Columns = [{"x": list(rules[rule]["draws"]), "y": list(rules[rule]["distances"])} for rule in LINES]
     xs = [x for column in columns for x in column["x"]]
     ys = [y for column in columns for y in column["y"] if y > 0]  # nothing has no logarithm
     return columns, {

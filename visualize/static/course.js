@@ -78,7 +78,7 @@ function draw() {
   const kept = load();
   $("ol").replaceChildren(...setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
   const finished = setup.lessons.filter((lesson) => doneOf(lesson, kept[lesson.number]).includes("check")).length;
-  $("summary").textContent = `The course: ${finished} of ${setup.lessons.length} lessons done`;
+  $("summary").textContent = `${finished} of ${setup.lessons.length} lessons done`;
   $('[data-does="again"]').disabled = !kept[number];
   $('[data-does="export"]').disabled = !Object.keys(kept).length;
 }

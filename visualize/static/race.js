@@ -16,6 +16,7 @@ class Race {
     this.list = root.querySelector(".lanes");
     for (const key of ["plain", "accepted", "recovered", "bonus"]) {
       const item = make("li");
+      item.dataset.origin = key;
       item.append(make("span", `piece ${key}`, setup.vocabulary.states[key].label));
       root.querySelector(".legend").append(item);
     }
@@ -34,6 +35,8 @@ class Race {
     this.play.disabled = this.clock.disabled = false;
     this.lanes = lanes.map((lane) => new RaceLane(lane, prompt, ms));
     this.list.replaceChildren(...this.lanes.map((lane) => lane.row));
+    const origins = new Set(lanes.flatMap(({ commits }) => commits.flatMap(([, pieces]) => pieces.map(([, origin]) => origin))));
+    for (const item of this.root.querySelectorAll(".legend li")) item.hidden = !origins.has(item.dataset.origin);
     this.fit();
     this.show(0);
     if (!fresh || matchMedia("(prefers-reduced-motion: reduce)").matches) this.show(ms);
