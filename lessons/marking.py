@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lab.config import LabError
 from lessons.experiments import WORKED_OUT, by_repeat
@@ -14,6 +15,17 @@ from lessons.questions import Answer, AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
 
 WORKED_OUT_SAID = "it comes to"
+CURVES_DIFFER = "The repeats differ."
+
+
+class Source(NamedTuple):
+    """How what was measured is told: who ``says`` it, and what is advised where it is ``too_noisy`` to say."""
+
+    says: str
+    too_noisy: str
+
+
+HERE = Source("this machine measured", "Run it again on a machine that does nothing else.")
 
 
 class AnswerError(LabError, ValueError):
@@ -57,11 +69,14 @@ def _within(value: object, low: float, high: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
 
 
-def mark(question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: bool = True) -> Mark:
+def mark(
+    question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: bool = True, source: Source = HERE
+) -> Mark:
     """Hold an answer against the figures of a run.
 
     Args:
         foretold: given before there was a run; else the figures were there to work it out from.
+        source: of the figures.
 
     Raises:
         AnswerError: it is no answer to this question.
@@ -69,7 +84,7 @@ def mark(question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: b
     """
     checked(question, answer)
     right = right_one(question, figures)
-    each = list(_in_each_repeat(question, figures))
+    each = list(in_each_repeat(question, figures))
     near = is_near(question, answer, right)
     noisy = not near and any(is_near(question, answer, one) for one in each)
     if isinstance(question, Choice):
@@ -77,25 +92,29 @@ def mark(question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: b
         said = f"You said: {own}" if near else f"You said: {own} It is: {other}"
         spread = f"{each.count(answer)} of {len(each)} repeats say what you said."
     else:
-        write, verb = WRITE[question.unit], found_by(question.answers) if foretold else WORKED_OUT_SAID
+        write, verb = WRITE[question.unit], found_by(question.answers, foretold, source)
         if isinstance(question, Curve):
-            at = [f"{x:,g}" for x in question.x.at]
-            said = (
-                f"You drew {write(answer[0])} at {at[0]} and {write(answer[-1])} at {at[-1]}; {verb} "
-                f"{write(right[0])} and {write(right[-1])}."
-            )
-            spread = "The repeats differ."
+            said = drawn(question, write(answer[0]), write(answer[-1]), right, verb)
+            spread = CURVES_DIFFER
         else:
             said = f"You said {write(answer)}; {verb} {write(right)}."
             spread = f"The repeats gave {write(min(each))} to {write(max(each))}." if each else ""
-    if noisy:
-        feedback = f"Too noisy to say: you may be right. {spread} Run it again on a machine that does nothing else."
-    else:
-        feedback = (question.near if near else question.far).fill(figures)
+    feedback = too_noisy(spread, source) if noisy else (question.near if near else question.far).fill(figures)
     return Mark(near, noisy, right, said, feedback)
 
 
-def _in_each_repeat(question: AnyQuestion, figures: Figures) -> Iterator[Answer]:
+def too_noisy(spread: str, source: Source) -> str:
+    """What is said of an answer that only some of the repeats bear out."""
+    return f"Too noisy to say: you may be right. {spread} {source.too_noisy}"
+
+
+def drawn(question: Curve, first: str, last: str, right: list[float], verb: str) -> str:
+    """A drawn curve's ends, in words, beside those that are right."""
+    write, at = WRITE[question.unit], [f"{x:,g}" for x in question.x.at]
+    return f"You drew {first} at {at[0]} and {last} at {at[-1]}; {verb} {write(right[0])} and {write(right[-1])}."
+
+
+def in_each_repeat(question: AnyQuestion, figures: Figures) -> Iterator[Answer]:
     """What is right by each repeat that says something."""
     for one in by_repeat(figures):
         with suppress(ExpressionError):
@@ -134,11 +153,11 @@ def right_answer(question: AnyQuestion, figures: Figures) -> str:
     return write(right)
 
 
-def found_by(expressions: list[Expression]) -> str:
+def found_by(expressions: list[Expression], foretold: bool, source: Source) -> str:
     """What is not measured is not said to be."""
     names = [name for expression in expressions for name in expression.names]
     arithmetic = names and all(name.startswith(WORKED_OUT) for name in names)
-    return WORKED_OUT_SAID if arithmetic else "this machine measured"
+    return WORKED_OUT_SAID if arithmetic or not foretold else source.says
 
 
 def _right_option(question: Choice, figures: Figures) -> int:

@@ -63,6 +63,11 @@ def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:
     return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in parts)])
 
 
+def as_part(body: str) -> str:
+    """A script as ``exported.js`` mounts it: Gradio wraps the same body in a function of its own."""
+    return f"function (element, props, trigger, server, watch) {{\n{body}\n}}"
+
+
 def styles(*names: str) -> str:
     """The style sheets of those names, with the colours of states before them."""
     return css_variables() + "".join(read(f"{name}.css") for name in names)

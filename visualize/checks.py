@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from lab.claims import CLAIMS
@@ -10,10 +11,11 @@ from lab.claims.claim import NOISE, Checked, Claim
 from lab.claims.trial import Stopped, Trial
 from lab.config import LabError
 from lab.decode.engine import Engine
-from visualize.figures.claims import columns
+from visualize.figures.claims import columns, shells
 from visualize.link import Link
 from visualize.tasks import Record, Task
 from visualize.text import visible
+from visualize.vocabulary import VERDICTS
 from visualize.work import Line, Load
 
 LINK = Link({"claim": ""}, {"claim": {"": "none"} | {name: claim.quote for name, claim in CLAIMS.items()}}, {}, {})
@@ -26,6 +28,12 @@ def listed() -> list[Record]:
         | {"noise": "" if claim.arithmetic else NOISE}
         for claim in CLAIMS.values()
     ]
+
+
+def setup() -> Record:
+    """What the page's script is told before all: claims, charts without data, and the verdicts' words and signs."""
+    verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
+    return {"claims": listed(), "shells": shells(), "verdicts": verdicts}
 
 
 def shown(claim: Claim, checked: Checked) -> Record:

@@ -16,7 +16,7 @@ from typing import Any
 
 from lab.config import LabError
 from lab.decode.engine import Engine
-from lessons.experiments import Experiment, Preset
+from lessons.experiments import Experiment, Preset, whole
 from lessons.lesson import Lesson
 from lessons.marking import checked, mark
 from lessons.questions import Answer
@@ -112,12 +112,7 @@ def _figures(preset: Preset, given: Any) -> dict[str, Any]:
 
 def worked_out(experiment: Experiment) -> dict[str, Any]:
     """The figures of an experiment that needs no engine."""
-    work = experiment.work(_no_engine, threading.Event(), lambda words, share: None)
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            return end.value.figures
+    return whole(experiment.work(_no_engine, threading.Event(), lambda words, share: None)).figures
 
 
 def _no_engine(pair: str) -> Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lessons.course import course
@@ -13,6 +13,17 @@ from lessons.questions import AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
 from visualize.learner import Learner
 
+ABOUT = "Say what you expect, run it, and see: how decoding is made fast, and when it is not."
+PREDICT = {
+    "title": "1 · Predict",
+    "does": "This is my prediction",
+    "unanswered": "Say what you expect first. A guess will do.",
+    "kept": "Kept. Now press Run.",
+    "next": "#run",
+}
+CHECK = {"title": "6 · Check", "does": "Check", "unanswered": "Answer it first."}
+KEPT = "decode-lab-course"
+"""Where the browser keeps the learner's progress."""
 STOPS = 120
 """Places of a slider, one arrow key apart."""
 
@@ -22,6 +33,7 @@ def contents() -> list[dict[str, Any]]:
     return [
         {
             "number": number,
+            "href": f"lessons?lesson={number}",
             "name": lesson.name,
             "title": lesson.front.title,
             "minutes": lesson.front.minutes,
@@ -51,7 +63,7 @@ def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:
     record = _asked("predict", asked, {}) | {"given": learner.prediction, "locked": learner.figures is not None}
     if learner.figures is None or learner.prediction is None:
         return record
-    return record | _marked(asked, mark(asked, learner.prediction, learner.figures))
+    return record | {"mark": marked(asked, mark(asked, learner.prediction, learner.figures))}
 
 
 def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
@@ -71,15 +83,15 @@ def check(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
     if learner.answer is None:
         return record
     found = mark(asked, learner.answer, learner.figures, foretold=False)
-    return record | _marked(asked, found) | {"next": _next(lesson)}
+    return record | {"mark": marked(asked, found), "next": onwards(lesson, contents(), "claims")}
 
 
-def _next(lesson: Lesson) -> dict[str, str]:
-    """Where to go on."""
-    for number, other in course().items():
-        if number > lesson.number:
-            return {"href": f"lessons?lesson={number}", "said": f"Next: {number}. {other.front.title}"}
-    return {"href": "claims", "said": "That was the last lesson. Next: what articles claim, checked"}
+def onwards(lesson: Lesson, contents: Sequence[Mapping[str, Any]], claims: str) -> dict[str, str]:
+    """Where to go on: the next of these lessons, or the address of the claims."""
+    for other in contents:
+        if other["number"] > lesson.number:
+            return {"href": other["href"], "said": f"Next: {other['number']}. {other['title']}"}
+    return {"href": claims, "said": "That was the last lesson. Next: what articles claim, checked"}
 
 
 def change(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
@@ -122,14 +134,15 @@ def stops(question: Slider | Curve) -> list[list[Any]]:
     return [[value, text] for text, value in found.items()]
 
 
-def _marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
-    """``right``: the place of what is right; of a curve those of its points. A place on a scale is from 0 to 1."""
+def marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
+    """A mark for the page. ``right``: the place of what is right; of a curve those of its points. On a scale a place is
+    from 0 to 1."""
     places: Any = found.right
     if isinstance(question, Curve):
         places = [place(question, value) for value in found.right]
     elif isinstance(question, Slider):
         places = place(question, found.right)
-    return {"mark": {"kind": kind(found), "said": found.said, "feedback": found.feedback, "right": places}}
+    return {"kind": kind(found), "said": found.said, "feedback": found.feedback, "right": places}
 
 
 def kind(found: Mark) -> str:

@@ -8,7 +8,8 @@ from dataclasses import fields
 
 from lab.trace.events import Committed, Judged, Proposed, StepTimed
 from lab.trace.recorder import Run
-from visualize.assets import ABOUT, PLOTLY, header, read, script, styles
+from visualize.assets import ABOUT, PLOTLY, as_part, header, read, script, styles
+from visualize.document import WITHIN, document
 from visualize.transcript import recorded
 
 _TIMED = [field.name for field in fields(StepTimed)]
@@ -46,38 +47,22 @@ def page(run: Run) -> str:
     Raises:
         RunFileError: the run contradicts itself.
     """
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline'; \
-style-src 'unsafe-inline'; img-src data: blob:">
-<title>Decode Lab: a recorded run</title>
-<style>{styles("stage", "exported")}</style>
-</head>
-<body>
-{header(ABOUT)}
+    return document(
+        "Decode Lab: a recorded run",
+        f"<style>{styles('stage', 'exported')}</style>",
+        f"""{header(ABOUT)}
 <main id="stage">{read("stage.html")}</main>
 <script type="application/json" id="run-transcript">{recorded(run, "recorded")}</script>
 <script>{_inline(PLOTLY.read_text("utf-8"))}</script>
 <script>
-document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
-(function (element) {{
-{_inline(read("header.js"))}
-}})(document.querySelector("header"));
-(function (element, props, server, watch) {{
-{_inline(script())}
-}})(
-  document.querySelector("#stage"),
-  {{ value: document.querySelector("#run-transcript").textContent }},
-  null,
-  () => {{}},
-);
-</script>
-</body>
-</html>
-"""
+{_inline(read("exported.js"))}
+parts.header = {_inline(as_part(read("header.js")))};
+parts.stage = {_inline(as_part(script()))};
+mount("header", document.querySelector("header"));
+mount("stage", document.querySelector("#stage"))(document.querySelector("#run-transcript").textContent);
+</script>""",
+        WITHIN,
+    )
 
 
 def _inline(code: str) -> str:

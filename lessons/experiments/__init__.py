@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from lessons.experiments.base import Experiment, Load, Measured, Part, Watch, Work, spoken
+from lessons.experiments.base import Experiment, Load, Measured, Part, Watch, Work, spoken, whole
 from lessons.experiments.batches import Batches
 from lessons.experiments.formats import Formats
 from lessons.experiments.growth import Growth
@@ -30,6 +30,7 @@ __all__ = [
     "Work",
     "by_repeat",
     "spoken",
+    "whole",
 ]
 
 

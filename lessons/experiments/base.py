@@ -75,6 +75,15 @@ class Measured:
 Work = Generator[None, None, Measured]
 
 
+def whole(work: Work) -> Measured:
+    """All portions, one after another."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
+
+
 class Experiment(Part, ABC):
     """What is to be measured. ``arithmetic``: worked out, or drawn with a seed, with no engine; everywhere the same.
     ``repeated``: every list among its figures has a number a repeat.

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import gradio as gr
 
-from visualize.assets import read
-from visualize.checks import Checks, listed, opened
-from visualize.figures import claims
+from visualize.assets import put_together, read
+from visualize.checks import Checks, opened, setup
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready, warn
-from visualize.panels.look import charts, script
+from visualize.panels.look import charts
 from visualize.tasks import Tasks, follow
 from visualize.text import as_line
-from visualize.vocabulary import VERDICTS
 from visualize.work import Line, Load
 
 ABOUT = "What articles say of KV caches and speculation, tested on this machine."
@@ -39,7 +35,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     view = gr.HTML(
         value="",
         html_template=read("claims.html"),
-        js_on_load=_script(),
+        js_on_load=put_together(setup(), ("sheet", "claims")),
         head=charts(),
         apply_default_css=False,
         elem_id="claims",
@@ -54,12 +50,3 @@ def _opened(request: gr.Request) -> str:
     record, notices = opened(request.query_params)
     warn(notices)
     return as_line(record)
-
-
-def _script() -> str:
-    setup = {
-        "claims": listed(),
-        "shells": claims.shells(),
-        "verdicts": {key: asdict(state) for key, state in VERDICTS.items()},
-    }
-    return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'claims.js')}"

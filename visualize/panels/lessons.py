@@ -31,22 +31,11 @@ from visualize.transcript import recorded
 from visualize.vocabulary import as_json
 from visualize.work import Line, Load
 
-ABOUT = "Say what you expect, run it, and see: how decoding is made fast, and when it is not."
 LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": "$", "display": False}]
-PREDICT = {
-    "title": "1 · Predict",
-    "does": "This is my prediction",
-    "unanswered": "Say what you expect first. A guess will do.",
-    "kept": "Kept. Now press Run.",
-    "next": "#run",
-}
-CHECK = {"title": "6 · Check", "does": "Check", "unanswered": "Answer it first."}
-KEPT = "decode-lab-course"
-"""Where the browser keeps the learner's progress."""
 BROWSER_KEEPS = f"""() => {{
   const number = new URLSearchParams(location.search).get("lesson") ?? "{next(iter(course()))}";
-  const kept = JSON.parse(localStorage.getItem("{KEPT}") ?? "{{}}").lessons?.[number];
-  return [kept ? JSON.stringify(kept) : "", localStorage.getItem(`{KEPT}-runs-${{number}}`) ?? ""];
+  const kept = JSON.parse(localStorage.getItem("{sheet.KEPT}") ?? "{{}}").lessons?.[number];
+  return [kept ? JSON.stringify(kept) : "", localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`) ?? ""];
 }}"""
 
 
@@ -133,15 +122,16 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
         tasks.leave(request.session_hash)
         shelf.clear(request.session_hash)
 
-    header.build("Lessons", ABOUT)
+    header.build("Lessons", sheet.ABOUT)
     at, learner = gr.State(0), gr.State(Learner())
     kept, kept_runs = gr.Textbox(visible=False), gr.Textbox(visible=False)
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
-            progress = component("course", {"lessons": sheet.contents(), "kept": KEPT, "most": MOST_CHARACTERS})
+            setup = {"lessons": sheet.contents(), "kept": sheet.KEPT, "most": MOST_CHARACTERS}
+            progress = component("course", setup | {"teaching": "instructor"})
         with gr.Column(elem_id="view"):
             introduction = gr.Markdown(latex_delimiters=LATEX, elem_id="introduction")
-            asked = component("question", PREDICT, elem_id="predict")
+            asked = component("question", sheet.PREDICT, elem_id="predict")
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -149,8 +139,8 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             observed = component("observe", setup, ("race",), head=charts())
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
-            tried = component("try", {}, elem_id="try")
-            answered = component("question", CHECK, elem_id="check")
+            tried = component("try", {"does": "Run it so"}, elem_id="try")
+            answered = component("question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(predict, [at, learner], [*shown, observed], **QUIET)
     press.click(run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET)

@@ -89,7 +89,7 @@ function entry(lesson, kept) {
   const done = doneOf(lesson, kept);
   const item = make("li");
   const link = make("a");
-  link.href = `lessons?lesson=${lesson.number}`;
+  link.href = lesson.href;
   if (lesson.number === number) link.setAttribute("aria-current", "page");
   const whole = done.includes("check");
   const sign = make("span", `sign${whole ? " whole" : ""}`, whole ? "✓" : String(lesson.number));
@@ -135,6 +135,8 @@ file.onchange = async () => {
   file.value = "";
 };
 
+$(".course-about span").hidden = !setup.teaching;
+if (setup.teaching) $(".course-about a").href = setup.teaching;
 const fold = () => ($("details").open = !narrow.matches);
 narrow.addEventListener("change", fold);
 fold();

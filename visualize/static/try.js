@@ -24,6 +24,7 @@ function read(value) {
   $(".see").textContent = see;
 }
 
+$(".main").textContent = setup.does;
 $(".main").onclick = () => trigger("submit");
 $(".halt").onclick = () => document.querySelector("#stop").click();
 watch("value", () => read(props.value));

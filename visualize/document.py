@@ -1,0 +1,35 @@
+"""A whole HTML page that needs no server: what is in it, or lies beside it, is all that it may load."""
+
+from __future__ import annotations
+
+import html
+
+WITHIN = "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+BESIDE = "script-src 'self' file:; style-src 'self' file: 'unsafe-inline'"
+"""Where scripts and style sheets may stand: in the page, or in files beside it, which may have been opened from a disk.
+Plotly sets styles of elements, so those may stand in the page in either case."""
+
+
+def document(title: str, head: str, body: str, allowed: str) -> str:
+    """The page.
+
+    Args:
+        head, body: markup, with every text in it escaped.
+        allowed: where its scripts and style sheets stand, ``WITHIN`` or ``BESIDE``. The page's policy forbids to load
+            anything from elsewhere, and to send anything.
+    """
+    policy = f"default-src 'none'; {allowed}; img-src data: blob:"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{html.escape(title)}</title>
+{head}
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
