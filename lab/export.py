@@ -1,0 +1,17 @@
+"""``python -m lab.export site/``: a door, and the one place of this room that leads to ``visualize``.
+
+Nothing imports it. What it opens is ``visualize.export``: the lab as a folder of files that needs no server.
+"""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    """See ``python -m lab.export --help``."""
+    from visualize.export.__main__ import main as export  # not above: importing this room brings no page with it
+
+    export()
+
+
+if __name__ == "__main__":
+    main()

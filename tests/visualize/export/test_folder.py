@@ -1,0 +1,105 @@
+"""Where a site goes: nothing that somebody else wrote is lost, and a site is whole or not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visualize.export.folder import FORMAT, MANIFEST, FolderError, check, write
+
+FILES = {"index.html": "<p>1", "runs/a.html": "é", ".nojekyll": ""}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()
+    }
+
+
+def listed(folder: Path) -> list[str]:
+    return json.loads((folder / MANIFEST).read_text("utf-8"))["files"]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_all_files_are_written_and_listed(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "far" / "site"
+    if there:
+        folder.mkdir(parents=True)
+    write(folder, FILES)
+    found = contents(folder)
+    assert listed(folder) == sorted(FILES)
+    del found[MANIFEST]
+    assert found == FILES
+    assert [path.name for path in folder.parent.iterdir()] == ["site"]
+
+
+def test_a_new_export_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, FILES)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("mine", "utf-8")
+    (tmp_path / "runs" / "mine.html").write_text("mine", "utf-8")
+    write(tmp_path, {"index.html": "<p>2", "runs/b.html": "b"})
+    found = contents(tmp_path)
+    assert found.pop(MANIFEST)
+    assert found == {"index.html": "<p>2", "runs/b.html": "b", "runs/mine.html": "mine", ".git/HEAD": "mine"}
+
+
+def test_what_is_no_site_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine", "utf-8")
+    (tmp_path / "thesis.tex").write_text("mine", "utf-8")
+    before = contents(tmp_path)
+    for refuse in (check, lambda folder: write(folder, FILES)):
+        with pytest.raises(FolderError, match="not empty and holds no site"):
+            refuse(tmp_path)
+    assert contents(tmp_path) == before
+    write(tmp_path, FILES, force=True)
+    assert contents(tmp_path)["thesis.tex"] == "mine"
+    assert contents(tmp_path)["index.html"] == FILES["index.html"]
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    path = tmp_path / "site"
+    path.write_text("mine", "utf-8")
+    for force in (False, True):
+        with pytest.raises(FolderError, match="is a file"):
+            check(path, force)
+    assert path.read_text("utf-8") == "mine"
+
+
+def test_a_disk_that_refuses_leaves_the_old_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site"
+    write(folder, FILES)
+    before, honest = contents(folder), Path.write_text
+
+    def fail(path: Path, *args: object, **how: object) -> int:
+        if path.name == "b.html":
+            raise OSError(28, "No space left on device")
+        return honest(path, *args, **how)
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(FolderError, match="No space left"):
+        write(folder, {"index.html": "<p>2", "runs/b.html": "b"})
+    assert contents(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["site"]
+
+
+PATHS = st.sampled_from(["../mine", "/etc/mine", "a/../../mine", "..", ".", "", "sub/../../mine", "link/mine"])
+
+
+@given(st.one_of(st.lists(PATHS | st.integers() | st.none()), st.integers(), st.none(), st.text()))
+def test_a_list_that_somebody_changed_leads_nowhere_else(
+    tmp_path_factory: pytest.TempPathFactory, files: object
+) -> None:
+    top = tmp_path_factory.mktemp("top")
+    folder = top / "site"
+    folder.mkdir()
+    (top / "mine").write_text("mine", "utf-8")
+    (folder / "link").symlink_to(top, target_is_directory=True)
+    (folder / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": files}), "utf-8")
+    write(folder, FILES)
+    assert (top / "mine").read_text("utf-8") == "mine"
+    assert (folder / "index.html").read_text("utf-8") == FILES["index.html"]

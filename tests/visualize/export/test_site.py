@@ -1,0 +1,188 @@
+"""A whole site, made by a scripted engine: every address in it leads somewhere in it, and hostile text stays text."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from lab.config import EngineConfig
+from lab.trace.events import from_dict
+from lab.trace.recorder import Run, RunFileError
+from lessons.course import course
+from tests.visualize.conftest import script
+from tests.visualize.scripted import ScriptedEngine
+from visualize.export.site import QUICK, Wanted, make
+
+HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"
+NAMESPACES = {"http://www.w3.org"}
+"""Names, not addresses: nothing is asked of them."""
+CITED = {
+    found
+    for lesson in course().values()
+    for text in (lesson.introduction, lesson.explain.text)
+    for found in re.findall(r"\]\((https?://[^/)]+)", text)
+}
+"""Whom the lessons cite."""
+
+
+class Scripted(ScriptedEngine):
+    """Decodes as the script says; it has what else is asked of an engine."""
+
+    device = "cpu"
+
+
+class Markup(HTMLParser):
+    """Tags, addresses and data of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[tuple[str, str]] = []
+        self.attributes: set[str] = set()
+        self.data: dict[str, str] = {}
+        self._in = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        found = {name: value or "" for name, value in attrs}
+        self.attributes |= found.keys()
+        self.addresses += [(tag, found[name]) for name in ("href", "src") if name in found]
+        self._in = found.get("id", "") if tag == "script" else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._in:
+            self.data[self._in] = self.data.get(self._in, "") + data
+
+
+def made(*files: Path, **engine: list[str]) -> dict[str, str]:
+    said: list[str] = []
+    wanted = replace(QUICK, files=files)
+    return make(lambda pair: Scripted(**engine), wanted, said.append, lambda step: None)
+
+
+@pytest.fixture(scope="module")
+def site() -> dict[str, str]:
+    return made()
+
+
+def pages(site: dict[str, str]) -> dict[str, Markup]:
+    return {path: Markup(text) for path, text in site.items() if path.endswith(".html")}
+
+
+def test_every_page_is_there(site: dict[str, str]) -> None:
+    assert set(pages(site)) == {
+        "index.html",
+        "claims.html",
+        *(f"runs/{name}.html" for name in QUICK.runs),
+        *(f"lessons/{number}.html" for number in QUICK.lessons),
+    }
+    assert set(Wanted().lessons) == set(course())
+    assert site["README.md"].startswith("---\ntitle: ")
+    assert "\nsdk: static\napp_file: index.html\n" in site["README.md"]
+
+
+def test_every_address_is_relative_and_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
+    seen = set()
+    for path, page in pages(site).items():
+        assert page.addresses
+        for tag, address in page.addresses:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                assert tag == "a"
+                assert f"{parts.scheme}://{parts.netloc}" in CITED
+            elif parts.path:
+                to = posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(parts.path)))
+                assert to in site, (path, address)
+                seen.add(to)
+            if parts.fragment:
+                assert f'id="{parts.fragment}"' in site[to]
+    assert set(site) - seen == {"README.md", ".nojekyll"}  # there is a way to everything
+
+
+def test_no_file_names_a_host_but_those_that_are_cited(site: dict[str, str]) -> None:
+    own = [text for path, text in site.items() if path != "assets/plotly.min.js"]  # which may load nothing: the policy
+    found = {host for text in own for host in re.findall(r"https?://[\w.-]+", text)}
+    assert found <= CITED | NAMESPACES
+    assert not any(re.search(r"url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(", text) for text in own)
+
+
+def test_every_page_forbids_itself_everything_from_elsewhere(site: dict[str, str]) -> None:
+    for path, page in pages(site).items():
+        assert "default-src 'none'; script-src 'self' file:;" in site[path]
+        assert not any(name.startswith("on") for name in page.attributes)
+        assert "style" not in page.tags
+
+
+def test_what_a_page_is_told_is_json_and_says_nothing_that_was_not_recorded(site: dict[str, str]) -> None:
+    lesson = json.loads(pages(site)["lessons/3.html"].data["recorded"], parse_constant=pytest.fail)
+    assert lesson["predict"]["asked"]["given"] is None
+    assert "mark" not in lesson["predict"]["asked"]
+    assert len(lesson["predict"]["key"]["answers"]) == len(lesson["predict"]["asked"]["options"])
+    assert lesson["next"] == {"href": "9.html", "said": "Next: 9. Why it is lossless"}
+    last = json.loads(pages(site)["lessons/9.html"].data["recorded"])
+    assert last["next"]["href"] == "../claims.html"
+    assert "{{" not in site["lessons/3.html"]
+    checked = json.loads(pages(site)["claims.html"].data["recorded"], parse_constant=pytest.fail)
+    assert tuple(checked) == QUICK.claims
+    for name in QUICK.runs:
+        assert f"<b>{run_of(site, name).metrics.tokens_per_second:.0f}</b> tok/s" in site["index.html"]
+
+
+def run_of(site: dict[str, str], name: str) -> Run:
+    return Run(map(from_dict, json.loads(site[f"runs/{name}.json"])["events"]))
+
+
+def test_hostile_text_stays_text(site: dict[str, str], tmp_path: Path) -> None:
+    events = script(EngineConfig(speculative="draft"), max_tokens=8, words=[HOSTILE], others=[HOSTILE])
+    events[0] = replace(events[0], prompt=HOSTILE, prompt_pieces=(HOSTILE,), target=HOSTILE, device=HOSTILE)
+    file = tmp_path / "<img src=x onerror=alert(1)> & “ü”.json"
+    Run(events).save(file)
+    calm = Run(script(EngineConfig(speculative="draft"), max_tokens=8))
+    calm.save(tmp_path / "calm.json")
+    before, now = made(tmp_path / "calm.json"), made(file, words=[HOSTILE], others=[HOSTILE])
+    assert [path for path in now if path not in before] == [
+        "runs/img-src-x-onerror-alert-1.html",
+        "runs/img-src-x-onerror-alert-1.json",
+    ]
+    for path, page in pages(now).items():
+        other = before.get(path, before["runs/calm.html"])
+        assert page.tags == Markup(other).tags, path
+        assert not any(name.startswith("on") for name in page.attributes)
+        for text in page.data.values():
+            for line in text.splitlines():
+                json.loads(line)
+    assert "Recorded on &lt;img" in now["index.html"]
+
+
+def test_a_file_that_is_no_run_costs_no_time(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text("{}", "utf-8")
+
+    def load(pair: str) -> Any:
+        raise AssertionError("nothing is to be loaded")
+
+    with pytest.raises(RunFileError, match=r"bad\.json is not a run's file"):
+        make(load, replace(QUICK, files=(bad,)), print, print)
+
+
+def test_runs_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> None:
+    paths = [tmp_path / "a" / "plain.json", tmp_path / "b" / "plain.json"]
+    for number, path in enumerate(paths, 1):
+        path.parent.mkdir()
+        Run(script(EngineConfig(), max_tokens=number + 1)).save(path)
+    site = made(*paths)
+    names = ["plain", "draft-drawn", "plain-2", "plain-3"]
+    assert [path for path in site if re.fullmatch(r"runs/.+\.json", path)] == [f"runs/{name}.json" for name in names]
+    assert len(run_of(site, "plain-3").token_ids) == 3

@@ -1,0 +1,57 @@
+"""The lab as a folder of files that needs no server."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lab import Engine, load_engine
+from lab.config import LabError
+from visualize.export import folder
+from visualize.export.site import QUICK, Wanted, make
+from visualize.export.terminal import Terminal
+
+RUNS = Path(__file__).parents[2] / "docs" / "runs"
+"""Recorded runs that lie in the repository."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Make a site. Exits with 2 and a sentence where that cannot be done, with 130 where it was interrupted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.export",
+        description="Write recorded runs with their player, the lessons and the claims as a folder of files that needs "
+        "no server: for a static Space, GitHub Pages or a USB stick. All is run on this machine first: some minutes.",
+    )
+    parser.add_argument("folder", type=Path, metavar="site/", help="where it goes: a new folder, or that of a site")
+    parser.add_argument("--run", type=Path, action="append", default=[], metavar="FILE", help="a saved run to add")
+    parser.add_argument("--quick", action="store_true", help="two runs, two lessons, what is arithmetic: in seconds")
+    parser.add_argument(
+        "--force", action="store_true", help="write into a folder that holds other files, over those of the same names"
+    )
+    options = parser.parse_args(arguments)
+    wanted = replace(QUICK if options.quick else Wanted(), files=(*sorted(RUNS.glob("*.json")), *options.run))
+
+    @functools.cache
+    def load(pair: str) -> Engine:
+        return load_engine(draft=pair)
+
+    terminal = Terminal(sys.stderr, parts=3 + len(wanted.lessons))
+    try:
+        folder.check(options.folder, options.force)
+        folder.write(options.folder, make(load, wanted, terminal.part, terminal.step), options.force)
+    except LabError as error:
+        terminal.clear()
+        parser.error(str(error))
+    except KeyboardInterrupt:
+        terminal.clear()
+        print("Stopped. Nothing was written.", file=sys.stderr)
+        sys.exit(130)
+    terminal.clear()
+    print(f"Written: {options.folder / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What a page needs to mark answers with no server: every answer that can be given, marked beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lessons.expressions import Figures
+from lessons.marking import CURVES_DIFFER, Source, drawn, found_by, in_each_repeat, mark, right_numbers, too_noisy
+from lessons.questions import Answer, AnyQuestion, Choice, Curve
+from visualize.lesson_sheet import marked, stops
+
+RECORDED = Source("the recording has", "A quieter machine could tell.")
+"""What was measured is not the reader's machine's."""
+
+
+def key(question: AnyQuestion, figures: Figures, foretold: bool) -> dict[str, Any]:
+    """``right``: the place of what is right, as ``lesson_sheet.marked`` has it. A curve has too many answers, and is
+    marked from its points: see ``_of_curve``. Of all else ``answers`` has [kind, said, feedback] by option or stop,
+    the last as its place in ``feedback``.
+
+    Args:
+        foretold: as ``lessons.marking.mark`` has it.
+
+    Raises:
+        ExpressionError: the figures give no answer.
+    """
+    if isinstance(question, Curve):
+        return _of_curve(question, figures, foretold)
+    given: list[Answer]
+    if isinstance(question, Choice):
+        given = list(range(len(question.options)))
+    else:
+        given = [stop for stop, _ in stops(question)]
+    found = [marked(question, mark(question, answer, figures, foretold=foretold, source=RECORDED)) for answer in given]
+    feedback = list(dict.fromkeys(one["feedback"] for one in found))
+    answers = [[one["kind"], one["said"], feedback.index(one["feedback"])] for one in found]
+    return {"right": found[0]["right"], "feedback": feedback, "answers": answers}
+
+
+def _of_curve(question: Curve, figures: Figures, foretold: bool) -> dict[str, Any]:
+    """``near``: by what the whole run gave, then by what each repeat alone did, whether each stop is near, point by
+    point. ``said`` has places for the texts of its ends; ``feedback`` is by kind."""
+    values, right = [stop for stop, _ in stops(question)], right_numbers(question, figures)
+    some = mark(question, values[:1] * len(right), figures)
+    verb = found_by(question.answers, foretold, RECORDED)
+    return {
+        "right": marked(question, some)["right"],
+        "near": [
+            [[question.tolerance(value, at) for value in values] for at in points]
+            for points in (right, *in_each_repeat(question, figures))
+        ],
+        "said": drawn(question, "{first}", "{last}", right, verb),
+        "feedback": {
+            "near": question.near.fill(figures),
+            "far": question.far.fill(figures),
+            "noisy": too_noisy(CURVES_DIFFER, RECORDED),
+        },
+    }

@@ -1,0 +1,50 @@
+"""The claims as they were found where the site was made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from lab.claims import CLAIMS
+from lab.claims.trial import Trial
+from lab.config import LabError
+from lab.decode.engine import Engine
+from visualize.assets import put_together, read
+from visualize.checks import setup, shown
+from visualize.export.pages import CHARTS, Page, part
+from visualize.text import as_line, visible
+
+ABOUT = "What articles say of KV caches and speculation, tested on the machine of the recording."
+
+
+def record(load: Callable[[str], Engine], names: Sequence[str], step: Callable[[str], None]) -> dict[str, Any]:
+    """Check these claims. By id: numbers, chart and verdict, or the ``problem`` that left it unchecked."""
+    at = ""
+    trial = Trial(load, report=lambda line: step(f"{at}: {line}"))
+    found: dict[str, Any] = {}
+    for place, name in enumerate(names, 1):
+        at = f"claim {place} of {len(names)}, {name}"
+        step(at)
+        try:
+            found[name] = shown(CLAIMS[name], CLAIMS[name].check(trial))
+        except LabError as error:
+            found[name] = {"problem": visible(str(error))}
+    return found
+
+
+def page(found: dict[str, Any], where: str) -> Page:
+    """All claims, with what came of those that were checked. ``where``: a sentence on what they were."""
+    return Page(
+        path="claims.html",
+        under="Claims",
+        title="claims, checked",
+        about=ABOUT,
+        body=f'<div id="claims"><p class="where">{where}</p>{read("claims.html")}</div>',
+        scripts=(*CHARTS, "claims"),
+        data={"recorded": as_line(found)},
+    )
+
+
+def files() -> dict[str, str]:
+    """The script of the page."""
+    return {"assets/claims.js": part("claims", put_together(setup(), ("sheet", "claims"))) + read("site_claims.js")}

@@ -1,0 +1,82 @@
+"""Where a site goes. Whatever else is in that folder stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from lab.config import LabError
+
+MANIFEST = "site.json"
+"""Names the site's files, so that the next export knows which of the folder's are its own."""
+FORMAT = "decode-lab-site"
+
+
+class FolderError(LabError):
+    """A folder into which no site can go."""
+
+
+def check(folder: Path, force: bool = False) -> None:
+    """See that a site may go there.
+
+    Raises:
+        FolderError: there is a file of that name, or a folder with something in it that is no site (and no ``force``).
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder} is a file. Name a folder.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists() and not force:
+        raise FolderError(
+            f"{folder} is not empty and holds no site. Name another folder; or --force writes the site into it, over "
+            "files of the same names, and leaves the others."
+        )
+
+
+def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
+    """Write all files, and their list. The folder changes once all of them are on the disk.
+
+    Args:
+        files: text by path in the folder, with "/" between its parts.
+
+    Raises:
+        FolderError: as ``check``; or the disk refuses.
+    """
+    check(folder, force)
+    files = {**files, MANIFEST: json.dumps({"format": FORMAT, "files": sorted(files)}, indent=1) + "\n"}
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            for path, text in files.items():
+                (made / path).parent.mkdir(parents=True, exist_ok=True)
+                (made / path).write_text(text, "utf-8", newline="\n")
+            _move(made, folder, files)
+        finally:
+            shutil.rmtree(made)
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
+
+
+def _move(made: Path, folder: Path, files: Mapping[str, str]) -> None:
+    for path in _written_before(folder) - set(files):
+        (folder / path).unlink()
+    for path in files:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(made / path, folder / path)
+
+
+def _written_before(folder: Path) -> set[str]:
+    """The files of the site that is there. A list that somebody has changed leads to no file outside the folder."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_text("utf-8"))
+        paths = set(map(str, listed["files"])) if listed["format"] == FORMAT else set()
+        return {path for path in paths if (folder / path).is_file() and _within(folder, path)}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return set()
+
+
+def _within(folder: Path, path: str) -> bool:
+    return (folder / path).resolve().is_relative_to(folder.resolve()) and ".." not in PurePosixPath(path).parts

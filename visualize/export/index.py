@@ -1,0 +1,99 @@
+"""The first page of a site, and the README that a static Space wants beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from itertools import groupby
+from typing import Any
+
+from lab.claims import CLAIMS
+from lab.claims.claim import WORDS
+from visualize.export.lessons import address as lesson_address
+from visualize.export.pages import Page, filled
+from visualize.export.runs import Recording, address
+from visualize.readouts import labels, rows
+from visualize.recorded import logprobs_cost
+
+ABOUT = "A language model decoding with nothing hidden, recorded."
+SHOWN = ("speed", "pass", "accepted", "kv", "first")
+"""Readouts of a run in the list."""
+
+
+def page(
+    recordings: Sequence[Recording], contents: Sequence[Mapping[str, Any]], claims: Mapping[str, Any], where: str
+) -> Page:
+    """What there is. ``where``: a sentence on what the lessons, the claims and the site's own runs were recorded."""
+    by_device = groupby(recordings, lambda one: one.device)
+    body = filled(
+        "site_index.html",
+        where=where,
+        runs="".join(_table(device, list(some)) for device, some in by_device),
+        cost=escape(logprobs_cost() or "how much was not measured."),
+        lessons="".join(map(_lesson, contents)),
+        tally=_tally(claims),
+    )
+    return Page(path="index.html", under="Runs", title="recorded runs, lessons, claims", about=ABOUT, body=body)
+
+
+def _table(device: str, recordings: Sequence[Recording]) -> str:
+    names = {row["key"]: row for row in labels()}
+    head = "".join(
+        f'<th scope="col" title="{escape(names[key]["about"])}">{escape(names[key]["label"])}</th>' for key in SHOWN
+    )
+    body = "".join(map(_row, recordings))
+    return f"""<div class="scrolls"><table>
+<caption>Recorded on {escape(device)}</caption>
+<thead><tr><th scope="col">run</th>{head}<th></th></tr></thead>
+<tbody>{body}</tbody>
+</table></div>"""
+
+
+def _row(recording: Recording) -> str:
+    run = recording.run
+    numbers = rows(run.metrics, run.started.config)
+    cells = "".join(f"<td><b>{escape(numbers[key][0])}</b> {escape(numbers[key][1])}</td>" for key in SHOWN)
+    return (
+        f'<tr><th scope="row"><a href="{address(recording)}">{escape(recording.title)}</a>'
+        f"<small>{escape(recording.about)}</small></th>{cells}"
+        f'<td><a href="runs/{recording.name}.json" download>File</a></td></tr>'
+    )
+
+
+def _lesson(lesson: Mapping[str, Any]) -> str:
+    title, number = escape(lesson["title"]), lesson["number"]
+    minutes = f"<small>{lesson['minutes']} min</small>"
+    return f'<li value="{number}"><a href="{lesson_address(number)}">{title}</a> {minutes}</li>'
+
+
+def _tally(claims: Mapping[str, Any]) -> str:
+    words = [found.get("verdict") for found in claims.values()]
+    counts = {label: words.count(word) for word, label in WORDS.items()} | {"not checked": len(CLAIMS) - len(words)}
+    return ", ".join(f"{escape(label)}: {count}" for label, count in counts.items() if count)
+
+
+README = """---
+title: Decode Lab, recorded
+emoji: 🔬
+colorFrom: blue
+colorTo: green
+sdk: static
+app_file: index.html
+license: apache-2.0
+short_description: Runs, lessons and claims of a decoding engine, recorded
+---
+
+# Decode Lab, recorded
+
+{where}
+
+Open `index.html`: from a disk, from a static Space, from GitHub Pages or any other place that serves files. Nothing is
+loaded from elsewhere and nothing is sent. Made by `python -m lab.export`; `site.json` lists its files.
+
+`assets/plotly.min.js` is plotly.js by Plotly, Inc., under the MIT licence; all else is Decode Lab's, under Apache-2.0.
+"""
+
+
+def readme(where: str) -> str:
+    """``README.md`` with what a static Space reads in it. ``where``: plain text."""
+    return README.format(where=where)

@@ -1,0 +1,113 @@
+"""Lessons of the site: measured once, then predicted, shown and marked in the browser alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lab.decode.engine import Engine
+from lessons.experiments import Measured, Preset, whole
+from lessons.lesson import Lesson
+from visualize import lesson_sheet as sheet
+from visualize import observation
+from visualize.assets import put_together, read
+from visualize.export.answers import key
+from visualize.export.markdown import to_html
+from visualize.export.pages import CHARTS, Page, filled, part
+from visualize.learner import MOST_CHARACTERS, Learner
+from visualize.text import as_line
+from visualize.transcript import recorded
+from visualize.vocabulary import as_json
+
+PREDICT = sheet.PREDICT | {"kept": "Kept. Now see what was recorded."}
+TRY = {"does": "See what was recorded"}
+
+
+@dataclass(frozen=True)
+class RecordedLesson:
+    """A lesson with what its preset gave, by kind, and what the changed one did."""
+
+    lesson: Lesson
+    measured: Mapping[str, Measured]
+    tried: Mapping[str, Measured]
+
+
+def record(load: Callable[[str], Engine], lesson: Lesson, step: Callable[[str], None]) -> RecordedLesson:
+    """Run both presets of a lesson. ``step`` is told what is being done.
+
+    Raises:
+        LabError: something in one cannot be done.
+    """
+    return RecordedLesson(lesson, _measured(load, lesson.front.preset, step), _measured(load, lesson.changed, step))
+
+
+def _measured(load: Callable[[str], Engine], preset: Preset, step: Callable[[str], None]) -> dict[str, Measured]:
+    def watch(words: str, share: float) -> None:
+        step(words)
+
+    return {name: whole(one.work(load, threading.Event(), watch)) for name, one in preset.experiments.items()}
+
+
+def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: str) -> Page:
+    """The lesson.
+
+    Args:
+        contents: the site's lessons.
+        where: a sentence that says on what all was recorded.
+    """
+    lesson, figures = found.lesson, _figures(found.measured)
+    asked, after = Learner(figures=figures), Learner(figures=figures, tried=_figures(found.tried))
+    predict, seen = sheet.prediction(lesson, Learner()), observation.seen(lesson, found.measured)
+    data = {
+        "number": lesson.number,
+        "name": lesson.name,
+        "kept": sheet.KEPT,
+        "predict": {"asked": predict, "key": key(lesson.front.predict, figures, foretold=True)},
+        "panels": seen.panels,
+        "try": {"before": sheet.change(lesson, asked), "after": sheet.change(lesson, after)},
+        "check": {"asked": sheet.check(lesson, asked), "key": key(lesson.front.check, figures, foretold=False)},
+        "next": sheet.onwards(lesson, contents, "../claims.html"),
+    }
+    return Page(
+        path=address(lesson.number),
+        under="Lessons",
+        title=f"{lesson.number}. {lesson.front.title}",
+        about=sheet.ABOUT,
+        body=filled(
+            "site_lesson.html",
+            where=where,
+            introduction=to_html(sheet.introduction(lesson)),
+            explanation=to_html(sheet.explained(lesson, asked)),
+        ),
+        scripts=(*CHARTS, "stage", "lesson"),
+        data={"recorded": as_line(data), "transcript": recorded(seen.played, lesson.name) if seen.played else ""},
+    )
+
+
+def address(number: int) -> str:
+    return f"lessons/{number}.html"
+
+
+def contents(numbers: Sequence[int]) -> list[dict[str, Any]]:
+    """These lessons, as ``lesson_sheet.contents`` has them, with their addresses from one another."""
+    return [entry | {"href": f"{entry['number']}.html"} for entry in sheet.contents() if entry["number"] in numbers]
+
+
+def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The script of all lessons: the parts of the lab's page, and what stands in for its server."""
+    course = {"lessons": contents, "kept": sheet.KEPT, "most": MOST_CHARACTERS}
+    observe = {"shells": observation.shells(), "vocabulary": as_json()}
+    parts = [
+        part("course", put_together(course, ("sheet", "course"))),
+        part("predict", put_together(PREDICT, ("sheet", "question"))),
+        part("observe", put_together(observe, ("sheet", "race", "observe"))),
+        part("change", put_together(TRY, ("sheet", "try"))),
+        part("check", put_together(sheet.CHECK, ("sheet", "question"))),
+    ]
+    return {"assets/lesson.js": "\n".join([*parts, read("site_lesson.js")])}
+
+
+def _figures(measured: Mapping[str, Measured]) -> dict[str, Any]:
+    return {kind: found.figures for kind, found in measured.items()}

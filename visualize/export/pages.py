@@ -1,0 +1,77 @@
+"""What all pages of a site have: the header, the way to the others, and the files beside them."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from visualize import assets
+from visualize.assets import PLOTLY, as_part, read, styles
+from visualize.document import BESIDE, document
+
+NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
+"""Where the header leads to, from the folder's top."""
+LOOK = ("stage", "page", "memory", "compare", "lessons", "claims", "site")
+CHARTS = ("plotly.min", "site")
+"""The scripts of ``assets/`` with which every page that draws charts begins; the others need "site" only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """A page of the site.
+
+    Attributes:
+        path: in the site's folder. under: its name in ``NAV``.
+        title, about: plain text. body: markup.
+        scripts: of ``assets/``, in order. data: JSON by the id under which they find it, with no tag in it.
+    """
+
+    path: str
+    under: str
+    title: str
+    about: str
+    body: str
+    scripts: tuple[str, ...] = ("site",)
+    data: Mapping[str, str] = field(default_factory=dict)
+
+    def html(self) -> str:
+        """The whole page. All its addresses are relative."""
+        up = "../" * self.path.count("/")
+        links = "".join(
+            f'<a href="{up}{address}"{" aria-current=page" if name == self.under else ""}>{name}</a>'
+            for name, address in NAV.items()
+        )
+        parts = [
+            assets.header(html.escape(self.about), f'<nav aria-label="Pages">{links}</nav>'),
+            self.body,
+            *(f'<script type="application/json" id="{id}">{text}</script>' for id, text in self.data.items()),
+            *(f'<script src="{up}assets/{name}.js"></script>' for name in self.scripts),
+        ]
+        head = f'<link rel="stylesheet" href="{up}assets/site.css">'
+        return document(f"Decode Lab: {self.title}", head, "\n".join(parts), BESIDE)
+
+
+def filled(template: str, **markup: str) -> str:
+    """A template of ``static/``, each ``<!-- name -->`` of it replaced; what is put in is not looked at again."""
+    return re.sub(r"<!-- (\w+) -->", lambda found: markup[found[1]], read(template))
+
+
+def part(name: str, body: str) -> str:
+    """A part of a page, for ``mount`` to bring to life."""
+    return f"parts.{name} = {as_part(body)};\n"
+
+
+def common_files() -> dict[str, str]:
+    """What every page loads, by path: Plotly as it came with its licence in its first lines, and the site's own."""
+    own = [
+        read("exported.js"),
+        part("header", read("header.js")),
+        'mount("header", document.querySelector("header"));\n',
+    ]
+    return {
+        "assets/plotly.min.js": PLOTLY.read_text("utf-8"),
+        "assets/site.js": "\n".join(own),
+        "assets/site.css": styles(*LOOK),
+    }

@@ -1,0 +1,157 @@
+"""Runs of the site: a handful made by the engine at hand, and any from files."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.bench.compare import Case, Turn, in_turns, typical
+from lab.decode.engine import Engine
+from lab.machine import hardware
+from lab.trace.recorder import Run
+from visualize.assets import read, script
+from visualize.export.pages import CHARTS, Page, part
+from visualize.readouts import described
+from visualize.settings import Settings
+from visualize.text import visible
+from visualize.transcript import recorded
+
+REPEATS = 3
+POOL = 512
+"""Slots of cache: so few blocks that each can be seen."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A run to record: what it is called, what there is to see, and the Lab's settings for it."""
+
+    title: str
+    about: str
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run of the site. ``name`` is that of its files, ``device`` what it was recorded on, as far as that is known."""
+
+    name: str
+    title: str
+    about: str
+    device: str
+    run: Run
+
+
+def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> Preset:
+    usual = {"speculation": "off", "paged": False, "max_tokens": 120, "distributions": True, "pool_size": POOL}
+    return Preset(title, about, Settings(**usual | {"temperature": temperature} | changes))
+
+
+PRESETS = {
+    "plain": _preset("One token a pass", "Plain decoding with a KV cache: what all others are compared with."),
+    "no-cache": _preset(
+        "Without a KV cache", "Every pass computes the whole text again, and takes longer.", cache=False
+    ),
+    "int8": _preset(
+        "Cache in INT8", "A cached number takes one byte, and a scale for every token and head.", kv_format="int8"
+    ),
+    "paged": _preset("Paged blocks", "Blocks are handed out as they fill; nothing is reserved for later.", paged=True),
+    "draft": _preset(
+        "A draft guesses, greedy",
+        "A small model proposes four tokens, the target judges them in one pass.",
+        speculation="draft",
+    ),
+    "draft-drawn": _preset(
+        "A draft guesses, temperature 0.8", "Guesses are kept with probability min(1, p / q).", 0.8, speculation="draft"
+    ),
+    "mismatched": _preset(
+        "A draft that guesses badly",
+        "Taught by other texts: most of its guesses are refused.",
+        0.8,
+        speculation="draft",
+        pair="mismatched",
+    ),
+    "lookup": _preset(
+        "Prompt lookup", "No draft model: what followed the same few tokens earlier is proposed.", speculation="ngram"
+    ),
+}
+"""The runs that are made, by name, in the order in which they are listed."""
+
+
+def record(
+    load: Callable[[str], Engine], names: Iterable[str], repeats: int, step: Callable[[str], None]
+) -> list[Recording]:
+    """Make these runs, in turns, each ``repeats`` times, and take the one of median speed. ``step`` is told of each.
+
+    Raises:
+        LabError: one of them failed.
+    """
+    cases = {name: _case(load, PRESETS[name].settings) for name in names}
+
+    def tell(turn: Turn, tokens: int) -> None:
+        step(f"{PRESETS[turn.name].title}, run {turn.number} of {turn.of}: {tokens} tokens")
+
+    runs: dict[str, list[Run]] = {name: [] for name in cases}
+    for turn, run in in_turns(cases, repeats, cancelled=threading.Event(), watch=tell):
+        if turn.repeat:
+            runs[turn.name].append(run)
+    return [
+        Recording(name, PRESETS[name].title, PRESETS[name].about, hardware(cases[name].engine.device), typical(some))
+        for name, some in runs.items()
+    ]
+
+
+def _case(load: Callable[[str], Engine], settings: Settings) -> Case:
+    blocks = settings.pool_size // settings.block_size if settings.cache else None
+    return Case(load(settings.pair), settings.prompt, settings.engine_config(blocks), settings.sampling())
+
+
+def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
+    """The runs of these files, called as their files are; none has a name that is ``taken``.
+
+    Raises:
+        RunFileError: one is not a run's file.
+    """
+    names, found = set(taken), []
+    for path in paths:
+        run = Run.load(path)
+        recorded(run, "")  # a run that contradicts itself is refused before anything is made
+        stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-") or "run"
+        name = next(name for name in (stem, *(f"{stem}-{i}" for i in range(2, 1000))) if name not in names)
+        names.add(name)
+        about = described(run.started.config, run.started.sampling)
+        found.append(Recording(name, visible(path.stem), visible(about), visible(run.started.device), run))
+    return found
+
+
+def page(recording: Recording) -> Page:
+    """The run with its player. Raises RunFileError for a run that contradicts itself."""
+    return Page(
+        path=address(recording),
+        under="Runs",
+        title=recording.title,
+        about=f"{recording.title}. {recording.about}",
+        body=f'<main id="stage">{read("stage.html")}</main>',
+        scripts=(*CHARTS, "stage", "run"),
+        data={"transcript": recorded(recording.run, recording.name)},
+    )
+
+
+def address(recording: Recording) -> str:
+    return f"runs/{recording.name}.html"
+
+
+def files() -> dict[str, str]:
+    """The scripts of the player."""
+    return {"assets/stage.js": part("stage", script()), "assets/run.js": read("site_run.js")}
+
+
+def pages(recordings: Sequence[Recording]) -> Mapping[str, str]:
+    """A page a run, and beside it the run as a file that the lab opens."""
+    found: dict[str, str] = {}
+    for recording in recordings:
+        found[address(recording)] = page(recording).html()
+        found[f"runs/{recording.name}.json"] = recording.run.to_json()
+    return found

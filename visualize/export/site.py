@@ -1,0 +1,86 @@
+"""The whole site: everything is made first, and then put together."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.claims import CLAIMS
+from lab.decode.engine import Engine
+from lab.machine import describe_machine, hardware
+from lessons.course import course
+from visualize.export import claims, index, lessons, runs
+from visualize.export.pages import common_files
+from visualize.export.runs import PRESETS, REPEATS
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What goes into a site. ``repeats``: of each run, of which the median is taken. ``files``: of other runs."""
+
+    runs: Sequence[str] = tuple(PRESETS)
+    repeats: int = REPEATS
+    lessons: Sequence[int] = tuple(course())
+    claims: Sequence[str] = tuple(CLAIMS)
+    files: Sequence[Path] = ()
+
+
+QUICK = Wanted(
+    runs=("plain", "draft-drawn"),
+    repeats=1,
+    lessons=(3, 9),
+    claims=tuple(name for name, claim in CLAIMS.items() if claim.arithmetic),
+)
+"""To see what a site is like, in seconds."""
+
+
+def make(load: Callable[[str], Engine], wanted: Wanted, part: Say, step: Say) -> dict[str, str]:
+    """All files of the site, by path.
+
+    Args:
+        load: the engine of a model pair, "matched" or "mismatched".
+        part, step: told what is made next, and how far that is.
+
+    Raises:
+        LabError: a file that is no run's, or an engine that cannot do what is wanted.
+    """
+    files = runs.read_files(wanted.files, wanted.runs)  # first: a bad one costs no time
+    part("models")
+    where = _where(load("matched"))
+    part(f"{len(wanted.runs)} runs")
+    recordings = [*runs.record(load, wanted.runs, wanted.repeats, step), *files]
+    found = []
+    for number in wanted.lessons:
+        lesson = course()[number]
+        part(f"lesson {number}, {lesson.front.title}")
+        found.append(lessons.record(load, lesson, step))
+    part(f"{len(wanted.claims)} claims")
+    checked = claims.record(load, wanted.claims, step)
+
+    contents = lessons.contents(wanted.lessons)
+    said = html.escape(where)
+    pages = [
+        index.page(recordings, contents, checked, said),
+        *(lessons.page(lesson, contents, said) for lesson in found),
+        claims.page(checked, said),
+    ]
+    return {
+        "README.md": index.readme(where),
+        ".nojekyll": "",  # GitHub Pages: serve the files as they are
+        **common_files(),
+        **runs.files(),
+        **lessons.files(contents),
+        **claims.files(),
+        **runs.pages(recordings),
+        **{page.path: page.html() for page in pages},
+    }
+
+
+def _where(engine: Engine) -> str:
+    machine = describe_machine(engine.device)
+    on = f"{machine['date']} on {hardware(engine.device)}, torch {machine['torch']}"
+    return f"Recorded on {on}. No engine runs in these pages: “this machine”, “here” and “your run” are that one’s."

@@ -1,0 +1,99 @@
+// A lesson with no server: what was recorded of it (visualize/export/lessons.py) is shown once its learner has predicted,
+// and answers are marked with the key that came with it. Its parts are those of the lab's page.
+
+const at = (id) => document.getElementById(id);
+const lesson = JSON.parse(at("recorded").textContent);
+const learner = { prediction: null, answer: null, done: [], ...kept() };
+
+/** What the browser has kept of this lesson, as far as it makes sense. */
+function kept() {
+  try {
+    const { name, prediction, answer, done } = JSON.parse(localStorage.getItem(lesson.kept)).lessons[lesson.number];
+    if (name !== lesson.name || !places(lesson.predict.asked, prediction)) return {};
+    return { prediction, answer: places(lesson.check.asked, answer) ? answer : null, done };
+  } catch {
+    return {}; // nothing was, or nothing readable
+  }
+}
+
+function keep(stage) {
+  if (!learner.done.includes(stage)) learner.done.push(stage);
+  const { prediction, answer, done } = learner;
+  tell.course({ number: lesson.number, keep: { name: lesson.name, done, prediction, figures: null, tried: null, answer } });
+}
+
+// -- marking ---------------------------------------------------------------------------------
+
+/** Which of its options or stops an answer is, point by point of a curve; null where it is none. */
+function places({ options, stops, x }, answer) {
+  const found = [answer].flat().map((one) => (options ? options.findIndex((_, i) => i === one) : stops.findIndex(([stop]) => stop === one)));
+  return found.length === (x ? x.at.length : 1) && !found.includes(-1) ? found : null;
+}
+
+/** By the key (visualize/export/answers.py): most of a curve's points are to be near. */
+function mark({ asked, key }, answer) {
+  const found = places(asked, answer);
+  if (key.answers) {
+    const [kind, said, feedback] = key.answers[found[0]];
+    return { kind, said, right: key.right, feedback: key.feedback[feedback] };
+  }
+  const [near, ...repeats] = key.near.map((points) => 2 * found.filter((place, i) => points[i][place]).length > found.length);
+  const kind = near ? "near" : repeats.includes(true) ? "noisy" : "far";
+  const said = key.said.replace("{first}", asked.stops[found[0]][1]).replace("{last}", asked.stops[found.at(-1)][1]);
+  return { kind, said, right: key.right, feedback: key.feedback[kind] };
+}
+
+// -- the stages ------------------------------------------------------------------------------
+
+const does = {
+  predict({ answer }) {
+    learner.prediction = answer;
+    keep("predict");
+    ask();
+  },
+  change() {
+    keep("try");
+    tell.change(lesson.try.after);
+  },
+  check({ answer }) {
+    learner.answer = answer;
+    if (mark(lesson.check, answer).kind === "near") keep("check");
+    else keep("run");
+    check();
+  },
+};
+const places_of = { course: "course", predict: "predict", observe: "observe", change: "try", check: "check" };
+const tell = {};
+for (const [name, id] of Object.entries(places_of)) {
+  const give = mount(name, at(id), (_, detail) => does[name]?.(detail));
+  tell[name] = (record) => give(JSON.stringify(record));
+}
+
+function ask() {
+  tell.predict({ ...lesson.predict.asked, given: learner.prediction });
+  at("run").disabled = learner.prediction === null;
+}
+
+function show() {
+  const found = mark(lesson.predict, learner.prediction);
+  keep("run");
+  at("run").disabled = true;
+  tell.predict({ ...lesson.predict.asked, given: learner.prediction, locked: true, mark: found });
+  at("explain").hidden = false;
+  tell.change(lesson.try[learner.done.includes("try") ? "after" : "before"]);
+  check();
+  const transcript = at("transcript").textContent;
+  at("stage").hidden = !transcript;
+  if (transcript) mount("stage", at("stage"))(transcript);
+  tell.observe({ over: true, fresh: true, ...found, panels: lesson.panels });
+}
+
+function check() {
+  const { answer } = learner;
+  const marked = answer === null ? {} : { mark: mark(lesson.check, answer), next: lesson.next };
+  tell.check({ ...lesson.check.asked, given: answer, ...marked });
+}
+
+at("run").onclick = show;
+tell.course({ number: lesson.number });
+ask();

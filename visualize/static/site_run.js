@@ -1,0 +1,3 @@
+// A run of the site, with its player.
+
+mount("stage", document.querySelector("#stage"))(document.querySelector("#transcript").textContent);
