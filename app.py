@@ -20,7 +20,7 @@ from lab.remote.server import Server
 from visualize.channel import ROUTE
 from visualize.instructor import Answers
 from visualize.monitoring import Monitor
-from visualize.options import SHARED, is_private, read_options
+from visualize.options import SHARED, borrows_a_gpu, is_private, read_options
 from visualize.panels import claims, compare, header, instructor, lab, lessons, memory, pool, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
@@ -31,14 +31,21 @@ PATIENCE = 5.0
 """Seconds in which runs have to end when the server does; a step takes far less."""
 
 
-def build(engines: Engines, embedded: Engines, line: Line, attached: Server | None = None) -> gr.Blocks:
+def build(
+    engines: Engines, embedded: Engines, line: Line, attached: Server | None = None, borrowed: bool = False
+) -> gr.Blocks:
     """All pages: the Lab at the root, every other at an address of its own. Lessons and claims are of the embedded
     pair; the others are of whichever there are. ``line`` is one for all: there is one machine. ``attached`` is a vLLM
-    server to watch.
+    server to watch. ``borrowed``: the Lab's runs have a GPU each, on loan.
     """
     if attached:
         header.PAGES["Server"] = "server"
-    pages = lab.build(engines, line, engines.labels, any_pair=engines.any_pair)
+    load = engines
+    if borrowed:
+        from visualize.zero import borrowing  # a package that only such a Space has
+
+        load = borrowing(engines)
+    pages = lab.build(load, line, engines.labels, any_pair=engines.any_pair)
     answers = Answers()
     with pages.route("Compare", "/compare", show_in_navbar=False):
         compare.build(pages, engines, line, engines.labels)
@@ -61,7 +68,11 @@ def build(engines: Engines, embedded: Engines, line: Line, attached: Server | No
 def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted; then end what is under way, and tell those who wait for it."""
     options = read_options(arguments, os.environ)
-    place, chosen = {"device": options.device, "dtype": options.dtype}, options.target or options.draft
+    borrowed = borrows_a_gpu(os.environ)  # then this process itself never touches one
+    place = {"device": "cpu" if borrowed else options.device, "dtype": options.dtype}
+    chosen = options.target or options.draft
+    if borrowed and chosen:
+        sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT out.")
     offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
     line = Line(options.max_users)
     monitor = Monitor(line)
@@ -75,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
-    pages = build(engines, embedded, line, options.attach)
+    pages = build(engines, embedded, line, options.attach, borrowed)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     pages.launch(
         app_kwargs={"routes": [ROUTE, *monitor.routes()]},

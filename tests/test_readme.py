@@ -7,6 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+
+from lab.engines import LISTED
+from lab.memory.models import known
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -121,6 +125,17 @@ def test_what_fits_is_what_it_prints(capsys):
 def test_the_space_uses_the_pinned_gradio():
     pinned = re.search(r"^gradio==(.+)$", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE)
     assert f"sdk_version: {pinned[1]}\n" in README
+
+
+def test_the_spaces_header_is_whole():
+    header = yaml.safe_load(README.split("---\n")[1])
+    assert header["sdk"] == "gradio"
+    assert (ROOT / header["app_file"]).exists()
+    assert header["python_version"] in ("3.10", "3.12")  # what ZeroGPU has
+    assert len(header["short_description"]) <= 60
+    assert header["tags"]
+    listed = {known()[name].hub for pair in LISTED.items() for name in pair}
+    assert set(header["preload_from_hub"]) == set(header["models"]) <= listed
 
 
 def test_every_path_it_names_exists():

@@ -67,6 +67,11 @@ def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> b
     return options.host in ("127.0.0.1", "localhost", "::1") and not options.share and "SPACE_ID" not in environment
 
 
+def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
+    """Whether this is the server of a ZeroGPU Space."""
+    return SWITCH.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)
+
+
 def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[str]:
     """The arguments that say the same as the variables. An empty one says nothing."""
     names = GRADIO | {PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 from abc import ABC, abstractmethod
@@ -116,7 +117,8 @@ class Work(ABC):
         self.cancelled = threading.Event()
         self._line, self._load = line, load
         self._loading: Loading | None = None
-        threading.Thread(target=self._run, name="decode-lab-work", daemon=True).start()
+        own = contextvars.copy_context()  # of the visitor's request: a ZeroGPU Space asks whose it is
+        threading.Thread(target=own.run, args=(self._run,), name="decode-lab-work", daemon=True).start()
 
     @property
     def goes_on(self) -> bool:

@@ -1,0 +1,75 @@
+"""A run on a borrowed GPU: the same generator as anywhere, whose yields could come from another process."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lab import EngineConfig, Run, SamplingParams
+from lab.config import PromptError
+from lab.trace.events import Event, Finished, StepTimed
+from visualize import zero
+from visualize.frames import Reducer
+from visualize.live import LiveRun, transcript
+from visualize.settings import Settings
+from visualize.work import Line
+
+CONFIG = EngineConfig(speculative="draft", paged=True)
+
+
+@pytest.fixture(scope="module")
+def borrowed() -> zero.BorrowedGPU:
+    return zero.borrowing(zero._engine)("matched")
+
+
+def test_what_it_yields_can_be_sent_and_is_the_run(borrowed: zero.BorrowedGPU) -> None:
+    sampling = SamplingParams(max_tokens=20, seed=3, temperature=0.8)
+    yields = list(zero.decode("matched", "A fox", CONFIG, sampling))
+    sent = [pickle.loads(pickle.dumps(events)) for events in yields]
+    assert sent == yields
+    assert all(isinstance(events[-1], StepTimed | Finished) for events in yields)
+    run = Run(event for events in sent for event in events)
+    assert run.reason == "length"
+    assert Run(borrowed.stream("A fox", CONFIG, sampling, cancelled=threading.Event())).token_ids == run.token_ids
+
+
+def test_it_is_shown_like_any_other(borrowed: zero.BorrowedGPU) -> None:
+    run = LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
+    told = "".join(transcript(run, Reducer()))
+    assert '"finished":{"reason":"length"' in told
+
+
+def test_stop_leaves_it_after_the_step_and_the_run_has_an_end(
+    borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, decode = [], zero.decode
+
+    def watched(*request: object) -> Iterator[list[Event]]:
+        try:
+            yield from decode(*request)
+        finally:
+            left.append(True)
+
+    monkeypatch.setattr(zero, "decode", watched)
+    cancelled, events = threading.Event(), []
+    for event in borrowed.stream("A fox", CONFIG, SamplingParams(max_tokens=99, seed=1), cancelled=cancelled):
+        events.append(event)
+        if isinstance(event, StepTimed) and event.step == 3:
+            cancelled.set()
+    assert left == [True]
+    run = Run(events)
+    assert run.reason == "cancelled"
+    assert sum(isinstance(event, StepTimed) for event in events) == 4
+
+
+def test_what_is_wrong_is_said_as_anywhere(borrowed: zero.BorrowedGPU) -> None:
+    with pytest.raises(PromptError, match="empty"):
+        list(borrowed.stream("", CONFIG, SamplingParams(), cancelled=threading.Event()))
+
+
+def test_an_estimate_follows_the_tokens() -> None:
+    few, many = (zero.seconds("matched", "A fox", CONFIG, SamplingParams(max_tokens=n)) for n in (1, 1000))
+    assert 15 <= few < many <= 60
