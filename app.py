@@ -21,7 +21,7 @@ from visualize.channel import ROUTE
 from visualize.instructor import Answers
 from visualize.monitoring import Monitor
 from visualize.options import SHARED, borrows_a_gpu, is_private, read_options
-from visualize.panels import claims, compare, header, instructor, lab, lessons, memory, pool, server
+from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
 from visualize.shelf import MAX_RUN_FILE
@@ -59,6 +59,8 @@ def build(
         memory.build(pages)
     with pages.route("Claims", "/claims", show_in_navbar=False):
         claims.build(pages, embedded, line)
+    with pages.route("Deploy", "/deploy", show_in_navbar=False):
+        deploy.build(pages)
     if attached:
         with pages.route("Server", "/server", show_in_navbar=False):
             server.build(pages, attached)

@@ -122,6 +122,15 @@ def test_what_fits_is_what_it_prints(capsys):
     assert capsys.readouterr().out.strip() == example.strip().rsplit("# ", 1)[1]
 
 
+def test_the_command_for_a_server_is_one(capsys):
+    [example] = re.findall(r"```python\n(from lab import EngineConfig\nfrom lab\.remote.+?)```", README, re.DOTALL)
+    exec(example)
+    said = capsys.readouterr().out
+    assert said.startswith("vllm serve Qwen/Qwen3-8B ")
+    assert "--tensor-parallel-size 2" in said
+    assert "int8_per_token_head has a scale per token" in said
+
+
 def test_the_space_uses_the_pinned_gradio():
     pinned = re.search(r"^gradio==(.+)$", (ROOT / "requirements.txt").read_text("utf-8"), re.MULTILINE)
     assert f"sdk_version: {pinned[1]}\n" in README

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from lab.config import LabError, SamplingParams
-from lab.remote.server import DETAILED, Completed, Server, ServerError
+from lab.remote.completion import DETAILED, Completed
+from lab.remote.server import Server, ServerError
 from visualize.channel import Channel
 from visualize.figures import remote as figures
 from visualize.text import as_line, visible

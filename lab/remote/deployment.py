@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lab.config import ConfigError, EngineConfig
 from lab.memory.capacity import Deployment
-from lab.remote.server import DETAILED
+from lab.remote.completion import DETAILED
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 """GPUs of one machine over which every layer is split."""
@@ -48,8 +48,13 @@ def serve_command(
         max_num_seqs, max_num_batched_tokens: of one step.
 
     Raises:
-        ConfigError: a name that is none, or a draft that is missing.
+        ConfigError: a name that is none, a draft that is missing, or a step with fewer tokens than sequences.
     """
+    if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
+        raise ConfigError(
+            f"A step of {max_num_batched_tokens:,} tokens has no room for one of each of {max_num_seqs:,} sequences: "
+            "allow at least as many tokens as sequences."
+        )
     flags: list[tuple[str, ...]] = [("vllm", "serve", _name("target", target))]
     if tensor_parallel != 1:
         flags.append(("--tensor-parallel-size", str(tensor_parallel)))
@@ -102,8 +107,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "A stand-in for a drafter has no place in a server: the command does not speculate."
     if config.speculative == "draft":
         yield (
-            'The draft draws its guesses from q as here ("draft_sample_method": "probabilistic"); by itself vLLM takes '
-            "its likeliest token."
+            "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 other shares are "
+            'kept. "draft_sample_method": "probabilistic" among its settings draws as here.'
         )
     if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
         yield "The adaptive window is left out: every round guesses the most it may here."
@@ -156,8 +161,7 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
         return {"method": "ngram", "num_speculative_tokens": gamma, **window}
     if draft is None:
         raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
-    named = {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
-    return {**named, "draft_sample_method": "probabilistic"}
+    return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
 
 
 def _name(what: str, name: str) -> str:

@@ -10,13 +10,13 @@ import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from lab.config import ConfigError, LabError, SamplingParams
+from lab.remote.completion import MOST_NAME, Answer, Completed, complaint
 from lab.remote.metrics import MetricsError, Reading, parse
 
 CONNECT_S, READ_S, ANSWER_S = 2.0, 5.0, 120.0
@@ -24,33 +24,10 @@ CONNECT_S, READ_S, ANSWER_S = 2.0, 5.0, 120.0
 MOST_BYTES = 8 * 2**20
 """Of one answer. The metrics of a server are 50 KB."""
 MOST_MODELS = 16
-MOST_NAME = 200
-MOST_ROUNDS = 100_000
-DETAILED = "--per-request-spec-decode-metrics detailed"
-"""What a server must be started with to tell of each round."""
 
 
 class ServerError(LabError):
     """The server did not answer as a vLLM server does. The message says what to do."""
-
-
-@dataclass(frozen=True)
-class Speculated:
-    """Of each round that had guesses: how many were ``drafted``, and how many of those ``accepted``. Rounds without
-    guesses are not told, and neither is which tokens were guessed."""
-
-    drafted: tuple[int, ...]
-    accepted: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Completed:
-    """The end of an answer. ``speculated`` is None where the server does not tell of rounds."""
-
-    finish_reason: str
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    speculated: Speculated | None
 
 
 class Server:
@@ -113,16 +90,12 @@ class Server:
         }
         if sampling.seed is not None:
             asked["seed"] = sampling.seed
-        reason, last = "", {}
+        answer = Answer()
         async with self._asked("POST", "/v1/completions", ANSWER_S, json=asked) as response:
             async for message in self._messages(response):
-                if text := _text(message):
+                if text := answer.take(message):
                     yield text
-                reason = _reason(message) or reason
-                last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
-        usage = last.get("usage", {})
-        counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
-        yield Completed(reason, *counts, _speculated(last.get("metrics", {}).get("speculative_decoding")))
+        yield answer.completed()
 
     async def _get(self, path: str) -> bytes:
         async with self._asked("GET", path, READ_S) as response:
@@ -160,13 +133,13 @@ class Server:
         status, where = response.status_code, self.address + path
         if status in (401, 403):
             return f"{where} wants a key: start the lab with the server's own in the variable VLLM_API_KEY."
-        if status == 404:
-            return f"{where} does not exist (404): is this the address of a vLLM server?"
         if 300 <= status < 400:
             return f"{where} sends elsewhere ({status}), which is not followed: give the address it leads to."
         said = ""
-        if status in (400, 422):  # a prompt that is too long, for instance, and the server says so
-            said = _complaint(b"".join([part async for part in self._limited(response)]))
+        if status in (400, 404, 422):  # a prompt that is too long, for instance, and the server says so
+            said = complaint(b"".join([part async for part in self._limited(response)]))
+        if status == 404 and not said:
+            return f"{where} does not exist (404): is this the address of a vLLM server?"
         return f"{where} refused with status {status}{f': {said}' if said else ''}."
 
     async def _limited(self, response: httpx.Response) -> AsyncIterator[bytes]:
@@ -192,9 +165,7 @@ class Server:
                 except (ValueError, RecursionError) as error:
                     raise ServerError(f"{response.url} streams no JSON: is this a vLLM server?") from error
                 if not isinstance(message, dict) or "error" in message:
-                    raise ServerError(
-                        f"{self.address} broke the answer off: {_complaint(data) or 'it says no reason'}."
-                    )
+                    raise ServerError(f"{self.address} broke the answer off: {complaint(data) or 'it says no reason'}.")
                 yield message
 
 
@@ -211,46 +182,3 @@ def _checked(address: str) -> str:
     if parts.query or parts.fragment:
         raise ConfigError(f"The address of a vLLM server ends before ? and #: {address[:80]!r}.")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
-
-
-def _text(message: dict[str, Any]) -> str:
-    choice = _choice(message)
-    return text if isinstance(text := choice.get("text"), str) else ""
-
-
-def _reason(message: dict[str, Any]) -> str:
-    reason = _choice(message).get("finish_reason")
-    return reason[:MOST_NAME] if isinstance(reason, str) else ""
-
-
-def _choice(message: dict[str, Any]) -> dict[str, Any]:
-    choices = message.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else {}
-
-
-def _complaint(body: bytes) -> str:
-    """What the server says is wrong, at most a line of it."""
-    try:
-        said = json.loads(body)
-        said = said.get("error", said)
-        return str(said.get("message", "") if isinstance(said, dict) else said)[:300].strip(" .")
-    except (ValueError, AttributeError, RecursionError):
-        return ""
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
-
-
-def _speculated(said: Any) -> Speculated | None:
-    """A request's rounds, if the server tells of them and they make sense."""
-    if not isinstance(said, dict):
-        return None
-    drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")
-    if not isinstance(drafted, list) or not isinstance(accepted, list) or len(drafted) != len(accepted):
-        return None
-    pairs = [(_count(d), _count(a)) for d, a in zip(drafted[:MOST_ROUNDS], accepted, strict=False)]
-    if any(d is None or a is None or a > d for d, a in pairs):
-        return None
-    return Speculated(tuple(d for d, _ in pairs), tuple(a for _, a in pairs))

@@ -87,6 +87,9 @@ class ScriptedVLLM:
             case "long":
                 error = {"message": "This model's maximum context length is 1024 tokens.", "code": 400}
                 return JSONResponse({"error": error}, status_code=400)
+            case "unnamed":
+                error = {"message": "The model `tiny` does not exist.", "code": 404}
+                return JSONResponse({"error": error}, status_code=404)
             case "gone":
                 return JSONResponse({"detail": "Not Found"}, status_code=404)
         return None

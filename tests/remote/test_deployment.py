@@ -41,7 +41,6 @@ def test_a_draft_is_a_speculative_config() -> None:
         "method": "draft_model",
         "model": "Qwen/Qwen3-0.6B",
         "num_speculative_tokens": 6,
-        "draft_sample_method": "probabilistic",
     }
     assert found == {
         "--tensor-parallel-size": "2",
@@ -121,6 +120,12 @@ def test_no_name_is_a_sentence(name: str) -> None:
 def test_a_draft_that_is_missing_is_a_sentence() -> None:
     with pytest.raises(ConfigError, match="needs the name of a draft"):
         serve_command(replace(PAGED, speculative="draft"), "a/b")
+
+
+def test_a_step_has_a_token_for_each_sequence() -> None:
+    with pytest.raises(ConfigError, match="at least as many tokens as sequences"):
+        serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=64)
+    assert "--max-num-batched-tokens 65" in serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=65)
 
 
 @st.composite

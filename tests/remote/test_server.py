@@ -11,8 +11,9 @@ import pytest
 
 from lab.config import ConfigError, SamplingParams
 from lab.remote import server as remote
+from lab.remote.completion import Completed, Speculated, speculated
 from lab.remote.metrics import GENERATED
-from lab.remote.server import Completed, Server, ServerError, Speculated
+from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
 from tests.remote.scripted_vllm import ACCEPTED, DRAFTED, MODEL, WORDS, ScriptedVLLM, serving
 
@@ -71,7 +72,7 @@ def test_a_server_that_does_not_tell_of_rounds_answers_all_the_same(server: Serv
     ],
 )
 def test_rounds_that_make_no_sense_are_none(said: object) -> None:
-    assert remote._speculated(said) is None
+    assert speculated(said) is None
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,8 @@ def test_models_that_are_no_list_are_a_sentence(server: Server, vllm: ScriptedVL
     ("path", "wrong", "says"),
     [
         ("/v1/completions", "long", "maximum context length is 1024 tokens"),
-        ("/v1/completions", "gone", "404"),
+        ("/v1/completions", "gone", "404.*is this the address"),
+        ("/v1/completions", "unnamed", "The model `tiny` does not exist"),
         ("/v1/completions", "large", "more than 8 MiB"),
         ("stream", "error", "the engine died"),
         ("stream", "garbage", "no JSON"),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import SamplingParams
+from lab.remote.completion import Speculated
 from lab.remote.metrics import (
     ACCEPTED,
     COUNTERS,
@@ -26,7 +27,7 @@ from lab.remote.metrics import (
     WAITING,
     Reading,
 )
-from lab.remote.server import Server, ServerError, Speculated
+from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
 from tests.remote.scripted_vllm import WORDS, ScriptedVLLM, serving
 from visualize import remote

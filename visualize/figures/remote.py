@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lab.remote.server import Speculated
+from lab.remote.completion import Speculated
 from visualize.figures import rounds
 from visualize.figures.base import Columns, Patch, blank, look, nice_ceiling, shell
 from visualize.figures.batch import over_time, queue_figure, speed_figure

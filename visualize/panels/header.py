@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gradio as gr
 
-from visualize import assets
+from visualize import assets, deployment
 
 PAGES = {
     "Lab": "./",
@@ -17,20 +17,27 @@ PAGES = {
     "Pool": "pool",
     "Memory": "memory",
     "Claims": "claims",
+    "Deploy": "deploy",
 }
 """Every page's name and its address, relative to any of them. A page that is not always there is added before any is
 laid out."""
+CARRIED = {("Lab", "Deploy"): deployment.NAMES, ("Memory", "Deploy"): deployment.NAMES}
+"""What the link from one page to another takes along of the first one's address: where both mean the same by it, and
+leave out the same defaults."""
 
 
 def build(page: str, about: str) -> gr.HTML:
     """The header of ``page``; ``about`` says in a line what there is to see."""
-    links = "".join(
-        f'<a href="{address}"{" aria-current=page" if name == page else ""}>{name}</a>'
-        for name, address in PAGES.items()
-    )
+    links = "".join(_link(page, name) for name in PAGES)
     return gr.HTML(
         assets.header(about, f'<nav aria-label="Pages">{links}</nav>'),
         js_on_load=assets.read("header.js"),
         apply_default_css=False,
         elem_id="header",
     )
+
+
+def _link(page: str, to: str) -> str:
+    names = CARRIED.get((page, to))
+    carried = f' data-carried="{" ".join(names)}"' if names else ""
+    return f'<a href="{PAGES[to]}"{carried}{" aria-current=page" if to == page else ""}>{to}</a>'

@@ -9,6 +9,9 @@ from visualize.assets import PLOTLY, read, styles
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
+SHEETS = ("stage", "page", "memory", "compare", "lessons", "pool", "claims", "server", "deploy")
+"""The pages' style sheets, in their order."""
+
 
 def theme() -> gr.themes.Base:
     return gr.themes.Base(
@@ -36,7 +39,7 @@ def theme() -> gr.themes.Base:
 
 def style() -> str:
     """The pages' style sheets, for the head: Gradio's ``css`` argument would rewrite their rules."""
-    return f"<style>{styles('stage', 'page', 'memory', 'compare', 'lessons', 'pool', 'claims', 'server')}</style>"
+    return f"<style>{styles(*SHEETS)}</style>"
 
 
 def script(*names: str) -> str:

@@ -17,6 +17,14 @@ element.querySelector("#look").onclick = () => {
 // Where the pages' names have no room side by side, this one's is in view.
 element.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
+// What was found here is asked for there.
+for (const link of element.querySelectorAll("[data-carried]")) {
+  link.addEventListener("click", () => {
+    const names = new Set(link.dataset.carried.split(" "));
+    link.search = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => names.has(name)));
+  });
+}
+
 /** Change the address. Returns whether that made it another. */
 function address(changes) {
   const query = new URLSearchParams(location.search);

@@ -1,0 +1,84 @@
+"""What a vLLM server says of a completion: the pieces of its text, how it ended, and its rounds.
+
+Messages come from another machine: whatever is not as it should be is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+MOST_NAME = 200
+MOST_ROUNDS = 100_000
+DETAILED = "--per-request-spec-decode-metrics detailed"
+"""What a server must be started with to tell of each round."""
+
+
+@dataclass(frozen=True)
+class Speculated:
+    """Of each round that had guesses: how many were ``drafted``, and how many of those ``accepted``. Rounds without
+    guesses are not told, and neither is which tokens were guessed."""
+
+    drafted: tuple[int, ...]
+    accepted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """The end of an answer. ``speculated`` is None where the server does not tell of rounds."""
+
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    speculated: Speculated | None
+
+
+class Answer:
+    """An answer, put together from its messages."""
+
+    def __init__(self) -> None:
+        self._reason = ""
+        self._last: dict[str, dict[str, Any]] = {}
+
+    def take(self, message: dict[str, Any]) -> str:
+        """The piece of text in the next message, empty if there is none."""
+        choices = message.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        if isinstance(reason := choice.get("finish_reason"), str):
+            self._reason = reason[:MOST_NAME]
+        self._last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
+        return text if isinstance(text := choice.get("text"), str) else ""
+
+    def completed(self) -> Completed:
+        """How it ended, after the last message."""
+        usage = self._last.get("usage", {})
+        counts = (_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+        return Completed(self._reason, *counts, speculated(self._last.get("metrics", {}).get("speculative_decoding")))
+
+
+def complaint(body: bytes) -> str:
+    """What the server says is wrong, at most a line of it."""
+    try:
+        said = json.loads(body)
+        said = said.get("error", said)
+        return str(said.get("message", "") if isinstance(said, dict) else said)[:300].strip(" .")
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+
+
+def speculated(said: Any) -> Speculated | None:
+    """A request's rounds, if the server tells of them and they make sense."""
+    if not isinstance(said, dict):
+        return None
+    drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")
+    if not isinstance(drafted, list) or not isinstance(accepted, list) or len(drafted) != len(accepted):
+        return None
+    pairs = [(_count(d), _count(a)) for d, a in zip(drafted[:MOST_ROUNDS], accepted, strict=False)]
+    if any(d is None or a is None or a > d for d, a in pairs):
+        return None
+    return Speculated(tuple(d for d, _ in pairs), tuple(a for _, a in pairs))
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None

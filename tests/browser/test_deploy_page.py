@@ -1,0 +1,59 @@
+"""The Deploy page: what was found elsewhere comes along, a change changes the command, and it can be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
+
+
+def test_settings_come_along_and_a_change_changes_the_command(visit: Visit) -> None:
+    lab = visit()
+    page = lab.page
+    page.goto(f"{lab.server}/memory?model=llama-3.1-70b&kv_format=int8&batch=9")
+    page.wait_for_selector("body[data-ready]")
+    page.click("nav a:has-text('Deploy')")
+    page.wait_for_selector(".serve:has-text('vllm serve meta-llama/Llama-3.1-70B')")
+    said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+    assert said == {"model": "llama-3.1-70b", "kv_format": "int8"}
+    command = page.inner_text(".serve")
+    assert "--kv-cache-dtype int8_per_token_head" in command
+    assert "--tensor-parallel-size 2" in command
+    assert page.inner_text(".splits .chosen th") == "2"
+    page.click("#speculation label:has-text('Lookup')")
+    page.wait_for_selector('.serve:has-text(\'"method": "ngram"\')')
+    page.wait_for_selector("#draft-model", state="hidden")
+    page.wait_for_function("location.search.includes('speculation=ngram')")
+    page.fill("#at-once input", "0")
+    page.wait_for_selector(".sheet-say.problem:has-text('Sequences at once is a number')")
+    assert "ngram" in page.inner_text(".serve")  # faint, but there
+    page.fill("#at-once input", "8")
+    page.wait_for_selector(".sheet:not(.stale)")
+    page.click("#model input")
+    page.click("[role=option]:has-text('Another')")
+    page.fill("#hub textarea, #hub input", HOSTILE)
+    page.wait_for_function("text => document.querySelector('.serve').textContent.includes(text)", arg=HOSTILE)
+    assert page.evaluate("window.pwned") is None
+    assert page.query_selector(".sheet img") is None
+    assert page.evaluate(OVERFLOW) == [0, 0]
+
+
+def test_a_command_is_copied_on_a_phone_too(visit: Visit) -> None:
+    lab = visit(
+        viewport={"width": 390, "height": 844}, is_mobile=True, permissions=["clipboard-read", "clipboard-write"]
+    )
+    page = lab.page
+    page.goto(f"{lab.server}/deploy?speculation=off&cache=0")
+    page.wait_for_selector("body[data-ready]")
+    page.wait_for_selector(".differs li:has-text('cannot be turned off')")
+    page.click(".command .copy >> nth=0")
+    page.wait_for_selector(".copy:has-text('Copied')")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.evaluate("document.querySelector('.serve').textContent")
+    assert copied.startswith("vllm serve ")
+    assert page.evaluate(OVERFLOW)[0] == 0

@@ -1,0 +1,125 @@
+"""What the Deploy page asks: models, the engine's settings, and the machine that is to serve them.
+
+The names of the inputs are those of the Lab's and the Memory page's links, so that what was found there is carried
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from lab.config import ConfigError, EngineConfig
+from lab.memory.models import known
+from lab.remote.deployment import TENSOR_PARALLEL
+from visualize import calculator, settings
+from visualize.calculator import OTHER
+from visualize.link import Link
+
+NAMED = {key: model.name for key, model in known().items() if model.source.startswith("config.json of ")}
+"""Models that a server elsewhere can find by their hub id: not this lab's own."""
+CHOICES: dict[str, dict[Any, str]] = {
+    "model": NAMED | {OTHER: "Another, by its name"},
+    "draft_model": NAMED | {OTHER: "Another, by its name"},
+    "weights": calculator.WEIGHTS,
+    "gpu": calculator.CHOICES["gpu"],
+    "tensor_parallel": {0: "Fewest", **{gpus: str(gpus) for gpus in TENSOR_PARALLEL}},
+    **{name: settings.CHOICES[name] for name in ("speculation", "kv_format", "eviction")},
+    "block_size": {size: str(size) for size in (1, 4, 8, 16, 32, 64, 128)},
+}
+BOUNDS = {name: calculator.BOUNDS[name] for name in ("memory", "set_aside", "mean", "longest")} | {
+    "gamma": settings.BOUNDS["gamma"],
+    "at_once": (1, 10_000),
+    "max_num_batched_tokens": (64, 1_000_000),
+}
+LABELS = {name: calculator.LABELS[name] for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")} | {
+    "model": "Target",
+    "hub": "Target's name",
+    "draft_model": "Draft",
+    "draft_hub": "Draft's name",
+    "speculation": "Speculation",
+    "gamma": "Gamma",
+    "kv_format": "KV format",
+    "prefix_caching": "Prefix caching",
+    "block_size": "Block size",
+    "tensor_parallel": "GPUs",
+    "at_once": "Sequences at once",
+    "max_num_batched_tokens": "Tokens in a step",
+    "cache": "KV cache",
+    "paged": "Paged blocks",
+    "adaptive_window": "Adaptive window",
+    "eviction": "Cached prefixes give way",
+}
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The page's controls, with the values they start with; where the Lab or the Memory page has them, too, with
+    theirs, because their links leave out what is at its default.
+
+    ``hub``, ``draft_hub``: names of other models than the known ones. ``tensor_parallel`` 0: the fewest GPUs that hold
+    ``at_once`` sequences. ``max_num_batched_tokens`` None: as vLLM likes.
+    """
+
+    model: str = calculator.DEFAULTS["model"]
+    hub: str = ""
+    weights: str = calculator.DEFAULTS["weights"]
+    speculation: str = settings.DEFAULTS["speculation"]
+    draft_model: str = "llama-3.2-1b"
+    draft_hub: str = ""
+    gamma: int = settings.DEFAULTS["gamma"]
+    kv_format: str = settings.DEFAULTS["kv_format"]
+    prefix_caching: bool = settings.DEFAULTS["prefix_caching"]
+    block_size: int = settings.DEFAULTS["block_size"]
+    gpu: str = calculator.DEFAULTS["gpu"]
+    memory: float = calculator.DEFAULTS["memory"]
+    set_aside: int = calculator.DEFAULTS["set_aside"]
+    tensor_parallel: int = 0
+    mean: int = calculator.DEFAULTS["mean"]
+    longest: int = calculator.DEFAULTS["longest"]
+    at_once: int = 64
+    max_num_batched_tokens: int | None = None
+    cache: bool = settings.DEFAULTS["cache"]
+    paged: bool = settings.DEFAULTS["paged"]
+    adaptive_window: bool = settings.DEFAULTS["adaptive_window"]
+    eviction: str = settings.DEFAULTS["eviction"]
+
+    def engine_config(self) -> EngineConfig:
+        """The engine's settings. Those of a cache, or of paged blocks, do not count where there are none."""
+        return EngineConfig(
+            kv_cache=self.cache,
+            kv_dtype=self.kv_format if self.cache else "auto",
+            paged=self.paged and self.cache,
+            block_size=self.block_size,
+            enable_prefix_caching=self.prefix_caching and self.paged and self.cache,
+            eviction=self.eviction,
+            speculative=self.speculation,
+            num_speculative_tokens=self.gamma,
+            adaptive_window=self.adaptive_window,
+        )
+
+    def check(self) -> None:
+        """Raises ConfigError, with a sentence, where a number makes no sense."""
+        for name, (low, high) in BOUNDS.items():
+            value = getattr(self, name)
+            if value is None and name in LINK.may_be_empty:
+                continue
+            if not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
+
+
+NAMES = tuple(field.name for field in fields(Inputs))
+DEFAULTS = {field.name: field.default for field in fields(Inputs)}
+LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"hub": 200, "draft_hub": 200}, ("max_num_batched_tokens",))
+
+
+def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
+    """The inputs a link asks for, and a sentence for each value that was left out."""
+    found, notices = LINK.read(query)
+    return Inputs(**found), notices
+
+
+def to_inputs(values: Sequence[Any]) -> Inputs:
+    """What the controls say."""
+    return Inputs(**LINK.controls(values))

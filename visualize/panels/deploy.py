@@ -1,0 +1,119 @@
+"""The Deploy page: models, settings and GPUs on the left, the command that serves them on the right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from lab.config import LabError
+from visualize.assets import read
+from visualize.deploy_sheet import answer
+from visualize.deployment import LABELS, LINK, NAMES, OTHER, from_link, to_inputs
+from visualize.panels import header
+from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.look import script
+from visualize.panels.widgets import Widgets
+from visualize.text import as_line, visible
+
+ABOUT = "The settings found here as a command for vLLM, on as many GPUs as it takes."
+SAYS = {
+    "hub": "A hub id, or a folder on the server.",
+    "draft_hub": "With the target's own tokenizer.",
+    "gamma": "Tokens guessed a round.",
+    "prefix_caching": "Prompts that begin alike share blocks.",
+    "set_aside": "For activations, driver.",
+    "longest": "Prompt and output.",
+    "mean": "Tokens: prompt and output.",
+    "tensor_parallel": "Every layer is split over them.",
+    "at_once": "What the GPUs are to hold.",
+    "max_num_batched_tokens": "Empty: as vLLM likes.",
+    "cache": "vLLM always has one.",
+    "paged": "vLLM always pages.",
+}
+LATEST: dict[str, Any] = {"trigger_mode": "always_last", **QUIET}
+
+
+def build(pages: gr.Blocks) -> None:
+    """Lay the page out, inside a route of ``pages``."""
+    header.build("Deploy", ABOUT)
+    with gr.Row(elem_id="lab"):
+        with gr.Column(elem_id="controls"):
+            controls = _controls()
+        with gr.Column(elem_id="view"):
+            view = gr.HTML(
+                value="",
+                html_template=read("deploy.html"),
+                js_on_load=script("sheet.js", "deploy.js"),
+                apply_default_css=False,
+                elem_id="sheet",
+            )
+    values = [controls[name] for name in NAMES]
+    shown = [controls[name] for name in HIDDEN]
+    turned = [control.input for control in values]
+    pasted = [controls[name].change for name in ("hub", "draft_hub")]  # of a paste a text box tells no input
+    gr.on(turned + pasted, _answer, values, view, **LATEST)
+    gr.on(
+        [controls[name].input for name in ("model", "draft_model", "gpu", "speculation")], _show, values, shown, **QUIET
+    )
+    keep_address(values, LINK)
+    ready(pages.load(_opened, outputs=values, **QUIET).then(_answer, values, view, **QUIET))
+
+
+def _controls() -> dict[str, Any]:
+    widgets = Widgets(LINK, LABELS, SAYS)
+    with gr.Column(elem_id="settings", elem_classes="asked"):
+        controls = {
+            "model": widgets.listed("model"),
+            "hub": widgets.text("hub", 1, 1, placeholder="owner/name", visible="hidden"),
+            "weights": widgets.choice("weights"),
+            "speculation": widgets.choice("speculation"),
+            "draft_model": widgets.listed("draft_model"),
+            "draft_hub": widgets.text("draft_hub", 1, 1, placeholder="owner/name", visible="hidden"),
+            "gamma": widgets.slider("gamma"),
+            "kv_format": widgets.choice("kv_format"),
+            "prefix_caching": widgets.toggle("prefix_caching"),
+            "block_size": widgets.choice("block_size"),
+            "gpu": widgets.listed("gpu"),
+            "memory": widgets.number("memory", visible="hidden"),
+            "set_aside": widgets.slider("set_aside", buttons=[]),
+            "tensor_parallel": widgets.choice("tensor_parallel"),
+            "at_once": widgets.number("at_once"),
+            "mean": widgets.number("mean"),
+            "longest": widgets.number("longest"),
+            "max_num_batched_tokens": widgets.number("max_num_batched_tokens"),
+        }
+        with gr.Accordion("What vLLM has no flag for", open=False, elem_id="sampling"):
+            controls["cache"] = widgets.toggle("cache")
+            controls["paged"] = widgets.toggle("paged")
+            controls["adaptive_window"] = widgets.toggle("adaptive_window")
+            controls["eviction"] = widgets.listed("eviction")
+    return controls
+
+
+HIDDEN = {
+    "hub": lambda inputs: inputs.model == OTHER,
+    "draft_model": lambda inputs: inputs.speculation == "draft",
+    "draft_hub": lambda inputs: inputs.speculation == "draft" and inputs.draft_model == OTHER,
+    "memory": lambda inputs: inputs.gpu == OTHER,
+}
+"""Controls that are there only with a certain answer to another, and with which."""
+
+
+def _show(*values: Any) -> list[dict[str, Any]]:
+    inputs = to_inputs(values)
+    return [gr.update(visible=True if there(inputs) else "hidden") for there in HIDDEN.values()]
+
+
+def _opened(request: gr.Request) -> list[Any]:
+    inputs, notices = from_link(request.query_params)
+    warn(notices)
+    hidden = dict(zip(HIDDEN, _show(*(getattr(inputs, name) for name in NAMES)), strict=True))
+    return [gr.update(value=getattr(inputs, name)) | hidden.get(name, {}) for name in NAMES]
+
+
+def _answer(*values: Any) -> str:
+    try:
+        return as_line(answer(to_inputs(values)))
+    except LabError as error:
+        return as_line({"say": visible(str(error)), "problem": True})
