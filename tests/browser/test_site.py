@@ -1,0 +1,154 @@
+"""The lab as files: exported from a shell, opened from the disk with no network, played and answered."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from lab import Run
+from tests.browser.conftest import ROOT, Lab
+
+COSTS = 3  # of a quick export; its answers are arithmetic: the same on every machine
+HOSTILE = "<img src=x onerror=window.pwned=1>"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("out") / "a site & more"
+    command = [sys.executable, "-m", "lab.export", str(folder), "--quick"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout == f"Written: {folder / 'index.html'}\n"
+    assert "[5/5] " in told.stderr
+    return folder
+
+
+@pytest.fixture
+def page(browser: Browser, site: Path) -> Iterator[Page]:
+    """At its first page; nothing may go wrong, and nothing may be asked for but the site's own files."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
+    page, complaints = context.new_page(), []
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on(
+        "request", lambda asked: None if asked.url.startswith(site.as_uri() + "/") else complaints.append(asked.url)
+    )
+    page.on("requestfailed", lambda asked: complaints.append(f"not there: {asked.url}"))
+    page.goto((site / "index.html").as_uri())
+    yield page
+    context.close()
+    assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
+
+
+def test_a_run_is_played(page: Page, site: Path) -> None:
+    page.click("text=A draft guesses, temperature 0.8")
+    run = Run.load(site / "runs" / "draft-drawn.json")
+    page.wait_for_selector(".token")
+    lab = Lab(page, "")
+    seen = lab.seen()
+    origins = [origin for event in run.events if event.kind == "committed" for origin in event.origins]
+    assert {name: count for name, count in seen["tokens"].items() if name != "prompt"} == {
+        name: origins.count(name) for name in set(origins)
+    }
+    assert "recorded on cpu" in page.inner_text(".notice")
+    assert not page.is_visible(".save")
+    page.keyboard.press("Home")
+    lab.wait_for_instant(0)
+    page.keyboard.press("ArrowRight")
+    lab.wait_for_instant(1)
+    page.keyboard.press("End")
+    page.wait_for_selector(".place:has-text('end')")
+    page.locator(".token.accepted").first.click()
+    expect(page.locator(".verdict h2")).to_contain_text("guess")
+    expect(page.locator(".verdict .main-svg").first).to_be_visible()  # its distributions were recorded
+    page.click("text=Runs")
+    expect(page.locator("h2").first).to_have_text("Runs")
+
+
+def test_a_lesson_is_predicted_shown_and_marked(page: Page) -> None:
+    page.click("text=What the cache costs")
+    expect(page.locator("#introduction h1")).to_have_text("3. What the cache costs")
+    expect(page.locator(".where")).to_contain_text("No engine runs in these pages")
+    for later in ("#run:enabled", "#explain .md", "#try section", "#check section", ".observe .found", "#stage .stage"):
+        expect(page.locator(later)).to_be_hidden()
+    page.click("#predict .main")
+    expect(page.locator("#predict .verdict")).to_have_text("Say what you expect first. A guess will do.")
+    page.click("#predict label:has-text('about ten times as much')")
+    page.click("#predict .main")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".observe .outcome")).to_have_text(
+        "You said: The large one, about ten times as much. It is: The small one."
+    )
+    expect(page.locator("#predict label.right")).to_contain_text("The small one.")
+    expect(page.locator("#explain")).to_contain_text("0.625× the cache of the small one")
+    assert page.locator("#explain math").count() >= 4
+    assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x.length") == 3
+    page.wait_for_selector("#stage .token")
+    assert "$" not in page.inner_text("#explain")
+
+    page.click("#try .main")
+    expect(page.locator("#try .see")).to_contain_text("its cache is 4.00× smaller")
+    slider = page.locator("#check input[type=range]")
+    slider.press("End")
+    page.click("#check .main")
+    expect(page.locator("#check .verdict")).to_have_text("You said 1,000; it comes to 16.")
+    expect(page.locator("#check .verdict.far")).to_be_visible()
+    slider.press("Home")
+    while page.inner_text("#check output") != "16":
+        slider.press("ArrowRight")
+    page.click("#check .main")
+    expect(page.locator("#check .verdict.near")).to_have_text("You said 16; it comes to 16.")
+    expect(page.locator(".course summary")).to_have_text("The course: 1 of 2 lessons done")
+
+    page.reload()
+    expect(page.locator(".course summary")).to_have_text("The course: 1 of 2 lessons done")
+    expect(page.locator("#predict input").first).to_be_checked()
+    page.click("#run")
+    expect(page.locator("#check .verdict.near")).to_have_text("You said 16; it comes to 16.")
+    page.click("#check .onwards a")
+    expect(page.locator("#introduction h1")).to_have_text("9. Why it is lossless")
+    expect(page.locator("#run")).to_be_disabled()
+
+
+def test_what_the_browser_kept_makes_sense_or_was_not_kept(page: Page) -> None:
+    own = {"name": "03-what-the-cache-costs", "done": [], "answer": None}
+    senseless = [
+        own | {"prediction": 77},
+        own | {"prediction": [0, 1]},
+        own | {"prediction": "0"},
+        {"name": "another", "done": ["check"], "prediction": 1},
+        {"name": HOSTILE, "done": [HOSTILE], "prediction": HOSTILE},
+    ]
+    texts = [json.dumps({"format": "decode-lab-progress", "lessons": {COSTS: kept}}) for kept in senseless]
+    page.click("text=What the cache costs")
+    for text in [*texts, "[[[", "null"]:
+        page.evaluate("kept => localStorage.setItem('decode-lab-course', kept)", text)
+        page.reload()
+        expect(page.locator("#predict section")).to_be_visible()
+        expect(page.locator("#run")).to_be_disabled()
+        assert page.locator("#predict input:checked").count() == 0
+
+
+def test_a_claim_opens_by_its_address(page: Page, site: Path) -> None:
+    page.goto((site / "claims.html").as_uri() + "?claim=seventy-80gb")
+    expect(page.locator("tr.claim.open .verdict .word")).to_have_text("does not hold")
+    page.wait_for_selector(".more:not([hidden]) .main-svg")
+    assert page.locator(".act button:visible, .claims-actions button:visible").count() == 0
+    page.locator("tr.claim.open .quote").click()
+    expect(page.locator("tr.claim.open")).to_have_count(0)
+    assert "claim=" not in page.url
+
+
+def test_every_page_fits_a_phone(browser: Browser, site: Path) -> None:
+    context = browser.new_context(offline=True, viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    context.close()
