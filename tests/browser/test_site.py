@@ -67,6 +67,8 @@ def test_a_run_is_played(page: Page, site: Path) -> None:
     page.locator(".token.accepted").first.click()
     expect(page.locator(".verdict h2")).to_contain_text("guess")
     expect(page.locator(".verdict .main-svg").first).to_be_visible()  # its distributions were recorded
+    assert page.locator("#stage .verdict").bounding_box()["width"] > 800  # the place of two charts
+    assert page.evaluate("getComputedStyle(document.querySelector('[data-do=play]')).borderTopWidth") == "1px"
     page.click("text=Runs")
     expect(page.locator("h2").first).to_have_text("Runs")
 

@@ -65,6 +65,8 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     assert_shows(page.evaluate(OPENED), refused[0])
     assert not page.is_visible("[data-chart=blocks]")
     assert page.is_visible("[data-chart=rounds]")
+    rounds, verdict = (page.locator(f".charts {part}").bounding_box() for part in ("[data-chart=rounds]", ".verdict"))
+    assert verdict["width"] > 1.9 * rounds["width"]  # the place of two charts
     page.locator(".token.accepted").first.click()
     assert_shows(page.evaluate(OPENED), told[0][2])
     at = 0
