@@ -83,4 +83,5 @@ def make(load: Callable[[str], Engine], wanted: Wanted, part: Say, step: Say) ->
 def _where(engine: Engine) -> str:
     machine = describe_machine(engine.device)
     on = f"{machine['date']} on {hardware(engine.device)}, torch {machine['torch']}"
-    return f"Recorded on {on}. No engine runs in these pages: “this machine”, “here” and “your run” are that one’s."
+    means = "“here” and “this machine” mean that one, and “your run” was made on it"
+    return f"Recorded on {on}. No engine runs in these pages: {means}."

@@ -78,6 +78,7 @@ function show() {
   const found = mark(lesson.predict, learner.prediction);
   keep("run");
   at("run").disabled = true;
+  at("actions").classList.add("over");
   tell.predict({ ...lesson.predict.asked, given: learner.prediction, locked: true, mark: found });
   at("explain").hidden = false;
   tell.change(lesson.try[learner.done.includes("try") ? "after" : "before"]);

@@ -1,0 +1,83 @@
+"""The command: what goes wrong is said before anything is run, and nothing half done is left behind."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from visualize.export import __main__ as command
+from visualize.export.folder import MANIFEST
+from visualize.export.terminal import Terminal
+
+
+@pytest.fixture(autouse=True)
+def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**how: Any) -> None:
+        raise AssertionError("nothing is to be loaded")
+
+    monkeypatch.setattr(command, "load_engine", refuse)
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as left:
+        command.main(list(arguments))
+    assert left.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_a_folder_of_somebody_else_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "thesis.tex").write_text("mine", "utf-8")
+    assert "is not empty and holds no site" in fails(capsys, str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_that_is_no_run_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fails(capsys, str(tmp_path / "site"), "--run", str(tmp_path / "gone.json"))
+    assert "gone.json cannot be read" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_interrupts_finds_nothing_half_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "make", interrupted)
+    with pytest.raises(SystemExit) as left:
+        command.main([str(tmp_path / "site")])
+    assert left.value.code == 130
+    assert "Nothing was written." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_made_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = []
+    monkeypatch.setattr(command, "make", lambda load, what, part, step: wanted.append(what) or {"index.html": "x"})
+    command.main([str(tmp_path / "site"), "--quick", "--run", "a.json", "--run", "b.json"])
+    assert {path.name for path in (tmp_path / "site").iterdir()} == {"index.html", MANIFEST}
+    assert [path.name for path in wanted[0].files][-2:] == ["a.json", "b.json"]
+    assert len(wanted[0].runs) < len(command.Wanted().runs)
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_screen_is_told_each_step_in_one_line_and_a_file_only_the_parts() -> None:
+    told = []
+    for stream in (Screen(), io.StringIO()):
+        terminal = Terminal(stream, 2)
+        terminal.part("models")
+        terminal.step("7 tokens" + " and more" * 100)
+        terminal.clear()
+        told.append(stream.getvalue())
+    screen, file = told
+    assert file == "[1/2] models (after 0 s)\n"
+    assert "7 tokens" in screen
+    assert max(map(len, screen.replace("\x1b[K", "").split("\r"))) < 200
+    assert screen.endswith("\r\x1b[K")
