@@ -6,15 +6,24 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from lab import Run
+from lab import Engine, Run
+from lessons.course import course
+from lessons.marking import mark
+from lessons.questions import Curve
 from tests.browser.conftest import ROOT, Lab
+from visualize.export import folder, lessons, runs
+from visualize.export.answers import RECORDED
+from visualize.export.pages import common_files
+from visualize.learner import worked_out
+from visualize.lesson_sheet import stops
 
-COSTS = 3  # of a quick export; its answers are arithmetic: the same on every machine
+COSTS, LOSSLESS = 3, 9  # of a quick export; their answers are arithmetic: the same on every machine
 HOSTILE = "<img src=x onerror=window.pwned=1>"
 
 
@@ -145,6 +154,52 @@ def test_a_claim_opens_by_its_address(page: Page, site: Path) -> None:
     page.locator("tr.claim.open .quote").click()
     expect(page.locator("tr.claim.open")).to_have_count(0)
     assert "claim=" not in page.url
+
+
+CURVE = {
+    "kind": "curve",
+    "question": "How many of so many guesses are accepted by rule C?",
+    "label": "Guesses",
+    "range": [0, 10],
+    "x": {"label": "guesses", "at": [2, 4, 8, 16]},
+    "answer": "x * rules.without_q.law_accepted",
+    "tolerance": 0.5,
+    "near": "As many.",
+    "far": "Not as many.",
+}
+
+
+def refuse(pair: str) -> Engine:
+    raise AssertionError("arithmetic asks for no engine")
+
+
+def test_a_curve_is_marked_as_in_the_lab(browser: Browser, tmp_path: Path) -> None:
+    lesson = course()[LOSSLESS]
+    curve = Curve.model_validate(CURVE)
+    lesson = replace(lesson, front=lesson.front.model_copy(update={"predict": curve}))
+    measured = {name: worked_out(one) for name, one in lesson.front.preset.experiments.items()}
+    found = lessons.record(refuse, lesson, lambda step: None)
+    contents = lessons.contents([LOSSLESS])
+    made = lessons.page(found, contents, "Made up.")
+    folder.write(tmp_path, {**common_files(), **runs.files(), **lessons.files(contents), made.path: made.html()})
+    context = browser.new_context(offline=True, reduced_motion="reduce")
+    page = context.new_page()
+    page.goto((tmp_path / made.path).as_uri())
+    values, kinds = [value for value, _ in stops(curve)], []
+    for places in ([0, 0, 0, 0], [0, 6, 0, 0], [0, 6, 12, 0]):  # one point is near, two of four, three
+        for handle, place in zip(page.locator("#predict .handle").all(), places, strict=True):
+            for key in ["Home", *["ArrowUp"] * place]:
+                handle.press(key)
+        page.click("#predict .main")
+        page.click("#run")
+        one = mark(curve, [values[place] for place in places], measured, source=RECORDED)
+        expect(page.locator(".observe .outcome")).to_have_text(one.said)
+        expect(page.locator(".observe .feedback")).to_have_text(one.feedback)
+        kinds.append(page.get_attribute(".observe .outcome", "class"))
+        page.evaluate("localStorage.clear()")
+        page.reload()
+    assert kinds == ["outcome far", "outcome far", "outcome near"]
+    context.close()
 
 
 def test_every_page_fits_a_phone(browser: Browser, site: Path) -> None:

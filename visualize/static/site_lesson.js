@@ -10,7 +10,7 @@ function kept() {
   try {
     const { name, prediction, answer, done } = JSON.parse(localStorage.getItem(lesson.kept)).lessons[lesson.number];
     if (name !== lesson.name || !places(lesson.predict.asked, prediction)) return {};
-    return { prediction, answer: places(lesson.check.asked, answer) ? answer : null, done };
+    return { prediction, answer: places(lesson.check.asked, answer) ? answer : null, done: [...done] };
   } catch {
     return {}; // nothing was, or nothing readable
   }
