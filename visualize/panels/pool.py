@@ -116,7 +116,7 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
             label="To see",
             info=PRESETS["users"].about,
             elem_id="preset",
-            elem_classes="choice",
+            elem_classes="choice listed",
         )
         controls["sequences"] = widgets.slider("sequences")
         controls["every"] = widgets.slider("every")
