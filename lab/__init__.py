@@ -66,8 +66,6 @@ def load_engine(
     max_num_batched_tokens: int | None = None,
     kv_bytes: int | None = None,
     kernels: KernelChoice = "auto",
-    cuda_graphs: bool = True,
-    torch_compile: bool = False,
     watch: Watch | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode.
@@ -87,7 +85,7 @@ def load_engine(
             ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton", "c" or "reference" (torch); see ``Engine``.
-        cuda_graphs, torch_compile, watch: see ``Engine``.
+        watch: see ``Engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
@@ -100,8 +98,6 @@ def load_engine(
         "max_num_batched_tokens": max_num_batched_tokens,
         "kv_bytes": kv_bytes,
         "kernels": kernels,
-        "cuda_graphs": cuda_graphs,
-        "torch_compile": torch_compile,
         "watch": watch,
     }
     if device_map is None:

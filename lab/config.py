@@ -34,7 +34,7 @@ class PoolExhaustedError(LabError):
 class EngineConfig:
     """What a request asks of the engine.
 
-    The first eight settings belong to a pool of cache blocks: requests that agree on
+    The first eleven settings belong to a pool of cache blocks: requests that agree on
     them share one pool and are computed in one batch. The others are a request's own.
 
     Attributes:
@@ -55,6 +55,12 @@ class EngineConfig:
             target's prompt above all. "auto": the engine's kernels on a GPU, torch's own choice elsewhere. "math",
             "efficient" and "flash" are torch's back ends (scaled_dot_product_attention); one that does not run
             with this model on this device is refused.
+        kernels: who computes a step. "auto": the best that the engine has (``Engine``: Triton's kernels on a GPU, a
+            step in C on a CPU). "reference": torch, operation by operation.
+        cuda_graphs: launch a small step's kernels on a GPU all together (``lab.kv.graphs``). Off: one by one, to see
+            what launching costs. Where there is nothing to capture it changes nothing.
+        torch_compile: compile the layers as torch computes them, some seconds when it is first asked for. A step in C
+            has no use for it and refuses it.
         cache_priority: of the prefixes this request leaves behind, 0 to 9.
         speculative: who proposes tokens for the target to verify in one pass. "draft": a second,
             smaller model. "ngram": the text itself, what followed its last few tokens before
@@ -79,6 +85,9 @@ class EngineConfig:
     enable_prefix_caching: bool = False
     eviction: Literal["lru", "priority"] = "lru"
     prefill_attention: Literal["auto", "math", "efficient", "flash"] = "auto"
+    kernels: Literal["auto", "reference"] = "auto"
+    cuda_graphs: bool = True
+    torch_compile: bool = False
     cache_priority: int = 0
     speculative: Literal["off", "draft", "ngram", "early_exit", "synthetic"] = "off"
     num_speculative_tokens: int = 4
@@ -89,9 +98,10 @@ class EngineConfig:
     synthetic_acceptance_rate: float = 0.7
 
     def __post_init__(self) -> None:
-        for name in ("kv_cache", "paged", "enable_prefix_caching", "adaptive_window"):
+        switches = ("kv_cache", "paged", "enable_prefix_caching", "cuda_graphs", "torch_compile", "adaptive_window")
+        for name in switches:
             _require(isinstance(getattr(self, name), bool), f"{name} is True or False, not {getattr(self, name)!r}.")
-        for name in ("kv_dtype", "eviction", "prefill_attention", "speculative"):
+        for name in ("kv_dtype", "eviction", "prefill_attention", "kernels", "speculative"):
             _choice(name, getattr(self, name), get_args(get_type_hints(EngineConfig)[name]))
         _whole("block_size", self.block_size, 1, 1024)
         _whole("cache_priority", self.cache_priority, 0, 9)

@@ -26,6 +26,9 @@ class ScriptedModel:
         self.model = SimpleNamespace(generation_config=None)
         self.native = SimpleNamespace(model=None, failure=None, prepare=lambda model: None)
 
+    def by_torch(self) -> ScriptedModel:
+        return self
+
     def identity(self) -> int:
         return id(self.table)
 

@@ -33,6 +33,7 @@ class Comparison(Task):
         configs, sampling = inputs.configs(), inputs.sampling()
         with self.turn():
             engine = self.engine(inputs.pair)
+            self.compile(engine, configs.values())
         steps = compare(
             engine,
             inputs.prompt,

@@ -8,6 +8,7 @@ from typing import Any
 
 from lab.bench.compare import FEWEST, MOST
 from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.here import has_gpu
 from lab.options import parse_config
 from visualize.link import Link
 from visualize.settings import BOUNDS as LAB_BOUNDS
@@ -32,13 +33,18 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
     "lookup": ("Lookup γ4", EngineConfig(speculative="ngram")),
     "early-exit": ("Early exit γ4", EngineConfig(speculative="early_exit")),
     "all": ("INT8 paged γ4", _draft(4, kv_dtype="int8", paged=True)),
+    "torch": ("By torch", EngineConfig(kernels="reference")),
+    "compiled": ("Compiled", EngineConfig(kernels="auto" if has_gpu() else "reference", torch_compile=True)),
 }
+if has_gpu():
+    LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
 """Settings to choose from: what each is called, and what it asks of the engine."""
 PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ladder": ("Ladder", ("no-cache", "cache", "int8", "paged", "draft-4")),
     "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
     "formats": ("Formats", ("cache", "int8", "int4")),
     "blocks": ("Blocks", ("cache", "paged")),
+    "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
 }
 CHOICES: dict[str, dict[Any, str]] = {
     "lanes": {key: label for key, (label, _) in LANES.items()},

@@ -35,6 +35,8 @@ class Streams(Protocol):
 
     def default_num_blocks(self, config: EngineConfig) -> int: ...
 
+    def models(self, config: EngineConfig) -> object: ...
+
     def stream(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]: ...
@@ -108,7 +110,9 @@ class LiveRun(Live):
         sampling = settings.sampling()
         engine: Streams = self.engine(settings.models())
         config = settings.engine_config(num_blocks=_pool(engine, settings))
-        yield from engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled)
+        self.compile(engine, [config])
+        if not self.cancelled.is_set():
+            yield from engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled)
 
 
 def transcript(run: Live, reducer: Reduces) -> Iterator[str]:

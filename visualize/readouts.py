@@ -12,7 +12,7 @@ from typing import Any
 
 from lab.config import EngineConfig
 from lab.trace.metrics import Metrics
-from visualize.vocabulary import DRAFTERS, KV_FORMATS
+from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
 
 DASH = "–"
 
@@ -181,6 +181,10 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "num_blocks": ("blocks in the pool", {}),
     "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
     "cache_priority": ("cache priority", {}),
+    "kernels": ("kernels", KERNELS),
+    "cuda_graphs": ("CUDA graphs", _SWITCH),
+    "torch_compile": ("torch.compile", _SWITCH),
+    "prefill_attention": ("attention of the prompt", ATTENTIONS),
 }
 """The engine's settings in words, and their values where those are not their own words."""
 _MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens")
@@ -194,7 +198,8 @@ _NEEDS = {
 
 
 def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """What was switched since the run before, in words."""
+    """What was switched since the run before, in words. A run from a file may be older than a setting."""
+    before, now = (asdict(EngineConfig()) | config for config in (before, now))
     switched = [
         f"{label} {names.get(before[key], before[key])} → {names.get(now[key], now[key])}"
         for key, (label, names) in _WORDS.items()
@@ -206,6 +211,7 @@ def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
 def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
     """A run's settings in words: the main ones, and what else matters to it and is not the engine's default."""
     usual = asdict(EngineConfig())
+    config = usual | config
     words = [
         f"{label} {names.get(config[key], config[key])}"
         for key, (label, names) in _WORDS.items()

@@ -8,8 +8,9 @@ from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
 from lab.engines import EMBEDDED, Pair, own
+from lab.here import has_gpu, prompt_attention
 from visualize.link import Link
-from visualize.vocabulary import DRAFTERS, KV_FORMATS
+from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
 
 CHOICES: dict[str, dict[Any, str]] = {
     "pair": {name: pair.label for name, pair in EMBEDDED.items()},
@@ -18,6 +19,8 @@ CHOICES: dict[str, dict[Any, str]] = {
     "block_size": {size: str(size) for size in (4, 8, 16, 32, 64)},
     "pool_size": {size: f"{size:,}" for size in (256, 512, 1024, 2048)},
     "eviction": {"lru": "Least recently used", "priority": "Lowest priority"},
+    "kernels": KERNELS,
+    "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prompt_attention())},
 }
 """The values of a setting that is one of a few, and how the page calls each."""
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -63,6 +66,10 @@ class Settings:
     pool_size: int = 2048
     eviction: str = "lru"
     cache_priority: int = 0
+    kernels: str = "auto"
+    cuda_graphs: bool = has_gpu()
+    torch_compile: bool = False
+    prefill_attention: str = "auto"
     temperature: float = 0.8
     top_k: int = 0
     top_p: float = 1.0
@@ -81,6 +88,10 @@ class Settings:
             enable_prefix_caching=self.prefix_caching,
             eviction=self.eviction,
             cache_priority=self.cache_priority,
+            kernels=self.kernels,
+            cuda_graphs=self.cuda_graphs or not has_gpu(),  # without one there is nothing to switch off
+            torch_compile=self.torch_compile,
+            prefill_attention=self.prefill_attention,
             speculative=self.speculation,
             num_speculative_tokens=self.gamma,
             adaptive_window=self.adaptive_window,
@@ -123,12 +134,27 @@ def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Settings, li
     return Settings(**settings), notices
 
 
-NEUTRAL = {"kv_format": "auto", "paged": False, "prefix_caching": False}
+NEUTRAL = {
+    "kv_format": "auto",
+    "paged": False,
+    "prefix_caching": False,
+    "cuda_graphs": False,
+    "torch_compile": False,
+}
 """The settings that cannot always be used, and what each is when it is not in use."""
 
 
 def senseless(settings: Settings) -> dict[str, str]:
     """Those that have nothing to act on, each with what it needs."""
+    found = {}
     if not settings.cache:
-        return dict.fromkeys(NEUTRAL, "needs the KV cache: else nothing is kept")
-    return {} if settings.paged else {"prefix_caching": "needs paged blocks: only those can be shared"}
+        found = dict.fromkeys(("kv_format", "paged", "prefix_caching"), "needs the KV cache: else nothing is kept")
+    elif not settings.paged:
+        found["prefix_caching"] = "needs paged blocks: only those can be shared"
+    if not has_gpu():
+        found["cuda_graphs"] = "needs a GPU, and this machine has none"
+        if settings.kernels == "auto":
+            found["torch_compile"] = "needs kernels by Torch: a step in C is compiled already"
+    elif not settings.cache or settings.kernels != "auto":
+        found["cuda_graphs"] = "needs the KV cache and the lab's own kernels, whose steps it captures"
+    return found

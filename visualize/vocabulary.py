@@ -75,6 +75,9 @@ DRAFTERS = {
 }
 """``EngineConfig.speculative`` in words."""
 
+KERNELS = {"auto": "The lab's own", "reference": "Torch"}
+ATTENTIONS = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flash"}
+"""Who computes a step, and the attention of several known tokens at once (``lab.config``)."""
 KV_FORMATS = {"auto": "Native", "int8": "INT8", "int4": "INT4"}
 """``EngineConfig.kv_dtype`` in words."""
 

@@ -6,14 +6,15 @@ import contextvars
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from lab.config import LabError
+from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
 from lab.engines import Pair
 from lab.pair.progress import Loading, watched
+from visualize.compiling import Compiles, compiling
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +118,7 @@ class Work(ABC):
         self.cancelled = threading.Event()
         self._line, self._load = line, load
         self._loading: Loading | None = None
+        self._compiling = ""
         own = contextvars.copy_context()  # of the visitor's request: a ZeroGPU Space asks whose it is
         threading.Thread(target=own.run, args=(self._run,), name="decode-lab-work", daemon=True).start()
 
@@ -129,6 +131,8 @@ class Work(ABC):
         """Why nothing goes on; empty if it does."""
         if loading := self._loading:
             return loading.status() or "Loading the models …"
+        if self._compiling:
+            return self._compiling
         ahead = self._line.ahead(self)
         return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
 
@@ -140,6 +144,12 @@ class Work(ABC):
                 return self._load(pair)
         finally:
             self._loading = None
+
+    def compile(self, engine: Compiles, configs: Iterable[EngineConfig]) -> None:
+        """Wait until the layers are compiled that some of ``configs`` ask for, or until it is cancelled."""
+        for status in compiling(engine, configs, self.cancelled):
+            self._compiling = status
+        self._compiling = ""
 
     def turn(self) -> AbstractContextManager[None]:
         """Its turn, which comes at once when it is cancelled, though another may be at work."""

@@ -85,10 +85,7 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     report(f"The ladder, with gamma {gamma}:")
     rows: dict[str, Generate] = {name: lab(config) for name, config in ladder_configs(gamma).items()}
     if engine.kernels == "triton" or engine.target.native.model:
-        by_torch = Engine(engine.target, engine.tokenizer, engine.draft, kernels="reference")
-        rows["cache, steps by torch"] = lambda prompt: len(
-            by_torch.generate(prompt, EngineConfig(), sampling).token_ids
-        )
+        rows["cache, steps by torch"] = lab(EngineConfig(kernels="reference"))
     rows["cache, nothing recorded"] = _unrecorded(rows["cache"])
     rows["transformers generate"] = stock_generate(engine, max_tokens)
     rows["transformers assisted generation"] = stock_generate(engine, max_tokens, gamma)

@@ -37,13 +37,14 @@ def log_probabilities(
 
     Args:
         token_ids: N of them, at most the model's context.
-        config: its cache settings count; a drafter changes no distribution.
+        config: its cache settings and who computes count; a drafter changes no distribution.
         storage: whole blocks for N - 1 tokens, which are in slots 0 .. N - 2 afterwards. None: one of its own.
 
     Yields:
         [n, vocabulary] float64 natural logarithms, chunk by chunk; N - ``first`` rows in all.
     """
-    ids = torch.tensor(token_ids[:-1], device=engine.target.device)
+    target, _ = engine.models(config)
+    ids = torch.tensor(token_ids[:-1], device=target.device)
     table, chunk = None, len(ids)  # without a cache a forward computes everything, or forgets
     if config.kv_cache:
         blocks = -(-len(ids) // config.block_size)
@@ -54,7 +55,7 @@ def log_probabilities(
     for start in range(0, len(ids), chunk):
         new = ids[start : start + chunk]
         keep = min(len(new), max(0, start + len(new) + 1 - first))
-        logits = forward(engine.target, [NewTokens(new, start, table, keep)], storage)
+        logits = forward(target, [NewTokens(new, start, table, keep)], storage)
         yield logits.double().log_softmax(-1)
 
 

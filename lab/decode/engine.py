@@ -17,17 +17,16 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.decode.backends import Backends
 from lab.decode.intake import Intake, seeded
 from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
 from lab.decode.warming import capture_ahead
-from lab.kv.attention import Kernel, KernelChoice, choose_kernels
+from lab.kv.attention import KernelChoice
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
-from lab.kv.graphs import can_be_captured
-from lab.native.model import refusal
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import Run, Watch
@@ -49,15 +48,14 @@ class Engine:
         kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
             (``lab.native``; made ready here, in about a second), "reference": torch. "auto": Triton on a GPU if it is
             installed, C on a CPU. Where they fail, the reference goes on (``FellBack``).
-        cuda_graphs: capture the steps of Triton's kernels and replay them (``lab.kv.graphs``). Only where a GPU
-            holds the whole models; where capturing fails, kernels are launched singly (``FellBack``).
-        torch_compile: compile the models' layers as torch computes them, which takes some seconds here. Where that
-            fails, the layers go on as they are (``FellBack``). A step in C has no use for it.
         watch: told of every event of every sequence, in the order in which they happen, by the thread that makes
             it; the engine waits for its return.
 
     Attributes:
-        kernels, cuda_graphs: what is in use.
+        target, draft: the models, as a request with ``kernels="auto"`` has them computed.
+        kernels: by which it has them computed.
+        cuda_graphs: whether its steps can be captured. Where capturing fails, kernels are launched singly
+            (``FellBack``); where compiling does, layers go on as they are.
 
     Raises:
         ConfigError: a limit below what one round of speculation needs, or kernels where they cannot run.
@@ -73,8 +71,6 @@ class Engine:
         max_num_batched_tokens: int | None = None,
         kv_bytes: int | None = None,
         kernels: KernelChoice = "auto",
-        cuda_graphs: bool = True,
-        torch_compile: bool = False,
         watch: Watch | None = None,
     ) -> None:
         tokens = max_num_batched_tokens or BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
@@ -83,30 +79,18 @@ class Engine:
                 f"max_num_seqs={max_num_seqs} and max_num_batched_tokens={tokens} are too few: a step holds at least "
                 "one sequence, and a round of it up to 33 tokens."
             )
-        self.kernels: Kernel = choose_kernels(kernels, target.device)
-        if self.kernels != "c":
-            target, draft = target.by_torch(), draft and draft.by_torch()
-        self.target = target
-        self.draft = draft
-        self.tokenizer = tokenizer
-        if self.kernels == "c":
-            self._prepare_native()
-            if kernels == "c" and (reason := refusal(target) or target.native.failure):
-                raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
-        models = [model for model in (target, draft) if model]
-        self.cuda_graphs = cuda_graphs and self.kernels == "triton" and all(map(can_be_captured, models))
-        if torch_compile:
-            for model in models:
-                model.compile()
-        self._budget = Budget(target, draft, kv_bytes)
-        self._intake = Intake(target, draft, tokenizer, self._budget, cuda_graphs=self.cuda_graphs, watch=watch)
+        self._backends = backends = Backends(target, draft, kernels)
+        self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
+        self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
+        self._budget = Budget(self.target, self.draft, kv_bytes)
+        self._intake = Intake(backends, tokenizer, self._budget, watch=watch)
 
         def make(setting: PoolSetting) -> Pool:
             limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": tokens}
-            ways = {"kernels": self.kernels == "triton", "cuda_graphs": self.cuda_graphs}
-            return Pool(setting, target, draft, tokenizer, self._budget, **limits, **ways)
+            how = {"kernels": backends.by_triton(setting), "cuda_graphs": backends.captures(setting)}
+            return Pool(setting, *backends.models(setting), tokenizer, self._budget, **limits, **how)
 
-        self._pools = Pools(make, self._budget, self._weights_identity)
+        self._pools = Pools(make, self._budget, backends.weights_identity)
         self._inbox: deque[Sequence] = deque()
         self._turn = threading.Condition()
         self._driven = False  # whether some thread is stepping the engine
@@ -125,6 +109,10 @@ class Engine:
     def context_length(self) -> int:
         """Most tokens of prompt and output together."""
         return self.target.context_length
+
+    def models(self, config: EngineConfig) -> tuple[LanguageModel, LanguageModel | None]:
+        """Target and draft as such a request has them computed."""
+        return self._backends.models(config)
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         """Blocks of a pool whose num_blocks is None: at most 8 full contexts, or what fits. 0 without a cache."""
@@ -256,7 +244,7 @@ class Engine:
         Raises:
             ConfigError: more blocks than memory holds.
         """
-        if not self.cuda_graphs:
+        if not self._backends.captures(config):
             return
         with self._turn:
             self._turn.wait_for(lambda: not self._driven)
@@ -265,7 +253,7 @@ class Engine:
             pool = self._pools.pool_for(config)
             if pool and pool.cache:
                 longest = longest or self.context_length
-                capture_ahead(pool.cache, self.target, self.draft, config, sequences, longest, report)
+                capture_ahead(pool.cache, *self.models(config), config, sequences, longest, report)
 
     def advance(self, sequence: Sequence) -> None:
         """Return when ``sequence`` has an event: by another thread's step, or by one made here."""
@@ -314,8 +302,8 @@ class Engine:
 
     def _take_in(self) -> None:
         """Put what has come into pools, and take out what has been cancelled."""
-        if self._inbox and self._pools.drop_if_stale() and self.kernels == "c":
-            self._prepare_native()
+        if self._inbox and self._pools.drop_if_stale():
+            self._backends.prepare()
         while self._inbox:
             self._pools.unplaced.append(self._inbox.popleft())
         for sequence in self._pools.unplaced:
@@ -335,11 +323,3 @@ class Engine:
             self._intake.announce(sequence)
         self._inbox.append(sequence)
         self.wake()
-
-    def _prepare_native(self) -> None:
-        for model in (self.target, self.draft):
-            if model:
-                model.native.prepare(model)
-
-    def _weights_identity(self) -> tuple[int, ...]:
-        return tuple(model.identity() for model in (self.target, self.draft) if model)

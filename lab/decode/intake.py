@@ -10,13 +10,13 @@ from dataclasses import asdict, replace
 from transformers import PreTrainedTokenizerBase
 
 from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.decode.backends import Backends
 from lab.decode.sequence import Sequence
 from lab.decode.text import TextStream
 from lab.decode.window import Window
 from lab.kv.attention import refuse_sdpa
 from lab.kv.cache import Budget
 from lab.limits import device_limits
-from lab.pair.models import LanguageModel
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Recorder, Watch
 from lab.trace.roofline import Limits
@@ -27,19 +27,17 @@ class Intake:
 
     def __init__(
         self,
-        target: LanguageModel,
-        draft: LanguageModel | None,
+        backends: Backends,
         tokenizer: PreTrainedTokenizerBase,
         budget: Budget,
         *,
-        cuda_graphs: bool = False,
         watch: Watch | None = None,
     ) -> None:
-        self._target = target
-        self._draft = draft
+        self._backends = backends
+        self._target = target = backends.target
+        self._draft = backends.draft
         self._tokenizer = tokenizer
         self._budget = budget
-        self._cuda_graphs = cuda_graphs
         self._watch = watch
         self._order = itertools.count()
         self._encoding = threading.Lock()
@@ -57,6 +55,7 @@ class Intake:
         """Raises what ``Engine.submit`` raises."""
         config, sampling = config or EngineConfig(), seeded(sampling or SamplingParams())
         self._refuse_drafter(config)
+        self._backends.refuse(config)
         refuse_sdpa(config.prefill_attention, self._target.device, self._target.dtype, self._target.head_dim)
         tokens = self._encode(prompt)
         if len(tokens) >= self._target.context_length:
@@ -83,13 +82,14 @@ class Intake:
         if config.speculative == "synthetic":
             plain = replace(config, speculative="off")
             sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled)
-        self._limits(config)  # here, so that measuring them is in nobody's time and in no peak of memory
+        self._limits(config)  # here, so that measuring and compiling are in nobody's time and in no peak of memory
         return sequence
 
     def announce(self, sequence: Sequence) -> None:
         """Begin a sequence's record. Its clock starts here."""
         config, pieces = sequence.config, TextStream(self._tokenizer)
         limits = self._limits(config)
+        target, _ = self._backends.models(config)
         sequence.recorder.emit(
             RunStarted,
             prompt=sequence.prompt,
@@ -100,20 +100,21 @@ class Intake:
             target=self._target.name,
             draft=self._draft.name if config.speculative == "draft" else None,
             device=str(self._target.device),
-            dtype=self._target.dtype_name,
+            dtype=target.dtype_name,
             num_blocks=self._budget.setting(config).num_blocks,
             block_bytes=config.block_size * self._budget.token_bytes(config),
             copy_bytes_per_second=limits.bytes_per_second if limits else None,
             matmul_flops_per_second=limits.flops_per_second if limits else None,
-            cuda_graphs=self._cuda_graphs and config.kv_cache,
-            compiled=self._target.compiled,
+            cuda_graphs=self._backends.captures(config) and config.kv_cache,
+            compiled=target.compiled,
         )
 
     def _limits(self, config: EngineConfig) -> Limits | None:
         """The device's, measured when the first request of all asks; None where a step's work cannot be counted."""
         if self._target.routed or (config.speculative == "draft" and self._draft.routed):
             return None
-        return device_limits(self._target.device, self._target.product_dtype)
+        target, _ = self._backends.models(config)
+        return device_limits(target.device, target.product_dtype)
 
     def _encode(self, prompt: str) -> list[int]:
         if not isinstance(prompt, str):

@@ -87,9 +87,11 @@ class Pool:
         self.scheduler.add(sequence)
 
     @property
-    def holds_prefixes(self) -> bool:
-        """Whether something in it could still be found."""
-        return self.cache is not None and self.cache.blocks.occupancy().cached > 0
+    def worth_keeping(self) -> bool:
+        """Whether something in it could still be found, or steps have been captured that would be captured again."""
+        if self.cache is None:
+            return False
+        return self.cache.blocks.occupancy().cached > 0 or bool(self.cache.graphs and self.cache.graphs.count)
 
     def reap(self) -> None:
         """End the sequences that have been cancelled."""

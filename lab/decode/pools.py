@@ -20,8 +20,8 @@ class Pools:
     """Gives every sequence to the pool that it asks for; pools with work take turns.
 
     A pool is made when it is first asked for. One that nobody uses any more makes room for the
-    next; if it still holds prefixes that can be found, only when its memory is needed. A sequence whose
-    pool has no room yet waits.
+    next; if it still holds prefixes that can be found, or captured steps, only when its memory is needed. A sequence
+    whose pool has no room yet waits.
 
     Args:
         make: makes a pool.
@@ -128,8 +128,8 @@ class Pools:
     def _make_room(self, setting: PoolSetting) -> bool:
         wanted = self._budget.pool_bytes(setting)
         idle = [pool for pool in self if not len(pool.scheduler)]
-        for pool in sorted(idle, key=lambda pool: pool.holds_prefixes):
-            if not pool.holds_prefixes or self.bytes_in_use() + wanted > self._budget.limit:
+        for pool in sorted(idle, key=lambda pool: pool.worth_keeping):
+            if not pool.worth_keeping or self.bytes_in_use() + wanted > self._budget.limit:
                 del self._pools[pool.setting]
         return self.bytes_in_use() + wanted <= self._budget.limit or not self._pools
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -31,6 +31,9 @@ class PoolSetting(NamedTuple):
     enable_prefix_caching: bool
     eviction: Eviction
     prefill_attention: SdpaChoice
+    kernels: Literal["auto", "reference"]
+    cuda_graphs: bool
+    torch_compile: bool
 
 
 class Cache:
@@ -94,8 +97,9 @@ class Budget:
         Raises:
             ConfigError: so many blocks are more than the budget.
         """
+        computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
-            return PoolSetting("auto", False, config.block_size, 0, False, "lru", config.prefill_attention)
+            return PoolSetting("auto", False, config.block_size, 0, False, "lru", *computed)
         fitting = self.limit // self._block_bytes(config)
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
@@ -110,7 +114,7 @@ class Budget:
             config.num_blocks or max(1, min(fitting, useful)),
             config.enable_prefix_caching,
             config.eviction,
-            config.prefill_attention,
+            *computed,
         )
 
     def allows(self, config: EngineConfig) -> bool:

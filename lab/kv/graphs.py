@@ -86,6 +86,11 @@ class Graphs:
         self._captured: dict[tuple[LanguageModel, Bucket], Captured] = {}
         self._place: Place | None = None
 
+    @property
+    def count(self) -> int:
+        """Steps that have been captured."""
+        return len(self._captured)
+
     def give_up(self, reason: str) -> None:
         """Drop all graphs, and their memory."""
         self.on, self.failure = False, reason

@@ -165,6 +165,13 @@ class LanguageModel:
         other.native = Native()
         return other
 
+    def as_compiled(self) -> LanguageModel:
+        """The same weights in modules of their own, which are compiled: nothing changes for these."""
+        other = copy.copy(self)
+        other.model = _twin(self.model, {})
+        other.compile()
+        return other
+
     def early_layers(self, wanted: int | None) -> int:
         """Layers an early exit computes: those wanted, or a quarter of all."""
         return max(1, self.layers // 4) if wanted is None else wanted
@@ -247,6 +254,17 @@ def _cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
             found._modules[name] = child[:kept]
         elif isinstance(child, nn.Module) and _has_layers(child, layers):
             found._modules[name] = _cut(child, layers, kept)
+    return found
+
+
+def _twin(module: nn.Module, configs: dict[int, PreTrainedConfig]) -> nn.Module:
+    """A copy of a module and of all below it. Weights are shared; configurations, which name the attention, are not."""
+    found = copy.copy(module)
+    rebind_hook(found)
+    config = getattr(found, "config", None)
+    if isinstance(config, PreTrainedConfig):
+        found.config = configs.setdefault(id(config), copy.copy(config))
+    found._modules = {name: child and _twin(child, configs) for name, child in module._modules.items()}
     return found
 
 

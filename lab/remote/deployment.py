@@ -101,6 +101,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "vLLM gives up the least recently used prefix: cache priorities have no counterpart."
     if config.prefill_attention != "auto":
         yield "What computes the prompt's attention is left to vLLM, which knows its GPU."
+    if config.kernels != "auto" or config.torch_compile or not config.cuda_graphs:
+        yield "Kernels, CUDA graphs and torch.compile are left to vLLM, which chooses them for its GPU."
     if config.speculative == "early_exit":
         yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
     if config.speculative == "synthetic":

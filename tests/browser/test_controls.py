@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lab import Run
 from tests.browser.conftest import Lab
 from visualize.vocabulary import DRAFTERS
 
@@ -121,3 +123,30 @@ def test_a_senseless_link_is_mended_with_a_notice(visit: Visit) -> None:
     assert "synthetic rate was left out" in notices
     assert not lab.page.is_checked("#toggle-prefix-caching input")
     assert lab.page.is_checked("#speculation label:has-text('Draft') input")
+
+
+def test_who_computes_is_a_setting_too(visit: Visit, tmp_path: Path) -> None:
+    """Without a GPU two of four can be used, and the others say why not."""
+    lab = visit().open(max_tokens=12)
+    lab.page.click("#computing > button")
+    for toggle, reason in (("cuda-graphs", "Needs a GPU"), ("torch-compile", "Needs kernels by Torch")):
+        assert lab.page.locator(f"#toggle-{toggle} input").is_disabled()
+        assert reason in lab.page.inner_text(f"#toggle-{toggle}")
+    lab.run()
+    lab.finish()
+    lab.choose("kernels", "Torch")
+    lab.page.wait_for_selector("#toggle-torch-compile input:enabled")
+    lab.choose("prefill-attention", "Math")
+    lab.page.wait_for_function("location.search.includes('prefill_attention=math')")
+    assert "kernels=reference" in lab.page.url
+    lab.run()
+    lab.finish()
+    assert "kernels The lab's own → Torch" in lab.page.inner_text(".compared")
+    run = Run.load(lab.save("json", tmp_path))
+    assert (run.config.kernels, run.config.prefill_attention) == ("reference", "math")
+    assert run.started.dtype == "float32"
+    other = visit()
+    other.page.goto(lab.page.url)
+    other.ready()
+    other.page.click("#computing > button")
+    assert other.page.is_checked('#kernels label:has-text("Torch") input')

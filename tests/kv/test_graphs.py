@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams, load_engine
-from lab.decode import engine as engine_module
+from lab.decode import backends
 from lab.kv import graphs
 from lab.kv.graphs import MOST_ROWS, Bucket
 from lab.kv.packed import Packed
@@ -69,7 +69,7 @@ def engine(monkeypatch):
             return Again(device, failing or {}, error or RuntimeError("no"))
 
         monkeypatch.setattr(graphs, "Place", place)
-        monkeypatch.setattr(engine_module, "can_be_captured", lambda model: True)
+        monkeypatch.setattr(backends, "can_be_captured", lambda model: True)
         return tiny_models.engine("llama", "good", kernels="triton", **settings)
 
     return make
@@ -250,16 +250,34 @@ def test_warming_up_that_fails_is_told_by_the_first_run(engine):
     assert len(lines) == 2
     run = lab.generate(PROMPT, PAGED, SAMPLING)
     assert [event.part for event in fell_back(run)] == ["cuda_graph"]
-    engine(cuda_graphs=False).warm_up(PAGED, report=lines.append)
+    for off in ({"cuda_graphs": False}, {"kernels": "reference"}):
+        engine().warm_up(replace(PAGED, **off), report=lines.append)
     assert len(lines) == 2
 
 
-def test_the_switch(engine):
+def test_where_there_is_nothing_to_capture():
     assert tiny_models.engine(kernels="reference").cuda_graphs is False
     if not torch.cuda.is_available():
         assert tiny_models.engine(kernels="triton").cuda_graphs is False  # there is no CUDA
-        assert engine().cuda_graphs is True
-        assert engine(cuda_graphs=False).cuda_graphs is False
+
+
+@without_gpu
+def test_the_switch(engine, reference):
+    """Of a request. What was captured for others stays, and is not captured again."""
+    lab = engine()
+    expected = reference.generate(PROMPT, PAGED, SAMPLING).token_ids
+    for off in ({"cuda_graphs": False}, {"kernels": "reference"}):
+        run = lab.generate(PROMPT, replace(PAGED, **off), SAMPLING)
+        assert run.token_ids == expected
+        assert not run.started.cuda_graphs
+    assert Again.made == []
+    assert lab.generate(PROMPT, PAGED, SAMPLING).started.cuda_graphs
+    (place,) = Again.made
+    recorded = place.recorded
+    lab.generate(PROMPT, replace(PAGED, cuda_graphs=False), SAMPLING)
+    assert lab.generate(PROMPT, PAGED, SAMPLING).token_ids == expected
+    assert Again.made == [place]
+    assert place.recorded == recorded > 0
 
 
 # -- for real --------------------------------------------------------------------------------
@@ -274,8 +292,8 @@ def test_the_embedded_pair_says_the_same_captured(config, sequences):
     config, sampling = replace(config, block_size=16), replace(SAMPLING, max_tokens=600)
     texts = []
     for cuda_graphs in (True, False):
-        lab = load_engine(device="cuda", dtype="float32", cuda_graphs=cuda_graphs)
-        assert lab.cuda_graphs is cuda_graphs
+        lab, config = load_engine(device="cuda", dtype="float32"), replace(config, cuda_graphs=cuda_graphs)
+        assert lab.cuda_graphs
         prompts = [f"Once upon a time there were {number}" for number in ("two", "three", "four")][:sequences]
         runs = [request.result() for request in [lab.submit(prompt, config, sampling) for prompt in prompts]]
         assert [fell_back(run) for run in runs] == [[]] * sequences

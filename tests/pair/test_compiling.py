@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partialmethod
 
 import pytest
@@ -21,8 +22,9 @@ CONFIGS = [
 ]
 
 
-def run(engine) -> list[list[int]]:
-    return [engine.generate("The king had", config, SAMPLING).token_ids for config in CONFIGS]
+def run(engine, **changes: bool) -> list[list[int]]:
+    configs = [replace(config, **changes) for config in CONFIGS]
+    return [engine.generate("The king had", config, SAMPLING).token_ids for config in configs]
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
@@ -37,16 +39,23 @@ def test_compiled_layers_say_the_same_and_are_compiled_once(monkeypatch, archite
     monkeypatch.setattr(LanguageModel, "compile", partialmethod(LanguageModel.compile, backend=count))
     torch.compiler.reset()
     expected = run(tiny_models.engine(architecture, "good", kernels="reference"))
-    engine = tiny_models.engine(architecture, "good", torch_compile=True, kernels="reference")
-    assert engine.target.compiled
-    assert engine.draft.compiled
+    engine = tiny_models.engine(architecture, "good", kernels="reference")
+    target, draft = engine.models(EngineConfig(torch_compile=True))
+    assert target.compiled
+    assert draft.compiled
     found = len(graphs)
     assert 0 < found < 4 * engine.target.layers
-    assert run(engine) == expected
+    assert run(engine, torch_compile=True) == expected
     assert len(graphs) == found
-    events = engine.generate("The king had", CONFIGS[0], SAMPLING).events
+    compiled = replace(CONFIGS[0], torch_compile=True)
+    events = engine.generate("The king had", compiled, SAMPLING).events
     assert events[0].compiled
     assert not any(isinstance(event, FellBack) for event in events)
+    assert not engine.target.compiled  # the same weights, for those who do not ask
+    assert run(engine) == expected
+    assert not engine.generate("The king had", CONFIGS[0], SAMPLING).started.compiled
+    engine.target.model.get_output_embeddings().weight.data.neg_()
+    assert run(engine, torch_compile=True) == run(engine) != expected  # the very same
 
 
 def test_a_compiler_that_fails(monkeypatch):
@@ -55,14 +64,13 @@ def test_a_compiler_that_fails(monkeypatch):
 
     monkeypatch.setattr(LanguageModel, "compile", partialmethod(LanguageModel.compile, backend=broken))
     torch.compiler.reset()
-    engine = tiny_models.engine("llama", "good", torch_compile=True, kernels="reference")
-    assert not engine.target.compiled
-    result = engine.generate("The king had", CONFIGS[1], SAMPLING)
+    engine = tiny_models.engine("llama", "good", kernels="reference")
+    result = engine.generate("The king had", replace(CONFIGS[1], torch_compile=True), SAMPLING)
     (event,) = [event for event in result.events if isinstance(event, FellBack)]
     assert event.part == "compile"
     assert "no C compiler found" in event.reason
     assert not result.started.compiled
-    assert run(engine) == run(tiny_models.engine("llama", "good", kernels="reference"))
+    assert run(engine, torch_compile=True) == run(tiny_models.engine("llama", "good", kernels="reference"))
 
 
 @pytest.mark.gpu
@@ -72,9 +80,10 @@ def test_compiled_on_a_gpu(cuda_graphs):
     """To machine code, captured and not. Fused arithmetic rounds otherwise, so that tokens may differ in the end."""
     from lab import load_engine
 
-    plain = load_engine(device="cuda", dtype="float32").generate("Once upon a time", CONFIGS[1], SAMPLING)
-    engine = load_engine(device="cuda", dtype="float32", torch_compile=True, cuda_graphs=cuda_graphs)
-    compiled = engine.generate("Once upon a time", CONFIGS[1], SAMPLING)
+    engine = load_engine(device="cuda", dtype="float32")
+    plain = engine.generate("Once upon a time", CONFIGS[1], SAMPLING)
+    switched = replace(CONFIGS[1], torch_compile=True, cuda_graphs=cuda_graphs)
+    compiled = engine.generate("Once upon a time", switched, SAMPLING)
     assert (compiled.started.compiled, compiled.started.cuda_graphs) == (True, cuda_graphs)
     assert not any(isinstance(event, FellBack) for event in compiled.events)
     assert compiled.token_ids == plain.token_ids

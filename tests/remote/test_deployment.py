@@ -70,6 +70,8 @@ def test_lookup_has_its_window_and_the_default_has_few_flags() -> None:
         (replace(PAGED, num_blocks=99), "number of blocks is left out", None),
         (replace(PAGED, eviction="priority"), "cache priorities have no counterpart", None),
         (replace(PAGED, prefill_attention="math"), "left to vLLM", None),
+        (replace(PAGED, kernels="reference"), "Kernels, CUDA graphs and torch.compile are left to vLLM", None),
+        (replace(PAGED, cuda_graphs=False), "Kernels, CUDA graphs and torch.compile are left to vLLM", None),
         (replace(PAGED, speculative="early_exit"), "does not speculate", None),
         (replace(PAGED, speculative="synthetic"), "does not speculate", None),
         (replace(PAGED, speculative="draft"), "likeliest token", None),

@@ -125,6 +125,9 @@ class ScriptedEngine:
     def default_num_blocks(self, config: EngineConfig) -> int:
         return 8 * self.context_length // config.block_size
 
+    def models(self, config: EngineConfig) -> None:
+        """There is nothing to compile."""
+
     def stream(
         self,
         prompt: str,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from lab.config import PromptError
+from lab.config import EngineConfig, PromptError
 from lab.pair.progress import watching
 from lab.trace.events import Event, Finished
 from tests.coroutines import complete
@@ -171,3 +171,37 @@ def test_the_threads_end_with_the_run() -> None:
     assert run.done.wait(2)
     time.sleep(0.05)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("decode-lab-")]
+
+
+class Compiling(ScriptedEngine):
+    """Its compiler takes as long as the test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compiled = threading.Event()
+
+    def models(self, config: EngineConfig) -> None:
+        assert not config.torch_compile or self.compiled.wait(10)
+
+
+def test_a_run_that_waits_for_a_compiler_says_so() -> None:
+    engine = Compiling()
+    run = start(engine, kernels="reference", torch_compile=True, max_tokens=3)
+    told = transcript(run, Reducer())
+    assert any("Compiling the layers: 0 s so far" in news for news in told)
+    engine.compiled.set()
+    assert '"tokens"' in "".join(told)
+    assert run.done.wait(5)
+    assert not run.problem
+
+
+def test_who_stops_does_not_wait_for_the_compiler() -> None:
+    engine, line = Compiling(), Line()
+    run = start(engine, line, kernels="reference", torch_compile=True, max_tokens=3)
+    told = transcript(run, Reducer())
+    assert any("Compiling" in news for news in told)
+    run.cancelled.set()
+    assert run.done.wait(2)
+    assert "Stopped before it began." in "".join(told)
+    assert '"tokens"' in whole(start(engine, line, max_tokens=3))
+    engine.compiled.set()

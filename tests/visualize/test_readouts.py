@@ -84,10 +84,20 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
         assert "Same" not in difference(asdict(before), asdict(before) | {name: not getattr(before, name)})
     for name in ("num_speculative_tokens", "early_exit_layer", "synthetic_acceptance_rate", "block_size"):
         assert "→ 77" in difference(asdict(before), asdict(before) | {name: 77})
+    for name in ("cuda_graphs", "torch_compile"):
+        assert "Same" not in difference(asdict(before), asdict(before) | {name: not getattr(before, name)})
+    assert "kernels The lab's own → Torch" in difference(asdict(before), asdict(before) | {"kernels": "reference"})
+    assert "prompt Auto → Flash" in difference(asdict(before), asdict(before) | {"prefill_attention": "flash"})
     assert "cache priority 0 → 5" in difference(asdict(before), asdict(before) | {"cache_priority": 5})
     assert "least recently used → lowest priority" in difference(
         asdict(before), asdict(before) | {"eviction": "priority"}
     )
+
+
+def test_a_run_from_before_a_setting_was_there_has_its_default() -> None:
+    older = {name: value for name, value in CONFIG.items() if name not in ("kernels", "cuda_graphs", "torch_compile")}
+    assert "Same engine settings" in difference(older, CONFIG)
+    assert described(older, {"temperature": 0.8, "seed": 7}) == described(CONFIG, {"temperature": 0.8, "seed": 7})
 
 
 def test_what_was_found_is_shown_where_something_could_be() -> None:

@@ -6,11 +6,15 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
 from lab.engines import own
+from lab.here import has_gpu
+from lab.kv.attention import refuse_sdpa
+from visualize import settings as page_settings
 from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded import LOGPROBS as LOGPROBS_COST
 from visualize.settings import (
@@ -34,7 +38,8 @@ def test_an_empty_link_is_the_defaults() -> None:
     Settings().sampling()
 
 
-def test_a_link_sets_everything() -> None:
+def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_settings, "has_gpu", lambda: True)
     link = {
         "prompt": "A <b>fox</b> & a wolf",
         "pair": "mismatched",
@@ -53,6 +58,10 @@ def test_a_link_sets_everything() -> None:
         "pool_size": "512",
         "eviction": "priority",
         "cache_priority": "9",
+        "kernels": "auto",
+        "cuda_graphs": "0",
+        "torch_compile": "1",
+        "prefill_attention": "math",
         "temperature": "0.35",
         "top_k": "40",
         "top_p": "0.9",
@@ -76,6 +85,8 @@ def test_a_link_sets_everything() -> None:
         "block_size": 8,
         "pool_size": 512,
         "cache_priority": 9,
+        "cuda_graphs": False,
+        "torch_compile": True,
         "temperature": 0.35,
         "top_k": 40,
         "top_p": 0.9,
@@ -90,6 +101,9 @@ def test_a_link_sets_everything() -> None:
         enable_prefix_caching=True,
         eviction="priority",
         cache_priority=9,
+        cuda_graphs=False,
+        torch_compile=True,
+        prefill_attention="math",
         speculative="early_exit",
         num_speculative_tokens=7,
         adaptive_window=True,
@@ -163,6 +177,39 @@ def test_a_senseless_combination_is_mended_and_named() -> None:
     assert from_link({"cache": "0"})[0].engine_config().kv_cache is False
     with pytest.raises(ConfigError, match="nothing is stored"):
         Settings(cache=False, kv_format="int8", paged=False).engine_config()
+
+
+@pytest.mark.parametrize(
+    ("gpu", "link", "left"),
+    [
+        (False, {"cuda_graphs": "1"}, {"cuda_graphs": "needs a GPU"}),
+        (False, {"torch_compile": "1"}, {"torch_compile": "needs kernels by Torch"}),
+        (False, {"torch_compile": "1", "kernels": "reference"}, {}),
+        (True, {"torch_compile": "1", "cuda_graphs": "1"}, {}),
+        (True, {"cuda_graphs": "1", "kernels": "reference"}, {"cuda_graphs": "needs the KV cache and the lab's own"}),
+    ],
+)
+def test_what_this_machine_cannot_do_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, link: dict[str, str], left: dict[str, str]
+) -> None:
+    monkeypatch.setattr(page_settings, "has_gpu", lambda: gpu)
+    settings, notices = from_link({"cuda_graphs": "0"} | link)
+    assert len(notices) == len(left)
+    for (name, reason), notice in zip(left.items(), notices, strict=True):
+        assert f"The link's {name.replace('_', ' ')} was left out: it {reason}" in notice
+        assert getattr(settings, name) is False
+    config = settings.engine_config()
+    assert config.torch_compile == ("torch_compile" in link and not left)
+    assert config.kernels == link.get("kernels", "auto")
+    if not gpu:
+        assert config.cuda_graphs  # nothing was switched off
+
+
+def test_only_attention_that_runs_here_is_offered() -> None:
+    for choice in CHOICES["prefill_attention"]:
+        if not has_gpu():
+            refuse_sdpa(choice, torch.device("cpu"), torch.float32, 64)
+    assert {"auto", "math"} <= CHOICES["prefill_attention"].keys()
 
 
 def test_an_empty_seed_lets_the_engine_pick() -> None:

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
-from lab.engines import EMBEDDED
 from visualize.link import Link
+from visualize.panels.consequences import DEPENDENT, GAMMA, SAYS, SWITCHES, state
 from visualize.panels.widgets import Widgets
-from visualize.recorded import kv_error, logprobs_cost
-from visualize.settings import (
-    BOUNDS,
-    CHOICES,
-    DEFAULTS,
-    LINK,
-    MAX_MODEL,
-    MAX_PROMPT,
-    NAMES,
-    NEUTRAL,
-    OTHER,
-    Settings,
-    senseless,
-)
-from visualize.vocabulary import DRAFTERS
+from visualize.settings import BOUNDS, CHOICES, DEFAULTS, LINK, MAX_MODEL, MAX_PROMPT, NAMES, Settings
 
 OPENINGS = (
     DEFAULTS["prompt"],
@@ -35,33 +21,15 @@ OPENINGS = (
     "A fox once met a wolf upon the road, and said to him,",
 )
 
-SAYS = {
-    "cache": "Off: every pass rereads the whole text.",
-    "kv_format": "Fewer bits: less memory, more rounding.",
-    "paged": "Off: room for the whole run is set aside.",
-    "prefix_caching": "Prompts that begin alike share blocks.",
-    "target": "A folder on this machine, or a hub id.",
-    "draft": "Smaller, the same tokenizer; empty: none.",
-    "adaptive_window": "Guesses follow what is kept and what it costs.",
-    "distributions": f"Verdicts as charts. {logprobs_cost()}".strip(),
-    "block_size": "Token slots in a cache block.",
-    "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
-    "eviction": "Which cached prefix makes room for a new block.",
-    "cache_priority": "Of the prefixes this run leaves behind.",
-    "temperature": "0 always takes the likeliest token (greedy).",
-    "top_k": "Keep the k likeliest tokens; 0 keeps all.",
-    "top_p": "Keep the likeliest tokens up to this probability; 1 keeps all.",
-    "seed": "The same seed and settings give the same text; empty: a new one.",
-    "max_tokens": "The run ends after so many.",
-}
 MODELS = {"target": "Target", "draft": "Draft"}
-GAMMA = "Guesses a round"
 TOGGLES = {
     "cache": "KV cache",
     "paged": "Paged blocks",
     "prefix_caching": "Prefix caching",
     "adaptive_window": "Adaptive window",
     "distributions": "Record distributions",
+    "cuda_graphs": "CUDA graphs",
+    "torch_compile": "torch.compile",
 }
 
 
@@ -110,15 +78,20 @@ def build(link: Link) -> Controls:
             inputs["cache_priority"] = _slider("cache_priority", "Cache priority", 1)
         with gr.Accordion("Sampling", open=False, elem_id="sampling"):
             inputs |= _sampling()
+        with gr.Accordion("Device", open=False, elem_id="computing"):
+            inputs["kernels"] = _choice("kernels", "Kernels")
+            inputs["cuda_graphs"] = _toggle("cuda_graphs")
+            inputs["torch_compile"] = _toggle("torch_compile")
+            inputs["prefill_attention"] = _choice("prefill_attention", "Attention of the prompt")
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
-    for name in _SWITCHES:
+    for name in SWITCHES:
         inputs[name].input(
             _follow,
             [inputs[name] for name in NAMES],
-            [inputs[name] for name in _DEPENDENT],
+            [inputs[name] for name in DEPENDENT],
             queue=False,
             show_progress="hidden",
             api_visibility="private",
@@ -146,68 +119,14 @@ def to_settings(values: Sequence[Any]) -> Settings:
 
 def show(settings: Settings) -> list[Any]:
     """Updates that put ``settings`` on the controls, with what follows for the others."""
-    follows = _state(settings)
+    follows = state(settings)
     return [gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES]
-
-
-_SWITCHES = ("cache", "kv_format", "paged", "prefix_caching", "speculation", "pair", "adaptive_window", "eviction")
-_DEPENDENT = (
-    "kv_format",
-    "paged",
-    "prefix_caching",
-    "speculation",
-    "pair",
-    "target",
-    "draft",
-    "early_exit_layer",
-    "synthetic_rate",
-    "gamma",
-    "adaptive_window",
-    "distributions",
-    "block_size",
-    "pool_size",
-    "eviction",
-    "cache_priority",
-)
-
-
-OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_rate": "synthetic"}
 
 
 def _follow(*values: Any) -> list[dict[str, Any]]:
     """A switch was thrown: what follows for the others."""
-    state = _state(to_settings(values))
-    return [state[name] for name in _DEPENDENT]
-
-
-def _state(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Per control: what cannot be used is disabled, put out of use, and says why; what cannot matter is not there."""
-    useless = senseless(settings)
-    settings = replace(settings, **{name: NEUTRAL[name] for name in useless})
-    reasons = {name: f"{reason[0].upper()}{reason[1:]}." for name, reason in useless.items()}
-    if not settings.cache:
-        reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")
-    if settings.speculation == "off":
-        reasons |= dict.fromkeys(("gamma", "adaptive_window", "distributions"), "Needs someone who guesses.")
-    if not settings.prefix_caching:
-        reasons |= dict.fromkeys(("eviction", "cache_priority"), "Needs prefix caching: else no prefix is kept.")
-    elif settings.eviction != "priority":
-        reasons["cache_priority"] = "Counts when the lowest priority is evicted."
-    state = {
-        name: gr.update(interactive=name not in reasons, info=reasons.get(name, SAYS.get(name))) for name in _DEPENDENT
-    }
-    for name in useless:
-        state[name]["value"] = NEUTRAL[name]
-    if "kv_format" not in reasons:
-        state["kv_format"]["info"] = kv_error(settings.kv_format) or SAYS["kv_format"]
-    state["speculation"]["info"] = DRAFTERS[settings.speculation].about
-    state["gamma"]["label"] = f"Most {GAMMA.lower()}" if settings.adaptive_window else GAMMA
-    models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
-    shown = {"pair": models, "target": other, "draft": other}
-    shown |= {name: settings.speculation == who for name, who in OF_ONE_DRAFTER.items()}
-    for name, visible in shown.items():
-        state[name]["visible"] = True if visible else "hidden"
-    return state
+    follows = state(to_settings(values))
+    return [follows[name] for name in DEPENDENT]
 
 
 def _toggle(name: str) -> gr.Checkbox:

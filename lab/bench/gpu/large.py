@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 
@@ -19,7 +20,6 @@ from lab.bench.gpu.models import (
     random_script,
 )
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
 from lab.trace.events import FellBack, StepTimed
 from lab.trace.recorder import Run
@@ -41,14 +41,15 @@ def run_large(result: dict, report: Callable[[str], None], *, device: torch.devi
     sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
     blocks = -(-(PROMPT_TOKENS + tokens) // EngineConfig().block_size) + 4
 
-    def decode(lab: Engine, config: EngineConfig, sampling: SamplingParams = sampling) -> Run:
+    lab = engine(target, draft)
+
+    def decode(config: EngineConfig, sampling: SamplingParams = sampling) -> Run:
         run = lab.generate(prompt(PROMPT_TOKENS), config, sampling)
         refuse_failures([run])
         return run
 
-    lab = engine(target, draft)
     plain = EngineConfig(num_blocks=blocks)
-    started = decode(lab, plain).started
+    started = decode(plain).started
     copies = started.copy_bytes_per_second
     if copies is None:
         raise LabError(f"how fast {device} copies could not be measured.")
@@ -65,9 +66,10 @@ def run_large(result: dict, report: Callable[[str], None], *, device: torch.devi
         "speculation": [],
     }
 
-    def measure(name: str, lab: Engine) -> float:
-        decode(lab, plain)
-        runs = [decode(lab, plain) for _ in range(3)]
+    def measure(name: str, **changes: bool) -> float:
+        config = replace(plain, **changes)
+        decode(config)
+        runs = [decode(config) for _ in range(3)]
         rate = statistics.median(run.metrics.tokens_per_second for run in runs)
         result["decode"][name] = {
             "tokens_per_second": rate,
@@ -79,17 +81,17 @@ def run_large(result: dict, report: Callable[[str], None], *, device: torch.devi
         report(f"  {name}: {rate:.1f} tokens/s, {read * rate / copies:.0%} of a copy's bandwidth")
         return rate
 
-    base = measure("decode", lab)
+    base = measure("decode")
     if lab.cuda_graphs:
-        measure("decode, no graphs", engine(target, draft, cuda_graphs=False))
+        measure("decode, no graphs", cuda_graphs=False)
 
     report("Speculation with acceptance as it is asked for:")
     for gamma in gammas:
         config = EngineConfig(num_blocks=blocks, speculative="draft", num_speculative_tokens=gamma)
-        decode(lab, config, SamplingParams(max_tokens=4 * (gamma + 1), ignore_eos=True))  # its graphs are captured
+        decode(config, SamplingParams(max_tokens=4 * (gamma + 1), ignore_eos=True))  # its graphs are captured
         for rate in RATES:
             draft.script.copy_(guess(script, rate))
-            run = decode(lab, config)
+            run = decode(config)
             rounds = [step for step in steps(run, "verify") if step.target_tokens == gamma + 1]
             proposal = statistics.median(step.draft_ms for step in rounds) / gamma
             c = proposal / result["decode"]["decode"]["step_ms"]
@@ -112,12 +114,12 @@ def run_large(result: dict, report: Callable[[str], None], *, device: torch.devi
         report(f"  gamma {gamma} done")
 
     if not small:
-        report("Compiled (last, for it changes the layers):")
-        target.compile()
-        result["compile_failure"] = target.compile_failure
-        if target.compiled:
-            measure("decode, compiled", engine(target))
-            measure("decode, compiled, no graphs", engine(target, cuda_graphs=False))
+        report("Compiled:")
+        compiled, _ = lab.models(replace(plain, torch_compile=True))
+        result["compile_failure"] = compiled.compile_failure
+        if compiled.compiled:
+            measure("decode, compiled", torch_compile=True)
+            measure("decode, compiled, no graphs", torch_compile=True, cuda_graphs=False)
 
 
 def steps(run: Run, kind: str) -> list[StepTimed]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from lab import load_engine
 from lab.bench.ladder import PROMPTS, Generate, Row, ladder_configs, stock_generate, time_rows
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.engine import Engine
 
 GAMMA = 4
 
@@ -20,16 +19,17 @@ def run_pair(result: dict, report: Callable[[str], None], *, device: str, small:
     max_tokens, repeats, prompts = (6, 2, PROMPTS[:1]) if small else (128, 2, PROMPTS[:4])
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
 
-    def lab(engine: Engine, config: EngineConfig) -> Generate:
+    engine = load_engine(device=device)
+
+    def lab(config: EngineConfig, **changes: bool) -> Generate:
+        config = replace(config, **changes)
         return lambda prompt: len(engine.generate(prompt, config, sampling).token_ids)
 
-    engine = load_engine(device=device)
-    single = Engine(engine.target, engine.tokenizer, engine.draft, cuda_graphs=False)
     result |= {"dtype": engine.dtype, "kernels": engine.kernels, "cuda_graphs": engine.cuda_graphs, "gamma": GAMMA}
-    rows = {name: lab(engine, config) for name, config in ladder_configs(GAMMA).items()}
+    rows = {name: lab(config) for name, config in ladder_configs(GAMMA).items()}
     for name, config in ladder_configs(GAMMA).items():
         if config.kv_cache and engine.cuda_graphs:
-            rows[f"{name}, no graphs"] = lab(single, config)
+            rows[f"{name}, no graphs"] = lab(config, cuda_graphs=False)
     rows["transformers generate"] = stock_generate(engine, max_tokens)
     rows["transformers assisted generation"] = stock_generate(engine, max_tokens, GAMMA)
     result["rows"] = _as_dicts(time_rows(engine, rows, repeats, report, prompts))
@@ -42,18 +42,19 @@ def run_pair(result: dict, report: Callable[[str], None], *, device: str, small:
     result["ratios"] = {f"{a} / {b}": medians[a] / medians[b] for a, b in pairs if b in medians}
 
     report("torch.compile, and transformers' static cache (compiled by transformers on a GPU):")
-    compiled = load_engine(device=device, torch_compile=not small)
     cache = EngineConfig()
-    rows = {"cache": lab(engine, cache), "cache, compiled": lab(compiled, cache)}
+    compiled = replace(cache, torch_compile=not small)
+    rows = {"cache": lab(cache), "cache, compiled": lab(compiled)}
     if engine.cuda_graphs:
-        compiled_single = Engine(compiled.target, compiled.tokenizer, compiled.draft, cuda_graphs=False)
-        rows |= {"cache, no graphs": lab(single, cache), "cache, compiled, no graphs": lab(compiled_single, cache)}
+        rows["cache, no graphs"] = lab(cache, cuda_graphs=False)
+        rows["cache, compiled, no graphs"] = lab(compiled, cuda_graphs=False)
     rows |= {
         "transformers generate": stock_generate(engine, max_tokens),
         "transformers generate, static cache": stock_generate(engine, max_tokens, cache_implementation="static"),
     }
-    result["compiled"] = compiled.target.compiled
-    result["compile_failure"] = compiled.target.compile_failure
+    target, _ = engine.models(compiled)
+    result["compiled"] = target.compiled
+    result["compile_failure"] = target.compile_failure
     result["static"] = _as_dicts(time_rows(engine, rows, repeats * 2, report, prompts[:1]))
 
 

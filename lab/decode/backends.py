@@ -1,0 +1,83 @@
+"""What computes a request's steps: the engine's kernels or torch, captured or launched singly, compiled or not."""
+
+from __future__ import annotations
+
+import threading
+
+from lab.config import ConfigError, EngineConfig
+from lab.kv.attention import Kernel, KernelChoice, choose_kernels
+from lab.kv.cache import PoolSetting
+from lab.kv.graphs import can_be_captured
+from lab.native.model import refusal
+from lab.pair.models import LanguageModel
+
+Pair = tuple[LanguageModel, LanguageModel | None]
+
+
+class Backends:
+    """An engine's target and draft, and the same weights computed otherwise for requests that ask for it.
+
+    What is asked for may be a request's configuration or its pool's setting.
+
+    Attributes:
+        kernels: what computes a request with ``kernels="auto"``.
+        cuda_graphs: whether its steps can be captured: Triton's kernels, and a GPU that holds the whole models.
+        target, draft: as those kernels compute them.
+
+    Raises:
+        ConfigError: kernels where they cannot run.
+    """
+
+    def __init__(self, target: LanguageModel, draft: LanguageModel | None, kernels: KernelChoice) -> None:
+        self.kernels: Kernel = choose_kernels(kernels, target.device)
+        if self.kernels != "c":
+            target, draft = target.by_torch(), draft and draft.by_torch()
+        self.target = target
+        self.draft = draft
+        self._by_torch: Pair = target.by_torch(), draft and draft.by_torch()
+        self._compiled: Pair | None = None
+        self._compiling = threading.Lock()
+        self.prepare()
+        if kernels == "c" and (reason := refusal(target) or target.native.failure):
+            raise ConfigError(f"kernels='c' cannot compute {target.name}: {reason}. Use 'auto' or 'reference'.")
+        self.cuda_graphs = self.kernels == "triton" and all(map(can_be_captured, self._models))
+
+    def prepare(self) -> None:
+        """Before the first step, and after weights or adapters have changed."""
+        with self._compiling:
+            self._compiled = None
+        if self.kernels == "c":
+            for model in self._models:
+                model.native.prepare(model)
+
+    def weights_identity(self) -> tuple[int, ...]:
+        return tuple(model.identity() for model in self._models)
+
+    def models(self, asked: EngineConfig | PoolSetting) -> Pair:
+        """Target and draft as they are to be computed. Compiling takes some seconds, the first time it is asked for."""
+        if not asked.torch_compile:
+            return self._by_torch if asked.kernels == "reference" else (self.target, self.draft)
+        with self._compiling:
+            if self._compiled is None:
+                target, draft = self._by_torch
+                self._compiled = target.as_compiled(), draft and draft.as_compiled()
+            return self._compiled
+
+    def by_triton(self, asked: EngineConfig | PoolSetting) -> bool:
+        return self.kernels == "triton" and asked.kernels == "auto"
+
+    def captures(self, asked: EngineConfig | PoolSetting) -> bool:
+        """Whether steps with a cache are CUDA graphs."""
+        return self.cuda_graphs and asked.cuda_graphs and self.by_triton(asked)
+
+    def refuse(self, asked: EngineConfig) -> None:
+        """Raises ConfigError where compiling is asked for and there is nothing to compile."""
+        if asked.torch_compile and asked.kernels == "auto" and self.target.native.model:
+            raise ConfigError(
+                "torch_compile=True compiles layers as torch computes them, and here a step in C computes them. Set "
+                "kernels='reference' as well, or torch_compile=False."
+            )
+
+    @property
+    def _models(self) -> list[LanguageModel]:
+        return [model for model in (self.target, self.draft) if model]

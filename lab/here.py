@@ -1,0 +1,34 @@
+"""What this machine can compute with, asked without loading a model: for pages that offer only what works."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from lab.config import ConfigError
+from lab.kv.attention import BACKENDS, refuse_sdpa
+from lab.pair.devices import best_device
+
+HEAD = 64
+"""A common size of a head: no back end here takes it and not another."""
+
+
+@functools.cache
+def has_gpu() -> bool:
+    return best_device() != "cpu"
+
+
+@functools.cache
+def prompt_attention() -> tuple[str, ...]:
+    """Torch's attention back ends that run here. On a GPU all are offered: whether one takes a model's dtype is known
+    when it is loaded, and refused in a sentence."""
+    return tuple(BACKENDS) if has_gpu() else tuple(filter(_runs_on_cpu, BACKENDS))
+
+
+def _runs_on_cpu(choice: str) -> bool:
+    try:
+        refuse_sdpa(choice, torch.device("cpu"), torch.float32, HEAD)
+    except ConfigError:
+        return False
+    return True

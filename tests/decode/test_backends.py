@@ -1,0 +1,71 @@
+"""Who computes a step is a request's own choice: the engine's best, or torch."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
+from lab.bench.difference import first_differences, read_again
+from lab.pair.models import LanguageModel
+
+SAMPLING = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
+PROMPT = "Once upon a time there was a poor miller"
+
+
+@pytest.fixture(scope="module")
+def engine():
+    lab = load_engine(device="cpu")
+    if lab.target.native.model is None:
+        pytest.skip("no C compiler: torch computes all")
+    return lab
+
+
+def test_torch_on_request_and_each_run_says_what_it_was(engine, tmp_path):
+    configs = {"c": EngineConfig(speculative="draft"), "torch": EngineConfig(speculative="draft", kernels="reference")}
+    runs = {name: engine.generate(PROMPT, config, SAMPLING) for name, config in configs.items()}
+    assert runs["torch"].started.dtype == "float32"
+    assert runs["c"].started.dtype == engine.dtype
+    assert runs["torch"].metrics.tokens_per_second > 0
+    assert engine.target.native.model is not None  # for the next
+    for name, run in runs.items():
+        run.save(tmp_path / f"{name}.json")
+        assert Run.load(tmp_path / f"{name}.json").config == configs[name]
+        place = len(run.token_ids) - 1
+        p = [p for event in run.events if event.kind == "committed" for p in event.probabilities][place]
+        again = read_again(engine, run, [place])[place]
+        assert again[run.token_ids[place]].item() == pytest.approx(p, abs=1e-5)  # by the same as the run
+    for found in first_differences(engine, runs).values():
+        assert found.a.margin == pytest.approx(found.b.margin, abs=0.05)
+
+
+def test_a_step_in_c_has_nothing_to_compile(engine):
+    with pytest.raises(ConfigError, match=r"a step in C computes them. Set kernels='reference' as well"):
+        engine.generate(PROMPT, EngineConfig(torch_compile=True), SAMPLING)
+
+
+@pytest.mark.parametrize("wrong", [{"kernels": "triton"}, {"cuda_graphs": 1}, {"torch_compile": None}])
+def test_a_wrong_value_is_a_sentence(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        EngineConfig(**wrong)
+
+
+def test_while_layers_are_compiled_others_are_computed(engine, monkeypatch):
+    going, compiled = threading.Event(), threading.Event()
+
+    def compile_slowly(model, backend="inductor"):
+        going.set()
+        assert compiled.wait(10)
+
+    monkeypatch.setattr(LanguageModel, "compile", compile_slowly)
+    asked = EngineConfig(kernels="reference", torch_compile=True)
+    compiler = threading.Thread(target=engine.models, args=(asked,))
+    compiler.start()
+    assert going.wait(5)
+    for kernels in ("auto", "reference"):
+        assert engine.generate(PROMPT, EngineConfig(kernels=kernels), SAMPLING).token_ids
+    assert compiler.is_alive()
+    compiled.set()
+    compiler.join(5)
+    assert engine.models(asked)[0].model is not engine.target.model

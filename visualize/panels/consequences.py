@@ -1,0 +1,109 @@
+"""What is said of the Lab's controls, and what a switch means for the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from lab.engines import EMBEDDED
+from visualize.recorded import kv_error, logprobs_cost
+from visualize.settings import CHOICES, NEUTRAL, OTHER, Settings, senseless
+from visualize.vocabulary import ATTENTIONS, DRAFTERS
+
+
+def _missing_attention() -> str:
+    missing = [label for name, label in ATTENTIONS.items() if name not in CHOICES["prefill_attention"]]
+    return f" Not on this machine: {', '.join(missing)}." if missing else ""
+
+
+SAYS = {
+    "cache": "Off: every pass rereads the whole text.",
+    "kv_format": "Fewer bits: less memory, more rounding.",
+    "paged": "Off: room for the whole run is set aside.",
+    "prefix_caching": "Prompts that begin alike share blocks.",
+    "target": "A folder on this machine, or a hub id.",
+    "draft": "Smaller, the same tokenizer; empty: none.",
+    "adaptive_window": "Guesses follow what is kept and what it costs.",
+    "distributions": f"Verdicts as charts. {logprobs_cost()}".strip(),
+    "block_size": "Token slots in a cache block.",
+    "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
+    "eviction": "Which cached prefix makes room for a new block.",
+    "cache_priority": "Of the prefixes this run leaves behind.",
+    "kernels": "The lab's own: Triton on a GPU, C on a CPU.",
+    "cuda_graphs": "Off: kernels are launched one by one.",
+    "torch_compile": "Layers compiled; the first run waits for it.",
+    "prefill_attention": f"But for Auto, torch reads the prompt this way.{_missing_attention()}",
+    "temperature": "0 always takes the likeliest token (greedy).",
+    "top_k": "Keep the k likeliest tokens; 0 keeps all.",
+    "top_p": "Keep the likeliest tokens up to this probability; 1 keeps all.",
+    "seed": "The same seed and settings give the same text; empty: a new one.",
+    "max_tokens": "The run ends after so many.",
+}
+GAMMA = "Guesses a round"
+
+SWITCHES = (
+    "cache",
+    "kv_format",
+    "paged",
+    "prefix_caching",
+    "speculation",
+    "pair",
+    "adaptive_window",
+    "eviction",
+    "kernels",
+)
+"""Controls that others depend on."""
+DEPENDENT = (
+    "kv_format",
+    "paged",
+    "prefix_caching",
+    "speculation",
+    "pair",
+    "target",
+    "draft",
+    "early_exit_layer",
+    "synthetic_rate",
+    "gamma",
+    "adaptive_window",
+    "distributions",
+    "block_size",
+    "pool_size",
+    "eviction",
+    "cache_priority",
+    "cuda_graphs",
+    "torch_compile",
+)
+"""Those others."""
+OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_rate": "synthetic"}
+
+
+def state(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Per control: what cannot be used is disabled, put out of use, and says why; what cannot matter is not there."""
+    useless = senseless(settings)
+    settings = replace(settings, **{name: NEUTRAL[name] for name in useless})
+    reasons = {name: f"{reason[0].upper()}{reason[1:]}." for name, reason in useless.items()}
+    if not settings.cache:
+        reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")
+    if settings.speculation == "off":
+        reasons |= dict.fromkeys(("gamma", "adaptive_window", "distributions"), "Needs someone who guesses.")
+    if not settings.prefix_caching:
+        reasons |= dict.fromkeys(("eviction", "cache_priority"), "Needs prefix caching: else no prefix is kept.")
+    elif settings.eviction != "priority":
+        reasons["cache_priority"] = "Counts when the lowest priority is evicted."
+    updates = {
+        name: gr.update(interactive=name not in reasons, info=reasons.get(name, SAYS.get(name))) for name in DEPENDENT
+    }
+    for name in useless:
+        updates[name]["value"] = NEUTRAL[name]
+    if "kv_format" not in reasons:
+        updates["kv_format"]["info"] = kv_error(settings.kv_format) or SAYS["kv_format"]
+    updates["speculation"]["info"] = DRAFTERS[settings.speculation].about
+    updates["gamma"]["label"] = f"Most {GAMMA.lower()}" if settings.adaptive_window else GAMMA
+    models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
+    shown = {"pair": models, "target": other, "draft": other}
+    shown |= {name: settings.speculation == who for name, who in OF_ONE_DRAFTER.items()}
+    for name, visible in shown.items():
+        updates[name]["visible"] = True if visible else "hidden"
+    return updates
