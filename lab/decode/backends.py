@@ -8,7 +8,7 @@ from lab.config import ConfigError, EngineConfig
 from lab.kv.attention import Kernel, KernelChoice, choose_kernels
 from lab.kv.cache import PoolSetting
 from lab.kv.graphs import can_be_captured
-from lab.native.model import refusal
+from lab.native.refusal import refusal
 from lab.pair.models import LanguageModel
 
 Pair = tuple[LanguageModel, LanguageModel | None]

@@ -13,8 +13,9 @@ import torch
 from lab.decode.acceptance import judge_matching, judge_sampled, row
 from lab.decode.drafters import Proposals
 from lab.decode.logprobs import Around, gather, read
-from lab.decode.sampling import sample
+from lab.decode.sampling import cuts_nothing, sample
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
+from lab.native import judging as in_c
 from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
 from lab.transfer import on_device
 
@@ -54,14 +55,17 @@ class Outcome:
 
 
 def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) -> list[Outcome]:
-    """Judge on the device, then bring everything the host needs over in one copy.
+    """Judge on the device, then bring everything the host needs over in one copy. In C where the step is.
 
     Args:
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
         native: see ``sample``.
     """
+    samplings = [round.sequence.sampling for round in rounds]
+    if native and cuts_nothing(samplings) and not any(sampling.logprobs for sampling in samplings):
+        return _judge_in_c(logits, rounds)
+    draws = [_draws(round) for round in rounds]
     samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
-    draws = [round.sequence.draws[_places(round)] for round in rounds]
     u = on_device(torch.cat(draws), logits.device)  # [rows, 3]
     kinds = [(it.window, _drawn(it), _has_q(it), it.sequence.sampling.logprobs) for it in rounds]
     # Where every verdict is drawn, the target's own tokens are not asked for.
@@ -94,10 +98,22 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
     return [outcomes[i] for i in range(len(rounds))]
 
 
-def _places(round: Round) -> slice:
-    """The output's places that the round may fill."""
+def _judge_in_c(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
+    draws = [_draws(round) for round in rounds]
+    temperatures = [round.sequence.sampling.temperature for round in rounds]
+    judged = in_c.judge(logits, temperatures, [round.proposals for round in rounds], draws)
+    outcomes = []
+    for round, (accepted, next_token, p_next, p, q), u in zip(rounds, judged, draws, strict=True):
+        tokens = round.proposals.tokens.tolist() if round.proposals else []
+        drawn = u[:, JUDGE].tolist() if _drawn(round) else None
+        outcomes.append(_outcome([*tokens, *p, *q, accepted, next_token, p_next], round, drawn))
+    return outcomes
+
+
+def _draws(round: Round) -> torch.Tensor:
+    """[window + 1, 3], of the output's places that the round may fill."""
     first = round.sequence.generated
-    return slice(first, first + round.window + 1)
+    return round.sequence.draws[first : first + round.window + 1]
 
 
 def _drawn(round: Round) -> bool:

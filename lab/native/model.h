@@ -52,3 +52,16 @@ typedef struct { /* how each of some tokens is chosen */
     const float *temperatures; /* 0: the likeliest one, and its distribution is that of temperature 1 */
     const double *u;           /* in [0, 1), to draw it by; NULL: none is drawn */
 } Sampling;
+
+typedef struct { /* proposals that were kept, the token after them, and its probability */
+    int32_t kept, next;
+    float p_next;
+} Verdict;
+
+typedef struct { /* what is to be judged of one sequence */
+    int32_t proposals;
+    float temperature;
+    const int64_t *tokens; /* [proposals] */
+    const float *q;        /* [proposals, vocabulary] or NULL: they were not drawn */
+    const double *u;       /* [proposals + 1, 3] */
+} Round;

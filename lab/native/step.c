@@ -9,11 +9,13 @@
  * summed, never by how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/native/build.py` compiles it for the processor
- * at hand. To read in this order: vectors.h, model.h, layers.h, cache.h, attention.h, sample.h, and last the step.
+ * at hand. To read in this order: vectors.h, model.h, layers.h, cache.h, attention.h, sample.h, judge.h, and last
+ * the step.
  */
 #include <stdlib.h>
 
 #include "attention.h"
+#include "judge.h"
 #include "layers.h"
 #include "sample.h"
 
@@ -153,5 +155,34 @@ int decode_ahead(
                       .token_ids = token_ids, .keep = keep};
     }
     free(logits), free(token_ids), free(memory);
+    return failed;
+}
+
+/* Judge some rounds; logits [sum of (proposals + 1), n], round by round, and so p and q of the proposals, of which each
+   round's last place is not written. Returns as forward does. */
+int judge(
+    const float *logits, int n, const Round *rounds, int count, Verdict *verdicts, float *p, float *q, int threads) {
+    int failed = 0, most = 0;
+    for (int i = 0; i < count; i++) most = rounds[i].proposals > most ? rounds[i].proposals : most;
+#pragma omp parallel num_threads(threads) if (count > 1)
+    {
+        float *rows = malloc((size_t)(most + 2) * n * sizeof(float));
+        double *cumulative = malloc(n * sizeof(double));
+        if (!rows || !cumulative) {
+#pragma omp atomic write
+            failed = 1;
+        }
+#pragma omp for schedule(dynamic)
+        for (int i = 0; i < count; i++) {
+            const Round *its = rounds + i;
+            size_t first = 0;
+            for (int before = 0; before < i; before++) first += rounds[before].proposals + 1;
+            if (rows && cumulative)
+                verdicts[i] = judge_round(
+                    logits + first * n, n, its->proposals, its->temperature, its->u, its->tokens, its->q, p + first,
+                    q + first, rows, rows + (size_t)(most + 1) * n, cumulative);
+        }
+        free(rows), free(cumulative);
+    }
     return failed;
 }

@@ -56,6 +56,14 @@ class Sampling(Structure):
     _fields_ = (("temperatures", c_void_p), ("u", c_void_p))
 
 
+class Verdict(Structure):
+    _fields_ = (("kept", c_int32), ("next", c_int32), ("p_next", c_float))
+
+
+class Round(Structure):
+    _fields_ = (("proposals", c_int32), ("temperature", c_float), *((name, c_void_p) for name in ("tokens", "q", "u")))
+
+
 def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:
     """[outputs, inputs] -> [blocks, inputs / 2, 2 * lanes, 2] bfloat16: blocks of 2 * lanes outputs, padded with zeros.
 

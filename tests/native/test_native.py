@@ -22,7 +22,9 @@ from lab.kv.blocks import BlockPool
 from lab.kv.storage import Kernels, KVStorage
 from lab.kv.table import BlockTable
 from lab.native import build
-from lab.native.model import NativeModel, pack, refusal
+from lab.native.model import NativeModel
+from lab.native.refusal import refusal
+from lab.native.structs import pack
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack
 from tests import tiny_models

@@ -1,0 +1,79 @@
+"""Verdicts in C: ``lab.decode.acceptance`` where nothing is cut off, a round at a time."""
+
+from __future__ import annotations
+
+from ctypes import byref, c_void_p
+from typing import NamedTuple
+
+import torch
+
+from lab.native.build import library
+from lab.native.structs import Round, Verdict
+
+
+class Judged(NamedTuple):
+    """A round's verdict, on the host: proposals kept, the token after them, and what was looked at.
+
+    Attributes:
+        p_next: of the token after them.
+        p, q: of each proposal. Without a distribution that it was drawn from q is 1.
+    """
+
+    kept: int
+    next_token: int
+    p_next: float
+    p: list[float]
+    q: list[float]
+
+
+def judge(
+    logits: torch.Tensor,
+    temperatures: list[float],
+    proposals: list[tuple[torch.Tensor, torch.Tensor | None] | None],
+    u: list[torch.Tensor],
+) -> list[Judged]:
+    """Judge one round of each of some sequences. Verdicts and tokens are those of ``lab.decode.acceptance`` and
+    ``lab.decode.sampling`` to the last bit, given the distributions of ``lab.native.sampling``.
+
+    Args:
+        logits: [sum of (g + 1), vocabulary] float32, round by round.
+        temperatures: of each round; 0: greedy.
+        proposals: tokens [g] int64, and [g, vocabulary] float32 that they were drawn from, if they were.
+        u: [g + 1, 3] float64 in [0, 1) of each: the columns of ``Sequence.draws``.
+
+    Raises:
+        MemoryError: too little for a round's distributions.
+    """
+    kept: list[object] = [logits := logits.contiguous()]
+    p, q = torch.ones(2, len(logits))
+    rounds = (Round * len(u))()
+    for round, temperature, proposed, draws in zip(rounds, temperatures, proposals, u, strict=True):
+        round.temperature, round.u = temperature, _pointer(draws, kept)
+        if proposed:
+            tokens, drawn_from = proposed
+            round.proposals, round.tokens = tokens.shape[0], _pointer(tokens, kept)
+            round.q = None if drawn_from is None else _pointer(drawn_from, kept)
+    verdicts = (Verdict * len(u))()
+    there = [c_void_p(part.data_ptr()) for part in (p, q)]
+    if library().judge(
+        c_void_p(logits.data_ptr()),
+        logits.shape[1],
+        byref(rounds),
+        len(u),
+        byref(verdicts),
+        *there,
+        torch.get_num_threads(),
+    ):
+        raise MemoryError("a round's distributions do not fit in memory")
+    p, q, first, judged = p.tolist(), q.tolist(), 0, []
+    for round, verdict in zip(rounds, verdicts, strict=True):
+        last = first + round.proposals
+        judged.append(Judged(verdict.kept, verdict.next, verdict.p_next, p[first:last], q[first:last]))
+        first = last + 1
+    return judged
+
+
+def _pointer(tensor: torch.Tensor, kept: list[object]) -> int:
+    """Where its numbers lie, side by side; ``kept`` until they have been read."""
+    kept.append(tensor := tensor.contiguous())
+    return tensor.data_ptr()
