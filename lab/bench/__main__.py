@@ -1,7 +1,8 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
 KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
 adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``logprobs`` (what recording
-distributions costs), ``claims`` (what articles say, checked), ``gpu`` (what a GPU does with the engine)."""
+distributions costs), ``claims`` (what articles say, checked), ``llama`` (beside llama.cpp), ``gpu`` (what a GPU does
+with the engine)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from lab.bench.ab import format_ab, run_ab
 from lab.bench.gpu.session import TITLES, run_gpu
 from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
+from lab.bench.llama import format_llama, run_llama
 from lab.bench.logprobs import format_logprobs, run_logprobs
 from lab.bench.prompts import held_out_prompts, read_text
 from lab.bench.roofline import format_roofline, run_roofline
@@ -70,6 +72,9 @@ def main() -> None:
     claims = bench("claims", _claims, "the articles' claims, each with its experiment and its verdict")
     claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=f"of {', '.join(CLAIMS)}")
     claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
+    llama = bench("llama", _llama, "the engine beside llama.cpp on a CPU, the same weights and threads")
+    llama.add_argument("--max-tokens", type=int, default=128)
+    llama.add_argument("--repeats", type=int, default=5)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
     gpu.add_argument("--device", default=best_device())
@@ -168,6 +173,11 @@ def _claims(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
 
     result = run_claims(load, args.claim or list(CLAIMS), _report, small=args.small)
     return result, format_claims(result)
+
+
+def _llama(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    result = run_llama(engine, args.max_tokens, args.repeats, _report)
+    return result, format_llama(result)
 
 
 def _require_draft(engine: Engine) -> None:

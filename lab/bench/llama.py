@@ -1,0 +1,161 @@
+"""The engine beside llama.cpp on a CPU: the same weights, prompts, number of tokens and threads, in one process.
+
+llama.cpp (https://github.com/ggml-org/llama.cpp, through llama-cpp-python) is called as its own programs call it: a
+prompt in one batch, then token by token, greedily. No text is made of its tokens and no event is told, which the engine
+does. Its cache holds float16, its default.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from itertools import takewhile
+from pathlib import Path
+
+import torch
+
+from lab.bench.ladder import PROMPTS, Row, format_rows, time_rows
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.decode.engine import Engine
+
+DTYPES = ("bf16", "f16", "f32")
+"""Of llama.cpp's matrices. With the first it multiplies what the engine does where the processor has bfloat16."""
+GAMMA = 6
+"""The best of the ladder's (docs/bench/ladder-cpu.json)."""
+
+Decode = Callable[[list[int], int], list[int]]
+"""Prompt and number of tokens -> the tokens after it."""
+
+
+def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
+    """Time the engine and llama.cpp in turns.
+
+    Returns:
+        A JSON-ready dict: ``rows`` as the ladder's; ``alike``, of each row of llama.cpp and each prompt the tokens
+        before the first that is not the engine's; and the ratios.
+
+    Raises:
+        LabError: llama.cpp is not installed, or the target is not on a CPU.
+        UnsupportedModelError: the target cannot be written as GGUF.
+    """
+    if engine.device != "cpu":
+        raise LabError(f"this bench compares on a CPU, and the model is on {engine.device}. Add --device cpu.")
+    write_gguf, version = _imported()
+    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    configs = {
+        "cache": EngineConfig(),
+        f"cache + speculation (gamma {GAMMA})": EngineConfig(speculative="draft", num_speculative_tokens=GAMMA),
+    }
+    if engine.draft is None:
+        configs = {"cache": configs["cache"]}
+
+    def ours(config: EngineConfig) -> Callable[[str], int]:
+        return lambda prompt: len(engine.generate(prompt, config, sampling).token_ids)
+
+    def theirs(decode: Decode) -> Callable[[str], int]:
+        return lambda prompt: len(decode(engine.tokenizer(prompt)["input_ids"], max_tokens))
+
+    rows = {name: ours(config) for name, config in configs.items()}
+    alike: dict[str, list[int]] = {}
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        for dtype in DTYPES:
+            report(f"llama.cpp {version}, weights as {dtype}:")
+            path = Path(folder) / f"target-{dtype}.gguf"
+            write_gguf(engine.target.model, path, dtype)
+            decode = stack.enter_context(llama_cpp(path, engine.context_length, torch.get_num_threads()))
+            rows[f"llama.cpp, {dtype}"] = theirs(decode)
+            alike[dtype] = [_alike(engine, decode, prompt, sampling) for prompt in PROMPTS]
+            report(f"  the engine's first tokens too: {', '.join(map(str, alike[dtype]))} of {max_tokens}")
+        measured = time_rows(engine, rows, repeats, report, PROMPTS)
+    return {
+        "max_tokens": max_tokens,
+        "prompts": len(PROMPTS),
+        "repeats": repeats,
+        "dtype": engine.dtype,
+        "target": engine.target.name,
+        "llama_cpp_python": version,
+        "unit": "output tokens a second, whole call, median and quartiles",
+        "rows": [asdict(row) for row in measured],
+        "alike": alike,
+        "ratios": _ratios(measured, list(configs)),
+    }
+
+
+def _imported() -> tuple[Callable, str]:
+    try:
+        from llama_cpp import __version__
+
+        from lab.bench.gguf_file import write_gguf
+    except ImportError as error:
+        raise LabError(
+            f"llama.cpp cannot be imported ({error}). `pip install -r requirements-optional.txt` brings it, and needs "
+            "a C++ compiler for some minutes."
+        ) from error
+    return write_gguf, __version__
+
+
+@functools.cache
+def _begin() -> object:
+    """Once, and silently. Returns what has to be kept: its log goes on calling it."""
+    import llama_cpp as library
+
+    silent = library.llama_log_callback(lambda *_: None)
+    library.llama_log_set(silent, None)
+    library.llama_backend_init()
+    return silent
+
+
+@contextmanager
+def llama_cpp(path: Path, context: int, threads: int) -> Iterator[Decode]:
+    """llama.cpp with a model from a GGUF file. The tokens are the likeliest ones; end of text is one like any other.
+
+    Raises:
+        LabError: it cannot load the file, or a step fails.
+    """
+    import llama_cpp as library
+
+    _begin()
+    model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+    if not model:
+        raise LabError(f"llama.cpp cannot load {path.name}.")
+    settings = library.llama_context_default_params()
+    settings.n_ctx = settings.n_batch = context
+    settings.n_threads = settings.n_threads_batch = threads
+    state, greedy = library.llama_init_from_model(model, settings), library.llama_sampler_init_greedy()
+
+    def decode(prompt: list[int], count: int) -> list[int]:
+        library.llama_memory_clear(library.llama_get_memory(state), True)
+        new, tokens = (library.llama_token * len(prompt))(*prompt), []
+        while True:
+            if failed := library.llama_decode(state, library.llama_batch_get_one(new, len(new))):
+                raise LabError(f"llama.cpp could not compute a step ({failed}).")
+            tokens.append(library.llama_sampler_sample(greedy, state, -1))
+            if len(tokens) == count:
+                return tokens
+            new = (library.llama_token * 1)(tokens[-1])
+
+    try:
+        yield decode
+    finally:
+        library.llama_sampler_free(greedy)
+        library.llama_free(state)
+        library.llama_model_free(model)
+
+
+def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams) -> int:
+    run = engine.generate(prompt, EngineConfig(), sampling)
+    theirs = decode(list(run.prompt_token_ids), sampling.max_tokens)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.token_ids, theirs, strict=True)))
+
+
+def _ratios(rows: list[Row], ours: list[str]) -> dict[str, float]:
+    medians = {row.name: row.median for row in rows}
+    return {f"{name} / {other}": medians[name] / medians[other] for name in ours for other in medians.keys() - {*ours}}
+
+
+def format_llama(result: dict) -> str:
+    ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
+    return f"{format_rows(result['rows'], 'llama.cpp, bf16')}\n\n{ratios}"
