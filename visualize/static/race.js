@@ -39,8 +39,9 @@ class Race {
     for (const item of this.root.querySelectorAll(".legend li")) item.hidden = !origins.has(item.dataset.origin);
     this.fit();
     this.show(0);
-    if (!fresh || matchMedia("(prefers-reduced-motion: reduce)").matches) this.show(ms);
-    else this.start();
+    if (fresh && !matchMedia("(prefers-reduced-motion: reduce)").matches) return this.start();
+    this.show(ms);
+    this.stop();
   }
 
   /** Whole lines of text in every lane, as many as there is room for. */
