@@ -35,7 +35,7 @@ class AnswerError(LabError, ValueError):
 @dataclass(frozen=True)
 class Mark:
     """``right``: the answer as the run has it, in the same form. ``said`` has both in a sentence. ``noisy``: it is not
-    near, but it would be if only some of the repeats had been made."""
+    near, but it is to what one of the repeats alone gave, or it lies between them."""
 
     near: bool
     noisy: bool
@@ -86,7 +86,7 @@ def mark(
     right = right_one(question, figures)
     each = list(in_each_repeat(question, figures))
     near = is_near(question, answer, right)
-    noisy = not near and any(is_near(question, answer, one) for one in each)
+    noisy = not near and borne_out(question, answer, each)
     if isinstance(question, Choice):
         own, other = question.options[answer].text, question.options[right].text
         said = f"You said: {own}" if near else f"You said: {own} It is: {other}"
@@ -128,6 +128,12 @@ def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
     if isinstance(question, Curve):
         return 2 * sum(map(question.tolerance, answer, right)) > len(right)
     return question.tolerance(answer, right)
+
+
+def borne_out(question: AnyQuestion, answer: Answer, each: list[Answer]) -> bool:
+    """The answer is near to what one of the repeats gave, or, if it is a number, lies between them."""
+    between = isinstance(question, Slider) and bool(each) and min(each) <= answer <= max(each)
+    return between or any(is_near(question, answer, one) for one in each)
 
 
 def right_one(question: AnyQuestion, figures: Figures) -> Answer:

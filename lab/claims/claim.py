@@ -24,10 +24,12 @@ WORDS: dict[Word, str] = {
     "noisy": "too noisy to say",
 }
 NOISE = (
-    "Too noisy to say, if with one of the numbers at an end of its interval it would be another verdict. (The interval "
+    "Too noisy to say, if with one of the numbers elsewhere in its interval it would be another verdict. (The interval "
     "of a median over repeats: 95%, or all of them where there are fewer than six.)"
 )
 """What every rule that rests on times says besides."""
+PLACES = 65
+"""At which an interval is tried: a rule may ask for what lies in the middle of it."""
 
 Kind = Literal["measured", "formula", "claimed"]
 """Where a number is from: this machine, just now; a calculation; the article."""
@@ -61,6 +63,13 @@ class Number(NamedTuple):
     def text(self) -> str:
         """For people, to three digits."""
         return self._written(self.value)
+
+    @property
+    def places(self) -> list[float]:
+        """Where else in its interval the number may be."""
+        if self.low is None or self.high is None:
+            return []
+        return [self.low + (self.high - self.low) * i / (PLACES - 1) for i in range(PLACES)]
 
     @property
     def spread(self) -> str:
@@ -165,10 +174,8 @@ class Claim:
         """The rule's, unless a number's interval reaches over to another: then it would be chance."""
         verdict = self.judge(found.values)
         for number in found.numbers:
-            for end in (number.low, number.high):
-                if end is None:
-                    continue
-                other = self.judge({**found.values, number.key: end})
+            for place in number.places:
+                other = self.judge({**found.values, number.key: place})
                 if other.word != verdict.word:
                     words = f"“{WORDS[verdict.word]}” or “{WORDS[other.word]}”"
                     why = f"{words}: {number.label} is {number.text} by the median, but anything from {number.spread}."

@@ -88,6 +88,7 @@ def test_an_answer_that_a_repeat_bears_out_is_not_called_wrong() -> None:
     assert (found.near, found.noisy) == (False, True)
     assert found.said == "You said 9.50×; this machine measured 5.00×."
     assert found.feedback.startswith("Too noisy to say: you may be right. The repeats gave 4.00× to 9.00×.")
+    assert mark(slider(), 7, NOISY).noisy  # between two of them
     far = mark(slider(), 20, NOISY)
     assert (far.near, far.noisy, far.feedback) == (False, False, "Far.")
     assert mark(slider(), 5.5, NOISY).near
