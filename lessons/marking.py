@@ -89,7 +89,8 @@ def mark(
     noisy = not near and borne_out(question, answer, each)
     if isinstance(question, Choice):
         own, other = question.options[answer].text, question.options[right].text
-        said = f"You said: {own}" if near else f"You said: {own} It is: {other}"
+        so = "By the medians it is" if noisy else "It is"
+        said = f"You said: {own}" if near else f"You said: {own} {so}: {other}"
         spread = f"{each.count(answer)} of {len(each)} repeats say what you said."
     else:
         write, verb = WRITE[question.unit], found_by(question.answers, foretold, source)

@@ -13,6 +13,7 @@ from tests.browser.conftest import Lab
 
 Visit = Callable[..., Lab]
 COSTS = 3  # its answers are arithmetic: the same on every machine
+BYTES = [kib * 1024 for kib in (512, 320, 2560)]
 HOSTILE = "<img src=x onerror=window.pwned=1>"
 
 
@@ -67,7 +68,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     page.wait_for_selector("#stage .token")
     expect(page.locator("#predict label.right")).to_contain_text("The small one.")
     expect(page.locator("#predict input").first).to_be_disabled()
-    assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == [512, 320, 2560]
+    assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == BYTES
     explained = page.locator("#explain")
     expect(explained).to_contain_text("0.625× the cache of the small one")
     assert explained.locator(".katex").count() >= 4
@@ -98,7 +99,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     expect(page.locator(".observe .progress")).to_contain_text("This is your last run")
     page.wait_for_selector(".observe [data-chart] .main-svg")
     page.wait_for_selector("#stage .token")
-    assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == [512, 320, 2560]
+    assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == BYTES
     assert page.evaluate("document.querySelector('#view').scrollTop") == 0  # a reload leads nobody away
     expect(explained).to_contain_text("0.625× the cache of the small one")
     expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")
@@ -243,3 +244,4 @@ def test_it_fits_a_phone(visit: Visit) -> None:
     page.click("#run")
     page.wait_for_selector("#stage .token", timeout=60_000)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
+    expect(page.locator("#check .verdict")).to_have_css("white-space", "normal")  # what is long goes on below
