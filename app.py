@@ -63,7 +63,7 @@ def build(
         deploy.build(pages)
     if attached:
         with pages.route("Server", "/server", show_in_navbar=False):
-            server.build(pages, attached)
+            server.build(pages, attached, line)
     return pages
 
 

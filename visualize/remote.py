@@ -16,7 +16,7 @@ from visualize.channel import Channel
 from visualize.figures import remote as figures
 from visualize.text import as_line, visible
 from visualize.watched import Reducer
-from visualize.work import TICK
+from visualize.work import CLOSED, TICK, Line
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +29,17 @@ NOT_TOLD = (
     "Of your prompt's rounds the server tells nothing: it speculates and says so when it was started with "
     f"--speculative-config and {DETAILED}."
 )
+STOPPED = "Stopped. The server was told by a closed connection."
 ROUNDS = "{rounds} rounds with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not told."
 
 
 class Watch:
-    """One thread that reads the server's metrics until ``stopped``, and tells of them in ``channel``."""
+    """One thread that reads the server's metrics until ``line`` is closed, and tells of them in ``channel``."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, line: Line) -> None:
         self.channel = Channel(keep=KEPT)
-        self.stopped = threading.Event()
         self.models: tuple[str, ...] = ()
-        self._server = server
+        self._server, self._line = server, line
         threading.Thread(target=self._watch, name="decode-lab-watch", daemon=True).start()
 
     def _watch(self) -> None:
@@ -48,7 +48,7 @@ class Watch:
 
     async def _read(self) -> None:
         reducer = Reducer(self._server.address, time.monotonic())
-        while not self.stopped.is_set():
+        while not self._line.closed:
             try:
                 reading = await self._server.read()
                 note = await self._ask_models()
@@ -73,11 +73,13 @@ class Watch:
 
 
 class Asked:
-    """One prompt under way at the server, told in ``channel``; ``cancelled`` ends it within a tenth of a second."""
+    """One prompt under way at the server, told in ``channel``. It ends within a tenth of a second once ``cancelled`` is
+    set, or ``line`` closed."""
 
-    def __init__(self, server: Server, model: str, prompt: str, sampling: SamplingParams) -> None:
+    def __init__(self, server: Server, line: Line, model: str, prompt: str, sampling: SamplingParams) -> None:
         self.channel = Channel()
         self.cancelled = threading.Event()
+        self._line = line
         self._answer = server.complete(model, prompt, sampling)
         threading.Thread(target=self._tell, name="decode-lab-asked", daemon=True).start()
 
@@ -104,10 +106,10 @@ class Asked:
             if pieces:
                 self._put(text="".join(pieces))
                 pieces.clear()
-            if self.cancelled.is_set():
+            if self.cancelled.is_set() or self._line.closed:
                 reading.cancel()
                 await asyncio.wait({reading})
-                self._put(say="Stopped. The server was told by a closed connection.")
+                self._put(say=CLOSED if self._line.closed else STOPPED)
                 return
         self._put(**_told(reading.result()))
 
@@ -126,8 +128,8 @@ class Asked:
 class Prompts:
     """What visitors ask of the server: one at a time each, and few at once."""
 
-    def __init__(self, server: Server, models: Callable[[], tuple[str, ...]]) -> None:
-        self._server, self._models = server, models
+    def __init__(self, server: Server, line: Line, models: Callable[[], tuple[str, ...]]) -> None:
+        self._server, self._line, self._models = server, line, models
         self._asked: dict[str | None, Asked] = {}
         self._lock = threading.Lock()
 
@@ -146,7 +148,7 @@ class Prompts:
             models = self._models()
             if not models:
                 raise ServerError("The server does not answer now, so no prompt was sent. Try again when it does.")
-            asked = self._asked[visitor] = Asked(self._server, models[0], prompt, sampling)
+            asked = self._asked[visitor] = Asked(self._server, self._line, models[0], prompt, sampling)
             return asked
 
     def stop(self, visitor: str | None) -> None:

@@ -50,6 +50,11 @@ class Line:
         """Visitors who have something under way, waiting for a turn included."""
         return len(self._inside)
 
+    @property
+    def closed(self) -> bool:
+        """Nothing begins any more: the server ends."""
+        return self._closed
+
     @contextmanager
     def visit(self, work: Work) -> Iterator[None]:
         """Be one of those who have something under way, from the first turn to the last.

@@ -109,8 +109,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "A stand-in for a drafter has no place in a server: the command does not speculate."
     if config.speculative == "draft":
         yield (
-            "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 other shares are "
-            'kept. "draft_sample_method": "probabilistic" among its settings draws as here.'
+            "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 other shares "
+            'are kept. "draft_sample_method": "probabilistic" among its settings draws as here.'
         )
     if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
         yield "The adaptive window is left out: every round guesses the most it may here."

@@ -36,6 +36,7 @@ from visualize.figures import apply
 from visualize.figures import remote as figures
 from visualize.remote import Asked, Prompts, Watch
 from visualize.watched import ABOUT, Reducer
+from visualize.work import Line
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}
@@ -156,13 +157,14 @@ def test_one_thread_reads_for_all_and_goes_on_when_the_server_is_back(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
-    watch = Watch(server)
+    line = Line()
+    watch = Watch(server, line)
     until(lambda: vllm.asked.count("/metrics") >= 3)
     vllm.wrong["/metrics"] = "html"
     until(lambda: not watch.models)
     vllm.wrong.clear()
     until(lambda: watch.models)
-    watch.stopped.set()
+    line.close(0)
     messages = heard(watch.channel)
     problems = [bool(message.get("problem")) for message in messages]
     assert problems[0] is problems[-1] is False
@@ -175,9 +177,10 @@ def test_metrics_are_told_where_models_are_not(
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
     vllm.wrong["/v1/models"] = "key"
-    watch = Watch(server)
+    line = Line()
+    watch = Watch(server, line)
     until(lambda: vllm.asked.count("/metrics") >= 2)
-    watch.stopped.set()
+    line.close(0)
     message = heard(watch.channel)[0]
     assert message["readouts"]["usage"][0] == "25"
     assert "VLLM_API_KEY" in message["say"]
@@ -185,7 +188,7 @@ def test_metrics_are_told_where_models_are_not(
 
 def test_an_answer_is_told_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (*WORDS, HOSTILE)
-    asked = Asked(server, vllm.model, "Once", SamplingParams(max_tokens=9))
+    asked = Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
     assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
     assert end["rounds"].startswith("4 rounds with guesses, 8 of 14 guesses kept")
@@ -195,14 +198,14 @@ def test_an_answer_is_told_with_its_rounds(server: Server, vllm: ScriptedVLLM) -
 
 def test_without_rounds_it_says_how_a_server_tells_of_them(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.spec = False
-    end = heard(Asked(server, vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert "--per-request-spec-decode-metrics detailed" in end["rounds"]
     assert "charts" not in end
 
 
 def test_a_stopped_answer_ends_here_and_there(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.01
-    prompts = Prompts(server, lambda: (vllm.model,))
+    prompts = Prompts(server, Line(), lambda: (vllm.model,))
     asked = prompts.begin("somebody", "Once", SamplingParams(max_tokens=9))
     assert prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)) is None
     until(lambda: vllm.asked)
@@ -213,23 +216,32 @@ def test_a_stopped_answer_ends_here_and_there(server: Server, vllm: ScriptedVLLM
     assert heard(prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)).channel)[-1]["rounds"]
 
 
+def test_when_the_lab_ends_so_do_its_prompts(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.endless, vllm.pause, line = True, 0.01, Line()
+    asked = Asked(server, line, vllm.model, "Once", SamplingParams())
+    until(lambda: vllm.asked)
+    line.close(0)
+    assert "being shut down" in heard(asked.channel)[-1]["say"]
+    until(lambda: vllm.left)
+
+
 def test_too_many_prompts_and_a_silent_server_are_sentences(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "AT_ONCE", 1)
     vllm.endless, vllm.pause = True, 0.01
-    prompts = Prompts(server, lambda: (vllm.model,))
+    prompts = Prompts(server, Line(), lambda: (vllm.model,))
     prompts.begin("one", "Once", SamplingParams())
     with pytest.raises(ServerError, match="under way"):
         prompts.begin("two", "Once", SamplingParams())
     prompts.leave("one")
     until(lambda: vllm.left)
     with pytest.raises(ServerError, match="does not answer now"):
-        Prompts(server, lambda: ()).begin("two", "Once", SamplingParams())
+        Prompts(server, Line(), lambda: ()).begin("two", "Once", SamplingParams())
 
 
 def test_an_answer_that_breaks_off_is_a_sentence(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.wrong["stream"] = "error"
-    *_, end = heard(Asked(server, vllm.model, "Once", SamplingParams()).channel)
+    *_, end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
     assert end["problem"]
     assert "the engine died" in end["say"]

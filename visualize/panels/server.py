@@ -21,6 +21,7 @@ from visualize.panels.widgets import Widgets
 from visualize.remote import Prompts, Watch
 from visualize.text import as_line, visible
 from visualize.watched import labels
+from visualize.work import Line
 
 ABOUT = "A vLLM server, watched: its cache, its queue and its guesses, as far as it tells of them."
 LABELS = {"prompt": "Prompt", "max_tokens": "Most tokens", "temperature": "Temperature", "seed": "Seed"}
@@ -39,10 +40,11 @@ LINK = Link(
 )
 
 
-def build(pages: gr.Blocks, server: Server) -> None:
-    """Lay the page out, inside a route of ``pages``. From here on ``server`` is read once a second."""
-    watch = Watch(server)
-    prompts = Prompts(server, lambda: watch.models)
+def build(pages: gr.Blocks, server: Server, line: Line) -> None:
+    """Lay the page out, inside a route of ``pages``. From here on ``server`` is read once a second, until ``line`` is
+    closed; no run waits in it for what another machine does."""
+    watch = Watch(server, line)
+    prompts = Prompts(server, line, lambda: watch.models)
 
     def send(request: gr.Request, *values: Any) -> str:
         record = {"watch": watch.channel.id, "id": uuid.uuid4().hex}

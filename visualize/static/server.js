@@ -71,13 +71,14 @@ function draw() {
   });
 }
 
-/** Hear a channel to its end. ``gone`` is called when there is no such channel any more. */
-function listen(id, hear, gone) {
+/** Hear a channel to its end. ``gone`` is called when there is no such channel any more, ``lost`` while it is sought. */
+function listen(id, hear, gone, lost = () => {}) {
   const stream = new EventSource(`channels/${id}`); // which comes back by itself when the connection was lost
   stream.onmessage = ({ data }) => hear(JSON.parse(data));
   stream.addEventListener("end", () => (stream.close(), gone()));
   stream.onerror = () => {
     if (stream.readyState === EventSource.CLOSED) gone();
+    else lost();
   };
   return stream;
 }
@@ -126,8 +127,12 @@ function read(value) {
   const { watch: id, answer, prompt, problem } = JSON.parse(value);
   if (id !== watched) {
     watched = id;
-    const gone = () => say(".sheet-say", "The lab no longer tells of this server: it may have been started anew. Reload this page.", true);
-    listen(id, take, gone);
+    const old = (why) => {
+      $(".readouts").classList.add("old");
+      say(".sheet-say", why, true);
+    };
+    const gone = () => old("The lab no longer tells of this server: it has ended, or was started anew. Reload this page.");
+    listen(id, take, gone, () => old("The lab does not answer. Trying again …"));
   }
   if (problem) say(".answer-say", problem, true);
   if (answer) begin(answer, prompt);
