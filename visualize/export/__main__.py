@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     terminal = Terminal(sys.stderr, parts=3 + len(wanted.lessons))
     try:
         folder.check(options.folder, options.force)
-        folder.write(options.folder, make(load, wanted, terminal.part, terminal.step), options.force)
+        folder.write(options.folder, make(load, wanted, terminal), options.force)
     except LabError as error:
         terminal.clear()
         parser.error(str(error))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lab.decode.engine import Engine
+from lab.trace.recorder import Run
 from lessons.experiments import Measured, Preset, whole
 from lessons.lesson import Lesson
 from visualize import lesson_sheet as sheet
@@ -27,20 +28,37 @@ TRY = {"does": "See what was recorded"}
 
 @dataclass(frozen=True)
 class RecordedLesson:
-    """A lesson with what its preset gave, by kind, and what the changed one did."""
+    """A lesson with all that its page shows, but the way onwards. ``played``: the run in its player, if it has one."""
 
     lesson: Lesson
-    measured: Mapping[str, Measured]
-    tried: Mapping[str, Measured]
+    data: dict[str, Any]
+    explanation: str
+    played: Run | None
 
 
 def record(load: Callable[[str], Engine], lesson: Lesson, step: Callable[[str], None]) -> RecordedLesson:
-    """Run both presets of a lesson. ``step`` is told what is being done.
+    """Run both presets of a lesson, and see that there is an answer to what it asks. ``step`` is told what is done.
 
     Raises:
-        LabError: something in one cannot be done.
+        LabError: something in a preset cannot be done, or what was measured leaves a question open.
     """
-    return RecordedLesson(lesson, _measured(load, lesson.front.preset, step), _measured(load, lesson.changed, step))
+    measured, tried = (_measured(load, preset, step) for preset in (lesson.front.preset, lesson.changed))
+    figures = _figures(measured)
+    asked, after = Learner(figures=figures), Learner(figures=figures, tried=_figures(tried))
+    seen = observation.seen(lesson, measured)
+    data = {
+        "number": lesson.number,
+        "name": lesson.name,
+        "kept": sheet.KEPT,
+        "predict": {
+            "asked": sheet.prediction(lesson, Learner()),
+            "key": key(lesson.front.predict, figures, foretold=True),
+        },
+        "panels": seen.panels,
+        "try": {"before": sheet.change(lesson, asked), "after": sheet.change(lesson, after)},
+        "check": {"asked": sheet.check(lesson, asked), "key": key(lesson.front.check, figures, foretold=False)},
+    }
+    return RecordedLesson(lesson, data, sheet.explained(lesson, asked), seen.played)
 
 
 def _measured(load: Callable[[str], Engine], preset: Preset, step: Callable[[str], None]) -> dict[str, Measured]:
@@ -50,6 +68,10 @@ def _measured(load: Callable[[str], Engine], preset: Preset, step: Callable[[str
     return {name: whole(one.work(load, threading.Event(), watch)) for name, one in preset.experiments.items()}
 
 
+def _figures(measured: Mapping[str, Measured]) -> dict[str, Any]:
+    return {kind: found.figures for kind, found in measured.items()}
+
+
 def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: str) -> Page:
     """The lesson.
 
@@ -57,19 +79,8 @@ def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: st
         contents: the site's lessons.
         where: a sentence that says on what all was recorded.
     """
-    lesson, figures = found.lesson, _figures(found.measured)
-    asked, after = Learner(figures=figures), Learner(figures=figures, tried=_figures(found.tried))
-    predict, seen = sheet.prediction(lesson, Learner()), observation.seen(lesson, found.measured)
-    data = {
-        "number": lesson.number,
-        "name": lesson.name,
-        "kept": sheet.KEPT,
-        "predict": {"asked": predict, "key": key(lesson.front.predict, figures, foretold=True)},
-        "panels": seen.panels,
-        "try": {"before": sheet.change(lesson, asked), "after": sheet.change(lesson, after)},
-        "check": {"asked": sheet.check(lesson, asked), "key": key(lesson.front.check, figures, foretold=False)},
-        "next": sheet.onwards(lesson, contents, "../claims.html"),
-    }
+    lesson, played = found.lesson, found.played
+    data = found.data | {"next": sheet.onwards(lesson, contents, "../claims.html")}
     return Page(
         path=address(lesson.number),
         under="Lessons",
@@ -79,10 +90,10 @@ def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: st
             "site_lesson.html",
             where=where,
             introduction=to_html(sheet.introduction(lesson)),
-            explanation=to_html(sheet.explained(lesson, asked)),
+            explanation=to_html(found.explanation),
         ),
         scripts=(*CHARTS, "stage", "lesson"),
-        data={"recorded": as_line(data), "transcript": recorded(seen.played, lesson.name) if seen.played else ""},
+        data={"recorded": as_line(data), "transcript": recorded(played, lesson.name) if played else ""},
     )
 
 
@@ -107,7 +118,3 @@ def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         part("check", put_together(sheet.CHECK, ("sheet", "question"))),
     ]
     return {"assets/lesson.js": "\n".join([*parts, read("site_lesson.js")])}
-
-
-def _figures(measured: Mapping[str, Measured]) -> dict[str, Any]:
-    return {kind: found.figures for kind, found in measured.items()}

@@ -60,7 +60,7 @@ PRESETS = {
     "paged": _preset("Paged blocks", "Blocks are handed out as they fill; nothing is reserved for later.", paged=True),
     "draft": _preset(
         "A draft guesses, greedy",
-        "A small model proposes four tokens, the target judges them in one pass.",
+        "A small model proposes four tokens a pass. Greedy text repeats itself: that is easy to guess.",
         speculation="draft",
     ),
     "draft-drawn": _preset(
@@ -74,7 +74,9 @@ PRESETS = {
         pair="mismatched",
     ),
     "lookup": _preset(
-        "Prompt lookup", "No draft model: what followed the same few tokens earlier is proposed.", speculation="ngram"
+        "Prompt lookup",
+        "No draft model: what followed the same few tokens earlier is proposed, and greedy text repeats itself.",
+        speculation="ngram",
     ),
 }
 """The runs that are made, by name, in the order in which they are listed."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.claims import CLAIMS
+from lab.config import LabError
 from lab.decode.engine import Engine
 from lab.machine import describe_machine, hardware
 from lessons.course import course
 from visualize.export import claims, index, lessons, runs
 from visualize.export.pages import common_files
 from visualize.export.runs import PRESETS, REPEATS
-
-Say = Callable[[str], None]
+from visualize.export.terminal import Terminal
 
 
 @dataclass(frozen=True)
@@ -38,30 +38,33 @@ QUICK = Wanted(
 """To see what a site is like, in seconds."""
 
 
-def make(load: Callable[[str], Engine], wanted: Wanted, part: Say, step: Say) -> dict[str, str]:
-    """All files of the site, by path.
+def make(load: Callable[[str], Engine], wanted: Wanted, terminal: Terminal) -> dict[str, str]:
+    """All files of the site, by path. A lesson or a claim with which this machine cannot do is left out, and said.
 
     Args:
         load: the engine of a model pair, "matched" or "mismatched".
-        part, step: told what is made next, and how far that is.
+        terminal: told what is made next, and how far that is.
 
     Raises:
         LabError: a file that is no run's, or an engine that cannot do what is wanted.
     """
     files = runs.read_files(wanted.files, wanted.runs)  # first: a bad one costs no time
-    part("models")
+    terminal.part("models")
     where = _where(load("matched"))
-    part(f"{len(wanted.runs)} runs")
-    recordings = [*runs.record(load, wanted.runs, wanted.repeats, step), *files]
+    terminal.part(f"{len(wanted.runs)} runs")
+    recordings = [*runs.record(load, wanted.runs, wanted.repeats, terminal.step), *files]
     found = []
     for number in wanted.lessons:
         lesson = course()[number]
-        part(f"lesson {number}, {lesson.front.title}")
-        found.append(lessons.record(load, lesson, step))
-    part(f"{len(wanted.claims)} claims")
-    checked = claims.record(load, wanted.claims, step)
+        terminal.part(f"lesson {number}, {lesson.front.title}")
+        try:
+            found.append(lessons.record(load, lesson, terminal.step))
+        except LabError as error:
+            terminal.note(f"lesson {number} is left out: {error}")
+    terminal.part(f"{len(wanted.claims)} claims")
+    checked = claims.record(load, wanted.claims, terminal.step)
 
-    contents = lessons.contents(wanted.lessons)
+    contents = lessons.contents([recorded.lesson.number for recorded in found])
     said = html.escape(where)
     pages = [
         index.page(recordings, contents, checked, said),

@@ -21,6 +21,11 @@ class Terminal:
         seconds = time.monotonic() - self._began
         print(f"[{self._part}/{self._parts}] {words} (after {seconds:.0f} s)", file=self._stream, flush=True)
 
+    def note(self, words: str) -> None:
+        """Something that is to stay."""
+        self.clear()
+        print(f"  {words}", file=self._stream, flush=True)
+
     def step(self, words: str) -> None:
         """What is being done."""
         if self._stream.isatty():

@@ -56,7 +56,7 @@ def test_whoever_interrupts_finds_nothing_half_written(
 
 def test_what_is_made_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = []
-    monkeypatch.setattr(command, "make", lambda load, what, part, step: wanted.append(what) or {"index.html": "x"})
+    monkeypatch.setattr(command, "make", lambda load, what, terminal: wanted.append(what) or {"index.html": "x"})
     command.main([str(tmp_path / "site"), "--quick", "--run", "a.json", "--run", "b.json"])
     assert {path.name for path in (tmp_path / "site").iterdir()} == {"index.html", MANIFEST}
     assert [path.name for path in wanted[0].files][-2:] == ["a.json", "b.json"]

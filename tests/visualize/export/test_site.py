@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import posixpath
 import re
@@ -17,9 +18,12 @@ from lab.config import EngineConfig
 from lab.trace.events import from_dict
 from lab.trace.recorder import Run, RunFileError
 from lessons.course import course
+from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
+from visualize.export import lessons
 from visualize.export.site import QUICK, Wanted, make
+from visualize.export.terminal import Terminal
 
 HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"
 NAMESPACES = {"http://www.w3.org"}
@@ -67,9 +71,7 @@ class Markup(HTMLParser):
 
 
 def made(*files: Path, **engine: list[str]) -> dict[str, str]:
-    said: list[str] = []
-    wanted = replace(QUICK, files=files)
-    return make(lambda pair: Scripted(**engine), wanted, said.append, lambda step: None)
+    return make(lambda pair: Scripted(**engine), replace(QUICK, files=files), Terminal(io.StringIO(), 0))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +176,25 @@ def test_a_file_that_is_no_run_costs_no_time(tmp_path: Path) -> None:
         raise AssertionError("nothing is to be loaded")
 
     with pytest.raises(RunFileError, match=r"bad\.json is not a run's file"):
-        make(load, replace(QUICK, files=(bad,)), print, print)
+        make(load, replace(QUICK, files=(bad,)), Terminal(io.StringIO(), 0))
+
+
+def test_a_lesson_that_this_machine_leaves_open_is_left_out_and_all_else_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    honest = lessons.record
+
+    def record(load: Any, lesson: Any, step: Any) -> Any:
+        if lesson.number == 9:
+            raise ExpressionError("None of the answers is right on this machine.")
+        return honest(load, lesson, step)
+
+    monkeypatch.setattr(lessons, "record", record)
+    said = io.StringIO()
+    site = make(lambda pair: Scripted(), QUICK, Terminal(said, 5))
+    assert "lesson 9 is left out: None of the answers is right on this machine." in said.getvalue()
+    assert "lessons/9.html" not in site
+    assert "9.html" not in site["index.html"] + site["assets/lesson.js"] + site["lessons/3.html"]
 
 
 def test_runs_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> None:
