@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from importlib.util import find_spec
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 # The engine leaves one core to the server: torch's threads wait for each other at every
@@ -13,11 +14,14 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from lab import LabError
 from lab.engines import EMBEDDED, Engines, listed, own
 from lab.remote.server import Server
+from visualize import programs
 from visualize.channel import ROUTE
+from visualize.guard import Guard
 from visualize.instructor import Answers
 from visualize.monitoring import Monitor
 from visualize.options import SHARED, borrows_a_gpu, is_private, read_options
@@ -64,6 +68,8 @@ def build(
     if attached:
         with pages.route("Server", "/server", show_in_navbar=False):
             server.build(pages, attached, line)
+    with pages:
+        programs.build(pages, engines, line)
     return pages
 
 
@@ -90,8 +96,11 @@ def main(arguments: list[str] | None = None) -> None:
         print(SHARED, file=sys.stderr)
     pages = build(engines, embedded, line, options.attach, borrowed)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
-    pages.launch(
-        app_kwargs={"routes": [ROUTE, *monitor.routes()]},
+    pages.queue(api_open=False).launch(
+        app_kwargs={
+            "routes": [ROUTE, *monitor.routes()],
+            "middleware": [Middleware(Guard, names=programs.NAMES)],
+        },
         server_name=options.host,
         server_port=options.port,
         theme=theme(),
@@ -102,6 +111,8 @@ def main(arguments: list[str] | None = None) -> None:
         footer_links=[],
         share=options.share,
         prevent_thread_lock=True,
+        show_error=True,
+        mcp_server=find_spec("mcp") is not None,
     )
     _wait_for_a_signal()
     line.close(PATIENCE)

@@ -11,7 +11,12 @@ from gradio.events import Dependency
 
 from visualize.link import Link
 
-QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+QUIET: dict[str, Any] = {
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "api_name": "page",  # so that no name is taken from what programs call
+    "concurrency_limit": None,
+}
 """The pages show themselves what goes on, programs have their own way in, and who has to wait waits in the line."""
 
 

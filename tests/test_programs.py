@@ -1,0 +1,224 @@
+"""The ways in for programs, through Gradio's own client, plain HTTP and MCP, against the running app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab import EngineConfig, Run, SamplingParams, load_engine
+from lab.memory.capacity import Deployment, GiB
+from lab.memory.lengths import Lengths
+from lab.memory.models import known
+from tests.browser.conftest import serving
+from visualize.programs import NAMES
+
+PROMPT = "Once upon a time"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running app; it may not have failed at anything."""
+    log = tmp_path_factory.mktemp("app") / "log.txt"
+    with serving(log) as address:
+        yield address
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(scope="module")
+def client(server: str) -> Iterator[Client]:
+    client = Client(server, verbose=False, analytics_enabled=False)
+    yield client
+    client.close()
+
+
+def ask(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    return json.loads(client.predict(api_name=f"/{name}", **arguments))
+
+
+def post(address: str, body: bytes) -> tuple[int, str]:
+    """Status and answer, whatever they are."""
+    request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def call(server: str, name: str, body: Any) -> tuple[str, str]:
+    """By name, as with curl: the event ("complete" or "error") and its data, or a status and its detail."""
+    status, answer = post(f"{server}/gradio_api/call/v2/{name}", json.dumps(body).encode())
+    if status != 200:
+        return str(status), answer
+    with urllib.request.urlopen(f"{server}/gradio_api/call/{name}/{json.loads(answer)['event_id']}") as stream:
+        event, data = stream.read().decode().strip().split("\n")[-2:]
+    return event.removeprefix("event: "), data.removeprefix("data: ")
+
+
+def test_three_functions_are_there_and_nothing_else(server: str) -> None:
+    with urllib.request.urlopen(f"{server}/gradio_api/info") as answer:
+        info = json.load(answer)
+    assert list(info["named_endpoints"]) == [f"/{name}" for name in NAMES]
+    assert info["unnamed_endpoints"] == {}
+    run = {it["parameter_name"]: it for it in info["named_endpoints"]["/run"]["parameters"]}
+    for field in (*fields(EngineConfig), *fields(SamplingParams)):
+        assert run[field.name]["parameter_default"] == (list(field.default) if field.default == () else field.default)
+        assert run[field.name]["type"]
+    assert run["kv_dtype"]["type"] == {"enum": ["auto", "int8", "int4"]}
+    assert run["seed"]["type"] == {"oneOf": [{"type": "null"}, {"type": "integer"}]}
+    assert not run["prompt"]["parameter_has_default"]
+
+
+def test_a_run_is_the_engines_own(client: Client, tmp_path: Path) -> None:
+    how = {"max_tokens": 20, "temperature": 0.8, "seed": 4, "stop": ["nowhere"]}
+    answer = ask(client, "run", prompt=PROMPT, speculative="draft", paged=True, kv_dtype="int8", events=True, **how)
+    config = EngineConfig(speculative="draft", paged=True, kv_dtype="int8")
+    expected = load_engine().generate(PROMPT, config, SamplingParams(**how))
+    assert answer["text"] == expected.text
+    assert answer["metrics"]["generated_tokens"] == len(expected.token_ids)
+    assert answer["sampling"]["seed"] == 4
+    (tmp_path / "run.json").write_text(json.dumps(answer["run"]), "utf-8")
+    assert Run.load(tmp_path / "run.json").token_ids == expected.token_ids
+
+
+def test_a_comparison_has_every_settings_figures(client: Client) -> None:
+    asked = {"prompt": PROMPT, "settings": ["", "speculative=draft"], "repeats": 1, "max_tokens": 12}
+    answer = ask(client, "compare", **asked)
+    assert list(answer["settings"]) == ["default", "speculative=draft"]
+    assert answer["settings"]["default"]["speedup"]["median"] == 1
+    assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+    assert answer["differences"] == []
+
+
+def test_the_calculator_is_the_memory_pages(client: Client) -> None:
+    model, lengths = known()["qwen3-8b"], Lengths(300, 2048)
+    expected = Deployment(
+        shape=model.shape, parameters=model.parameters, memory=48 * GiB, kv_dtype="int8", lengths=lengths
+    )
+    asked = {"model": "qwen3-8b", "gpu": "l40s", "kv_dtype": "int8", "mean": 300, "longest": 2048}
+    answer = ask(client, "calculator", **asked)
+    assert answer["sequences"] == {policy: expected.sequences(policy) for policy in ("contiguous", "paged")}
+    assert ask(client, "calculator", **asked | {"memory": 48.0}) == answer
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("run", {"prompt": ""}, "The prompt is empty"),
+        ("run", {"prompt": 5}, "prompt: Input should be a valid string, not 5"),
+        ("run", {"prompt": "a" * 100_001}, "at most 100,000"),
+        ("run", {"prompt": "\ud800"}, "half a character|valid"),
+        ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
+        ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
+        ("run", {"prompt": PROMPT, "temperature": float("nan")}, "temperature is a number from 0.0"),
+        ("run", {"prompt": PROMPT, "temperature": 1e308}, "temperature is a number from 0.0"),
+        ("run", {"prompt": PROMPT, "num_blocks": 10**30}, "num_blocks is a whole number"),
+        ("run", {"prompt": PROMPT, "kv_cache": "perhaps"}, "kv_cache: Input should be a valid boolean"),
+        ("run", {"prompt": PROMPT, "kv_dtype": "int2"}, "kv_dtype: Input should be 'auto'"),
+        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "there are matched, mismatched"),
+        ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),
+        ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
+        ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings: Input should be a valid list"),
+        ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "x=1"]}, "there is no setting 'x'"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "a" * 1000]}, "at most 600"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "repeats": 10**9}, "from 1 to 9"),
+        ("calculator", {"model": ["gpt-2"]}, "model: Input should be a valid string"),
+        ("calculator", {"model": "../../etc"}, "not taken as a hub id"),
+        ("calculator", {"model": "gpt-2", "memory": float("inf")}, "memory is a device's GiB"),
+        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu is one of"),
+        ("calculator", {"model": "gpt-2", "longest": 10**40}, "longest"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(server: str, name: str, arguments: dict[str, Any], says: str) -> None:
+    event, data = call(server, name, arguments)
+    assert event == "error"
+    assert any(words in json.loads(data)["error"] for words in says.split("|"))
+
+
+def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
+    with pytest.raises(AppError, match="The prompt is empty"):
+        ask(client, "run", prompt="")
+    assert ask(client, "run", prompt=PROMPT, max_tokens=2)["reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("call/v2/nothing", b"{}", 404, "there are run, compare, calculator"),
+        ("call/nothing", b'{"data": []}', 404, "there are run, compare, calculator"),
+        ("call/page", b'{"data": []}', 404, "there are run, compare, calculator"),
+        ("call/v2/page", b"{}", 404, "there are run, compare, calculator"),
+        ("run/run", b'{"data": ["A fox"]}', 404, "join the queue"),
+        ("api/predict", b'{"data": []}', 404, "there are run, compare, calculator"),
+        ("call/v2/run", b"{}", 422, "No value provided for required argument: prompt"),
+        ("call/v2/run", b'{"prompt": "a", "nonsense": 1}', 422, "nonsense"),
+        ("call/v2/run", b"nonsense", 422, "JSON"),
+        ("call/v2/run", b"[1]", 422, "dictionary"),
+        ("call/run", b'{"data": 5}', 422, "list"),
+    ],
+)
+def test_what_is_not_there_is_no_error_of_the_servers(
+    server: str, path: str, body: bytes, status: int, says: str
+) -> None:
+    found, answer = post(f"{server}/gradio_api/{path}", body)
+    assert found == status
+    assert says in answer
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.text(max_size=5), some, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=40)
+@given(name=st.sampled_from(NAMES), junk=st.lists(JUNK, min_size=1, max_size=4), data=st.data())
+def test_any_value_anywhere_is_an_answer_or_a_sentence(server: str, name: str, junk: list[Any], data: Any) -> None:
+    sound = {
+        "run": {"prompt": PROMPT, "max_tokens": 2},
+        "compare": {"prompt": PROMPT, "settings": ["", "paged=true"], "repeats": 1, "max_tokens": 2},
+        "calculator": {"model": "gpt-2"},
+    }[name]
+    optional = [field.name for field in fields(SamplingParams)] + ["pair"] if name != "calculator" else ["gpu", "mean"]
+    places = data.draw(st.permutations([*sound, *optional]))
+    event, answer = call(server, name, sound | dict(zip(places, junk, strict=False)))
+    assert event == "complete" or len(json.loads(answer)["error"]) > 10
+
+
+def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
+    pytest.importorskip("mcp")
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    async def use() -> None:
+        where = f"{server}/gradio_api/mcp/"
+        async with streamable_http_client(where) as (read, write, _), ClientSession(read, write) as session:
+            await session.initialize()
+            tools = {tool.name: tool for tool in (await session.list_tools()).tools}
+            assert list(tools) == list(NAMES)
+            assert tools["run"].inputSchema["required"] == ["prompt"]
+            assert all(it["description"] for it in tools["run"].inputSchema["properties"].values())
+            answer = await session.call_tool("run", {"prompt": PROMPT, "max_tokens": 5})
+            assert json.loads(answer.content[0].text)["metrics"]["generated_tokens"] == 5
+            answer = await session.call_tool("calculator", {"model": "gpt-2"})
+            assert json.loads(answer.content[0].text)["parameters"] == known()["gpt-2"].parameters
+            for name, arguments in (("run", {"prompt": ""}), ("run", {"prompt": 1}), ("nothing", {})):
+                answer = await session.call_tool(name, arguments)
+                assert answer.isError
+                assert answer.content[0].text
+
+    asyncio.run(use())

@@ -1,0 +1,95 @@
+"""Callers of the functions for programs: they wait in line like everybody, and what they ask for ends with them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+
+from lab.config import EngineConfig, LabError, SamplingParams
+from tests.coroutines import complete
+from tests.visualize.scripted import ScriptedEngine
+from visualize import programs as programs_module
+from visualize.flat import flat
+from visualize.programs import Programs
+from visualize.work import Line
+
+LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=1000)}
+
+
+def caller(name: str) -> gr.Request:
+    return SimpleNamespace(session_hash=name)
+
+
+def programs(line: Line | None = None) -> Programs:
+    return Programs(lambda pair: ScriptedEngine(0.01), line or Line())
+
+
+def test_a_caller_who_leaves_ends_what_was_asked_for_and_nothing_else() -> None:
+    some = programs()
+
+    async def leave() -> tuple[dict, dict]:
+        mine = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        other = some.run(caller("b"), "A wolf", EngineConfig(), SamplingParams(max_tokens=4))
+        others = asyncio.create_task(other)
+        await asyncio.sleep(0.1)
+        some.leave(caller("a"))
+        return await mine, await others
+
+    mine, others = complete(leave())
+    assert mine["reason"] == "cancelled"
+    assert others["reason"] == "length"
+
+
+def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
+    line, cancelled = Line(), threading.Event()
+    some = programs(line)
+
+    async def leave() -> None:
+        waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        await asyncio.sleep(0.05)
+        some.leave(caller("a"))
+        with pytest.raises(LabError, match="was stopped"):
+            await waiting
+
+    with line.turn(object(), cancelled):
+        complete(leave())
+
+
+def test_nobody_is_worked_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs_module, "MOST_SECONDS", 0.1)
+    assert complete(programs().run(caller("a"), "A fox", **LONG))["reason"] == "cancelled"
+
+
+def test_one_caller_too_many_is_asked_to_come_back() -> None:
+    with pytest.raises(LabError, match="The lab is full"):
+        complete(programs(Line(most=0)).run(caller("a"), "A fox", **LONG))
+
+
+def test_settings_become_parameters_with_their_types_and_words() -> None:
+    async def decode(request: gr.Request, prompt: str, sampling: SamplingParams, often: int = 2) -> dict:
+        """Decode it.
+
+        Args:
+            prompt: the text
+
+        Returns:
+            JSON: what it was
+        """
+        return {"prompt": prompt, "often": often, "seed": sampling.seed, "who": request.session_hash}
+
+    called = flat(decode)
+    parameters = list(inspect.signature(called).parameters.values())
+    assert [it.name for it in parameters[:5]] == ["request", "prompt", "often", "max_tokens", "temperature"]
+    assert parameters[3].default == 64
+    assert "    seed: makes the random draws repeatable." in called.__doc__
+    assert complete(called(caller("a"), "x", 3, 64, 0.0, 0, 1.0, 8)) == (
+        '{"prompt": "x", "often": 3, "seed": 8, "who": "a"}'
+    )
+    for values, says in ((("x", 0.5), "often: Input should be a valid integer"), (("x", 1, 0), "max_tokens is")):
+        with pytest.raises(gr.Error, match=says):
+            complete(called(caller("a"), *values))

@@ -1,0 +1,76 @@
+"""A function of settings as programs call it: flat, typed, documented, and checked."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any, get_type_hints
+
+import gradio as gr
+from pydantic import ValidationError, create_model
+
+from lab.config import LabError
+from lab.options import described
+from visualize.text import visible
+
+
+def flat(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` as programs call it: a parameter that is a dataclass of settings becomes its fields, each with its
+    type, default and description; what comes in is checked against the types; what goes out is JSON. A parameter that
+    is a ``gr.Request`` stays out of sight.
+
+    Raises:
+        gr.Error: in a sentence, for whatever the caller can mend.
+    """
+    hints = get_type_hints(function)
+    own, groups, asks, about = [], {}, [], []
+    for parameter in inspect.signature(function).parameters.values():
+        if is_dataclass(hint := hints[parameter.name]):
+            groups[parameter.name] = hint
+        elif hint is gr.Request:
+            asks.append(parameter.name)
+        else:
+            own.append(parameter.replace(annotation=hint))
+    for settings in groups.values():
+        types, words = get_type_hints(settings), described(settings)
+        own += [
+            inspect.Parameter(
+                field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=field.default, annotation=types[field.name]
+            )
+            for field in fields(settings)
+        ]
+        about += [f"    {name}: {text}" for name, text in words.items()]
+    own.sort(key=lambda parameter: parameter.default is not parameter.empty)  # those that are needed first
+    arguments = create_model(
+        function.__name__,
+        **{it.name: (it.annotation, ... if it.default is it.empty else it.default) for it in own},
+    )
+
+    async def call(request: gr.Request, *values: Any) -> str:
+        try:
+            given = vars(arguments(**dict(zip((it.name for it in own), values, strict=False))))
+            spread = {
+                name: settings(**{field.name: given.pop(field.name) for field in fields(settings)})
+                for name, settings in groups.items()
+            }
+            return json.dumps(await function(**given, **spread, **dict.fromkeys(asks, request)), ensure_ascii=False)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise gr.Error(f"{where}: {first['msg']}, not {_short(first['input'])}.", print_exception=False) from None
+        except LabError as error:
+            raise gr.Error(visible(str(error)), print_exception=False) from None
+
+    head, returns, rest = inspect.getdoc(function).partition("\nReturns:")
+    call.__name__ = function.__name__
+    call.__doc__ = "\n".join([head.rstrip(), *about, "", returns.strip() + rest])
+    whose = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
+    call.__signature__ = inspect.Signature([whose, *own], return_annotation=str)
+    call.__annotations__ = {it.name: it.annotation for it in (whose, *own)} | {"return": str}
+    return call
+
+
+def _short(value: Any) -> str:
+    return visible(repr(value)[:80])

@@ -1,0 +1,228 @@
+"""The ways in for programs: what the pages do, as functions of Gradio's API and as tools of MCP.
+
+Both are made of the functions here: their names, types, defaults and what is said of each parameter. Answers are JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import gradio as gr
+
+from lab.answers import Answer, compare_answer, fit_answer, run_answer
+from lab.bench.compare import compare as compared
+from lab.bench.difference import first_differences
+from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
+from lab.kv.storage import KVFormat
+from lab.memory.capacity import Deployment, WeightFormat, device_bytes
+from lab.memory.lengths import Lengths
+from lab.memory.models import find, known
+from lab.options import parse_config
+from lab.trace.recorder import Run
+from visualize.flat import flat
+from visualize.lanes import BOUNDS as COMPARE_BOUNDS
+from visualize.lanes import MAX_OWN
+from visualize.settings import BOUNDS, DEFAULTS
+from visualize.work import TICK, Line, Load, Work
+
+NAMES = ("run", "compare", "calculator")
+"""What programs may call."""
+PAIR = DEFAULTS["pair"]
+MAX_PROMPT = 100_000
+"""Characters. What the model holds is counted in tokens, and refused by the engine."""
+
+
+MOST_SECONDS = 600
+"""A call that takes longer is ended: it may be that nobody waits for it any more."""
+
+
+class Job(Work):
+    """Work for a program, which waits for its ``answer``."""
+
+    def __init__(self, line: Line, load: Load, do: Callable[[Job], Answer]) -> None:
+        self._do, self.answer = do, {}
+        super().__init__(line, load)
+
+    def _work(self) -> None:
+        self.answer = self._do(self)
+
+    def go_on(self) -> None:
+        """To be asked in its turn, which comes at once when it is cancelled. Raises LabError then."""
+        if self.cancelled.is_set():
+            raise LabError(f"This was stopped, by its caller or after {MOST_SECONDS} seconds.")
+
+    async def finished(self) -> Answer:
+        """Its answer. Raises LabError with its problem."""
+        ends = time.monotonic() + MOST_SECONDS
+        while not self.done.is_set():
+            await asyncio.sleep(TICK / 5)
+            if time.monotonic() > ends:
+                self.cancelled.set()
+        if self.problem:
+            raise LabError(self.problem)
+        return self.answer
+
+
+class Programs:
+    """The functions. Their runs wait in ``line`` with those of the pages, and end when their caller leaves."""
+
+    def __init__(self, load: Load, line: Line) -> None:
+        self._load, self._line = load, line
+        self._jobs: dict[str | None, set[Job]] = {}
+
+    def leave(self, request: gr.Request) -> None:
+        """A caller has gone."""
+        for job in self._jobs.pop(request.session_hash, ()):
+            job.cancelled.set()
+
+    async def _answer(self, request: gr.Request, do: Callable[[Job], Answer]) -> Answer:
+        job = Job(self._line, self._load, do)
+        mine = self._jobs.setdefault(request.session_hash, set())
+        mine.add(job)
+        try:
+            return await job.finished()
+        finally:
+            job.cancelled.set()
+            mine.discard(job)
+            if not mine:
+                self._jobs.pop(request.session_hash, None)
+
+    async def run(
+        self,
+        request: gr.Request,
+        prompt: str,
+        config: EngineConfig,
+        sampling: SamplingParams,
+        pair: str = PAIR,
+        events: bool = False,
+    ) -> Answer:
+        """Decode a prompt with the engine's own loop, and tell what it wrote and what it took.
+
+        Args:
+            prompt: the text to go on from
+            pair: target and draft, by the name that the page's link has for them
+            events: add the run's file, every event in it, which the page opens
+
+        Returns:
+            JSON: text, reason, models, settings with the seed, metrics
+        """
+        _within("max_tokens", sampling.max_tokens, BOUNDS)
+
+        def do(job: Job) -> Answer:
+            with job.turn():
+                job.go_on()
+                run = Run(job.engine(pair).stream(_prompt(prompt), config, sampling, cancelled=job.cancelled))
+            return run_answer(run) | ({"run": json.loads(run.to_json())} if events else {})
+
+        return await self._answer(request, do)
+
+    async def compare(
+        self,
+        request: gr.Request,
+        prompt: str,
+        settings: list[str],
+        sampling: SamplingParams,
+        repeats: int = 3,
+        pair: str = PAIR,
+    ) -> Answer:
+        """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same.
+
+        Args:
+            prompt: the text to go on from
+            settings: each as kv_dtype=int8,speculative=draft, or empty for the defaults; the first is the reference
+            repeats: runs of each setting, in changing order, after one to warm up
+            pair: target and draft, by the name that the page's link has for them
+
+        Returns:
+            JSON: by setting medians with quartiles, speed-up and text; and where texts differ
+        """
+        for name, value in (("repeats", repeats), ("max_tokens", sampling.max_tokens)):
+            _within(name, value, COMPARE_BOUNDS)
+        if any(len(text) > MAX_OWN for text in settings):
+            raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
+        configs = {text.strip() or "default": parse_config(text) for text in settings}
+        sampling = replace(sampling, seed=sampling.seed or 0)
+
+        def do(job: Job) -> Answer:
+            with job.turn():
+                engine = job.engine(pair)
+            runs: dict[str, list[Run]] = {name: [] for name in configs}
+            steps = compared(engine, _prompt(prompt), configs, sampling, repeats, cancelled=job.cancelled)
+            while True:
+                with job.turn():  # others' runs come in between
+                    job.go_on()
+                    step = next(steps, None)
+                if step is None:
+                    break
+                if step[0].repeat:
+                    runs[step[0].name].append(step[1])
+            with job.turn():
+                job.go_on()
+                return compare_answer(runs, first_differences(engine, {name: its[0] for name, its in runs.items()}))
+
+        return await self._answer(request, do)
+
+    async def calculator(
+        self,
+        model: str,
+        gpu: str = "h100-80-gb",
+        memory: float | None = None,
+        weights: WeightFormat = "bfloat16",
+        kv_dtype: KVFormat = "auto",
+        set_aside: float = 0.1,
+        mean: float = 500,
+        longest: int = 4096,
+        block_size: int = 16,
+    ) -> Answer:
+        """Work out what a model's weights and its cache take on a GPU, and how many sequences fit. Nothing is loaded.
+
+        Args:
+            model: a name the Memory page's link has, as llama-3.1-8b, or a hub id, whose config.json is asked for
+            gpu: a name, as h100-80-gb, l40s or t4
+            memory: GiB of another device, instead of a GPU's name
+            weights: what a parameter is stored as
+            kv_dtype: what a cache slot holds
+            set_aside: share of the memory that is kept for activations and the driver
+            mean: mean length of a sequence in tokens
+            longest: the longest sequence in tokens, for which contiguous allocation reserves room
+            block_size: token positions in a block
+
+        Returns:
+            JSON: bytes of weights, of the cache and of a token; sequences at once, contiguous and paged
+        """
+        found = known().get(model) or await asyncio.to_thread(find, model)
+        deployment = Deployment(
+            shape=found.shape,
+            parameters=found.parameters,
+            weights=weights,
+            kv_dtype=kv_dtype,
+            memory=device_bytes(gpu, memory),
+            set_aside=set_aside,
+            lengths=Lengths(mean, longest),
+            block_size=block_size,
+        )
+        return fit_answer(found, deployment)
+
+
+def build(pages: gr.Blocks, load: Load, line: Line) -> None:
+    """Add the functions to ``pages``. Everything else of it stays private."""
+    programs = Programs(load, line)
+    for name in NAMES:
+        gr.api(flat(getattr(programs, name)), concurrency_limit=None)
+    pages.unload(programs.leave)
+
+
+def _within(name: str, value: int, bounds: dict[str, tuple[float, float]]) -> None:
+    low, high = bounds[name]
+    if not low <= value <= high:
+        raise ConfigError(f"{name} is a whole number from {low:,} to {high:,} here, not {value:,}.")
+
+
+def _prompt(text: str) -> str:
+    if len(text) > MAX_PROMPT:
+        raise ConfigError(f"The prompt has {len(text):,} characters; at most {MAX_PROMPT:,} are read.")
+    return text
