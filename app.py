@@ -95,8 +95,9 @@ def main(arguments: list[str] | None = None) -> None:
     if options.share:
         print(SHARED, file=sys.stderr)
     pages = build(engines, embedded, line, options.attach, borrowed)
+    pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
-    pages.queue(api_open=False).launch(
+    pages.launch(
         app_kwargs={
             "routes": [ROUTE, *monitor.routes()],
             "middleware": [Middleware(Guard, names=programs.NAMES)],

@@ -40,6 +40,9 @@ class BorrowedGPU:
     def default_num_blocks(self, config: EngineConfig) -> int:
         return self._here.default_num_blocks(config)
 
+    def models(self, config: EngineConfig) -> None:
+        """Whatever is to be compiled is compiled in the call."""
+
     def stream(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]:
