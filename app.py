@@ -9,6 +9,7 @@ import threading
 from importlib.util import find_spec
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, which Gradio makes as a client, asks the hub
 # The engine leaves one core to the server: torch's threads wait for each other at every
 # operation, and one that has to share its core holds all of them up.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
