@@ -62,8 +62,9 @@ class Loading:
         """How far it is, in a sentence; empty before there is anything to tell."""
         if not self._name:
             return ""
-        if not self._bytes and (wanted := sum(bar.total or 0 for bar in self._fetched)):
-            return f"Fetching {self._name}: {_of(sum(bar.n for bar in self._fetched), wanted)}."
+        # Several files have two bars, of what came and of what is written, and each file before has one of its own.
+        if not self._bytes and (bar := max(self._fetched, key=lambda bar: bar.total or 0, default=None)) and bar.total:
+            return f"Fetching {self._name}: {_of(bar.n, bar.total)}."
         if self._bytes >= self._total:
             return f"Loaded {self._name}; getting ready …"
         return f"Loading {self._name}: {_of(self._bytes, self._total)}, layer {self._layer} of {self._layers}."

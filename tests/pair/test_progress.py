@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.file_download import http_get
 
 from lab.pair.loading import load_model
 from lab.pair.progress import Loading, LoadingCancelled, watched, watching
@@ -69,18 +71,44 @@ def test_it_ends_at_the_next_weight(folder: Path) -> None:
     assert load(folder).layers == 3
 
 
-def test_a_download_is_told_in_bytes_and_ends_at_the_next_piece() -> None:
-    """As huggingface_hub makes and moves its bars."""
+def test_a_download_of_several_files_is_told_once() -> None:
+    """As huggingface_hub's snapshot_download makes and moves its bars."""
     loading = Loading()
     loading.begin("a/model", torch.nn.Linear(2, 2), 4)
     kind = loading.bar()
     files = kind(total=2, desc="Fetching 2 files")
-    whole = kind(desc="Downloading", total=0, initial=0, unit="B", unit_scale=True)
-    whole.total += 5_000_000
-    with whole as bar:
+    came, written = (kind(desc=name, total=0, initial=0, unit="B", unit_scale=True) for name in ("came", "written"))
+    for bar in (came, written):
+        bar.total += 5_000_000
         bar.update(2_000_000)
-        files.update()
-        assert loading.status() == "Fetching a/model: 2.0 of 5.0 MB."
-        loading.cancelled.set()
-        with pytest.raises(LoadingCancelled):
-            bar.update(1)
+    files.update()
+    assert loading.status() == "Fetching a/model: 2.0 of 5.0 MB."
+
+
+class Weights(BaseHTTPRequestHandler):
+    """Sends three million bytes."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "3000000")
+        self.end_headers()
+        self.wfile.write(bytes(3_000_000))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_download_is_told_in_bytes_and_ends_at_the_next_piece(tmp_path: Path) -> None:
+    loading = Loading()
+    loading.begin("a/model", torch.nn.Linear(2, 2), 4)
+    server = HTTPServer(("127.0.0.1", 0), Weights)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    where = f"http://127.0.0.1:{server.server_port}/model.safetensors"
+    with (tmp_path / "whole").open("wb") as file:
+        http_get(where, file, tqdm_class=loading.bar())
+    assert loading.status() == "Fetching a/model: 3.0 of 3.0 MB."
+    loading.cancelled.set()
+    with (tmp_path / "part").open("wb") as file, pytest.raises(LoadingCancelled):
+        http_get(where, file, tqdm_class=loading.bar())
+    server.shutdown()
+    server.server_close()
