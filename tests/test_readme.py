@@ -82,7 +82,17 @@ def steps() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("table", [serving, growth, memory, formats, steps], ids=lambda table: table.__name__)
+def beside() -> list[str]:
+    rows = record("llama")["rows"]
+    base = next(row["median"] for row in rows if row["name"] == "llama.cpp, bf16")
+    return [
+        f"| {row['name']} | {row['median']:.0f} | {row['lower']:.0f} to {row['upper']:.0f} "
+        f"| x {row['median'] / base:.2f} |"
+        for row in rows
+    ]
+
+
+@pytest.mark.parametrize("table", [serving, growth, memory, formats, steps, beside], ids=lambda table: table.__name__)
 def test_every_row_is_the_recorded_one(table):
     for row in table():
         assert row + "\n" in README
@@ -114,6 +124,13 @@ def test_what_watching_costs_is_the_recorded_one():
     assert f"{figures['slow_down']:.0%} slower while it is watched" in text
     assert f"{figures['slow_down_told']:.0%} when it is told" in text
     assert f"and {figures['heap_growth_mb']:.1f} MB in the page" in text
+
+
+def test_what_llama_cpp_says_too_is_the_recorded_one():
+    result, text = record("llama"), " ".join(README.split())
+    same = sum(length == result["max_tokens"] for length in result["alike"]["bf16"])
+    assert f"the same {result['max_tokens']} tokens after {same} of {result['prompts']} prompts" in text
+    assert f"on {result['machine']['torch_threads']} thread" in text
 
 
 def test_what_fits_is_what_it_prints(capsys):
