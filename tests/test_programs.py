@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from lab.memory.capacity import Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from tests.browser.conftest import serving
+from tests.coroutines import complete
 from visualize.programs import NAMES
 
 PROMPT = "Once upon a time"
@@ -163,6 +163,7 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("call/v2/page", b"{}", 404, "there are run, compare, calculator"),
         ("run/run", b'{"data": ["A fox"]}', 404, "join the queue"),
         ("api/predict", b'{"data": []}', 404, "there are run, compare, calculator"),
+        ("run/predict", b'{"data": []}', 422, "Could not infer"),  # where pages post, but nothing of theirs
         ("call/v2/run", b"{}", 422, "No value provided for required argument: prompt"),
         ("call/v2/run", b'{"prompt": "a", "nonsense": 1}', 422, "nonsense"),
         ("call/v2/run", b"nonsense", 422, "JSON"),
@@ -221,4 +222,4 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
                 assert answer.isError
                 assert answer.content[0].text
 
-    asyncio.run(use())
+    complete(use())

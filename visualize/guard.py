@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from gradio.route_utils import FnIndexInferError
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 CALLS = ("/gradio_api/call/v2/", "/gradio_api/call/", "/gradio_api/run/", "/gradio_api/api/")
+PAGES_OWN = "/gradio_api/run/predict"
+"""Where Gradio's pages post those of their events that do not wait in its queue, each with its number."""
 
 
 class Guard:
@@ -27,12 +30,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
         name = path.removeprefix(prefix).split("/")[0]
-        if name not in self._names:
+        if name not in self._names and path != PAGES_OWN:
             there = ", ".join(self._names)
             answer = JSONResponse({"detail": f"There is no such function here; there are {there}."}, 404)
             await answer(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
-        except TypeError as error:  # of Gradio's matching of arguments, before anything is answered
+        except (TypeError, FnIndexInferError) as error:  # of Gradio's matching, before anything is answered
             await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)

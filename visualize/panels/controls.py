@@ -71,18 +71,19 @@ def build(link: Link) -> Controls:
         inputs["gamma"] = _slider("gamma", GAMMA, 1)
         inputs["adaptive_window"] = _toggle("adaptive_window")
         inputs["distributions"] = _toggle("distributions")
-        with gr.Accordion("Pool", open=False, elem_id="pool"):
-            inputs["block_size"] = _choice("block_size", "Block size")
-            inputs["pool_size"] = _choice("pool_size", "Pool size")
-            inputs["eviction"] = _choice("eviction", "Eviction")
-            inputs["cache_priority"] = _slider("cache_priority", "Cache priority", 1)
-        with gr.Accordion("Sampling", open=False, elem_id="sampling"):
-            inputs |= _sampling()
-        with gr.Accordion("Device", open=False, elem_id="computing"):
-            inputs["kernels"] = _choice("kernels", "Kernels")
-            inputs["cuda_graphs"] = _toggle("cuda_graphs")
-            inputs["torch_compile"] = _toggle("torch_compile")
-            inputs["prefill_attention"] = _choice("prefill_attention", "Attention of the prompt")
+        with gr.Row(elem_id="folds"):
+            with gr.Accordion("Pool", open=False, elem_id="pool"):
+                inputs["block_size"] = _choice("block_size", "Block size")
+                inputs["pool_size"] = _choice("pool_size", "Pool size")
+                inputs["eviction"] = _choice("eviction", "Eviction")
+                inputs["cache_priority"] = _slider("cache_priority", "Cache priority", 1)
+            with gr.Accordion("Sampling", open=False, elem_id="sampling"):
+                inputs |= _sampling()
+            with gr.Accordion("Device", open=False, elem_id="computing"):
+                inputs["kernels"] = _choice("kernels", "Kernels")
+                inputs["cuda_graphs"] = _toggle("cuda_graphs")
+                inputs["torch_compile"] = _toggle("torch_compile")
+                inputs["prefill_attention"] = _choice("prefill_attention", "Attention of the prompt")
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
