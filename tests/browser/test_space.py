@@ -16,7 +16,7 @@ SPACE = {
     "SPACE_AUTHOR_NAME": "someone",
     "SPACE_REPO_NAME": "decode-lab",
     "SPACE_TITLE": "Decode Lab",
-    "SPACE_HOST": "someone-decode-lab.hf.space",
+    "SPACE_HOST": "someone-decode-lab.example",
     "SPACE_CREATOR_USER_ID": "0",
     "CPU_CORES": "2",
     "MEMORY": "16Gi",

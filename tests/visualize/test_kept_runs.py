@@ -44,7 +44,7 @@ def learner(number: int) -> Learner:
 
 
 def text_of(document: Any) -> str:
-    return base64.b64encode(gzip.compress(json.dumps(document).encode())).decode()
+    return base64.b64encode(gzip.compress(json.dumps(document).encode(), mtime=0)).decode()
 
 
 def test_the_last_run_has_the_same_to_show() -> None:
@@ -82,8 +82,8 @@ def test_runs_of_another_time_are_not_taken_for_these() -> None:
         text_of({"native": 3}),
         text_of({"native": [3], "int8": [], "int4": []}),
         text_of({"native": [{"format": "decode-lab-run", "version": 4, "events": [{"kind": "run_started"}]}]}),
-        base64.b64encode(gzip.compress(b"[" * 100_000)).decode(),
-        base64.b64encode(gzip.compress(b" " * (kept_runs.MOST_BYTES + 1))).decode(),
+        base64.b64encode(gzip.compress(b"[" * 100_000, mtime=0)).decode(),
+        base64.b64encode(gzip.compress(b" " * (kept_runs.MOST_BYTES + 1), mtime=0)).decode(),
         text_of({})[:20],
     ],
 )
