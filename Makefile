@@ -10,9 +10,13 @@ BIN    := $(VENV)/bin
 run: $(VENV)/.installed
 	$(BIN)/python app.py --host $(HOST) --port $(PORT)
 
+# All tests run in two processes, those in a browser beside the others; with ARGS, those that it names, in one.
 test: $(VENV)/.installed-test lint
-	@chromium="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; \
-	CHROMIUM="$$chromium" $(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
+	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
+	$(BIN)/python -m pytest -m "not browser" & others=$$!; \
+	$(BIN)/python -m pytest -m browser; browser=$$?; \
+	wait $$others && exit $$browser
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

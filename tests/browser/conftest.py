@@ -232,9 +232,7 @@ def visit(browser: Browser, server: str) -> Iterator[Callable[..., Lab]]:
     assert complaints == []
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
-            item.add_marker(pytest.mark.xdist_group("browser"))  # one app and one Chromium for all of them
