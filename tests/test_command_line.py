@@ -96,7 +96,7 @@ def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> No
         (["compare", PROMPT, "", ""], "there twice"),
         (["compare", PROMPT, "", "speed=high"], "there is no setting 'speed'"),
         (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "takes a repeat"),
-        (["fit", "../../etc"], "is not taken as a hub id"),
+        (["fit", "../../no such place"], "is not taken as a hub id"),
         (["fit", "gpt-2", "--memory", "nan"], "memory is a device's GiB"),
         (["fit", "gpt-2", "--memory", "1e300"], "at most"),
         (["fit", "gpt-2", "--mean", "9000"], "The mean length"),
