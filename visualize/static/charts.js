@@ -27,11 +27,11 @@ function choose(name) {
   draw();
 }
 
-const RESTS = { playing: 1, following: 5 }; // times as long as a chart took: the engine may be on this machine
+const REST = 5; // times as long as a chart took, while a run is followed: the engine may be on this machine
 let chartsDue = 0;
 
 /** Redraw what is dirty. While the picture is ``moving``, only the rows in view are drawn, only of the chart that has
-    waited longest, and then of none for a while: a chart takes longer than everything else of a picture. */
+    waited longest; of a run under way, then of none for a while: a chart takes longer than all else of a picture. */
 function drawCharts({ columns, layouts }, moving) {
   const began = performance.now();
   if (moving && began < chartsDue) return;
@@ -42,7 +42,7 @@ function drawCharts({ columns, layouts }, moving) {
     if (covered(name) || (narrow.matches && !plot.parentElement.classList.contains("chosen"))) continue;
     plotChart(plot, shells[name][look()], columns[name], layouts[name], moving && rolling.includes(name));
     if (!moving) continue;
-    chartsDue = performance.now() + RESTS[mode] * (performance.now() - began);
+    if (live()) chartsDue = performance.now() + REST * (performance.now() - began);
     return;
   }
 }

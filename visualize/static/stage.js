@@ -136,7 +136,8 @@ function draw() {
   drawCharts(picture, moving());
   $(".stage").dataset.seq = picture.at;
   clearTimeout(remaining);
-  if (dirty.size) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));
+  if (dirty.size && live()) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));
+  else if (dirty.size) schedule();
 }
 
 /** What stands there already is not written again: the browser would lay it out again. */
