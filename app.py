@@ -25,32 +25,40 @@ from visualize.channel import ROUTE
 from visualize.guard import Guard
 from visualize.instructor import Answers
 from visualize.monitoring import Monitor
-from visualize.options import SHARED, borrows_a_gpu, is_private, read_options
-from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, server
+from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
+from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
 from visualize.shelf import MAX_RUN_FILE
 from visualize.work import Line
+from visualize.workshop.workshop import Workshop
 
 PATIENCE = 5.0
 """Seconds in which runs have to end when the server does; a step takes far less."""
 
 
 def build(
-    engines: Engines, embedded: Engines, line: Line, attached: Server | None = None, borrowed: bool = False
+    engines: Engines,
+    embedded: Engines,
+    line: Line,
+    attached: Server | None = None,
+    borrowed: bool = False,
+    workshop: Workshop | None = None,
 ) -> gr.Blocks:
     """All pages: the Lab at the root, every other at an address of its own. Lessons and claims are of the embedded
     pair; the others are of whichever there are. ``line`` is one for all: there is one machine. ``attached`` is a vLLM
-    server to watch. ``borrowed``: the Lab's runs have a GPU each, on loan.
+    server to watch. ``borrowed``: the Lab's runs have a GPU each, on loan. ``workshop``: those who come are in one.
     """
     if attached:
         header.PAGES["Server"] = "server"
+    if workshop:
+        header.PAGES["Room"] = "room"
     load = engines
     if borrowed:
         from visualize.zero import borrowing  # a package that only such a Space has
 
         load = borrowing(engines)
-    pages = lab.build(load, line, engines.labels, any_pair=engines.any_pair)
+    pages = lab.build(load, line, engines.labels, any_pair=engines.any_pair, workshop=workshop)
     answers = Answers()
     with pages.route("Compare", "/compare", show_in_navbar=False):
         compare.build(pages, engines, line, engines.labels)
@@ -69,6 +77,9 @@ def build(
     if attached:
         with pages.route("Server", "/server", show_in_navbar=False):
             server.build(pages, attached, line)
+    if workshop:
+        with pages.route("Room", "/room", show_in_navbar=False):
+            room.build(pages)
     with pages:
         programs.build(pages, engines, line)
     return pages
@@ -83,10 +94,13 @@ def main(arguments: list[str] | None = None) -> None:
     if borrowed and chosen:
         sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT out.")
     offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
-    line = Line(options.max_users)
+    line = Line(options.max_users, together=options.workshop)
+    key = os.environ.get(KEY)
+    workshop = Workshop(line, options.host, key) if options.workshop else None
     monitor = Monitor(line)
-    engines = Engines(offered | listed(**place), any_pair=is_private(options, os.environ), monitor=monitor, **place)
-    embedded = Engines(monitor=monitor, **place) if chosen else engines
+    monitors = [monitor, workshop.room] if workshop else [monitor]
+    engines = Engines(offered | listed(**place), any_pair=is_private(options, os.environ), monitors=monitors, **place)
+    embedded = Engines(monitors=monitors, **place) if chosen else engines
     if chosen:
         try:
             engines(DEFAULTS["pair"])
@@ -95,12 +109,12 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
-    pages = build(engines, embedded, line, options.attach, borrowed)
+    pages = build(engines, embedded, line, options.attach, borrowed, workshop)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     pages.launch(
         app_kwargs={
-            "routes": [ROUTE, *monitor.routes()],
+            "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
             "middleware": [Middleware(Guard, names=programs.NAMES)],
         },
         server_name=options.host,
@@ -116,6 +130,8 @@ def main(arguments: list[str] | None = None) -> None:
         show_error=True,
         mcp_server=find_spec("mcp") is not None,
     )
+    if workshop:
+        print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
     _wait_for_a_signal()
     line.close(PATIENCE)
     pages.close()

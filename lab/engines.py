@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from lab.kv.storage import bytes_per_token
 from lab.memory.models import Model, find, known
 from lab.pair.devices import free_bytes, resolve_device
 from lab.pair.loading import EMBEDDED_DRAFTS, resolve_dtype
+from lab.trace.events import Event
 from lab.trace.recorder import Watch
 
 LISTED = {
@@ -97,6 +98,18 @@ class Monitor(Protocol):
     def add(self, model: str, engine: Engine) -> None: ...
 
 
+def _all_of(watches: Sequence[Watch]) -> Watch | None:
+    """One that tells all of them."""
+    if len(watches) < 2:
+        return next(iter(watches), None)
+
+    def watch(owner: int, seconds: float, event: Event) -> None:
+        for each in watches:
+            each(owner, seconds, event)
+
+    return watch
+
+
 class Engines:
     """One engine for each pair, loaded when it is first asked for and shared by everyone.
 
@@ -107,7 +120,7 @@ class Engines:
         offered: pairs by name.
         any_pair: whether others may be named.
         device, dtype: see ``load_engine``.
-        monitor: told of everything that the engines do.
+        monitors: told of everything that the engines do.
     """
 
     def __init__(
@@ -117,12 +130,12 @@ class Engines:
         any_pair: bool = False,
         device: str | None = None,
         dtype: str = "auto",
-        monitor: Monitor | None = None,
+        monitors: Sequence[Monitor] = (),
     ) -> None:
         self.offered = dict(offered)
         self.any_pair = any_pair
         self._device, self._dtype = resolve_device(device), dtype
-        self._monitor = monitor
+        self._monitors = monitors
         self._loaded: dict[Pair, Engine] = {}
         self._loading = threading.Lock()
 
@@ -144,10 +157,10 @@ class Engines:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
-                watch = self._monitor.watch(pair.label) if self._monitor else None
+                watch = _all_of([monitor.watch(pair.label) for monitor in self._monitors])
                 engine = load_engine(pair.target, pair.draft, device=self._device, dtype=self._dtype, watch=watch)
-                if self._monitor:
-                    self._monitor.add(pair.label, engine)
+                for monitor in self._monitors:
+                    monitor.add(pair.label, engine)
                 if large:
                     self._drop_large()
                 self._loaded[pair] = engine

@@ -29,10 +29,11 @@ class Channel:
 
     Args:
         keep: forget all but so many of the newest; what is told without an end must. None: keep all.
+        id: whoever knows it may read. None: one that nobody can guess.
     """
 
-    def __init__(self, keep: int | None = None) -> None:
-        self.id = uuid.uuid4().hex  # whoever knows it may read
+    def __init__(self, keep: int | None = None, id: str | None = None) -> None:
+        self.id = id or uuid.uuid4().hex
         self._messages: dict[int, str] = {}  # by number
         self._next = 0
         self._keep = keep
@@ -40,6 +41,11 @@ class Channel:
         self._lock = threading.Lock()
         self._wake: set[Callable[[], None]] = set()
         _open[self.id] = self
+
+    @property
+    def readers(self) -> int:
+        """How many read it now."""
+        return len(self._wake)
 
     def put(self, message: str) -> None:
         """One more message, from any thread."""
@@ -86,6 +92,11 @@ class Channel:
                 self._wake.discard(wake)
 
 
+def find(id: str) -> Channel | None:
+    """The channel of this id, if somebody still keeps it."""
+    return _open.get(id)
+
+
 async def _events(channel: Channel, begin: int) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     async for number, message in channel.read(begin):
@@ -95,7 +106,7 @@ async def _events(channel: Channel, begin: int) -> AsyncIterator[str]:
 
 
 async def _answer(request: Request) -> Response:
-    channel = _open.get(request.path_params["id"])
+    channel = find(request.path_params["id"])
     if channel is None:
         return Response(status_code=204)  # which tells a page not to ask again
     had = request.headers.get("last-event-id", "")

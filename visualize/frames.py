@@ -19,6 +19,7 @@ page that opens late can catch up. A frame is a JSON-able dict:
     compared               first frame only: what was switched since the run before
     say                    the step in one sentence
     linger                 true where that is rare enough to be left standing for a moment
+    owner                  an admission's: the run's number among all of its engine
     notice                 what has to stay beside the numbers
     finished               {reason, message}, last frame only
 
@@ -79,7 +80,7 @@ class Reducer:
                     frames.append(self._frame(event, self._head(event)))
                 case Admitted():
                     said = self._narrator.admitted(event)
-                    frames.append(self._frame(event, {"say": said, "linger": bool(said)}))
+                    frames.append(self._frame(event, {"say": said, "linger": bool(said), "owner": event.owner}))
                 case Preempted():
                     frames.append(self._frame(event, {"say": self._narrator.preempted(event), "linger": True}))
                 case StepTimed():

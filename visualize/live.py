@@ -20,7 +20,7 @@ from visualize.frames import Reducer
 from visualize.readouts import Before
 from visualize.settings import Settings
 from visualize.transcript import Reduces, line
-from visualize.work import TICK, Line, Work
+from visualize.work import TICK, Line, Work, before_yours
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class Streams(Protocol):
 
     def models(self, config: EngineConfig) -> object: ...
 
+    def ahead(self, cancelled: threading.Event) -> int | None: ...
+
     def stream(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]: ...
@@ -51,6 +53,9 @@ class Compares(Reduces, Protocol):
 class Live(Work):
     """Something decoded when its turn comes. ``events`` only grows; ``done`` is set after the last one. What
     ``reducer`` makes of them is told in ``channel``."""
+
+    _alone = True
+    """Whether it measures something that company would spoil."""
 
     def __init__(self, line: Line, load: Callable[[str], Any], reducer: Compares) -> None:
         self.channel = Channel()
@@ -77,7 +82,7 @@ class Live(Work):
         """The events as they come."""
 
     def _work(self) -> None:
-        with self.turn():
+        with self.turn(alone=self._alone):
             if not self.cancelled.is_set():
                 for event in self._decode():
                     self.events.append(event)
@@ -96,19 +101,29 @@ class Live(Work):
 
 
 class LiveRun(Live):
-    """One run under way: a prompt and its events."""
+    """One run under way: a prompt and its events. In a workshop it shares the engine's steps and blocks."""
+
+    _alone = False
 
     def __init__(
         self, line: Line, load: Callable[[str], Streams], settings: Settings, before: Before | None = None
     ) -> None:
         self._settings = settings
+        self._engine: Streams | None = None
         super().__init__(line, load, Reducer(before))
+
+    def status(self) -> str:
+        ahead = self._engine.ahead(self.cancelled) if self._engine else None
+        if ahead is None:
+            return super().status()
+        return f"Waiting for room in the pool: {before_yours(ahead) if ahead else 'you are next.'}"
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings
         settings.engine_config()  # a senseless combination is refused before any model is loaded
         sampling = settings.sampling()
         engine: Streams = self.engine(settings.models())
+        self._engine = engine
         config = settings.engine_config(num_blocks=_pool(engine, settings))
         self.compile(engine, [config])
         if not self.cancelled.is_set():

@@ -49,7 +49,7 @@ def limit(found: Achieved) -> str:
 
 
 class Narrator:
-    """Tells one run. ``notice`` is what has to stay in sight beside its numbers."""
+    """Tells one run."""
 
     def __init__(self, config: dict[str, Any], prompt_tokens: int) -> None:
         self._config = config
@@ -57,11 +57,18 @@ class Narrator:
         self._prompt = self._tokens = prompt_tokens
         self._found = self._read = self._admissions = 0
         self._window = config["num_speculative_tokens"]
-        self.notice = "synthetic: proposals cost nothing here" if config["speculative"] == "synthetic" else ""
+        self._company = 0  # most others in a pass
+        self._notes = ["synthetic: proposals cost nothing here"] if config["speculative"] == "synthetic" else []
+
+    @property
+    def notice(self) -> str:
+        """What has to stay in sight beside the numbers."""
+        company = [f"passes shared with up to {_count(self._company, 'other run')}"] if self._company else []
+        return " · ".join([*self._notes, *company])
 
     def note(self, text: str) -> None:
         """Add to what has to stay in sight."""
-        self.notice = " · ".join(filter(None, [self.notice, text]))
+        self._notes.append(text)
 
     def admitted(self, event: Admitted) -> str:
         self._found, self._read = event.cached_tokens, event.cached_tokens
@@ -110,6 +117,7 @@ class Narrator:
         else:
             usual, brief = f"Pass {timed.step}: {self._pass(timed.target_tokens)}{chosen}.", f"Pass {timed.step}. "
         self._tokens += len(pieces)
+        self._company = max(self._company, timed.batch_sequences - 1)
         said = self._rare(rare)
         return brief + said if said else usual
 

@@ -19,6 +19,8 @@ PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 MAX_USERS = 64
+KEY = f"{PREFIX}PRESENTER_KEY"
+SWITCHES = ("share", "workshop")
 SHARED = (
     "Sharing: whoever has the public link, which passes through Gradio's servers, uses this machine's models and "
     "reads what the pages show. There is no password. It ends with this process, and after a week."
@@ -26,8 +28,8 @@ SHARED = (
 
 
 def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:
-    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``share``, ``max_users``, and ``attach``: a
-    ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
+    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``share``, ``max_users``, ``workshop``, and
+    ``attach``: a ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
 
     A value that cannot be ends the process with a sentence and status 2.
     """
@@ -48,6 +50,13 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         help="a vLLM server to watch on a page of its own, such as http://127.0.0.1:8000. A key that it wants is that "
         "of the variable VLLM_API_KEY.",
     )
+    parser.add_argument(
+        "--workshop",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="many people on one engine: their runs share its batch and its blocks instead of taking turns, a page "
+        f"shows all of them, and whoever has the presenter's key ({KEY}, or one that is printed) leads the others.",
+    )
     add_pair(parser)
     options = argparse.Namespace()
     parser.prog = "app.py, in the environment"
@@ -59,6 +68,8 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         resolve_dtype(options.dtype, options.device)
     except ConfigError as error:
         parser.error(str(error))
+    if options.workshop and borrows_a_gpu(environment):
+        parser.error("a ZeroGPU Space lends its GPU to a run at a time: there is nothing that a workshop could share.")
     return options
 
 
@@ -78,10 +89,10 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[st
     arguments = []
     for variable, name in names.items():
         value, option = environment.get(variable, ""), name.replace("_", "-")
-        if value and name == "share":
+        if value and name in SWITCHES:
             if value.lower() not in SWITCH:
                 parser.error(f"{variable} is one of {', '.join(SWITCH)}, not {value!r}.")
-            arguments.append("--share" if SWITCH[value.lower()] else "--no-share")
+            arguments.append(f"--{name}" if SWITCH[value.lower()] else f"--no-{name}")
         elif value:
             arguments.append(f"--{option}={value}")
     return arguments

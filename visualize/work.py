@@ -1,4 +1,4 @@
-"""Work for visitors, each in a thread of its own, one after another: there is one machine."""
+"""Work for visitors, each in a thread of its own, one after another: there is one machine. A workshop shares turns."""
 
 from __future__ import annotations
 
@@ -33,17 +33,18 @@ class FullError(LabError):
 
 
 class Line:
-    """Runs take turns in the order they came: two at once would spoil each other's timings.
+    """Turns are taken in the order of coming: two at once would spoil each other's timings.
 
     Args:
         most: visitors who may have something under way, waiting for a turn included. None: any number.
+        together: those who need not be alone share a turn, as far as nobody between them must be.
     """
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self, most: int | None = None, *, together: bool = False) -> None:
         self._changed = threading.Condition()
-        self._waiting: list[object] = []
+        self._waiting: dict[object, bool] = {}  # those under way included; whether each must be alone
         self._inside: list[Work] = []
-        self._most, self._closed = most, False
+        self._most, self._together, self._closed = most, together, False
 
     @property
     def inside(self) -> int:
@@ -94,22 +95,30 @@ class Line:
             return self._changed.wait_for(lambda: not self._inside, seconds)
 
     def ahead(self, who: object) -> int:
-        """Runs before this one, the one under way included."""
+        """How many it waits for, those under way included."""
         with self._changed:
-            return self._waiting.index(who) if who in self._waiting else 0
+            return self._ahead(who)
+
+    def _ahead(self, who: object) -> int:
+        if who not in self._waiting:
+            return 0
+        order = list(self._waiting)
+        before = order[: order.index(who)]
+        share = not any(self._waiting[one] for one in (*before, who))
+        return 0 if share else len(before)
 
     @contextmanager
-    def turn(self, who: object, cancelled: threading.Event) -> Iterator[None]:
-        """Wait to be first, or until cancelled."""
+    def turn(self, who: object, cancelled: threading.Event, *, alone: bool = True) -> Iterator[None]:
+        """Wait for a turn, or until cancelled. ``alone``: what is measured in it is not to be spoiled."""
         with self._changed:
-            self._waiting.append(who)
-            while self._waiting[0] is not who and not cancelled.is_set():
+            self._waiting[who] = alone or not self._together
+            while self._ahead(who) and not cancelled.is_set():
                 self._changed.wait(TICK)
         try:
             yield
         finally:
             with self._changed:
-                self._waiting.remove(who)
+                del self._waiting[who]
                 self._changed.notify_all()
 
 
@@ -139,7 +148,7 @@ class Work(ABC):
         if self._compiling:
             return self._compiling
         ahead = self._line.ahead(self)
-        return f"Waiting: {ahead} {'run is' if ahead == 1 else 'runs are'} before yours." if ahead else ""
+        return f"Waiting: {before_yours(ahead)}" if ahead else ""
 
     def engine(self, pair: str | Pair) -> Any:
         """The engine of a model pair, loaded if it must be."""
@@ -156,9 +165,9 @@ class Work(ABC):
             self._compiling = status
         self._compiling = ""
 
-    def turn(self) -> AbstractContextManager[None]:
-        """Its turn, which comes at once when it is cancelled, though another may be at work."""
-        return self._line.turn(self, self.cancelled)
+    def turn(self, *, alone: bool = True) -> AbstractContextManager[None]:
+        """Its turn (``Line.turn``), which comes at once when it is cancelled, though another may be at work."""
+        return self._line.turn(self, self.cancelled, alone=alone)
 
     @abstractmethod
     def _work(self) -> None:
@@ -175,3 +184,8 @@ class Work(ABC):
             self.problem = f"This broke off ({type(error).__name__}: {error})."
         finally:
             self.done.set()
+
+
+def before_yours(ahead: int) -> str:
+    """How long somebody waits, in the only unit that is known."""
+    return f"{ahead} {'run is' if ahead == 1 else 'runs are'} before yours."

@@ -43,6 +43,9 @@ class BorrowedGPU:
     def models(self, config: EngineConfig) -> None:
         """Whatever is to be compiled is compiled in the call."""
 
+    def ahead(self, cancelled: threading.Event) -> None:
+        """Its pool is its own: nobody is before it."""
+
     def stream(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]:

@@ -129,6 +129,14 @@ class Engine:
         waiting = sum(len(pool.scheduler.waiting) for pool in pools) + len(self._pools.unplaced) + len(self._inbox)
         return sum(len(pool.scheduler.running) for pool in pools), waiting
 
+    def ahead(self, cancelled: threading.Event) -> int | None:
+        """Sequences that get room before the one that ``cancelled`` would end; None: it has room, or is not here."""
+        for queue in ([*pool.scheduler.waiting] for pool in self._pools):
+            for place, sequence in enumerate(queue):
+                if sequence.cancelled is cancelled:
+                    return place
+        return None
+
     # -- asking ------------------------------------------------------------------------------
 
     def generate(self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None) -> Run:

@@ -128,6 +128,9 @@ class ScriptedEngine:
     def models(self, config: EngineConfig) -> None:
         """There is nothing to compile."""
 
+    def ahead(self, cancelled: threading.Event) -> None:
+        """It has room for everybody."""
+
     def stream(
         self,
         prompt: str,

@@ -211,6 +211,7 @@ def test_a_shared_pass_is_called_one() -> None:
         "a pass, shared by 3 sequences",
         "one column a pass of the target",
     ]
+    assert [frame["notice"] for frame in frames if "notice" in frame] == ["passes shared with up to 2 other runs"]
 
 
 def test_a_round_that_ends_the_text_is_told() -> None:

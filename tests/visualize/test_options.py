@@ -20,6 +20,7 @@ def test_without_a_word_this_machine_alone_is_served() -> None:
         "device": best_device(),
         "dtype": "auto",
         "attach": None,
+        "workshop": False,
     }
 
 
@@ -34,10 +35,10 @@ def test_every_option_is_a_variable_too() -> None:
         "dtype": "float32",
     }
     variables = {f"DECODE_LAB_{name.upper()}": value for name, value in said.items()}
-    expected = said | {"port": 8123, "max_users": 3, "share": True, "attach": None}
-    assert vars(read_options([], variables | {"DECODE_LAB_SHARE": "Yes"})) == expected
+    expected = said | {"port": 8123, "max_users": 3, "share": True, "attach": None, "workshop": True}
+    assert vars(read_options([], variables | {"DECODE_LAB_SHARE": "Yes", "DECODE_LAB_WORKSHOP": "1"})) == expected
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in said.items()]
-    assert vars(read_options([*arguments, "--share"], {})) == expected
+    assert vars(read_options([*arguments, "--share", "--workshop"], {})) == expected
 
 
 def test_a_server_to_watch_is_given_by_its_address() -> None:

@@ -53,6 +53,9 @@ class Blocks:
             case Admitted():
                 self._giving_up.discard(owner)
                 self._kept[owner] = event.cached_tokens
+                cached = set(event.cached_blocks)  # the engine may have made the pool anew since it was last busy
+                self._changed |= self.cached ^ cached
+                self.cached = cached
             case BlockAllocated() | BlockShared() | BlockCopied():
                 self._add(owner, event.block, event.index)
                 if isinstance(event, BlockShared):
@@ -94,8 +97,8 @@ class Blocks:
         return patches
 
     def columns(self) -> Columns:
-        """Every block free."""
-        return [{name: [value] * self.num_blocks for name, value in FREE.items()}]
+        """Every block as it was last told; at first all are free."""
+        return self._rows.columns()
 
     # -- one block ---------------------------------------------------------------------------
 

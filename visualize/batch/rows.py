@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from visualize.figures.base import Patch
+from visualize.figures.base import Columns, Patch
 
 Row = Mapping[str, Any]
 
@@ -24,3 +24,8 @@ class Rows:
             return [[0, None, row]]
         changed = {name: value for name, value in row.items() if was[name] != value}
         return [[0, number, changed]] if changed else []
+
+    def columns(self) -> Columns:
+        """Every row as it was last told, in the order of their numbers."""
+        rows = [self._told[number] for number in sorted(self._told)]
+        return [{name: [row[name] for row in rows] for name in (rows[0] if rows else ())}]

@@ -10,17 +10,20 @@ import gradio as gr
 
 from visualize.assets import ABOUT, TITLE
 from visualize.live import LiveRun
-from visualize.panels import controls, header, stage
+from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.settings import LINK, OTHER, from_link
 from visualize.shelf import Shelf
 from visualize.visitors import Visitors
 from visualize.work import Line, Load
+from visualize.workshop.workshop import Workshop
 
 
-def build(load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool) -> gr.Blocks:
+def build(
+    load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool, workshop: Workshop | None = None
+) -> gr.Blocks:
     """The page over engines that ``load`` gives for a model pair's name, each with its label in ``pairs``, or for any
-    that a person names. Its runs wait in ``line``."""
+    that a person names. Its runs wait in ``line``. In a ``workshop`` it can follow the presenter's, or be it."""
     shelf, link = Shelf(), LINK.choosing(pair={**pairs, OTHER: "Other"} if any_pair else pairs)
     visitors = Visitors(shelf)
 
@@ -33,7 +36,10 @@ def build(load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool) -
 
     def reopened(path: str, request: gr.Request) -> str:
         visitors.leave(request.session_hash)  # the next run is not compared with the one before this
-        return shelf.reopen(request.session_hash, Path(path))
+        transcript = shelf.reopen(request.session_hash, Path(path))
+        if workshop:
+            workshop.lead.opened(transcript)
+        return transcript
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
@@ -48,6 +54,8 @@ def build(load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool) -
 
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
         header.build("Lab", ABOUT)
+        if workshop:
+            room.strip()
         with gr.Row(elem_id="lab"):
             with gr.Column(elem_id="controls"):
                 panel = controls.build(link)

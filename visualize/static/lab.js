@@ -31,5 +31,6 @@ drawParts();
 choose(charts[0]);
 $("[data-chart=rounds] .plot").on("plotly_click", ({ points }) => openSquare(points[0]));
 if (charts.includes(window.decodeLab.asked.get("chart"))) choose(window.decodeLab.asked.get("chart"));
-watch("value", () => read(props.value ?? ""));
+watch("value", () => (leave(), read(props.value ?? "")));
 read(props.value ?? "");
+beLed();

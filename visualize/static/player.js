@@ -7,7 +7,7 @@ const buttons = Object.fromEntries([...element.querySelectorAll("[data-do]")].ma
 const HALF = 700; // the least milliseconds for which a looped round is shown before it and after it: nothing flickers
 
 /** following: the newest frame as it comes · playing: frame after frame, in the run's own time times the speed ·
-    looping: one frame, before and after · still */
+    looping: one frame, before and after · still · led: what a presenter shows */
 let mode = "following";
 let held = false; // a person moved it last
 let looped = 0;
@@ -15,19 +15,20 @@ let clock = 0; // playing: milliseconds of the run; looping: milliseconds that h
 let ticked = 0;
 let ticking = 0;
 
-const live = () => mode === "following" && run.running;
+const live = () => run.running && (mode === "following" || (mode === "led" && led.at === null));
 const moving = () => mode === "playing" || live();
 
 /** A new run is followed from its beginning. */
 function rewind() {
   moved();
-  enter("following");
+  enter(led ? "led" : "following");
   held = false;
   pans += 1;
 }
 
 /** New frames have come. */
 function follow() {
+  if (mode === "led") return moveAsLed();
   if (mode !== "following") return;
   move(picture.last);
   const beyond = picture.frames.findIndex(({ step, finished }) => step > wanted || finished);
@@ -49,6 +50,7 @@ function move(seq, byHand = false) {
   } else {
     for (const frame of picture.frames.slice(from + 1, picture.at + 1)) if (frame.say) say(frame.say, frame.linger);
   }
+  tell();
   schedule();
 }
 
@@ -64,6 +66,7 @@ function go(seq) {
 
 function enter(next) {
   cancelAnimationFrame(ticking);
+  if (led && next !== "led") leave();
   mode = next;
   charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
   if (mode === "playing" || mode === "looping") {
@@ -72,6 +75,7 @@ function enter(next) {
     ticking = requestAnimationFrame(tick);
   }
   remember();
+  tell();
   schedule();
 }
 
@@ -162,9 +166,48 @@ let remembering;
     what came from a file no link can bring back. A browser lets nobody rewrite its address at every frame. */
 function remember() {
   clearTimeout(remembering);
-  if (mode === "playing" || wanted !== null) return;
+  if (mode === "playing" || mode === "led" || wanted !== null) return;
   remembering = setTimeout(() => {
     const step = picture.frames[mode === "looping" ? looped : picture.at]?.step ?? -1;
     window.decodeLab.address({ step: mode === "following" || step < 0 || picture.head.recorded ? null : step });
   }, 250);
 }
+
+// -- being led ---------------------------------------------------------------------------------------
+// In a workshop (strip.js) a page tells what it shows, and shows what it is told.
+
+/** What a presenter shows: {run, at}, ``at`` null for the newest frame; null: nobody is followed. */
+let led = null;
+
+/** Show what the presenter does. Of another run nothing is shown until its first frame has come. */
+function beLed() {
+  const was = led;
+  led = window.decodeLab.led ?? null;
+  if (!led) return was && mode === "led" && enter("still");
+  read(`${JSON.stringify({ run: led.run, live: true })}\n`);
+  if (picture.id !== led.run) return;
+  if (mode !== "led") enter("led");
+  moveAsLed();
+}
+
+function moveAsLed() {
+  if (picture.last >= 0) move(led.at ?? picture.last, led.at !== null);
+}
+
+/** A person takes over, or runs something: from here on the stage is their own. */
+function leave() {
+  if (!led) return;
+  led = null;
+  if (mode === "led") mode = "still";
+  document.dispatchEvent(new Event("decode-lab-left"));
+}
+
+/** What is shown, for those who follow: of a run that is followed here, its newest frame. */
+function tell() {
+  const own = !led;
+  const number = picture.frames.findLast(({ owner }) => owner !== undefined)?.owner;
+  window.decodeLab.shown = { run: picture.id, at: mode === "following" ? null : picture.at, number, own };
+  document.dispatchEvent(new Event("decode-lab-shown"));
+}
+
+document.addEventListener("decode-lab-led", beLed);

@@ -44,6 +44,7 @@ let picture = new Picture(start);
 function begin(id) {
   run = { id, running: true };
   $(".stage").dataset.run = id;
+  if (led) return sayNow("The presenter shows another run …");
   sayNow("Waiting for the engine …");
   body.classList.add("running");
   if (server && narrow.matches) element.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
@@ -99,7 +100,7 @@ function open(head) {
   document.querySelector("#device")?.replaceChildren(
     `${head.target}${head.draft ? ` + ${head.draft}` : ""} · ${head.dtype} · ${head.recorded ? "recorded" : "measured"} on ${head.device}`,
   );
-  if (!head.recorded && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
+  if (!head.recorded && !led && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
   rewind();
 }
 

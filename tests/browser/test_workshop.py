@@ -1,0 +1,201 @@
+"""A workshop as its people live it: they join by code, see what the presenter shows, and go their own ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.browser import conftest
+from tests.browser.conftest import Lab
+
+KEY = "the presenter's key"
+OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+Visit = Callable[..., Lab]
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("workshop") / "log.txt"
+
+
+@pytest.fixture(scope="module")
+def server(log: Path) -> Iterator[str]:
+    """In place of the session's: an app that holds a workshop."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("DECODE_LAB_PRESENTER_KEY", KEY)
+        with conftest.serving(log, "--workshop") as app:
+            yield app
+    said = log.read_text()
+    assert "Traceback" not in said, said
+    assert KEY not in said, "a key that somebody chose stands in no log"
+
+
+@pytest.fixture(scope="module")
+def presenter(browser: Browser, server: str) -> Iterator[BrowserContext]:
+    """Whose browser knows the key."""
+    context = browser.new_context(viewport={"width": 1280, "height": 720})
+    page = context.new_page()
+    page.goto(f"{server}/room#lead={KEY}")
+    page.wait_for_selector(".room-code:not(:empty)")
+    assert "lead" not in page.url, "what stands in an address is read from the wall"
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="module")
+def code(presenter: BrowserContext) -> str:
+    return presenter.pages[0].inner_text(".room-code")
+
+
+@pytest.fixture(scope="module")
+def shown(presenter: BrowserContext, server: str) -> Lab:
+    """The presenter's Lab."""
+    lab = Lab(presenter.new_page(), server).open(seed=3, max_tokens=24)
+    state(lab.page, "ready")
+    return lab
+
+
+@pytest.fixture
+def leading(shown: Lab) -> Iterator[Lab]:
+    """The same, with a run, while it is shown to all."""
+    shown.page.click("[data-act=lead]")
+    state(shown.page, "leading")
+    yield shown
+    shown.page.click("[data-act=rest]")
+    state(shown.page, "ready")
+
+
+def sees(page: Page, seq: int) -> None:
+    page.wait_for_selector(f".stage[data-seq='{seq}']")
+
+
+def state(page: Page, wanted: str) -> None:
+    page.wait_for_selector(f".strip[data-state={wanted}]")
+
+
+def test_those_who_follow_see_what_is_shown_until_they_go_their_own_way(visit: Visit, leading: Lab, code: str) -> None:
+    lab = visit().open(join=code.lower())
+    state(lab.page, "following")
+    assert "join" not in lab.page.url
+    assert lab.page.inner_text(".strip-say") == "You follow the presenter. Nothing is shown yet."
+
+    leading.choose("speculation", "Lookup")
+    leading.run()
+    leading.finish()
+    end = leading.instant
+    sees(lab.page, end)
+    assert lab.seen()["text"] == leading.seen()["text"]
+    assert not lab.running, "one's own Run stays at hand"
+
+    for key in ("Home", "ArrowRight", "ArrowRight"):  # as the presenter scrubs
+        leading.page.keyboard.press(key)
+    sees(lab.page, 2)
+    assert lab.page.inner_text(".say") == leading.page.inner_text(".say")
+    assert lab.seen()["rounds"] == leading.seen()["rounds"]
+
+    late = visit(viewport={"width": 390, "height": 844}).open(join=code)
+    sees(late.page, 2)
+    assert late.page.is_hidden("#controls"), "on a phone there is one thing to look at"
+    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('2 follow')")
+
+    lab.page.keyboard.press("End")  # their own hand on the player
+    state(lab.page, "alone")
+    sees(lab.page, end)
+    leading.page.keyboard.press("ArrowLeft")
+    sees(late.page, 1)
+    assert lab.instant == end
+
+    lab.page.click("[data-act=follow]")
+    sees(lab.page, 1)
+    lab.run()  # a run of their own
+    lab.finish()
+    state(lab.page, "alone")
+    assert lab.page.inner_text(".strip-own").startswith("your run: ")
+    sees(late.page, 1)
+
+    lab.page.click("[data-act=settings]")
+    lab.page.wait_for_url("**speculation=ngram**")
+    lab.ready()
+    state(lab.page, "alone")
+    lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+
+
+def test_a_run_from_a_file_is_shown_and_then_nothing(visit: Visit, leading: Lab, code: str, tmp_path: Path) -> None:
+    file = leading.save("json", tmp_path)
+    lab = visit().open(join=code)
+    sees(lab.page, leading.instant)
+    before = leading.page.get_attribute(".stage", "data-run")
+    leading.reopen(file)
+    leading.page.wait_for_function("before => document.querySelector('.stage').dataset.run !== before", arg=before)
+    leading.finish()
+    here = leading.page.get_attribute(".stage", "data-run")
+    lab.page.wait_for_function(
+        "run => JSON.parse(document.querySelector('.stage').dataset.run).run === JSON.parse(run).run", arg=here
+    )
+    sees(lab.page, leading.instant)
+    assert lab.seen()["text"] == leading.seen()["text"]
+    leading.page.click("[data-act=rest]")
+    lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('Nothing is shown')")
+    leading.page.click("[data-act=lead]")
+    lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('what you see')")
+
+
+def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: str) -> None:
+    lab = Lab(browser.new_page(), server).open(join="AAAAA")  # a browser notes the refusal in its console
+    lab.page.wait_for_selector(".strip-say.problem")
+    assert "not this workshop's code" in lab.page.inner_text(".strip-say")
+    state(lab.page, "out")
+    lab.page.goto(f"{server}/room#lead=nonsense")
+    lab.page.wait_for_selector(".sheet-say.problem")
+    assert "not this workshop's key" in lab.page.inner_text(".sheet-say")
+    assert lab.page.is_hidden(".room-join")
+    lab.page.close()
+
+
+def test_the_room_shows_everybodys_blocks_and_nobodys_words(visit: Visit, presenter: BrowserContext, code: str) -> None:
+    room = presenter.pages[0]
+    room.bring_to_front()
+    prompt = "A certain king had a beautiful garden"
+    one, other = visit().open(join=code, prompt=prompt, max_tokens=900), visit().open(join=code, max_tokens=900)
+    for lab in (one, other):
+        lab.run()
+    room.wait_for_function(
+        "new Set([...document.querySelectorAll('.squares .square.own')].map((square) => square.textContent)).size === 2"
+    )
+    assert room.inner_text("[data-key=running] .value") == "2"
+    assert room.locator(".chips[data-state=running] li").count() == 2
+    for lab in (one, other):
+        lab.wait_for_tokens(3)
+    numbers = {lab.page.inner_text(".strip-own").removeprefix("your run: ") for lab in (one, other)}
+    assert numbers == set(room.locator(".chips[data-state=running] b").all_inner_texts())
+    assert "garden" not in room.content()
+    for lab in (one, other):
+        lab.page.click("#stop")
+        lab.finish()
+    room.wait_for_function("document.querySelector('[data-key=running] .value').textContent === '0'")
+    assert room.locator(".squares .square.own").count() == 0
+
+    own = one.page.context.new_page()  # in the same browser the room marks one's own
+    own.goto(f"{one.server}/room")
+    own.wait_for_selector(".squares .square")
+    one.run()
+    own.wait_for_selector(".squares .square.chosen")
+    assert own.is_hidden(".room-join")
+    one.page.click("#stop")
+
+
+def test_it_fits(browser: Browser, server: str, code: str) -> None:
+    page = browser.new_page()
+    for address in (f"{server}/?join={code}", f"{server}/room"):
+        page.set_viewport_size({"width": 1280, "height": 720})
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+        page.wait_for_selector(".strip[data-state=following], .room .squares")
+        assert max(page.evaluate(OVERFLOW)) <= 0, address
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.wait_for_timeout(200)
+        assert page.evaluate(OVERFLOW)[0] <= 0, address
+    page.close()

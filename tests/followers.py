@@ -1,0 +1,140 @@
+"""What it costs a workshop's server that people follow: ``python -m tests.followers``. Prints a table, and with
+``--json FILE`` writes it as JSON.
+
+A presenter moves through a run ten times a second; followers and those who look at the room are connections that read,
+as a browser does. The clients are processes of their own: only the server's processor time is counted. The goal stands
+beside the figure; it is no test, because the machine decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+
+from lab.machine import hardware
+from tests.browser.conftest import started
+
+KEY = "a key for measuring"
+
+
+async def _read(address: str, channel: str, heard: Any) -> None:
+    """One who follows: reads the channel as it comes, counts messages, understands none."""
+    where = urlsplit(address)
+    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+    writer.write(
+        f"GET /channels/{channel} HTTP/1.1\r\nHost: {where.netloc}\r\nAccept: text/event-stream\r\n\r\n".encode()
+    )
+    while line := await reader.readline():
+        if line.startswith(b"data:"):
+            heard.value += 1
+
+
+def _follow(address: str, channel: str, count: int, heard: Any) -> None:
+    async def all_of_them() -> None:
+        await asyncio.gather(*(_read(address, channel, heard) for _ in range(count)))
+
+    asyncio.run(all_of_them())
+
+
+@contextmanager
+def following(address: str, channel: str, count: int) -> Iterator[Any]:
+    """So many connections, in one process. Yields how many messages all of them have had."""
+    heard = multiprocessing.Value("q", 0, lock=False)
+    process = multiprocessing.Process(target=_follow, args=(address, channel, count, heard), daemon=True)
+    process.start()
+    try:
+        yield heard
+    finally:
+        process.terminate()
+        process.join()
+
+
+def ask(client: httpx.Client, door: str, **question: Any) -> dict[str, Any]:
+    return client.post(f"/workshop/{door}", json=question).raise_for_status().json()
+
+
+def lead(client: httpx.Client, run: str | None, hz: float, seconds: float) -> int:
+    """Show another instant of ``run`` so many times a second; without one, wait as long."""
+    began, shown = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < seconds:
+        if run:
+            ask(client, "lead", key=KEY, run=run, at=shown % 50, query="?gamma=4")
+            shown += 1
+        time.sleep(max(0.0, shown / hz - (time.monotonic() - began)) if run else min(0.5, seconds - passed))
+    return shown
+
+
+def measure(followers: int, hz: float, seconds: float, rounds: int) -> dict[str, Any]:
+    os.environ["DECODE_LAB_PRESENTER_KEY"] = KEY
+    with tempfile.TemporaryDirectory() as folder, started(Path(folder) / "log", "--workshop") as (address, app):
+        process = psutil.Process(app.pid)
+        with httpx.Client(base_url=address, timeout=60) as client:
+            code = ask(client, "presenter", key=KEY, page=address)["code"]
+            channels = ask(client, "join", code=code)
+            run = channels["room"]  # whatever can be shown: followers read a run once, and this measures its instants
+            time.sleep(3)
+
+            def share(run: str | None) -> tuple[float, int]:
+                before, began = sum(process.cpu_times()[:2]), time.monotonic()
+                shown = lead(client, run, hz, seconds)
+                return 100 * (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began), shown
+
+            shares: dict[str, list[float]] = {"idle": [], "leading": [], "followed": []}
+            arrived = []
+            for _ in range(rounds):
+                shares["idle"].append(share(None)[0])
+                shares["leading"].append(share(run)[0])
+                with following(address, channels["lead"], followers) as heard:
+                    while ask(client, "presenter", key=KEY, page=address)["followers"] < followers:
+                        time.sleep(0.1)
+                    had = heard.value
+                    percent, shown = share(run)
+                    shares["followed"].append(percent)
+                    time.sleep(0.5)
+                    arrived.append((heard.value - had) / max(1, shown * followers))
+    figures = {name: round(statistics.median(some), 2) for name, some in shares.items()}
+    return {
+        "machine": hardware("cpu"),
+        "followers": followers,
+        "hz": hz,
+        "seconds": seconds,
+        "rounds": rounds,
+        "percent_of_a_core": shares | {"medians": figures},
+        "added_by_followers": round(figures["followed"] - figures["leading"], 2),
+        "messages_arrived": round(statistics.median(arrived), 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--followers", type=int, default=30)
+    parser.add_argument("--hz", type=float, default=10.0)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    record = measure(options.followers, options.hz, options.seconds, options.rounds)
+    medians = record["percent_of_a_core"]["medians"]
+    print(f"{options.followers} followers at {options.hz:g} Hz, percent of a core: {medians}")
+    print(f"added by followers: {record['added_by_followers']} (goal: below 10)")
+    print(f"messages that arrived, of all shown to all: {record['messages_arrived']:.1%}")
+    if options.json:
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Who may join, who may lead, and where others find the room."""
+
+from __future__ import annotations
+
+import pytest
+
+from visualize.workshop import access
+from visualize.workshop.access import LENGTH, LETTERS, Access, AccessError, joining, qr_code
+
+
+def test_the_code_is_taken_as_people_type_it() -> None:
+    door = Access()
+    assert len(door.code) == LENGTH
+    assert set(door.code) <= set(LETTERS)
+    for typed in (door.code, door.code.lower(), f" {door.code[:2]} {door.code[2:]}\n"):
+        door.join(typed)
+
+
+@pytest.mark.parametrize("typed", ["", "XXXXXX", None, 5, ["B"], "ÄÖÜßé", "\ud800", "x" * 100_000])
+def test_another_code_or_key_is_a_sentence(typed: object) -> None:
+    door = Access()
+    with pytest.raises(AccessError, match="not this workshop's code"):
+        door.join(typed)
+    with pytest.raises(AccessError, match="not this workshop's key"):
+        door.lead(typed)
+
+
+def test_a_key_is_exact_and_another_every_time() -> None:
+    assert len({Access().key for _ in range(50)}) == 50
+    door = Access("Correct horse")
+    door.lead("Correct horse")
+    for near in ("correct horse", "Correct horse ", door.code):
+        with pytest.raises(AccessError):
+            door.lead(near)
+
+
+def test_others_are_led_to_the_address_that_they_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert joining("https://space.example/", "BCDFG", "0.0.0.0") == "https://space.example/?join=BCDFG"
+    assert joining("https://host.example/lab/?old=1#x", "BCDFG", "::") == "https://host.example/lab/?join=BCDFG"
+    monkeypatch.setattr(access, "_own_address", lambda: "10.1.2.3")
+    assert joining("http://127.0.0.1:7860/", "BCDFG", "0.0.0.0") == "http://10.1.2.3:7860/?join=BCDFG"
+    monkeypatch.setattr(access, "_own_address", lambda: None)
+    assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://localhost:7860/?join=BCDFG"
+
+
+def test_where_nobody_else_can_come_it_says_what_to_do() -> None:
+    with pytest.raises(AccessError, match=r"start it with --host 0\.0\.0\.0, or --share"):
+        joining("http://127.0.0.1:7860/", "BCDFG", "127.0.0.1")
+
+
+@pytest.mark.parametrize("page", ["", "None", "javascript:alert(1)", "file:///etc/passwd", "http://", "http://a:b/"])
+def test_what_is_no_page_is_refused(page: str) -> None:
+    with pytest.raises(AccessError, match="is not the address of a page"):
+        joining(page, "BCDFG", "0.0.0.0")
+
+
+def test_a_qr_code_is_a_picture_of_its_own() -> None:
+    one, other = qr_code("http://10.1.2.3:7860/?join=BCDFG"), qr_code("http://10.1.2.3:7860/?join=GFDCB")
+    assert one.startswith("data:image/svg+xml")
+    assert one != other

@@ -1,0 +1,215 @@
+"""The ways into a workshop: what they let through, and what becomes of all else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from tests.coroutines import complete
+from tests.tiny_models import engine as tiny_engine
+from visualize.channel import Channel, find
+from visualize.live import LiveRun
+from visualize.settings import Settings
+from visualize.work import Line
+from visualize.workshop import doors
+from visualize.workshop.workshop import Workshop
+
+KEY = "the presenter's"
+
+
+class Room:
+    """A workshop asked over HTTP."""
+
+    def __init__(self, host: str = "0.0.0.0") -> None:
+        self.line = Line(together=True)
+        self.workshop = Workshop(self.line, host, KEY)
+        self.client = TestClient(Starlette(routes=self.workshop.routes()))
+
+    def ask(self, door: str, **question: Any) -> tuple[int, dict[str, Any]]:
+        answer = self.client.post(f"/workshop/{door}", json=question)
+        return answer.status_code, answer.json()
+
+    def shown(self) -> dict[str, Any]:
+        """The newest of what those who follow are told."""
+        return json.loads(next(reversed(self.workshop.lead.channel._messages.values())))
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(doors, "PAUSE", 0.0)
+    room = Room()
+    yield room
+    room.line.close(1)
+
+
+def test_the_code_opens_the_channels_and_no_other_does(room: Room) -> None:
+    status, answer = room.ask("join", code=room.workshop.access.code.lower())
+    assert status == 200
+    assert find(answer["lead"]) is room.workshop.lead.channel
+    assert find(answer["room"]) is room.workshop.room.channel
+    status, answer = room.ask("join", code="AAAAA")
+    assert (status, list(answer)) == (403, ["problem"])
+
+
+def test_the_presenters_screen_says_how_to_join(room: Room) -> None:
+    status, answer = room.ask("presenter", key=KEY, page="https://lab.example/")
+    assert status == 200
+    assert answer["link"] == f"https://lab.example/?join={room.workshop.access.code}"
+    assert answer["picture"].startswith("data:image/svg+xml")
+    assert KEY not in str(answer)
+    status, answer = room.ask("presenter", key=room.workshop.access.code, page="https://lab.example/")
+    assert (status, list(answer)) == (403, ["problem"])
+
+
+def test_where_nobody_can_come_the_presenter_is_told_why_and_leads_all_the_same() -> None:
+    room = Room(host="127.0.0.1")
+    status, answer = room.ask("presenter", key=KEY, page="http://127.0.0.1:7860/")
+    assert status == 200
+    assert answer["code"] == room.workshop.access.code
+    assert "start it with --host 0.0.0.0" in answer["problem"]
+    room.line.close(1)
+
+
+def test_those_who_follow_are_told_what_is_shown(room: Room) -> None:
+    run = Channel()
+    assert room.shown() == {"run": None, "at": None}
+    assert room.ask("lead", key=KEY, run=run.id, at=None, query="?gamma=2") == (200, {"followers": 0})
+    assert room.shown() == {"run": run.id, "at": None}
+    room.ask("lead", key=KEY, run=run.id, at=12, query="?gamma=3")
+    assert room.shown() == {"run": run.id, "at": 12}
+    assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?gamma=3"
+    room.ask("lead", key=KEY, run=None)
+    assert room.shown() == {"run": None, "at": None}
+    assert room.ask("join", code=room.workshop.access.code)[1]["query"] == ""
+
+
+def test_nobody_leads_without_the_key(room: Room) -> None:
+    run = Channel()
+    for key in (None, "", room.workshop.access.code, KEY.upper(), [KEY]):
+        status, answer = room.ask("lead", key=key, run=run.id, at=1)
+        assert (status, list(answer)) == (403, ["problem"])
+    assert room.shown() == {"run": None, "at": None}
+
+
+def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: Room) -> None:
+    run = Channel()
+    room.ask("lead", key=KEY, run=run.id, at=3)
+    status, answer = room.ask("lead", key=KEY, run="0" * 32, at=1)
+    assert (status, answer["problem"]) == (200, doors.GONE)
+    assert room.shown() == {"run": run.id, "at": 3}
+
+
+def test_what_is_shown_stays_as_long_as_it_is_shown(room: Room) -> None:
+    line = Line()
+    run = LiveRun(line, lambda pair: tiny_engine(), Settings(max_tokens=3, speculation="off", prompt="A fox"))
+    assert run.done.wait(20)
+    while not run.channel.closed:
+        time.sleep(0.01)
+    id = run.id
+    room.ask("lead", key=KEY, run=id, at=1)
+    del run
+    assert find(id)
+    room.ask("lead", key=KEY, run=None)
+
+
+def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
+    transcript = '{"run": "abc"}\n{"seq": 0}\n{"seq": 1}\n'
+    room.workshop.lead.opened(transcript)
+    assert room.ask("lead", key=KEY, run="abc", at=1) == (200, {"followers": 0})
+
+    async def hear() -> list[str]:
+        return [message async for _, message in find("abc").read()]
+
+    assert "".join(complete(hear())) == '{"seq": 0}\n{"seq": 1}\n'
+
+
+def test_followers_are_those_who_read(room: Room) -> None:
+    async def follow() -> int:
+        reading = asyncio.ensure_future(anext(aiter(room.workshop.lead.channel.read(1))))
+        await asyncio.sleep(0.05)
+        followers = room.workshop.lead.followers
+        reading.cancel()
+        return followers
+
+    assert complete(follow()) == 1
+    assert room.workshop.lead.followers == 0
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.sampled_from(["join", "presenter", "lead"]),
+    st.one_of(
+        st.binary(max_size=60),
+        st.recursive(
+            st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+            max_leaves=8,
+        ).map(lambda value: json.dumps(value).encode()),
+        st.fixed_dictionaries(
+            {
+                "key": st.sampled_from([KEY, "no"]),
+                "run": st.one_of(st.none(), st.text(max_size=40), st.integers()),
+                "at": st.one_of(st.none(), st.floats(), st.integers(), st.text(max_size=4)),
+                "page": st.text(max_size=40),
+                "query": st.text(max_size=20),
+            }
+        ).map(lambda value: json.dumps(value).encode()),
+    ),
+)
+def test_whatever_is_asked_is_answered_in_json_and_never_an_error_of_ours(door: str, body: bytes) -> None:
+    kept, doors.PAUSE = doors.PAUSE, 0.0
+    try:
+        answer = FUZZED.client.post(f"/workshop/{door}", content=body)
+    finally:
+        doors.PAUSE = kept
+    assert answer.status_code in (200, 400, 403)
+    assert isinstance(answer.json(), dict)
+    if answer.status_code != 200:
+        assert answer.json()["problem"]
+
+
+FUZZED = Room()
+
+
+def test_a_question_without_an_end_is_not_read(room: Room) -> None:
+    answer = room.client.post("/workshop/join", content=b"[" * 100_000)
+    assert (answer.status_code, answer.json()["problem"]) == (400, doors.NONSENSE)
+    assert room.client.get("/workshop/join").status_code == 405
+
+
+def test_the_room_is_told_while_somebody_looks_and_costs_nothing_otherwise(room: Room) -> None:
+    engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
+    channel = room.workshop.room.channel
+    settings_of_run = Settings(max_tokens=8, speculation="off", prompt="A fox", temperature=0.0)
+    first = LiveRun(room.line, lambda pair: engine, settings_of_run)
+    assert first.done.wait(20)
+    time.sleep(0.3)
+    assert not channel._messages, "nobody looks"
+
+    runs: list[LiveRun] = []
+
+    async def look() -> list[dict[str, Any]]:
+        messages = []
+        async for _, message in channel.read():
+            messages.append(json.loads(message))
+            if len(messages) == 1:
+                runs.extend(LiveRun(room.line, lambda pair: engine, settings_of_run) for _ in range(3))
+            if messages[-1]["done"] == 4:
+                return messages
+        return messages
+
+    messages = complete(asyncio.wait_for(look(), 30))
+    assert messages[0]["done"] == 1, "whoever comes is told at once"
+    assert messages[0]["pool"]["name"].startswith("tiny, Native")
+    last = messages[-1]
+    assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
+    assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
+    assert "fox" not in str(messages)

@@ -1,0 +1,64 @@
+"""Turns where runs go together: nobody measures in company, and everybody's turn comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from visualize.work import Line
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=8), st.booleans())
+def test_who_must_be_alone_is_and_the_others_go_together(alone: list[bool], together: bool) -> None:
+    line, inside, wrong, began = Line(together=together), [], [], []
+    lock = threading.Lock()
+
+    def take(number: int) -> None:
+        with line.turn(number, threading.Event(), alone=alone[number]):
+            with lock:
+                inside.append(number)
+                began.append(number)
+                company = [other for other in inside if other != number]
+                if company and (not together or alone[number] or any(alone[other] for other in company)):
+                    wrong.append((number, company))
+            time.sleep(0.001)
+            with lock:
+                inside.remove(number)
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(len(alone))]
+    for number, thread in enumerate(threads):
+        thread.start()
+        while number not in line._waiting and number not in began:
+            time.sleep(0)
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert not wrong
+    places = {number: began.index(number) for number in range(len(alone))}
+    for number, must in enumerate(alone):
+        if must:  # whoever came before it began before it, and whoever came later began later
+            assert all(places[other] < places[number] for other in range(number))
+            assert all(places[other] > places[number] for other in range(number + 1, len(alone)))
+
+
+def test_runs_of_a_workshop_do_not_wait_for_each_other_but_for_a_measurement() -> None:
+    line, stop = Line(together=True), threading.Event()
+    with line.turn("a run", stop, alone=False), line.turn("another", stop, alone=False):
+        assert line.ahead("another") == 0
+        measuring = threading.Thread(target=lambda: line.turn("a measurement", stop).__enter__())
+        measuring.start()
+        while "a measurement" not in line._waiting:
+            time.sleep(0.001)
+        assert line.ahead("a measurement") == 2
+        late = threading.Thread(target=lambda: line.turn("late", stop, alone=False).__enter__())
+        late.start()
+        while "late" not in line._waiting:
+            time.sleep(0.001)
+        assert line.ahead("late") == 3, "else a measurement's turn would never come"
+        stop.set()
+        measuring.join(2)
+        late.join(2)

@@ -1,0 +1,120 @@
+"""The shared pools as all sequences' events tell them: whatever the engine does, the squares are what it holds."""
+
+from __future__ import annotations
+
+import threading
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab import Engine, EngineConfig, SamplingParams
+from lab.trace.events import Event
+from tests.scripted_model import RememberingModel
+from tests.tiny_models import tokenizer
+from tests.visualize.crowd import LETTERS, WORDS
+from visualize.workshop.pools import TOLD, SharedPools
+
+SETTINGS = [
+    EngineConfig(paged=True, block_size=2, num_blocks=12),
+    EngineConfig(paged=True, block_size=2, num_blocks=12, speculative="draft", num_speculative_tokens=2),
+    EngineConfig(paged=True, block_size=2, num_blocks=12, enable_prefix_caching=True),
+    EngineConfig(paged=False, block_size=4, num_blocks=10),
+    EngineConfig(kv_cache=False),
+]
+WHO = st.tuples(
+    st.integers(0, len(SETTINGS) - 1), st.text(alphabet=LETTERS[:2], min_size=1, max_size=6), st.integers(1, 12)
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(WHO, st.integers(0, 3), st.booleans()), min_size=1, max_size=6))
+def test_what_is_shown_is_what_the_engine_holds(visits: list) -> None:
+    heard: list[tuple[int, Event]] = []
+    target, draft = (RememberingModel(257, WORDS, salt=salt, context_length=40) for salt in (0, 1))
+    engine = Engine(
+        target, tokenizer(), draft, max_num_seqs=3, watch=lambda owner, seconds, event: heard.append((owner, event))
+    )
+    shared, under_way = SharedPools(), []
+
+    def listen() -> None:
+        for owner, event in heard:
+            if isinstance(event, TOLD):
+                shared.take("tiny", owner, event)
+        heard.clear()
+
+    def agrees() -> None:
+        listen()
+        running, waiting = engine.queue()
+        assert shared.counts() == (running, waiting)
+        pools = {pool.setting: pool for pool in engine._pools if pool.cache}
+        for (_, setting), seen in shared._pools.items():
+            if setting in pools:
+                truth = pools[setting].cache.blocks.occupancy()
+                assert seen.blocks.occupancy().live == truth.live
+                if seen.guests:  # else its blocks may have been given up since, which is told when it is used again
+                    assert seen.blocks.occupancy() == truth
+                record = seen.record()
+                held = [owner for owners in record["blocks"]["owners"] for owner in owners]
+                assert {g["number"]: g["blocks"] for g in record["guests"]} == {
+                    number: held.count(number) for number in seen.guests
+                }
+
+    for (which, prompt, tokens), steps, stop in visits:
+        cancelled = threading.Event()
+        sampling = SamplingParams(max_tokens=tokens, temperature=1.0, seed=tokens, ignore_eos=True)
+        stream = engine.stream(prompt, SETTINGS[which], sampling, cancelled=cancelled)
+        next(stream)
+        under_way.append(stream)
+        for _ in range(steps):
+            engine.step()
+            agrees()
+        if stop:
+            cancelled.set()
+    while engine.step():
+        agrees()
+    agrees()
+    assert shared.counts() == (0, 0)
+    assert not shared.others()
+
+
+def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None:
+    shared = SharedPools()
+    assert shared.shown() is None
+
+    def engine_of(model: str) -> Engine:
+        return Engine(
+            RememberingModel(257, WORDS, context_length=40),
+            tokenizer(),
+            watch=lambda owner, seconds, event: shared.take(model, owner, event) if isinstance(event, TOLD) else None,
+        )
+
+    one, other = engine_of("one"), engine_of("other")
+    sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
+    first = [one.submit("ab", SETTINGS[0], sampling)]
+    assert shared.shown().name == "one, Native, blocks of 2"
+    later = [other.submit("ab", SETTINGS[0], sampling)]
+    assert shared.shown().name == "one, Native, blocks of 2", "as many: the one before stays"
+    assert shared.others() == ["other, Native, blocks of 2: 0 running, 1 waiting"]
+    later.append(other.submit("ab", SETTINGS[0], sampling))
+    other.step()
+    assert shared.shown().name == "other, Native, blocks of 2"
+    assert {guest["state"] for guest in shared.shown().record()["guests"]} == {"running"}
+    assert shared.counts() == (2, 1)
+    for request in [*first, *later]:
+        request.result()
+    assert shared.done == 3
+    assert shared.shown().name == "other, Native, blocks of 2", "nobody is there: the last one stays"
+
+
+def test_nobodys_words_are_in_it() -> None:
+    shared = SharedPools()
+    engine = Engine(
+        RememberingModel(257, WORDS, context_length=40),
+        tokenizer(),
+        watch=lambda owner, seconds, event: shared.take("m", owner, event) if isinstance(event, TOLD) else None,
+    )
+    engine.submit("abba", SETTINGS[0], SamplingParams(max_tokens=4, seed=1))
+    engine.step()
+    told = str(shared.shown().record())
+    assert "abba" not in told
+    assert set(shared.shown().record()["guests"][0]) == {"number", "state", "tokens", "wanted", "blocks", "preempted"}

@@ -1,0 +1,42 @@
+"""A workshop's part of the pages: the Room page, with the pool that all share, and the strip above the Lab."""
+
+from __future__ import annotations
+
+import json
+
+import gradio as gr
+
+from visualize.assets import read
+from visualize.figures import looks
+from visualize.figures.room import CHARTS
+from visualize.panels import header
+from visualize.panels.events import QUIET, ready
+from visualize.panels.look import charts, script
+
+ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and what all of it comes to."
+
+
+def build(pages: gr.Blocks) -> None:
+    """Lay the page out, inside a route of ``pages``. What it shows comes over ``visualize.workshop.doors``."""
+    header.build("Room", ABOUT)
+    setup = f"const setup = {json.dumps({'shells': {name: looks(make) for name, make in CHARTS.items()}})};"
+    gr.HTML(
+        value="",
+        html_template=read("room.html"),
+        js_on_load="\n".join((setup, script("sheet.js", "workshop.js", "squares.js", "room.js"))),
+        head=charts(),
+        apply_default_css=False,
+        elem_id="room",
+    )
+    ready(pages.load(fn=None, **QUIET))
+
+
+def strip() -> gr.HTML:
+    """Above the Lab: who follows whom."""
+    return gr.HTML(
+        value="",
+        html_template=read("strip.html"),
+        js_on_load=script("workshop.js", "strip.js"),
+        apply_default_css=False,
+        elem_id="workshop",
+    )

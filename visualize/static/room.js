@@ -1,0 +1,125 @@
+// Draws the Room page: what is told of everybody's runs (visualize/workshop/room.py), and for the presenter how to join.
+// Gradio runs this once, with ``setup``, sheet.js, workshop.js and squares.js before it.
+
+const { shells } = setup;
+const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+const READOUTS = {
+  running: ["running", "Runs whose next tokens the engine computes, all in the same step."],
+  waiting: ["waiting", "Runs that wait until there are blocks for them."],
+  speed: ["tokens a second", "Everybody's together, over the last second."],
+  live: ["blocks live", "Blocks of the pool below that runs hold, of all it has."],
+  followers: ["following", "People who see what the presenter shows."],
+  done: ["runs done", "Since the server was started."],
+};
+for (const [key, [label, about]] of Object.entries(READOUTS)) {
+  const card = make("div", "readout");
+  card.dataset.key = key;
+  card.title = about;
+  const number = make("div", "number");
+  number.append(make("span", "value", "–"), make("span", "unit"));
+  card.append(make("div", "label", label), number);
+  $(".readouts").append(card);
+}
+
+const squares = new Squares($(".squares"));
+const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
+let now = null;
+
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function say(text, problem = false) {
+  write($(".sheet-say"), text);
+  $(".sheet-say").classList.toggle("problem", problem);
+}
+
+let scheduled = false;
+function schedule() {
+  if (scheduled) return;
+  scheduled = true;
+  requestAnimationFrame(() => {
+    scheduled = false;
+    if (now) draw(now);
+  });
+}
+
+function draw({ pool, others, charts, ...numbers }) {
+  const { occupancy } = pool ?? {};
+  const blocks = occupancy ? occupancy.free + occupancy.cached + occupancy.live : 0;
+  const values = { ...numbers, live: occupancy?.live };
+  for (const key of Object.keys(READOUTS)) write($(`[data-key=${key}] .value`), values[key]?.toLocaleString("en") ?? "–");
+  write($("[data-key=live] .unit"), occupancy ? `of ${blocks.toLocaleString("en")}` : "");
+  if (pool) drawPool(pool, blocks);
+  write($(".room-others"), others.length ? `Beside it, in pools of their own: ${others.join("; ")}.` : "");
+  for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
+}
+
+function drawPool({ name, block_size, blocks: table, occupancy, guests }, count) {
+  squares.chosen = Number(localStorage.getItem(KEPT_NUMBER) ?? NaN);
+  const marks = new Map(count ? table.mark.map((mark, block) => [block, mark]).filter(([, mark]) => mark) : []);
+  if (count) squares.draw(table, block_size, marks);
+  $(".room-mine").hidden = !guests.some(({ number }) => number === squares.chosen);
+  write($(".room-pool"), count ? `${name} · ${occupancy.live} live · ${occupancy.cached} cached · ${occupancy.free} free` : name);
+  for (const [state, list] of Object.entries(lists)) {
+    const theirs = guests.filter((guest) => guest.state === state);
+    write($(`[data-chart=${state}] .caption`), String(theirs.length));
+    while (list.children.length > theirs.length) list.lastChild.remove();
+    theirs.forEach((guest, place) => fill(list.children[place] ?? list.appendChild(chip()), guest));
+  }
+}
+
+function chip() {
+  const item = make("li");
+  const chip = make("span", "chip");
+  chip.append(make("b"), make("span", "count"), make("i", "done"), make("span", "notes"));
+  item.append(chip);
+  return item;
+}
+
+function fill(item, { number, tokens, wanted, blocks, preempted }) {
+  const [chip] = item.children;
+  chip.className = `chip ${tone(number)}${number === squares.chosen ? " chosen" : ""}`;
+  write(chip.querySelector("b"), String(number));
+  write(chip.querySelector(".count"), `${tokens}/${wanted}`);
+  write(chip.querySelector(".notes"), [blocks && `${blocks}▪`, preempted && `${preempted}↩`].filter(Boolean).join(" "));
+  chip.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
+  chip.title = `Run ${number}: ${tokens} of at most ${wanted} tokens, ${blocks} blocks${preempted ? `, preempted ${preempted} times` : ""}`;
+}
+
+// -- how one gets in ---------------------------------------------------------------------------------
+
+async function enter(code) {
+  const { room, problem } = await join(code);
+  $(".strip-join").hidden = Boolean(room);
+  if (!room) return say(problem, true);
+  say("What everybody's runs do, ten times a second. Nobody's words are shown, and a run has a number instead of a name.");
+  hearChannel(room, (news) => ((now = news), schedule()), () => say("The workshop is over, or the server was started anew. Reload this page.", true));
+}
+
+async function begin() {
+  const key = presentersKey();
+  const { code, link, picture, problem } = key ? await present(key) : {};
+  if (code) {
+    $(".room-join").hidden = false;
+    write($(".room-code"), code);
+    write($(".room-link"), link ? `${new URL(link).host}${new URL(link).pathname}`.replace(/\/$/, "") : problem);
+    $(".room-link").classList.toggle("problem", !link);
+    const image = $(".room-join img");
+    image.hidden = !picture;
+    if (picture) image.src = picture;
+    return enter(code);
+  }
+  const kept = new URLSearchParams(location.search).get("join") ?? localStorage.getItem(KEPT_CODE);
+  if (kept) return enter(kept);
+  $(".strip-join").hidden = false;
+  say(problem ?? "Join with the code on the presenter's screen.", Boolean(problem));
+}
+
+$(".strip-join").onsubmit = (event) => {
+  event.preventDefault();
+  enter(event.target.elements.code.value);
+};
+onLook(schedule);
+for (const name of Object.keys(shells)) drawChart(name, { columns: [{}, {}], layout: {} });
+begin();

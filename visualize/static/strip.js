@@ -1,0 +1,161 @@
+// The strip above the Lab in a workshop: who joins, who follows, who leads. The stage (player.js) is told in events of the
+// document what it is to show, and tells what it shows. Gradio runs this once, after workshop.js.
+
+const $ = (selector) => element.querySelector(selector);
+const EVERY = 100; // milliseconds from one thing that is shown to the others to the next
+const COUNT = 5000; // milliseconds from one look at how many follow to the next
+
+/** out: has not joined · following · alone: joined, on one's own · leading · ready: could lead */
+let state = "";
+let key = presentersKey();
+let code = "";
+let stream;
+let shown = {}; // by the presenter
+let followers = 0;
+
+const SAYS = {
+  out: () => "Join with the code on the presenter's screen, and see every step as it is shown.",
+  following: () => (shown.run ? "You follow the presenter: what you see is what is shown." : "You follow the presenter. Nothing is shown yet."),
+  alone: () => "You are on your own: try what you like. Your runs share the engine with everybody's.",
+  leading: () => `You lead: ${follow()} what this page shows, step by step. Code: ${code}`,
+  ready: () => `You can lead. ${follow()} when you do. Code: ${code}`,
+};
+const ACTS = { out: [], following: ["alone", "room", "out"], alone: ["follow", "settings", "room", "out"], leading: ["rest", "room"], ready: ["lead", "room"] };
+const follow = () => (followers === 1 ? "1 person follows" : `${followers} follow`);
+
+function become(next, problem = "") {
+  state = next;
+  $(".strip").dataset.state = state;
+  $(".strip-join").hidden = state !== "out";
+  for (const act of element.querySelectorAll("[data-act]")) act.hidden = !ACTS[state].includes(act.dataset.act);
+  say(problem || SAYS[state](), Boolean(problem));
+}
+
+function say(text, problem = false) {
+  if ($(".strip-say").textContent !== text) $(".strip-say").textContent = text;
+  $(".strip-say").classList.toggle("problem", problem);
+}
+
+// -- following ---------------------------------------------------------------------------------------
+
+async function enter(asked) {
+  const { problem, lead } = await join(asked);
+  if (!lead) return become("out", problem);
+  stream?.close();
+  stream = hearChannel(lead, led, () => become("out", "The workshop is over, or the server was started anew."));
+  become("following");
+}
+
+function led(news) {
+  shown = news;
+  if (state !== "following") return;
+  say(SAYS.following());
+  tellStage();
+}
+
+function tellStage() {
+  window.decodeLab.led = state === "following" && shown.run ? shown : null;
+  document.dispatchEvent(new Event("decode-lab-led"));
+}
+
+document.addEventListener("decode-lab-left", () => state === "following" && become("alone"));
+
+// -- leading -----------------------------------------------------------------------------------------
+
+let sending = false;
+let unsent = false;
+/** Show the others what this page shows: the newest at once, what came in between never. */
+async function send() {
+  unsent = true;
+  if (sending || state !== "leading") return;
+  sending = true;
+  while (unsent && state === "leading") {
+    unsent = false;
+    const { run = null, at = null } = window.decodeLab.shown ?? {};
+    const began = performance.now();
+    const answer = await ask("lead", { key, run, at, query: location.search });
+    if (state !== "leading") break;
+    followers = answer.followers ?? followers;
+    say(answer.problem || SAYS.leading(), Boolean(answer.problem));
+    await new Promise((done) => setTimeout(done, EVERY - (performance.now() - began)));
+  }
+  sending = false;
+}
+
+async function knock() {
+  const answer = await present(key);
+  if (!answer.code) return false;
+  ({ code, followers } = answer);
+  return true;
+}
+
+setInterval(async () => {
+  if ((state === "leading" || state === "ready") && !document.hidden && (await knock())) say(SAYS[state]());
+}, COUNT);
+
+// -- what a person does, and what the stage tells ----------------------------------------------------
+
+const acts = {
+  alone() {
+    become("alone");
+    tellStage();
+  },
+  follow() {
+    become("following");
+    tellStage();
+  },
+  async settings() {
+    const { query } = await join(localStorage.getItem(KEPT_CODE));
+    if (query === undefined) return become("out", "The workshop is over, or the server was started anew.");
+    sessionStorage.setItem("decode-lab-alone", "yes");
+    location.search = query;
+  },
+  lead() {
+    become("leading");
+    send();
+  },
+  async rest() {
+    become("ready");
+    await ask("lead", { key, run: null });
+  },
+  out() {
+    stream?.close();
+    shown = {};
+    localStorage.removeItem(KEPT_CODE);
+    become("out");
+    tellStage();
+  },
+};
+for (const button of element.querySelectorAll("button[data-act]")) button.onclick = () => acts[button.dataset.act]();
+$(".strip-join").onsubmit = (event) => {
+  event.preventDefault();
+  enter(event.target.elements.code.value);
+};
+
+document.addEventListener("decode-lab-shown", () => {
+  const { number, own } = window.decodeLab.shown;
+  if (own && number !== undefined) {
+    localStorage.setItem(KEPT_NUMBER, number);
+    const mark = $(".strip-own");
+    mark.hidden = false;
+    mark.className = `strip-own tone-${number % 8}`;
+    mark.textContent = `your run: ${number}`;
+  }
+  send();
+});
+
+// -- how it begins -----------------------------------------------------------------------------------
+
+async function begin() {
+  become("out");
+  const query = new URLSearchParams(location.search);
+  const asked = query.get("join");
+  window.decodeLab?.address({ join: null });
+  if (key && (await knock())) return become("ready");
+  const kept = asked ?? localStorage.getItem(KEPT_CODE);
+  if (!kept) return;
+  await enter(kept);
+  if (sessionStorage.getItem("decode-lab-alone") && state === "following") acts.alone();
+  sessionStorage.removeItem("decode-lab-alone");
+}
+begin();

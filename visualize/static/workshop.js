@@ -1,0 +1,49 @@
+// A workshop's doors (visualize/workshop/doors.py), and what a browser keeps of having passed them. Put before a script
+// of its two places: the strip above the Lab, and the Room page.
+
+const KEPT_CODE = "decode-lab-code";
+const KEPT_KEY = "decode-lab-key";
+const KEPT_NUMBER = "decode-lab-number"; // of one's own run
+
+/** The answer of a door; ``problem`` is a sentence. */
+async function ask(door, question) {
+  try {
+    const answer = await fetch(`workshop/${door}`, { method: "POST", body: JSON.stringify(question) });
+    return await answer.json();
+  } catch {
+    return { problem: "The server does not answer. Is it still running, and is this device still in its network?", lost: true };
+  }
+}
+
+/** Join with a code. It is kept for the next page only if it is the right one. */
+async function join(code) {
+  const answer = await ask("join", { code });
+  if (answer.lead) localStorage.setItem(KEPT_CODE, code);
+  else if (!answer.lost) localStorage.removeItem(KEPT_CODE);
+  return answer;
+}
+
+/** Be known as the presenter. */
+async function present(key) {
+  const answer = await ask("presenter", { key, page: new URL(".", location.href).href });
+  if (answer.code) localStorage.setItem(KEPT_KEY, key);
+  else if (!answer.lost) localStorage.removeItem(KEPT_KEY);
+  return answer;
+}
+
+/** The key in this page's address, or the one that is kept. It leaves the address: what is on a wall is read. */
+function presentersKey() {
+  const { lead } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
+  if (lead === undefined) return localStorage.getItem(KEPT_KEY);
+  history.replaceState(history.state, "", location.pathname + location.search);
+  return lead;
+}
+
+/** Hear a channel, for good. ``gone`` is called when there is no such channel any more. */
+function hearChannel(id, hear, gone) {
+  const stream = new EventSource(`channels/${id}`); // which comes back by itself when the connection was lost
+  stream.onmessage = ({ data }) => hear(JSON.parse(data));
+  stream.addEventListener("end", () => (stream.close(), gone()));
+  stream.onerror = () => stream.readyState === EventSource.CLOSED && gone();
+  return stream;
+}

@@ -1,0 +1,1 @@
+"""Many people on one engine: a code to join by, a presenter to follow, and the pool that all of them share."""

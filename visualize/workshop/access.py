@@ -1,0 +1,96 @@
+"""Who may join a workshop, and who may lead it."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+from urllib.parse import urlsplit, urlunsplit
+
+import segno
+
+from lab.config import LabError
+
+LETTERS = "BCDFGHJKMNPQRTVWXYZ2346789"
+"""None is taken for another, and without vowels no code is a word."""
+LENGTH = 5
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+EVERYWHERE = ("0.0.0.0", "::", "")
+
+
+class AccessError(LabError):
+    """A code or a key that is not this workshop's."""
+
+
+class Access:
+    """A code for everybody in the room, who see it on the wall, and a key for those who lead.
+
+    The code keeps out who does not stand in the room: it is no secret. The key is one.
+
+    Args:
+        key: None: one is made up.
+    """
+
+    def __init__(self, key: str | None = None) -> None:
+        self.code = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
+        self.key = key or secrets.token_urlsafe(16)
+
+    def join(self, code: object) -> None:
+        """Raises AccessError: it is another code. Small letters and spaces do not matter."""
+        if not _same("".join(str(code).split()).upper(), self.code):
+            raise AccessError("That is not this workshop's code. It stands on the presenter's screen, five letters.")
+
+    def lead(self, key: object) -> None:
+        """Raises AccessError: it is another key."""
+        if not _same(str(key), self.key):
+            raise AccessError(
+                "That is not this workshop's key. It is in the link that the server printed when it was started, or in "
+                "its variable DECODE_LAB_PRESENTER_KEY."
+            )
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
+
+
+def joining(page: str, code: str, host: str) -> str:
+    """The address at which people join.
+
+    Args:
+        page: the Lab's address, as the presenter's browser has it.
+        host: what the server listens at. Where a browser on the same machine calls it 127.0.0.1, others do not: then
+            the address has this machine's name in its network.
+
+    Raises:
+        AccessError: no web address, or one that nobody else can reach.
+    """
+    parts = urlsplit(page)
+    try:
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        name = None
+    if parts.scheme not in ("http", "https") or not name:
+        raise AccessError(f"{page[:80]!r} is not the address of a page.")
+    if name in LOOPBACK:
+        if host not in EVERYWHERE:
+            raise AccessError(
+                "Only this machine can reach the server. To let others join, start it with --host 0.0.0.0, or --share."
+            )
+        name = _own_address() or name
+    host_and_port = (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")
+    return urlunsplit((parts.scheme, host_and_port, parts.path or "/", f"join={code}", ""))
+
+
+def qr_code(text: str) -> str:
+    """A picture of ``text`` for phones, as an address of its own that an image element takes. Dark on light always."""
+    return segno.make(text, error="m", micro=False).svg_data_uri(scale=8, border=3, dark="#000", light="#fff")
+
+
+def _own_address() -> str | None:
+    """This machine's address in its network. Nothing is sent for it: a datagram socket only looks up the way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        try:
+            way.connect(("192.0.2.1", 9))  # of no machine: RFC 5737 keeps it for documents
+            return way.getsockname()[0]
+        except OSError:
+            return None

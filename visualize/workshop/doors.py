@@ -1,0 +1,92 @@
+"""The ways into a workshop: what its pages ask over HTTP, each question and answer an object of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from visualize.workshop.access import Access, AccessError, joining, qr_code
+from visualize.workshop.lead import Lead
+from visualize.workshop.room import Room
+
+MOST_BYTES = 64 * 1024
+"""Of a question. A prompt in the presenter's address has up to 4,000 characters, each up to twelve there."""
+PAUSE = 0.5
+"""Seconds before a wrong code or key is answered."""
+GONE = "The server no longer has this run: nobody else can be shown it. Press Run, or open its file again."
+NONSENSE = "This is not what the workshop's pages ask: an object of JSON with the fields they send."
+
+Body = dict[str, Any]
+
+
+class Doors:
+    """Routes of the server.
+
+    Args:
+        host: what the server listens at.
+    """
+
+    def __init__(self, access: Access, lead: Lead, room: Room, host: str) -> None:
+        self._access, self._lead, self._room, self._host = access, lead, room, host
+
+    def routes(self) -> list[Route]:
+        doors = {"join": self._join, "presenter": self._presenter, "lead": self._show}
+        return [Route(f"/workshop/{name}", self._door(answer), methods=["POST"]) for name, answer in doors.items()]
+
+    def _door(self, answer: Callable[[Body], Body]) -> Callable[[Request], Awaitable[Response]]:
+        async def door(request: Request) -> Response:
+            body = await _read(request)
+            if body is None:
+                return JSONResponse({"problem": NONSENSE}, 400)
+            try:
+                return JSONResponse(answer(body))
+            except AccessError as error:
+                await asyncio.sleep(PAUSE)
+                return JSONResponse({"problem": str(error)}, 403)
+
+        return door
+
+    def _join(self, body: Body) -> Body:
+        """{code} to the channels of what the presenter shows and of the room, and the presenter's settings."""
+        self._access.join(body.get("code"))
+        return {"lead": self._lead.channel.id, "room": self._room.channel.id, "query": self._lead.query}
+
+    def _presenter(self, body: Body) -> Body:
+        """{key, page} to what the presenter's screen shows: the code, how to join, and how many follow."""
+        self._access.lead(body.get("key"))
+        answer = {"code": self._access.code, "followers": self._lead.followers}
+        try:
+            link = joining(str(body.get("page")), self._access.code, self._host)
+        except AccessError as error:
+            return answer | {"problem": str(error)}
+        return answer | {"link": link, "picture": qr_code(link)}
+
+    def _show(self, body: Body) -> Body:
+        """{key, run, at, query}: show that to all who follow (``Lead``); ``run`` null: nothing any more."""
+        self._access.lead(body.get("key"))
+        run, at, query = body.get("run"), body.get("at"), body.get("query", "")
+        if run is None:
+            self._lead.stop()
+        elif not self._lead.show(str(run), at if isinstance(at, int) else None, str(query)):
+            return {"followers": self._lead.followers, "problem": GONE}
+        return {"followers": self._lead.followers}
+
+
+async def _read(request: Request) -> Body | None:
+    """The question; None: it is none."""
+    text = b""
+    async for part in request.stream():
+        text += part
+        if len(text) > MOST_BYTES:
+            return None
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return body if isinstance(body, dict) else None

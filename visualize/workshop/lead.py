@@ -1,0 +1,57 @@
+"""What the presenter shows: a run, and the instant of it that everybody who follows is to see."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+
+from visualize.channel import Channel, find
+from visualize.text import as_line
+
+OPENED = 4
+"""Runs from files that can still be shown."""
+
+
+class Lead:
+    """Told in ``channel``, of which only the newest message counts: {run, at}. ``run``: the channel in which it is
+    told; None: nothing is shown. ``at``: the frame; None: the newest there is.
+
+    Attributes:
+        query: the presenter's settings, as the Lab's address has them.
+    """
+
+    def __init__(self) -> None:
+        self.channel = Channel(keep=1)
+        self.query = ""
+        self._shown: Channel | None = None  # so that it stays as long as somebody may want to read it
+        self._opened: deque[Channel] = deque(maxlen=OPENED)
+        self.stop()
+
+    @property
+    def followers(self) -> int:
+        return self.channel.readers
+
+    def show(self, run: str, at: int | None, query: str) -> bool:
+        """Show a run's frame. False, and nothing happens: there is no such run any more."""
+        channel = find(run)
+        if channel is None:
+            return False
+        self._shown, self.query = channel, query
+        self._tell(run, at)
+        return True
+
+    def stop(self) -> None:
+        """Show nothing."""
+        self._shown, self.query = None, ""
+        self._tell(None, None)
+
+    def opened(self, transcript: str) -> None:
+        """A run was opened from a file: it can be shown like one that was decoded here."""
+        head, _, frames = transcript.partition("\n")
+        channel = Channel(id=json.loads(head)["run"])
+        channel.put(frames)
+        channel.close()
+        self._opened.append(channel)
+
+    def _tell(self, run: str | None, at: int | None) -> None:
+        self.channel.put(as_line({"run": run, "at": at}))

@@ -1,0 +1,105 @@
+"""The room: what the engine does for everybody in it, told ten times a second while somebody looks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from lab.decode.engine import Engine
+from lab.trace.events import Committed, Event
+from lab.trace.recorder import Watch
+from visualize.channel import Channel
+from visualize.figures import room as figures
+from visualize.text import as_line
+from visualize.work import TICK, Line
+from visualize.workshop.lead import Lead
+from visualize.workshop.pools import TOLD, SharedPools
+
+log = logging.getLogger(__name__)
+
+
+class Room:
+    """Hears of everything that engines do, and tells of it in ``channel``: each message is all there is to see, so only
+    the newest counts.
+
+        pool       {name, block_size, blocks: {state, owners, fill, mark}, occupancy, guests}, or null
+        others     the other pools in use, a sentence each
+        running, waiting, done, speed, followers, visits
+        charts     of the last minute (``figures.room``)
+    """
+
+    def __init__(self, line: Line, lead: Lead) -> None:
+        self.channel = Channel(keep=1)
+        self._line, self._lead = line, lead
+        self._heard: deque[tuple[str, int, Event]] = deque()
+        self._pools = SharedPools()
+        self._points: deque[tuple[int, int, int]] = deque(maxlen=figures.SECONDS + 1)  # a second: run, wait, tokens
+        self._tokens = 0
+        self._second = time.monotonic()
+        threading.Thread(target=self._tell, name="decode-lab-room", daemon=True).start()
+
+    # -- a monitor of engines (``lab.engines.Monitor``) ------------------------------------------
+
+    def watch(self, model: str) -> Watch:
+        heard = self._heard
+
+        def take(owner: int, seconds: float, event: Event) -> None:
+            if isinstance(event, TOLD):
+                heard.append((model, owner, event))
+
+        return take
+
+    def add(self, model: str, engine: Engine) -> None:
+        """Its events say all."""
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        told: dict[str, Any] = {}
+        while not self._line.closed:
+            time.sleep(TICK)
+            try:
+                changed = self._listen()
+                around = {"followers": self._lead.followers, "visits": self._line.inside}
+                looked_at = self.channel.readers > 0
+                if looked_at and (changed or around.items() - told.items() or not told):
+                    told = around
+                    self.channel.put(as_line(self._record() | around))
+                elif not looked_at:
+                    told = {}  # whoever comes is told at once
+            except Exception:
+                log.exception("the room could not be told")
+                self._pools = SharedPools()  # begins anew with the next sequence
+        self.channel.close()
+
+    def _listen(self) -> bool:
+        """Take in what has happened. Returns whether anything there is to see has changed."""
+        news = bool(self._heard)
+        while self._heard:
+            model, owner, event = self._heard.popleft()
+            self._pools.take(model, owner, event)
+            if isinstance(event, Committed):
+                self._tokens += len(event.token_ids)
+        now = time.monotonic()
+        if now - self._second < 1:
+            return news
+        per_second, self._tokens = round(self._tokens / (now - self._second)), 0
+        self._second = now
+        self._points.append((*self._pools.counts(), per_second))
+        return news or any(map(any, self._points))
+
+    def _record(self) -> dict[str, Any]:
+        running, waiting = self._pools.counts()
+        shown = self._pools.shown()
+        return {
+            "pool": shown and shown.record(),
+            "others": self._pools.others(),
+            "running": running,
+            "waiting": waiting,
+            "done": self._pools.done,
+            "speed": self._points[-1][2] if self._points else 0,
+            "charts": figures.drawn(self._points),
+        }

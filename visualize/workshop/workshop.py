@@ -1,0 +1,36 @@
+"""All that a workshop is, put together."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from visualize.work import Line
+from visualize.workshop.access import Access
+from visualize.workshop.doors import Doors
+from visualize.workshop.lead import Lead
+from visualize.workshop.room import Room
+
+
+class Workshop:
+    """Its runs share turns of ``line``, which was made for it.
+
+    Args:
+        host: what the server listens at.
+        key: the presenter's. None: one is made up.
+    """
+
+    def __init__(self, line: Line, host: str, key: str | None) -> None:
+        self.access, self.lead = Access(key), Lead()
+        self.room = Room(line, self.lead)
+        self._doors = Doors(self.access, self.lead, self.room, host)
+
+    def routes(self) -> list[Route]:
+        return self._doors.routes()
+
+    def announcement(self, address: str, made_up: bool) -> str:
+        """What whoever started the server has to know: a key that somebody chose is not repeated."""
+        key, whose = (self.access.key, "") if made_up else ("KEY", ", KEY being the one that you chose")
+        return (
+            f"Workshop: others join at {address} with the code {self.access.code}.\n"
+            f"Workshop: lead from {address}room#lead={key}{whose}. Whoever has that address leads: keep it to yourself."
+        )
