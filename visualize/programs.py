@@ -113,7 +113,7 @@ class Programs:
         _within("max_tokens", sampling.max_tokens, BOUNDS)
 
         def do(job: Job) -> Answer:
-            with job.turn():
+            with job.turn(alone=False):
                 job.go_on()
                 run = Run(job.engine(pair).stream(_prompt(prompt), config, sampling, cancelled=job.cancelled))
             return run_answer(run) | ({"run": json.loads(run.to_json())} if events else {})

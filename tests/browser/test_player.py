@@ -124,11 +124,10 @@ def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     lab.page.wait_for_selector("[data-do=live].offered")
     there = lab.instant
     seen = lab.seen()
-    lab.page.wait_for_timeout(600)
+    lab.page.wait_for_function("there => document.querySelector('.bar').max > there + 2", arg=there)
     assert lab.running
     assert lab.instant == there
     assert lab.seen() == seen
-    assert int(lab.page.get_attribute(".bar", "max")) > there + 2
     live.click()
     lab.page.wait_for_function("there => Number(document.querySelector('.stage').dataset.seq) > there + 2", arg=there)
     lab.wait_for_tokens(sum(lab.seen()["tokens"].values()) + 5)
@@ -143,6 +142,8 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
     lab.page.locator(".bar").fill("9")
     lab.wait_for_instant(9)
     lab.page.wait_for_function("location.search.includes('step=7')")  # the head and the admission come before step 0
+    lab.page.select_option(".speed", label="1/5")
+    lab.page.wait_for_function("location.search.includes('speed=0.2')")
     seen, link = lab.seen(), lab.page.url
     lab.toggle("paged")  # the step was one of other settings
     lab.page.wait_for_function("location.search.includes('paged=0') && !location.search.includes('step')")
@@ -156,6 +157,7 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
     for name in ("text", "say", "rounds", "blocks"):
         assert again[name] == seen[name]
     assert other.instant == 9
+    assert other.page.input_value(".speed") == "0.2"
     other.run()
     other.finish()
     assert other.seen()["say"].startswith("Finished")

@@ -94,7 +94,9 @@ function tick(now) {
   clock += passed * speed.value;
   let to = picture.at;
   while (to < picture.last && frames[to + 1].t_ms <= clock) to += 1;
-  if (to !== picture.at) move(to);
+  const moves = to !== picture.at;
+  if (moves) move(to);
+  if (moves || dirty.size) draw();
   if (to < picture.last) return;
   clock = Math.min(clock, frames[to].t_ms); // it waits for the run
   if (!run.running) enter("still");
@@ -124,6 +126,12 @@ const actions = {
 
 for (const [name, button] of Object.entries(buttons)) button.onclick = () => actions[name]();
 bar.addEventListener("input", () => go(Number(bar.value)));
+
+// The speed is a part of the link, like the step.
+const usual = speed.value;
+const askedSpeed = window.decodeLab.asked.get("speed");
+if ([...speed.options].some(({ value }) => value === askedSpeed)) speed.value = askedSpeed;
+speed.addEventListener("change", () => window.decodeLab.address({ speed: speed.value === usual ? null : speed.value }));
 
 const KEYS = { " ": "play", ArrowLeft: "back", ArrowRight: "on", Home: "first", End: "last", l: "loop" };
 document.addEventListener("keydown", (event) => {

@@ -116,9 +116,10 @@ const PACE = 90; // milliseconds from one picture of a run under way to the next
 let scheduled = false;
 let rested = 0;
 let remaining; // charts that had to wait
-/** Draws with the next animation frame, but rests as long as it drew: a slow browser then shows fewer frames, not old ones. */
+/** Draws with the next animation frame, but rests as long as it drew: a slow browser then shows fewer frames, not old ones.
+    While a run is played every tick of the player draws. */
 function schedule() {
-  if (scheduled) return;
+  if (scheduled || mode === "playing") return;
   scheduled = true;
   setTimeout(() => requestAnimationFrame(() => {
     const began = performance.now();
