@@ -305,3 +305,22 @@ def test_runs_with_the_same_settings_share_a_pool(lab):
     assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=8))
     lab.generate(PROMPT, EngineConfig(block_size=32), SAMPLE)
     assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=32))  # idle pools are given back
+
+
+def test_who_waits_is_told_how_many_are_before():
+    lab = tiny_models.engine(max_num_seqs=1)
+    stops = [threading.Event() for _ in range(3)]
+    sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
+    streams = [lab.stream("A fox", EngineConfig(paged=True), sampling, cancelled=stop) for stop in stops]
+    for stream in streams:
+        next(stream)
+    assert [lab.ahead(stop) for stop in stops] == [None, None, None], "nobody has looked for room yet"
+    lab.step()
+    assert [lab.ahead(stop) for stop in stops] == [None, 0, 1]
+    stops[1].set()
+    lab.step()
+    assert [lab.ahead(stop) for stop in stops] == [None, None, 0]
+    while lab.step():
+        pass
+    assert [lab.ahead(stop) for stop in stops] == [None, None, None]
+    assert lab.ahead(threading.Event()) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -126,6 +127,30 @@ def test_runs_take_turns_and_say_so() -> None:
     text = whole(second)
     assert {"status": "Waiting: 1 run is before yours."} in records(text)
     assert first.done.is_set()
+
+
+def test_who_waits_for_blocks_is_told_so() -> None:
+    class Full(ScriptedEngine):
+        """Has room when the queue was asked for often enough."""
+
+        places, room = [2, 2, 1, 0], threading.Event()
+
+        def ahead(self, cancelled: threading.Event) -> int | None:
+            if self.places:
+                return self.places.pop(0)
+            self.room.set()
+            return None
+
+        def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:
+            assert self.room.wait(10)
+            yield from super().stream(*asked, **named)
+
+    said = [record["status"] for record in records("".join(told(start(Full(), max_tokens=3)))) if record.get("status")]
+    assert said == [
+        "Waiting for room in the pool: 2 runs are before yours.",
+        "Waiting for room in the pool: 1 run is before yours.",
+        "Waiting for room in the pool: you are next.",
+    ]
 
 
 def test_whoever_stops_waiting_lets_the_next_one_pass() -> None:
