@@ -24,6 +24,7 @@ from visualize import programs
 from visualize.channel import ROUTE
 from visualize.guard import Guard
 from visualize.instructor import Answers
+from visualize.leaving import Leaving
 from visualize.monitoring import Monitor
 from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
@@ -115,7 +116,7 @@ def main(arguments: list[str] | None = None) -> None:
     pages.launch(
         app_kwargs={
             "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
-            "middleware": [Middleware(Guard, names=programs.NAMES)],
+            "middleware": [Middleware(Leaving), Middleware(Guard, names=programs.NAMES)],
         },
         server_name=options.host,
         server_port=options.port,

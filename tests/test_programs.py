@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import re
+import socket
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from gradio_client import Client
@@ -169,6 +174,19 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("call/v2/run", b"nonsense", 422, "JSON"),
         ("call/v2/run", b"[1]", 422, "dictionary"),
         ("call/run", b'{"data": 5}', 422, "list"),
+        ("call/run", b'{"data": ["A fox"]}', 422, "values in their order, not 1"),
+        ("call/run/", b'{"data": ["A fox"]}', 422, "values in their order, not 1"),
+        ("call/run", b'{"data": [' + b"1," * 40 + b"1]}", 422, "values in their order, not 41"),
+        ("queue/join", b'{"data": [], "fn_index": -1, "session_hash": "a"}', 422, "no event -1 here"),
+        ("queue/join", b'{"data": [], "fn_index": 99999, "session_hash": "a"}', 422, "no event 99999 here"),
+        ("queue/join", b'{"data": [], "session_hash": "a"}', 400, "No function index"),
+        ("call/v2/run", b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 422, "too deep"),
+        ("call/v2/run", b'{"prompt": ' + b"[" * 100 + b"]" * 100 + b"}", 422, "too deep"),
+        ("mcp/", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 422, "too deep"),
+        ("call/v2/run", b'{"max_tokens": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
+        ("call/v2/run", b'{"prompt": "' + b"a" * 100 * 2**20 + b'"}', 413, "More than 8 MiB"),
+        ("mcp/", b" " * 100 * 2**20, 413, "More than 8 MiB"),
+        ("component_server", b"[]", 400, ""),
     ],
 )
 def test_what_is_not_there_is_no_error_of_the_servers(
@@ -177,6 +195,47 @@ def test_what_is_not_there_is_no_error_of_the_servers(
     found, answer = post(f"{server}/gradio_api/{path}", body)
     assert found == status
     assert says in answer
+
+
+def inside(server: str) -> int:
+    """Visitors with something under way."""
+    with urllib.request.urlopen(f"{server}/metrics") as answer:
+        return int(float(re.search(r"^decode_lab:visits (.+)$", answer.read().decode(), re.MULTILINE)[1]))
+
+
+def wait_until(so: Callable[[], bool], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not so() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert so()
+
+
+SLOW = [f"kv_cache=false,block_size={size}" for size in range(1, 6)]
+LONG = {"prompt": PROMPT, "settings": SLOW, "repeats": 9, "max_tokens": 256, "ignore_eos": True}  # half a minute
+
+
+def test_who_hangs_up_is_noticed(server: str) -> None:
+    status, answer = post(f"{server}/gradio_api/call/v2/compare", json.dumps(LONG).encode())
+    assert status == 200
+    stream = urllib.request.urlopen(f"{server}/gradio_api/call/compare/{json.loads(answer)['event_id']}")
+    wait_until(lambda: inside(server) == 1, 10)
+    stream.close()
+    wait_until(lambda: inside(server) == 0, 5)
+
+
+def test_who_hangs_up_on_a_tool_is_noticed(server: str) -> None:
+    pytest.importorskip("mcp")
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "compare", "arguments": LONG}}
+    there = urlsplit(server)
+    callers = [http.client.HTTPConnection(there.hostname, there.port) for _ in range(2)]
+    for caller in callers:
+        headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        caller.request("POST", "/gradio_api/mcp/", json.dumps(asked), headers)
+    wait_until(lambda: inside(server) == 2, 20)
+    callers[0].sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: inside(server) == 1, 5)  # the other's goes on
+    callers[1].sock.shutdown(socket.SHUT_RDWR)
+    wait_until(lambda: inside(server) == 0, 5)
 
 
 JUNK = st.recursive(

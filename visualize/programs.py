@@ -26,6 +26,7 @@ from lab.trace.recorder import Run
 from visualize.flat import flat
 from visualize.lanes import BOUNDS as COMPARE_BOUNDS
 from visualize.lanes import MAX_OWN
+from visualize.leaving import caller
 from visualize.settings import BOUNDS, DEFAULTS
 from visualize.work import TICK, Line, Load, Work
 
@@ -76,12 +77,12 @@ class Programs:
 
     def leave(self, request: gr.Request) -> None:
         """A caller has gone."""
-        for job in self._jobs.pop(request.session_hash, ()):
+        for job in self._jobs.pop(caller(request), ()):
             job.cancelled.set()
 
     async def _answer(self, request: gr.Request, do: Callable[[Job], Answer]) -> Answer:
         job = Job(self._line, self._load, do)
-        mine = self._jobs.setdefault(request.session_hash, set())
+        mine = self._jobs.setdefault(who := caller(request), set())
         mine.add(job)
         try:
             return await job.finished()
@@ -89,7 +90,7 @@ class Programs:
             job.cancelled.set()
             mine.discard(job)
             if not mine:
-                self._jobs.pop(request.session_hash, None)
+                self._jobs.pop(who, None)
 
     async def run(
         self,

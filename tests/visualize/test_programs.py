@@ -22,7 +22,7 @@ LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=1000)}
 
 
 def caller(name: str) -> gr.Request:
-    return SimpleNamespace(session_hash=name)
+    return SimpleNamespace(session_hash=name, headers={})
 
 
 def programs(line: Line | None = None) -> Programs:
