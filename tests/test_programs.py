@@ -25,6 +25,7 @@ from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.memory.capacity import Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
+from tests import load
 from tests.browser.conftest import serving
 from tests.coroutines import complete
 from visualize.programs import NAMES
@@ -236,6 +237,22 @@ def test_who_hangs_up_on_a_tool_is_noticed(server: str) -> None:
     wait_until(lambda: inside(server) == 1, 5)  # the other's goes on
     callers[1].sock.shutdown(socket.SHUT_RDWR)
     wait_until(lambda: inside(server) == 0, 5)
+
+
+def test_a_crowd_gets_what_each_gets_alone_and_leaves_nothing(server: str) -> None:
+    async def come() -> tuple[load.Found, dict[str, float]]:
+        there = load.Server(server)
+        alone = await load.texts_alone(there, [ask for ask in load.ASKS if ask[2] == load.ASKS[0][2]])
+        found = await load.crowd(there, alone, clients=12, seconds=3)
+        left = await there.quiet()
+        await there.close()
+        return found, left
+
+    found, left = complete(come())
+    assert found.errors == found.crossed == []
+    assert found.answers >= 12
+    assert found.abandoned
+    assert left == {"running": 0, "waiting": 0, "kv_usage": 0, "visits": 0}
 
 
 JUNK = st.recursive(
