@@ -93,7 +93,7 @@ class Narrator:
 
     def preempted(self, event: Preempted) -> str:
         return (
-            "Preempted: the pool ran dry, so this run gave its blocks back and waits; "
+            "Preempted: room ran out, so this run gave its blocks back and waits; "
             f"{_count(event.tokens, 'token')} will be computed again."
         )
 

@@ -29,6 +29,7 @@ from lab.decode.text import token_text
 from lab.decode.window import Costs
 from lab.decode.work import PassWork, Span
 from lab.kv.cache import Budget, Cache, PoolSetting
+from lab.pair.devices import is_out_of_memory
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
 from lab.trace.roofline import Work
@@ -99,6 +100,14 @@ class Pool:
             if sequence.cancelled.is_set():
                 self.scheduler.remove(sequence)
                 sequence.finish("cancelled")
+
+    def shrink(self) -> bool:
+        """After a step that the device had no memory for: the next one is smaller. False if it cannot be."""
+        if not self.scheduler.shrink():
+            return False
+        for sequence in self.scheduler.running:
+            sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again
+        return True
 
     # -- one step ----------------------------------------------------------------------------
 
@@ -287,7 +296,7 @@ def explain(error: Exception) -> str:
     """An error in a sentence for the user."""
     if isinstance(error, LabError):
         return str(error)
-    if isinstance(error, torch.OutOfMemoryError):
+    if is_out_of_memory(error):
         return "The device ran out of memory. Use fewer blocks, a shorter prompt or a smaller model."
     return f"The engine failed in this step ({type(error).__name__}: {error})."
 

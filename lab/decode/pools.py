@@ -11,6 +11,7 @@ from lab.decode.pool import Pool, explain
 from lab.decode.sequence import Sequence
 from lab.kv.cache import Budget, PoolSetting
 from lab.kv.prefix import Prefix
+from lab.pair.devices import is_out_of_memory
 from lab.trace.events import CacheDropped, FellBack
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,9 @@ class Pools:
         try:
             pool.step()
         except Exception as error:
+            if is_out_of_memory(error) and pool.shrink():
+                log.warning("a step ran out of memory; %d sequences go on", len(pool.scheduler.running))
+                return True
             if not isinstance(error, LabError):
                 log.exception("a step failed")
             pool.failed += [(sequence, error) for sequence in pool.scheduler.running or pool.scheduler.waiting]
@@ -70,8 +74,11 @@ class Pools:
         return True
 
     def _go_on_without(self, sequence: Sequence, setting: PoolSetting, error: Exception) -> None:
-        """A sequence failed in a pool: from quantised storage it moves to plain storage, from there nowhere."""
-        if setting.kv_dtype == "auto":
+        """A sequence failed in a pool: from quantised storage it moves to plain storage, from there nowhere.
+
+        Nor does it where memory ran out: plain storage takes more.
+        """
+        if setting.kv_dtype == "auto" or is_out_of_memory(error):
             sequence.finish("error", explain(error))
             return
         sequence.recorder.emit(FellBack, part="kv_format", reason=explain(error))
@@ -118,8 +125,23 @@ class Pools:
         if setting not in self._pools:
             if not self._make_room(setting):
                 return None
-            self._pools[setting] = self._make(setting)
+            self._pools[setting] = self._made(setting)
         return self._pools[setting]
+
+    def _made(self, setting: PoolSetting) -> Pool:
+        """A new pool; if the device has less memory than the budget says, those that nobody uses go for it."""
+        try:
+            return self._make(setting)
+        except Exception as error:
+            if not (is_out_of_memory(error) and self._drop_idle()):
+                raise
+        return self._make(setting)  # here, where the error no longer keeps what it had got
+
+    def _drop_idle(self) -> bool:
+        """Give up the pools that nobody uses, with all that they keep. False if there are none."""
+        busy = {setting: pool for setting, pool in self._pools.items() if len(pool.scheduler)}
+        dropped, self._pools = len(self._pools) > len(busy), busy
+        return dropped
 
     def _root(self, sequence: Sequence) -> Prefix:
         """With a draft model a block holds its keys and values too: such blocks are found by such requests."""

@@ -64,7 +64,7 @@ class Scheduler:
         self._blocks = blocks
         self._copy = copy
         self._window = window
-        self._max_num_seqs = max_num_seqs
+        self._max_num_seqs = self._seats = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
 
     def __len__(self) -> int:
@@ -85,6 +85,8 @@ class Scheduler:
         turns: list[Turn] = []
         budget = self._max_num_batched_tokens
         preempted = False
+        if not self.running:
+            self._seats = self._max_num_seqs
         for sequence in list(self.running):
             if sequence not in self.running:
                 continue  # preempted for an older one
@@ -95,13 +97,26 @@ class Scheduler:
             if sequence in self.running:
                 turns.append(turn)
                 budget -= turn.count + turn.window
-        while self.waiting and not preempted and len(self.running) < self._max_num_seqs:
+        while self.waiting and not preempted and len(self.running) < self._seats:
             turn = self._admit(self.waiting[0], budget, alone=not turns)
             if turn is None:
                 break
             turns.append(turn)
             budget -= turn.count + turn.window
         return turns
+
+    def shrink(self) -> bool:
+        """Preempt the newer half of the batch, and let no more run at once until all of these have ended.
+
+        Returns:
+            Whether there were several.
+        """
+        if len(self.running) < 2:
+            return False
+        self._seats = len(self.running) // 2
+        while len(self.running) > self._seats:
+            self._preempt(self.running[-1])
+        return True
 
     # -- one sequence's share -----------------------------------------------------------------
 

@@ -45,6 +45,13 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + held_back
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device had no memory left; of a CPU's, torch tells in words only."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
+
+
 def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: str | None = None) -> None:
     """Refuse what accelerate could not carry out, before anything is loaded.
 

@@ -89,7 +89,8 @@ class Admitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
-    """The pool ran dry: the sequence gave up its blocks and waits; ``tokens`` will be computed again."""
+    """The pool ran dry, or a step the device's memory: the sequence gave up its blocks and waits; ``tokens`` will be
+    computed again."""
 
     kind: ClassVar[str] = "preempted"
     tokens: int

@@ -97,7 +97,7 @@ def test_a_preemption_is_told_and_so_is_the_return() -> None:
     told.admitted(admitted())
     prefill(told, 61, " x")
     assert told.preempted(Preempted(t_ms=0, tokens=85)) == (
-        "Preempted: the pool ran dry, so this run gave its blocks back and waits; 85 tokens will be computed again."
+        "Preempted: room ran out, so this run gave its blocks back and waits; 85 tokens will be computed again."
     )
     assert told.admitted(admitted()) == "Admitted again. All of the text's 62 tokens are computed again."
     assert prefill(told, 62, " x") == "Prefill: the target read the text's 62 tokens in one pass and chose “ x”."

@@ -21,7 +21,7 @@ ABOUT = {
         "Slots of live blocks that hold no wanted token: mean over the steps. Contiguous sets them aside in advance.",
     ),
     "found": ("from cache", "Tokens that were found by their prefix and did not have to be computed."),
-    "preempted": ("preemptions", "How often a sequence gave all its blocks back because the pool ran dry."),
+    "preempted": ("preemptions", "How often a sequence gave all its blocks back because room ran out."),
     "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
 }
 """Each with its label and what it is."""

@@ -1,0 +1,169 @@
+"""A device that runs out of memory: the step is made smaller, or a request refused in a sentence; everybody goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab import EngineConfig, SamplingParams
+from lab.kv import cache
+from lab.pair.devices import is_out_of_memory
+from lab.trace.events import FellBack, Preempted
+from tests import tiny_models
+
+CONFIGS = {
+    "contiguous": EngineConfig(),
+    "paged": EngineConfig(paged=True, block_size=4),
+    "cached": EngineConfig(paged=True, block_size=4, enable_prefix_caching=True),
+    "int8": EngineConfig(paged=True, kv_dtype="int8"),
+    "no cache": EngineConfig(kv_cache=False),
+}
+DRAFTERS = ("off", "draft", "ngram", "draft")
+PROMPTS = ("The king had three daughters", "There was once a fisherman", "Snow", "A very long way from here")
+SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
+ERRORS = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory"),
+    "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"),
+}
+
+
+@pytest.fixture
+def lab():
+    engine = tiny_models.engine("llama", "good")
+    yield engine
+    assert engine.occupancy().live == 0
+    assert engine.queue() == (0, 0)
+
+
+def short_of_memory(monkeypatch, model, at, error=ERRORS["gpu"]):
+    """The model's forward raises in the calls whose numbers are ``at``. Returns the tokens of every call."""
+    forward, calls = model.forward, []
+
+    def raising(token_ids, *rest):
+        calls.append(len(token_ids))
+        if len(calls) - 1 in at:
+            raise error
+        return forward(token_ids, *rest)
+
+    monkeypatch.setattr(model, "forward", raising)
+    return calls
+
+
+def of(run, kind):
+    return [event for event in run.events if isinstance(event, kind)]
+
+
+def test_what_torch_says_when_a_cpu_has_no_memory_is_known():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("gone"))
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_one_alone_is_refused_in_a_sentence_and_the_next_is_served(lab, monkeypatch, error):
+    plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING)
+    short_of_memory(monkeypatch, lab.target, {5}, ERRORS[error])
+    run = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING)
+    assert run.reason == "error"
+    assert run.finished.message.startswith("The device ran out of memory. Use fewer blocks")
+    assert run.token_ids == plain.token_ids[:5]
+    assert lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids == plain.token_ids
+
+
+def asked(name):
+    return [
+        (prompt, replace(CONFIGS[name], speculative=drafter)) for prompt, drafter in zip(PROMPTS, DRAFTERS, strict=True)
+    ]
+
+
+def alone(lab, name):
+    plain = replace(CONFIGS[name], enable_prefix_caching=False)
+    return [lab.generate(prompt, plain, SAMPLING).token_ids for prompt in PROMPTS]
+
+
+def together(lab, name):
+    return [request.result() for request in [lab.submit(*ask, SAMPLING) for ask in asked(name)]]
+
+
+@pytest.mark.parametrize("at", [{0}, {3}, {3, 4}], ids=["prompts", "later", "twice"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_of_several_none_is_lost(lab, monkeypatch, name, at):
+    """They are computed a few at a time, and write the same."""
+    expected = alone(lab, name)
+    short_of_memory(monkeypatch, lab.target, at)
+    runs = together(lab, name)
+    assert [run.token_ids for run in runs] == expected
+    assert of(runs[-1], Preempted)
+    assert not of(runs[0], Preempted)  # the oldest goes on
+
+
+def test_a_device_too_small_for_the_batch_serves_it_bit_by_bit(lab, monkeypatch):
+    forward, expected, refused = lab.target.forward, alone(lab, "paged"), []
+
+    def small(token_ids, positions, plan, keep):
+        if sum(group.sequences for group in plan.groups) > 2:
+            refused.append(len(token_ids))
+            raise ERRORS["gpu"]
+        return forward(token_ids, positions, plan, keep)
+
+    monkeypatch.setattr(lab.target, "forward", small)
+    assert [run.token_ids for run in together(lab, "paged")] == expected
+    assert refused
+
+
+def test_after_a_quantised_cache_no_larger_one_is_tried(lab, monkeypatch):
+    short_of_memory(monkeypatch, lab.target, {3})
+    run = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+    assert of(run, FellBack) == []
+
+
+def test_a_pool_that_cannot_be_made_is_its_users_trouble_only(lab, monkeypatch):
+    plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
+    storage, short = cache._storage, [True]
+
+    def raising(model, setting, *rest):
+        if short[0] and setting.kv_dtype == "int8":
+            raise ERRORS["gpu"]
+        return storage(model, setting, *rest)
+
+    monkeypatch.setattr(cache, "_storage", raising)
+    others = [lab.submit(PROMPTS[0], CONFIGS["paged"], SAMPLING) for _ in range(2)]
+    lab.step()
+    refused = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
+    assert refused.reason == "error"
+    assert "ran out of memory" in refused.finished.message
+    assert [request.result().token_ids for request in others] == [plain, plain]
+    short[0] = False
+    assert lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING).reason == "length"
+
+
+def test_what_nobody_uses_goes_for_a_pool_that_finds_no_memory(lab, monkeypatch):
+    """A prefix that could be found again keeps its pool, though the device is fuller than the budget knows."""
+    lab.generate(PROMPTS[0], CONFIGS["cached"], SAMPLING)
+    assert lab.occupancy().cached
+    storage = cache._storage
+
+    def raising(model, setting, *rest):
+        if lab.occupancy().cached:
+            raise ERRORS["gpu"]
+        return storage(model, setting, *rest)
+
+    monkeypatch.setattr(cache, "_storage", raising)
+    assert lab.generate(PROMPTS[0], CONFIGS["contiguous"], SAMPLING).reason == "length"
+    assert lab.occupancy().cached == 0
+
+
+@pytest.mark.parametrize("at", [{0}, {3}])
+def test_a_drafter_is_given_up_and_nobody_else_notices(lab, monkeypatch, at):
+    plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
+    short_of_memory(monkeypatch, lab.draft, at)
+    configs = [replace(CONFIGS["paged"], speculative=drafter) for drafter in ("draft", "off", "ngram")]
+    runs = [request.result() for request in [lab.submit(PROMPTS[0], config, SAMPLING) for config in configs]]
+    assert [run.token_ids for run in runs] == [plain] * 3
+    assert [[event.part for event in of(run, FellBack)] for run in runs] == [["drafter"], [], []]
+    assert "ran out of memory" in of(runs[0], FellBack)[0].reason
