@@ -13,6 +13,7 @@ import lab.engines as engines_module
 from lab import EngineConfig, LabError, SamplingParams
 from lab.engines import EMBEDDED, LISTED, Engines, Pair, listed, needed_bytes, own
 from lab.memory.models import find, known
+from lab.pair import loading
 from lab.pair.progress import Loading, LoadingCancelled, watched
 from tests import tiny_models
 
@@ -153,3 +154,19 @@ def test_code_that_comes_with_a_model_never_runs(folders, tmp_path) -> None:
         Engines(any_pair=True, device="cpu")(own(str(evil), ""))
     assert not (tmp_path / "ran").exists()
     assert set(EMBEDDED) == {"matched", "mismatched"}
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["gpu", "python"])
+def test_a_pair_that_runs_out_of_memory_leaves_the_last_one_working(monkeypatch, error: Exception) -> None:
+    engines = Engines(any_pair=True, device="cpu", dtype="float32")
+    before = engines("matched").generate("A fox", DRAFT, GREEDY).token_ids
+
+    def raising(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", raising)
+    with pytest.raises(LabError, match=r"stories could not be loaded: the device ran out of memory\. Choose a smaller"):
+        engines("mismatched")
+    assert engines("matched").generate("A fox", DRAFT, GREEDY).token_ids == before
+    monkeypatch.undo()
+    assert engines("mismatched").generate("A fox", DRAFT, GREEDY).token_ids == before

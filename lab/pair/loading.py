@@ -9,7 +9,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError
-from lab.pair.devices import DeviceMap, refuse_incomplete
+from lab.pair.devices import DeviceMap, is_out_of_memory, refuse_incomplete
 from lab.pair.models import LanguageModel, refuse_unsupported
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
@@ -61,7 +61,7 @@ def load_model(
         quantization: how its linear layers are to keep their weights. None: as they were saved.
 
     Raises:
-        ModelLoadError: nothing readable there.
+        ModelLoadError: nothing readable there, or more than the device has memory for.
         UnsupportedModelError: the engine would decode it wrongly.
         ConfigError: weights that are quantised already, or a map that leaves some of them out.
         LoadingCancelled: whoever watches has had enough.
@@ -94,6 +94,12 @@ def load_model(
         raise ModelLoadError(
             f"{name} could not be loaded: give a folder with config.json and safetensors, or a hub id of a "
             f"causal language model. ({_first_line(error)})"
+        ) from error
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ModelLoadError(
+            f"{name} could not be loaded: the device ran out of memory. Choose a smaller model or dtype."
         ) from error
     return LanguageModel(model, name, rounded=rounded)
 

@@ -39,11 +39,16 @@ class Server:
         transport: how requests travel; None: over the network.
 
     Raises:
-        ConfigError: no address of this kind.
+        ConfigError: no address of this kind, or a key that cannot be sent.
     """
 
     def __init__(self, address: str, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.address = _checked(address)
+        key = (key or "").strip()  # a file that it was read from ends with a line break
+        if not (key.isascii() and key.isprintable()):
+            raise ConfigError(
+                "The key of a vLLM server, of the variable VLLM_API_KEY, has printable ASCII only."
+            )
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         # Certificates are read once; over http nobody shows any.

@@ -43,12 +43,13 @@ def chromium() -> str:
 
 
 @contextmanager
-def started(log: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen]]:
-    """A running ``python app.py`` with these options: its address, and its process. What it says goes to ``log``."""
+def started(log: Path, *options: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A running ``python app.py`` with these options and environment variables: its address, and its process. What it
+    says goes to ``log``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"}
+    environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"} | variables
     with log.open("w") as out:
         app = subprocess.Popen(
             [sys.executable, "app.py", "--port", str(port), *options], cwd=ROOT, env=environment, stdout=out, stderr=out
