@@ -46,9 +46,7 @@ class Server:
         self.address = _checked(address)
         key = (key or "").strip()  # a file that it was read from ends with a line break
         if not (key.isascii() and key.isprintable()):
-            raise ConfigError(
-                "The key of a vLLM server, of the variable VLLM_API_KEY, has printable ASCII only."
-            )
+            raise ConfigError("The key of a vLLM server, of the variable VLLM_API_KEY, has printable ASCII only.")
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         # Certificates are read once; over http nobody shows any.

@@ -29,6 +29,9 @@ in place of a refused one, or as the target's own token after a round that was a
 StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
 
+MOST_PROPOSED = 32
+"""Tokens proposed in a round: what ``EngineConfig.num_speculative_tokens`` may be."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -411,6 +414,8 @@ def from_dict(record: Any) -> Event:
         given[name] = tuple(value) if isinstance(value, list) else value
         if not _fits(given[name], hints[name]):
             raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
+    if cls is Proposed and not 0 <= given["position"] < MOST_PROPOSED:  # who counts by position has a place for each
+        raise ValueError(f"position of a proposed event is from 0 to {MOST_PROPOSED - 1}")
     return cls(**given)
 
 

@@ -45,6 +45,10 @@ def damaged(run, change) -> str:
     return json.dumps(document)
 
 
+def first(document, kind):
+    return next(record for record in document["events"] if record["kind"] == kind)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -60,6 +64,8 @@ def damaged(run, change) -> str:
         (lambda d: d["events"][-1].update(t_ms=float("nan")), "t_ms of a finished event is wrong"),
         (lambda d: d["events"][-1].update(t_ms=10**400), "t_ms of a finished event is wrong"),
         (lambda d: d["events"][-1].update(extra=1), "extra"),
+        (lambda d: first(d, "proposed").update(position=10**9), "position of a proposed event is from 0 to 31"),
+        (lambda d: first(d, "proposed").update(position=-1), "position of a proposed event is from 0 to 31"),
         (lambda d: d["events"][0].update(prompt_token_ids=["x"]), "prompt_token_ids"),
         (lambda d: d["events"][0]["config"].update(block_size=-3), "block_size"),
         (lambda d: d["events"][0]["config"].update(surprise=1), "surprise"),

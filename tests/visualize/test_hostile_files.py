@@ -1,0 +1,71 @@
+"""A run's file in which any value is anything: it is opened, or refused in a sentence, soon and in little memory."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.trace.events import EVENT_TYPES
+from lab.trace.recorder import Run
+from tests.visualize.conftest import CONFIGS, script
+from visualize.shelf import Shelf
+
+DOCUMENT = json.loads(Run(script(CONFIGS["all"], max_tokens=6, logprobs=2)).to_json())
+FIRST = {event["kind"]: index for index, event in reversed(list(enumerate(DOCUMENT["events"])))}
+HTML = "<img src=x onerror=alert(1)></script><script>alert(1)</script>"
+
+
+def deep(levels: int) -> list:
+    found: list = []
+    for _ in range(levels):
+        found = [found]
+    return found
+
+
+HOSTILE = {
+    "huge": 10**15,
+    "endless": 10**300,
+    "negative": -1,
+    "infinite": float("inf"),
+    "html": HTML,
+    "deep": deep(900),
+    "wrong": [{"a": None}],
+}
+
+
+def opened(tmp_path: Path, text: str) -> list[dict[str, Any]]:
+    """What the page is told of a file with this text."""
+    path = tmp_path / "run.json"
+    path.write_text(text, "utf-8")
+    told = Shelf().reopen("me", path)
+    assert "<" not in told
+    return [json.loads(line) for line in told.splitlines()]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("kind", [kind for kind in EVENT_TYPES if kind in FIRST])
+def test_any_value_of_any_event_is_shown_or_refused(tmp_path: Path, kind: str, name: str) -> None:
+    event = DOCUMENT["events"][FIRST[kind]]
+    for field in event:
+        document = copy.copy(DOCUMENT) | {"events": list(DOCUMENT["events"])}
+        document["events"][FIRST[kind]] = event | {field: HOSTILE[name]}
+        head, *rest = opened(tmp_path, json.dumps(document))
+        assert head["run"]
+        assert rest
+
+
+def test_the_later_of_two_keys_counts(tmp_path: Path) -> None:
+    text = json.dumps(DOCUMENT).replace('"kind": "finished"', '"kind": "committed", "kind": "finished"')
+    assert "finished" in opened(tmp_path, text)[-1]
+    assert "problem" in opened(tmp_path, text.replace('"version": ', '"version": 4, "version": 9'))[-1]
+
+
+@pytest.mark.parametrize("levels", [900, 100_000])
+@pytest.mark.parametrize("around", ['{{"format": "decode-lab-run", "version": 4, "events": {}}}', "{}"])
+def test_what_is_nested_deep_is_refused(tmp_path: Path, levels: int, around: str) -> None:
+    *_, last = opened(tmp_path, around.format("[" * levels + "]" * levels))
+    assert "run.json is" in last["problem"]
