@@ -124,6 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
         head=style(),
         max_threads=200,
         max_file_size=MAX_RUN_FILE,
+        state_session_capacity=500,  # half a megabyte each
         run_history=False,
         footer_links=[],
         share=options.share,

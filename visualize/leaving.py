@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import gradio as gr
 from gradio.block_function import BlockFunction
+from gradio.state_holder import StateHolder
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
@@ -27,7 +28,8 @@ def caller(request: gr.Request) -> str | None:
 
 
 class Leaving:
-    """Tells the listeners to ``unload`` of a caller who has left, as ``session_hash`` of their request."""
+    """Tells the listeners to ``unload`` of a caller who has left, as ``session_hash`` of their request. Of who has been
+    answered, nothing is kept."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -43,7 +45,7 @@ class Leaving:
         else:
             await self._app(scope, receive, send)
             return
-        functions, answered = scope["app"].get_blocks().fns, False  # asked now: within, MCP is an app of its own
+        app, answered = scope["app"], False  # asked now: within, MCP is an app of its own
 
         async def told(message: Message) -> None:
             nonlocal answered
@@ -53,13 +55,23 @@ class Leaving:
         async def heard() -> Message:
             message = await receive()
             if message["type"] == "http.disconnect" and not answered:
-                _leave(functions, who)
+                _leave(app.get_blocks().fns, who)
             return message
 
-        await self._app(scope, heard, told)
+        try:
+            await self._app(scope, heard, told)
+        finally:
+            _forget(app.state_holder, who)
 
 
 def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
     for function in functions.values():
         if any(event == "unload" for _, event in function.targets):
             function.fn(gr.Request(session_hash=who, headers={}))
+
+
+def _forget(sessions: StateHolder, who: str) -> None:
+    """A session of Gradio's is half a megabyte, of which it keeps thousands. Nobody comes back to one call's."""
+    with sessions.lock:
+        sessions.session_data.pop(who, None)
+        sessions.time_last_used.pop(who, None)

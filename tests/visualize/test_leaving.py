@@ -1,0 +1,61 @@
+"""What is left of callers who wait over a connection of their own: nothing, and who listens hears of it in time."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.coroutines import complete
+from visualize.leaving import CALLER, Leaving
+
+
+def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[str], dict[str, str]]:
+    """Of one request: who was told of as gone, whose sessions are kept, and the headers within."""
+    gone: list[str] = []
+    listener = SimpleNamespace(targets=[(None, "unload")], fn=lambda request: gone.append(request.session_hash))
+    other = SimpleNamespace(targets=[(1, "click")], fn=lambda request: gone.append("clicked"))
+    holder = SimpleNamespace(session_data={"abc": 1, "page": 2}, time_last_used={}, lock=threading.Lock())
+    blocks = SimpleNamespace(fns={0: listener, 1: other})
+    app = SimpleNamespace(get_blocks=lambda: blocks, state_holder=holder)
+    heard: dict[str, str] = {}
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        heard.update({name.decode(): value.decode() for name, value in scope["headers"]})
+        scope["app"] = None  # as when another app is mounted within
+        if not hangs_up:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await receive()
+
+    async def receive() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "path": path, "method": method, "headers": [(CALLER.encode(), b"forged")], "app": app}
+    complete(Leaving(within)(scope, receive, send))
+    return gone, list(holder.session_data), heard
+
+
+@pytest.mark.parametrize("path", ["/gradio_api/call/run/abc", "/gradio_api/call/v2/run/abc"])
+def test_who_fetches_an_answer_is_its_event(path: str) -> None:
+    assert passed(path, "GET", hangs_up=True)[:2] == (["abc"], ["page"])
+    assert passed(path, "GET", hangs_up=False)[:2] == ([], ["page"])
+
+
+def test_who_calls_a_tool_has_a_name_that_nobody_can_choose() -> None:
+    gone, kept, heard = passed("/gradio_api/mcp/", "POST", hangs_up=True)
+    assert gone == [heard[CALLER]] != ["forged"]
+    assert kept == ["abc", "page"]
+    assert passed("/gradio_api/mcp/", "POST", hangs_up=False)[0] == []
+
+
+@pytest.mark.parametrize(("path", "method"), [("/gradio_api/call/run", "POST"), ("/metrics", "GET"), ("/", "GET")])
+def test_others_are_let_pass(path: str, method: str) -> None:
+    gone, kept, heard = passed(path, method, hangs_up=True)
+    assert gone == []
+    assert kept == ["abc", "page"]
+    assert heard == {CALLER: "forged"}
