@@ -28,6 +28,7 @@ QUIET = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--process-per-site",  # a page finds the scripts compiled that one before it, in its context, has brought: twice as soon
 )
 
 
@@ -204,11 +205,51 @@ class Lab:
         return self.page.evaluate("document.body.classList.contains('running')")
 
 
+class Rooms:
+    """Browser contexts that are used again and again, each with a page that keeps its process and thus its scripts."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._free: dict[str, list[tuple[BrowserContext, Page]]] = {}
+        self._taken: list[tuple[str, tuple[BrowserContext, Page]]] = []
+
+    def take(self, server: str, options: dict[str, Any]) -> BrowserContext:
+        """A context with nothing in it, that nobody has at the moment."""
+        key = repr(sorted(options.items()))
+        if free := self._free.get(key):
+            room = free.pop()
+        else:
+            context = self._browser.new_context(**options)
+            keeper = context.new_page()
+            keeper.goto(f"{server}/health")
+            room = context, keeper
+        self._taken.append((key, room))
+        return room[0]
+
+    def clear(self, origins: set[str]) -> None:
+        """Close the pages of all that were taken, and forget what they kept."""
+        for key, (context, keeper) in self._taken:
+            for page in context.pages:
+                if page is not keeper:
+                    page.close()
+            devtools = context.new_cdp_session(keeper)
+            for origin in origins:
+                devtools.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+            devtools.detach()
+            self._free.setdefault(key, []).append((context, keeper))
+        self._taken.clear()
+
+
+@pytest.fixture(scope="session")
+def rooms(browser: Browser) -> Rooms:
+    return Rooms(browser)
+
+
 @pytest.fixture
-def visit(browser: Browser, server: str) -> Iterator[Callable[..., Lab]]:
+def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     """Opens pages; at the end none may have complained, or asked anything of another host."""
-    contexts: list[BrowserContext] = []
     complaints: list[str] = []
+    origins: set[str] = set()
 
     def hear(message: Any) -> None:
         if message.type == "error":
@@ -216,20 +257,20 @@ def visit(browser: Browser, server: str) -> Iterator[Callable[..., Lab]]:
 
     def watch(request: Any) -> None:
         where = urlsplit(request.url)
-        if where.scheme in ("http", "https", "ws", "wss") and where.hostname != "127.0.0.1":
-            complaints.append(f"asked {request.url}")
+        if where.scheme in ("http", "https", "ws", "wss"):
+            origins.add(f"{where.scheme}://{where.netloc}")
+            if where.hostname != "127.0.0.1":
+                complaints.append(f"asked {request.url}")
 
-    def start(**context: Any) -> Lab:
-        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 720}} | context)))
-        page = contexts[-1].new_page()
+    def start(**options: Any) -> Lab:
+        page = rooms.take(server, {"viewport": {"width": 1280, "height": 720}} | options).new_page()
         page.on("console", hear)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", watch)
         return Lab(page, server)
 
     yield start
-    for context in contexts:
-        context.close()
+    rooms.clear(origins)
     assert complaints == []
 
 
