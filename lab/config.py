@@ -6,6 +6,7 @@ exception types defined here, with a sentence that says what would be right.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
@@ -102,7 +103,7 @@ class EngineConfig:
         for name in switches:
             _require(isinstance(getattr(self, name), bool), f"{name} is True or False, not {getattr(self, name)!r}.")
         for name in ("kv_dtype", "eviction", "prefill_attention", "kernels", "speculative"):
-            _choice(name, getattr(self, name), get_args(get_type_hints(EngineConfig)[name]))
+            _choice(name, getattr(self, name), _choices(name))
         _whole("block_size", self.block_size, 1, 1024)
         _whole("cache_priority", self.cache_priority, 0, 9)
         if self.num_blocks is not None:
@@ -184,6 +185,12 @@ class SamplingParams:
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ConfigError(message)
+
+
+@functools.cache
+def _choices(name: str) -> tuple[str, ...]:
+    """What a setting of the engine is one of. Kept: working it out takes longer than all other checks together."""
+    return get_args(get_type_hints(EngineConfig)[name])
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -28,7 +28,7 @@ QUIET = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--process-per-site",  # a page finds the scripts compiled that one before it, in its context, has brought: twice as soon
+    "--process-per-site",  # a page finds the scripts compiled that another of its context brought: ready twice as soon
 )
 
 
