@@ -1,7 +1,8 @@
 """Where there is no GPU, Triton's kernels run in its interpreter, which it asks for when it is first imported.
 
-One thread for torch: the models of the tests are so small that two are slower than one. No deadline for hypothesis's
-examples: how long one takes says how busy the machine is.
+One thread for torch, here and in the processes that tests start: the models of the tests are so small that two are
+slower than one, and where something else runs too, two wait for each other, at ten times the cost. No deadline for
+hypothesis's examples: how long one takes says how busy the machine is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 

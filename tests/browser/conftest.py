@@ -57,7 +57,7 @@ def started(log: Path, *options: str, **variables: str) -> Iterator[tuple[str, s
         )
         address = f"http://127.0.0.1:{port}"
         try:
-            for _ in range(240):
+            for _ in range(480):
                 assert app.poll() is None, log.read_text()
                 try:
                     urllib.request.urlopen(address, timeout=5).close()

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
-
 from lab import Run
 from tests.browser.conftest import Lab
 from visualize.vocabulary import DRAFTERS
@@ -41,23 +39,21 @@ def test_prefix_caching_needs_a_cache_and_paged_blocks(visit: Visit) -> None:
     lab.page.wait_for_function("location.search === '?cache=0&paged=0' || location.search === '?paged=0&cache=0'")
 
 
-@pytest.mark.parametrize("speculation", DRAFTERS)
-def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit, speculation: str) -> None:
-    lab = visit().open(speculation="off" if speculation != "off" else "draft")
-    lab.choose("speculation", DRAFTERS[speculation].label)
-    lab.page.wait_for_function(
-        "about => document.querySelector('#speculation').innerText.includes(about)", arg=DRAFTERS[speculation].about
-    )
-    shown = {name: lab.page.locator(f"#{name}").is_visible() for name in ("pair", "early-exit-layer", "synthetic-rate")}
-    assert shown == {
-        "pair": speculation == "draft",
-        "early-exit-layer": speculation == "early_exit",
-        "synthetic-rate": speculation == "synthetic",
-    }
-    assert lab.page.locator("#gamma input[type=number]").is_disabled() == (speculation == "off")
-    assert lab.page.locator("#toggle-adaptive-window input").is_disabled() == (speculation == "off")
-    if speculation == "synthetic":
-        assert "Not a real drafter" in lab.page.inner_text("#speculation")
+def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> None:
+    """Each after another that guesses, and after nobody."""
+    lab = visit().open(speculation="draft")
+    for speculation in ("off", "draft", "ngram", "early_exit", "synthetic", "off", "early_exit", "draft"):
+        lab.choose("speculation", DRAFTERS[speculation].label)
+        lab.page.wait_for_function(
+            "about => document.querySelector('#speculation').innerText.includes(about)", arg=DRAFTERS[speculation].about
+        )
+        own = {"pair": "draft", "early-exit-layer": "early_exit", "synthetic-rate": "synthetic"}
+        shown = {name: lab.page.locator(f"#{name}").is_visible() for name in own}
+        assert shown == {name: who == speculation for name, who in own.items()}, speculation
+        for name in ("#gamma input[type=number]", "#toggle-adaptive-window input"):
+            assert lab.page.locator(name).is_disabled() == (speculation == "off"), (speculation, name)
+        if speculation == "synthetic":
+            assert "Not a real drafter" in lab.page.inner_text("#speculation")
 
 
 def test_an_adaptive_window_makes_the_guesses_the_most(visit: Visit) -> None:

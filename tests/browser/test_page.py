@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.browser.conftest import Lab
+from visualize.vocabulary import DRAFTERS
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}</script>\u202e"
@@ -146,6 +147,9 @@ OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documen
 ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
 
 
+OWN = {"draft": ["#pair"], "early_exit": ["#early-exit-layer"], "synthetic": ["#synthetic-rate"]}
+"""Controls that stand there only with who guesses."""
+
 LONGEST = {
     "speed": "99999",
     "pass": "33.00",
@@ -165,22 +169,31 @@ CUT = """longest => [...document.querySelectorAll(".readout:not([hidden])")].fil
 }).map((card) => card.dataset.key)"""
 
 
-@pytest.mark.parametrize("prefix_caching", [0, 1])
-def test_no_number_is_cut(visit: Visit, prefix_caching: int) -> None:
-    lab = visit().open(max_tokens=5, prefix_caching=prefix_caching)
-    lab.run()
-    lab.finish()
-    assert lab.page.is_visible("[data-key=found]") == bool(prefix_caching)
-    for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
-        lab.page.set_viewport_size({"width": wide, "height": high})
-        assert lab.page.evaluate(CUT, LONGEST) == [], wide
+def test_no_number_is_cut(visit: Visit) -> None:
+    lab = visit().open(max_tokens=5)
+    for prefix_caching in (False, True):
+        lab.page.set_viewport_size({"width": 1280, "height": 720})
+        if prefix_caching:
+            lab.toggle("prefix-caching")
+        lab.run()
+        lab.finish()
+        assert lab.page.is_visible("[data-key=found]") == prefix_caching
+        for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
+            lab.page.set_viewport_size({"width": wide, "height": high})
+            assert lab.page.evaluate(CUT, LONGEST) == [], (prefix_caching, wide)
 
 
-@pytest.mark.parametrize("guesses", ["off", "draft", "ngram", "early_exit", "synthetic"])
-def test_on_a_projector_no_control_needs_scrolling(visit: Visit, guesses: str) -> None:
-    lab = visit().open(speculation=guesses, prefix_caching=1, adaptive_window=1)
-    assert lab.page.evaluate(ROOM) >= 0
-    assert lab.page.evaluate(OVERFLOW) == [0, 0]
+def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
+    lab = visit().open(speculation="off", prefix_caching=1, adaptive_window=1)
+    for name, who in DRAFTERS.items():
+        lab.choose("speculation", who.label)
+        lab.page.wait_for_function(
+            "about => document.querySelector('#speculation').innerText.includes(about)", arg=who.about
+        )
+        for own in OWN.get(name, ()):
+            lab.page.wait_for_selector(own, state="visible")
+        assert lab.page.evaluate(ROOM) >= 0, name
+        assert lab.page.evaluate(OVERFLOW) == [0, 0], name
 
 
 def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) -> None:

@@ -81,7 +81,7 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     lab.wait_for_instant(0)
     began, steps = time.monotonic(), []
     lab.page.keyboard.press("Space")
-    while lab.instant < 7 and time.monotonic() - began < 20:
+    while lab.instant < 7 and time.monotonic() - began < 60:
         steps.append(lab.instant)
         lab.page.wait_for_timeout(10)
     passed = 1000 * (time.monotonic() - began) / 20
