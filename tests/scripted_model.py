@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from types import SimpleNamespace
 
 import torch
@@ -65,16 +66,18 @@ class RememberingModel(ScriptedModel):
             if plan.storage is not None:
                 seen, at = plan.storage.layers[0].read(group.read)
             seen, at = seen.view(group.sequences, -1), at.view(group.sequences, -1)
-            for sequence, own in enumerate(positions[group.rows].view(group.sequences, -1)):
-                for i, last in enumerate(own.tolist()):
-                    assert at[sequence, : last + 1].tolist() == list(range(last + 1))
-                    row = group.rows.start + sequence * len(own) + i
-                    rows[row] = self._state(seen[sequence, : last + 1].long().tolist())
+            for sequence, own in enumerate(positions[group.rows].view(group.sequences, -1).tolist()):
+                end = max(own) + 1
+                assert at[sequence, :end].tolist() == list(range(end))
+                states = [*accumulate(seen[sequence, :end].tolist(), remembered, initial=0)]
+                start = group.rows.start + sequence * len(own)
+                rows[start : start + len(own)] = torch.tensor([self._row(states[last + 1]) for last in own])
         return self.table[rows[keep]]
 
-    def _state(self, tokens: list[int]) -> int:
-        words = self.table.shape[0]
-        state = 0
-        for token in tokens:
-            state = (state * 31 + token + 7) % 1_000_003
-        return (state + self.salt * (state % 3 == 0)) % words
+    def _row(self, state: int) -> int:
+        return (state + self.salt * (state % 3 == 0)) % self.table.shape[0]
+
+
+def remembered(state: int, token: float) -> int:
+    """What is left of all tokens so far, with another."""
+    return (state * 31 + int(token) + 7) % 1_000_003

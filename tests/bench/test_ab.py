@@ -16,6 +16,7 @@ from lab.trace.events import FellBack
 from tests import tiny_models
 
 PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood"]
+TOKENS = 24
 SPECULATIVE = EngineConfig(speculative="draft", num_speculative_tokens=3)
 
 
@@ -25,7 +26,7 @@ def lab():
 
 
 def compare(lab, a: EngineConfig, b: EngineConfig, **changes) -> dict:
-    options = {"max_tokens": 40, "temperature": 0.0, "repeats": 2} | changes
+    options = {"max_tokens": TOKENS, "temperature": 0.0, "repeats": 2} | changes
     return json.loads(json.dumps(run_ab(lab, a, b, PROMPTS, report=lambda line: None, **options)))
 
 
@@ -34,7 +35,7 @@ def test_a_setting_does_not_differ_from_itself(lab, config):
     result = compare(lab, config, config)
     assert result["kl"] == {"value": 0, "low": 0, "high": 0}
     assert result["metrics"]["perplexity"]["ratio"] == {"value": 1, "low": 1, "high": 1}
-    assert result["exact_match_length"] == {"value": 40, "low": 40, "high": 40}
+    assert result["exact_match_length"] == {"value": TOKENS, "low": TOKENS, "high": TOKENS}
     assert result["identical_outputs"]["value"] == 1
     assert result["identical_outputs"]["low"] < 1  # four prompts do not prove it of all
     for name in ("ttft_ms", "itl_p50_ms", "tokens_per_second"):
@@ -54,7 +55,7 @@ def test_coarser_keys_and_values_are_further_away(lab):
     int8 = compare(lab, EngineConfig(), EngineConfig(kv_dtype="int8"))
     int4 = compare(lab, EngineConfig(), EngineConfig(kv_dtype="int4"))
     assert 1e-6 < int8["kl"]["low"] <= int8["kl"]["value"] < int4["kl"]["value"]
-    assert int4["exact_match_length"]["value"] < 40
+    assert int4["exact_match_length"]["value"] < TOKENS
     assert int4["metrics"]["perplexity"]["ratio"]["value"] > 1  # greedy text is likeliest to whom it came from
 
 

@@ -15,7 +15,7 @@ DATA_SETS = 1000
 def covered(draw, truth: float) -> float:
     """Share of intervals, over data sets that ``draw(random)`` makes, that hold ``truth``."""
     random = np.random.default_rng(1)
-    intervals = [ratio_interval(*draw(random), resamples=2000, seed=i) for i in range(DATA_SETS)]
+    intervals = [ratio_interval(*draw(random), resamples=1000, seed=i) for i in range(DATA_SETS)]
     return sum(interval.low <= truth <= interval.high for interval in intervals) / DATA_SETS
 
 

@@ -48,18 +48,22 @@ def engine(architecture: str, draft: str):
     return tiny_models.engine(architecture, draft)
 
 
-# Without speculation the draft plays no part: once is enough.
+GUESSES = ("off", *tiny_models.DRAFTS)
+# Every two of architecture, cache and guesses meet. A cache goes on to the next guesses with each architecture.
 CASES = [
-    pytest.param(config, draft, id=f"{describe(config)}-{draft}")
-    for config in LOSSLESS
-    for draft in (tiny_models.DRAFTS if config.speculative == "draft" else ("good",))
+    pytest.param(architecture, config, draft, id=f"{architecture}-{describe(config)}-{draft}")
+    for i, architecture in enumerate(tiny_models.CONFIGS)
+    for j, draft in enumerate(GUESSES)
+    for config in [
+        [config for config in LOSSLESS if (config.speculative == "off") == (draft == "off")][(i + j) % 3],
+    ]
 ]
 
 
-@pytest.mark.parametrize(("config", "draft"), CASES)
-@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+@pytest.mark.parametrize(("architecture", "config", "draft"), CASES)
 def test_greedy_equals_generate(architecture, draft, config):
-    run = engine(architecture, draft).generate(PROMPT, config, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True))
+    lab = engine(architecture, "good" if draft == "off" else draft)
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True))
     assert run.reason == "length", run.finished
     assert run.token_ids == reference(architecture)
     if config.speculative == "draft" and draft == "identical":
@@ -79,15 +83,14 @@ def test_drafts_differ_as_meant(architecture):
     assert rates["bad"] < 0.3 < rates["good"]
 
 
-@pytest.mark.parametrize("paged", [False, True])
-@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+# Either storage with every architecture in one format or the other.
+@pytest.mark.parametrize(("architecture", "paged"), zip(tiny_models.CONFIGS, itertools.cycle((False, True))))
 def test_int8_speculation_equals_int8_alone(architecture, paged):
     """INT8 changes the model's numbers a little, but speculation on top of it changes nothing."""
     check_speculation_changes_nothing(engine(architecture, "good"), "int8", paged)
 
 
-@pytest.mark.parametrize("paged", [False, True])
-@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+@pytest.mark.parametrize(("architecture", "paged"), zip(tiny_models.CONFIGS, itertools.cycle((True, False))))
 def test_int4_speculation_equals_int4_alone(architecture, paged):
     """In float64: in float32 the last digit depends on how many tokens a forward has, which now and
     then moves a number to the next of only 16 levels, and that is enough to change a token."""

@@ -6,6 +6,7 @@ not what it should be.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -37,7 +38,11 @@ PLAIN = EngineConfig(paged=True, block_size=2)
 
 def alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[int]:
     """The same request with nobody else there, in a pool large enough, with nothing cached."""
-    config = replace(config, num_blocks=None, enable_prefix_caching=False)
+    return _alone(prompt, replace(config, num_blocks=None, enable_prefix_caching=False), sampling)
+
+
+@functools.cache
+def _alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[int]:
     return ALONE.generate(prompt, config, sampling).token_ids
 
 

@@ -27,7 +27,7 @@ from tests import tiny_models
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy about the NaN of padding
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA captures here: see the tests marked gpu")
-PROMPT = "The king had three daughters"
+PROMPT = "The king had"
 PAGED = EngineConfig(paged=True, block_size=4)
 DRAFT = replace(PAGED, kv_dtype="int8", speculative="draft", num_speculative_tokens=3)
 EARLY_EXIT = EngineConfig(speculative="early_exit", num_speculative_tokens=2)
