@@ -41,7 +41,7 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     # The run was over in a moment: the player shows its beginning.
     lab.page.keyboard.press("Home")
     lab.page.keyboard.press("ArrowRight")
-    lab.page.wait_for_function("window.patterns.has('/')", timeout=5000)
+    lab.page.wait_for_function("window.patterns.has('/')")
     said = lab.page.inner_text(".say")
     assert said.startswith("Found ")
     assert "tokens in the cache" in said
@@ -61,6 +61,9 @@ def test_in_a_small_pool_what_was_cached_makes_room(visit: Visit) -> None:
     assert kept > 10
     lab.page.fill("#prompt textarea", "The king's youngest daughter went down to the well, and there she saw")
     lab.run()
+    lab.finish()
+    lab.page.keyboard.press("End")
+    lab.page.keyboard.press("ArrowLeft")  # its blocks are live once more
     lab.page.wait_for_function(
         """kept => {
           const count = (name) => document.querySelector("[data-chart=blocks] .plot").data
@@ -69,7 +72,6 @@ def test_in_a_small_pool_what_was_cached_makes_room(visit: Visit) -> None:
         }""",
         arg=kept,
     )
-    lab.finish()
 
 
 @pytest.mark.parametrize("speculation", ["ngram", "early_exit", "synthetic"])
