@@ -126,6 +126,24 @@ def test_what_watching_costs_is_the_recorded_one():
     assert f"and {figures['heap_growth_mb']:.1f} MB in the page" in text
 
 
+def test_what_a_workshop_costs_is_the_recorded_one():
+    result, text = record("workshop"), " ".join(README.split())
+    medians = result["percent_of_a_core"]["medians"]
+    assert f"moves ten times a second takes {medians['leading']:.1f}% of a core" in text
+    assert f"with {result['followers']} followers {medians['followed']:.1f}%" in text
+    assert f"nobody doing anything takes {medians['idle']:.1f}%" in text
+    assert (result["hz"], result["messages_arrived"]) == (10, 1)
+
+
+def test_what_a_crowd_gets_is_the_recorded_one():
+    result, text = record("load"), " ".join(README.split())
+    assert (result["clients"], result["minutes"], result["crossed"]) == (30, 5, [])
+    assert f"got {result['answers']} answers" in text
+    assert f"and {len(result['errors']) or 'no'} errors" in text
+    assert f"the longest wait was {result['waits_ms']['ratio']:.1f} times the median" in text
+    assert not any(result["left"].values())
+
+
 def test_what_llama_cpp_says_too_is_the_recorded_one():
     result, text = record("llama"), " ".join(README.split())
     same = sum(length == result["max_tokens"] for length in result["alike"]["bf16"])
