@@ -73,7 +73,8 @@ class Room:
             except Exception:
                 log.exception("the room could not be told")
                 self._pools = SharedPools()  # begins anew with the next sequence
-        self.channel.close()
+        for channel in (self.channel, self._lead.channel):  # else a server that ends would wait for those who follow
+            channel.close()
 
     def _listen(self) -> bool:
         """Take in what has happened. Returns whether anything there is to see has changed."""

@@ -217,3 +217,13 @@ def test_the_room_is_told_while_somebody_looks_and_costs_nothing_otherwise(room:
     assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
     assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
     assert "fox" not in str(messages)
+
+
+def test_with_the_server_the_workshop_ends_for_all() -> None:
+    room = Room()
+    room.line.close(1)
+    channels = (room.workshop.room.channel, room.workshop.lead.channel)
+    until = time.monotonic() + 5
+    while not all(channel.closed for channel in channels) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert all(channel.closed for channel in channels)
