@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import gradio as gr
 from gradio.block_function import BlockFunction
+from gradio.state_holder import StateHolder
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
@@ -60,7 +61,7 @@ class Leaving:
         try:
             await self._app(scope, heard, told)
         finally:
-            _forget(app, who)
+            _forget(app.state_holder, who)
 
 
 def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
@@ -69,12 +70,8 @@ def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
             function.fn(gr.Request(session_hash=who, headers={}))
 
 
-def _forget(app: gr.routes.App, who: str) -> None:
-    """A session of Gradio's is half a megabyte, of which it keeps thousands, and so of what was told in each. Nobody
-    comes back to one call's."""
-    sessions, queue = app.state_holder, app.get_blocks()._queue
+def _forget(sessions: StateHolder, who: str) -> None:
+    """A session of Gradio's is half a megabyte, of which it keeps thousands. Nobody comes back to one call's."""
     with sessions.lock:
         sessions.session_data.pop(who, None)
         sessions.time_last_used.pop(who, None)
-    queue.pending_messages_per_session.pop(who, None)
-    queue.pending_event_ids_session.pop(who, None)

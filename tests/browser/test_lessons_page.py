@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable
@@ -59,11 +60,14 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     expect(page.locator("#run")).to_be_enabled()
     assert done(page, COSTS) == ["predict"]
 
-    page.keyboard.press("Control+Enter")
     outcome = page.locator(".observe .outcome")
-    expect(outcome).to_have_text(
-        "You said: The large one, about ten times as much. It is: The small one.", timeout=60_000
-    )
+    said = "You said: The large one, about ten times as much. It is: The small one."
+    for _ in range(3):  # on a busy machine a press was once not heard: one presses again, which disturbs no run
+        page.keyboard.press("Control+Enter")
+        with contextlib.suppress(AssertionError):
+            expect(outcome).to_have_text(said, timeout=20_000)
+            break
+    expect(outcome).to_have_text(said)
     page.wait_for_selector(".observe [data-chart] .main-svg")
     page.wait_for_selector("#stage .token")
     expect(page.locator("#predict label.right")).to_contain_text("The small one.")
