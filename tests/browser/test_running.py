@@ -44,7 +44,9 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
     assert made == sorted(made)
     assert len(set(made)) >= 3
     passes = [view["pass"] for view in views if view["pass"]]
-    assert len(set(passes)) >= 3
+    assert len(set(passes)) >= 2, (
+        "a chart rests five times as long as it took: where drawing is slow there is one, and the end"
+    )
     end = views[-1]
     assert end["say"].startswith("Finished")
     assert end["numbers"]["speed"] != "–"
