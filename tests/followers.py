@@ -1,9 +1,9 @@
 """What it costs a workshop's server that people follow: ``python -m tests.followers``. Prints a table, and with
 ``--json FILE`` writes it as JSON.
 
-A presenter moves through a run ten times a second; followers and those who look at the room are connections that read,
-as a browser does. The clients are processes of their own: only the server's processor time is counted. The goal stands
-beside the figure; it is no test, because the machine decides.
+A presenter moves through a run ten times a second; followers are connections that read what is shown, as a browser
+does. The clients are processes of their own: only the server's processor time is counted. The goal stands beside the
+figure; it is no test, because the machine decides.
 """
 
 from __future__ import annotations

@@ -107,6 +107,8 @@ def test_those_who_follow_see_what_is_shown_until_they_go_their_own_way(visit: V
     leading.page.keyboard.press("ArrowLeft")
     sees(late.page, 1)
     assert lab.instant == end
+    assert lab.page.is_hidden(".strip-own"), "what was followed was the presenter's run"
+    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('1 person follows')")
 
     lab.page.click("[data-act=follow]")
     sees(lab.page, 1)

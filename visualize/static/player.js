@@ -212,9 +212,8 @@ function leave() {
 
 /** What is shown, for those who follow: of a run that is followed here, its newest frame. */
 function tell() {
-  const own = !led;
-  const number = picture.frames.findLast(({ owner }) => owner !== undefined)?.owner;
-  window.decodeLab.shown = { run: picture.id, at: mode === "following" ? null : picture.at, number, own };
+  const number = picture.own ? picture.frames.findLast(({ owner }) => owner !== undefined)?.owner : undefined;
+  window.decodeLab.shown = { run: picture.id, at: mode === "following" ? null : picture.at, number };
   document.dispatchEvent(new Event("decode-lab-shown"));
 }
 

@@ -42,7 +42,7 @@ let picture = new Picture(start);
 
 /** A run was asked for. What is on the stage stays until the new run has something to show. */
 function begin(id) {
-  run = { id, running: true };
+  run = { id, running: true, own: !led };
   $(".stage").dataset.run = id;
   if (led) return sayNow("The presenter shows another run …");
   sayNow("Waiting for the engine …");
@@ -96,6 +96,7 @@ function take(record) {
 function open(head) {
   picture = new Picture(start);
   picture.id = JSON.parse(run.id).run;
+  picture.own = run.own && !head.recorded; // made here, by this person
   charts.forEach((name) => dirty.add(name));
   document.querySelector("#device")?.replaceChildren(
     `${head.target}${head.draft ? ` + ${head.draft}` : ""} · ${head.dtype} · ${head.recorded ? "recorded" : "measured"} on ${head.device}`,

@@ -25,6 +25,7 @@ const follow = () => (followers === 1 ? "1 person follows" : `${followers} follo
 
 function become(next, problem = "") {
   state = next;
+  if (state !== "following") stream?.close(); // who reads is counted as following
   $(".strip").dataset.state = state;
   $(".strip-join").hidden = state !== "out";
   for (const act of element.querySelectorAll("[data-act]")) act.hidden = !ACTS[state].includes(act.dataset.act);
@@ -100,10 +101,7 @@ const acts = {
     become("alone");
     tellStage();
   },
-  follow() {
-    become("following");
-    tellStage();
-  },
+  follow: () => enter(localStorage.getItem(KEPT_CODE)),
   async settings() {
     const { query } = await join(localStorage.getItem(KEPT_CODE));
     if (query === undefined) return become("out", "The workshop is over, or the server was started anew.");
@@ -119,7 +117,6 @@ const acts = {
     await ask("lead", { key, run: null });
   },
   out() {
-    stream?.close();
     shown = {};
     localStorage.removeItem(KEPT_CODE);
     become("out");
@@ -133,8 +130,8 @@ $(".strip-join").onsubmit = (event) => {
 };
 
 document.addEventListener("decode-lab-shown", () => {
-  const { number, own } = window.decodeLab.shown;
-  if (own && number !== undefined) {
+  const { number } = window.decodeLab.shown;
+  if (number !== undefined) {
     localStorage.setItem(KEPT_NUMBER, number);
     const mark = $(".strip-own");
     mark.hidden = false;

@@ -16,8 +16,10 @@ async function ask(door, question) {
 }
 
 /** Join with a code. It is kept for the next page only if it is the right one. */
-async function join(code) {
+async function join(typed) {
+  const code = String(typed).replace(/\s/g, "").toUpperCase();
   const answer = await ask("join", { code });
+  if (answer.lead && localStorage.getItem(KEPT_CODE) !== code) localStorage.removeItem(KEPT_NUMBER); // of another workshop
   if (answer.lead) localStorage.setItem(KEPT_CODE, code);
   else if (!answer.lost) localStorage.removeItem(KEPT_CODE);
   return answer;

@@ -11,7 +11,7 @@ import segno
 
 from lab.config import LabError
 
-LETTERS = "BCDFGHJKMNPQRTVWXYZ2346789"
+LETTERS = "BCDFGHJKMNPQRTVWXYZ3479"
 """None is taken for another, and without vowels no code is a word."""
 LENGTH = 5
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -38,7 +38,9 @@ class Access:
     def join(self, code: object) -> None:
         """Raises AccessError: it is another code. Small letters and spaces do not matter."""
         if not _same("".join(str(code).split()).upper(), self.code):
-            raise AccessError("That is not this workshop's code. It stands on the presenter's screen, five letters.")
+            raise AccessError(
+                f"That is not this workshop's code: {LENGTH} letters and digits, on the presenter's screen."
+            )
 
     def lead(self, key: object) -> None:
         """Raises AccessError: it is another key."""

@@ -8,39 +8,23 @@ from typing import Any
 from lab.kv.cache import PoolSetting
 from lab.trace.events import (
     Admitted,
-    BlockAllocated,
-    BlockCopied,
-    BlockEvicted,
-    BlockFreed,
-    BlockShared,
+    Bonus,
     CacheDropped,
     Committed,
+    Distributions,
     Event,
-    FellBack,
     Finished,
+    Judged,
     Preempted,
+    Proposed,
+    Recovered,
     RunStarted,
-    StepTimed,
 )
 from visualize.batch.blocks import Blocks
 from visualize.vocabulary import KV_FORMATS
 
-TOLD = (
-    RunStarted,
-    Admitted,
-    BlockAllocated,
-    BlockCopied,
-    BlockEvicted,
-    BlockFreed,
-    BlockShared,
-    CacheDropped,
-    Committed,
-    FellBack,
-    Finished,
-    Preempted,
-    StepTimed,
-)
-"""The events that matter here."""
+UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
+"""The events that are not for here: there are many of them, and what they come to is committed."""
 
 
 @dataclass

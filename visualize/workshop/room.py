@@ -16,7 +16,7 @@ from visualize.figures import room as figures
 from visualize.text import as_line
 from visualize.work import TICK, Line
 from visualize.workshop.lead import Lead
-from visualize.workshop.pools import TOLD, SharedPools
+from visualize.workshop.pools import UNTOLD, SharedPools
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Room:
 
         pool       {name, block_size, blocks: {state, owners, fill, mark}, occupancy, guests}, or null
         others     the other pools in use, a sentence each
-        running, waiting, done, speed, followers, visits
+        running, waiting, done, speed, followers
         charts     of the last minute (``figures.room``)
     """
 
@@ -47,7 +47,7 @@ class Room:
         heard = self._heard
 
         def take(owner: int, seconds: float, event: Event) -> None:
-            if isinstance(event, TOLD):
+            if not isinstance(event, UNTOLD):
                 heard.append((model, owner, event))
 
         return take
@@ -63,7 +63,7 @@ class Room:
             time.sleep(TICK)
             try:
                 changed = self._listen()
-                around = {"followers": self._lead.followers, "visits": self._line.inside}
+                around = {"followers": self._lead.followers}
                 looked_at = self.channel.readers > 0
                 if looked_at and (changed or around.items() - told.items() or not told):
                     told = around

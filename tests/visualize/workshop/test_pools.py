@@ -12,7 +12,7 @@ from lab.trace.events import Event
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.crowd import LETTERS, WORDS
-from visualize.workshop.pools import TOLD, SharedPools
+from visualize.workshop.pools import UNTOLD, SharedPools
 
 SETTINGS = [
     EngineConfig(paged=True, block_size=2, num_blocks=12),
@@ -38,7 +38,7 @@ def test_what_is_shown_is_what_the_engine_holds(visits: list) -> None:
 
     def listen() -> None:
         for owner, event in heard:
-            if isinstance(event, TOLD):
+            if not isinstance(event, UNTOLD):
                 shared.take("tiny", owner, event)
         heard.clear()
 
@@ -85,7 +85,9 @@ def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None
         return Engine(
             RememberingModel(257, WORDS, context_length=40),
             tokenizer(),
-            watch=lambda owner, seconds, event: shared.take(model, owner, event) if isinstance(event, TOLD) else None,
+            watch=lambda owner, seconds, event: (
+                shared.take(model, owner, event) if not isinstance(event, UNTOLD) else None
+            ),
         )
 
     one, other = engine_of("one"), engine_of("other")
@@ -111,7 +113,7 @@ def test_nobodys_words_are_in_it() -> None:
     engine = Engine(
         RememberingModel(257, WORDS, context_length=40),
         tokenizer(),
-        watch=lambda owner, seconds, event: shared.take("m", owner, event) if isinstance(event, TOLD) else None,
+        watch=lambda owner, seconds, event: shared.take("m", owner, event) if not isinstance(event, UNTOLD) else None,
     )
     engine.submit("abba", SETTINGS[0], SamplingParams(max_tokens=4, seed=1))
     engine.step()
