@@ -25,10 +25,6 @@ const squares = new Squares($(".squares"));
 const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
 let now = null;
 
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
 function say(text, problem = false) {
   write($(".sheet-say"), text);
   $(".sheet-say").classList.toggle("problem", problem);

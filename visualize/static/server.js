@@ -17,10 +17,6 @@ for (const { key, label, about } of readouts) {
   $(".readouts").append(card);
 }
 
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
 function say(selector, text, problem = false) {
   write($(selector), text);
   $(selector).classList.toggle("problem", problem);

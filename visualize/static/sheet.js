@@ -12,6 +12,11 @@ function make(tag, className = "", text = "") {
   return node;
 }
 
+/** What stands there already is not written again: the browser would lay it out again. */
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** A panel may change its size when what is around it does; Plotly watches the window only. */
 const sized = new ResizeObserver((seen) => {
   for (const { target } of seen) if (target.data && target.offsetParent) Plotly.Plots.resize(target);

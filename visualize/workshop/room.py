@@ -58,18 +58,16 @@ class Room:
     # -- telling -------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        told: dict[str, Any] = {}
+        told: int | None = None  # followers; None: nobody looks, so whoever comes is told at once
         while not self._line.closed:
             time.sleep(TICK)
             try:
-                changed = self._listen()
-                around = {"followers": self._lead.followers}
-                looked_at = self.channel.readers > 0
-                if looked_at and (changed or around.items() - told.items() or not told):
-                    told = around
-                    self.channel.put(as_line(self._record() | around))
-                elif not looked_at:
-                    told = {}  # whoever comes is told at once
+                changed, followers = self._listen(), self._lead.followers
+                if not self.channel.readers:
+                    told = None
+                elif changed or followers != told:
+                    told = followers
+                    self.channel.put(as_line(self._record() | {"followers": followers}))
             except Exception:
                 log.exception("the room could not be told")
                 self._pools = SharedPools()  # begins anew with the next sequence

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lab import Engine, EngineConfig, SamplingParams
 from lab.trace.events import Event
+from lab.trace.recorder import Watch
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.crowd import LETTERS, WORDS
@@ -21,6 +22,12 @@ SETTINGS = [
     EngineConfig(paged=False, block_size=4, num_blocks=10),
     EngineConfig(kv_cache=False),
 ]
+
+
+def hearing(shared: SharedPools, model: str) -> Watch:
+    return lambda owner, seconds, event: None if isinstance(event, UNTOLD) else shared.take(model, owner, event)
+
+
 WHO = st.tuples(
     st.integers(0, len(SETTINGS) - 1), st.text(alphabet=LETTERS[:2], min_size=1, max_size=6), st.integers(1, 12)
 )
@@ -85,9 +92,7 @@ def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None
         return Engine(
             RememberingModel(257, WORDS, context_length=40),
             tokenizer(),
-            watch=lambda owner, seconds, event: (
-                shared.take(model, owner, event) if not isinstance(event, UNTOLD) else None
-            ),
+            watch=hearing(shared, model),
         )
 
     one, other = engine_of("one"), engine_of("other")
@@ -113,7 +118,7 @@ def test_nobodys_words_are_in_it() -> None:
     engine = Engine(
         RememberingModel(257, WORDS, context_length=40),
         tokenizer(),
-        watch=lambda owner, seconds, event: shared.take("m", owner, event) if not isinstance(event, UNTOLD) else None,
+        watch=hearing(shared, "m"),
     )
     engine.submit("abba", SETTINGS[0], SamplingParams(max_tokens=4, seed=1))
     engine.step()
