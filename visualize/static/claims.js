@@ -175,14 +175,6 @@ tally();
 
 $(".check-all").onclick = () => ask(setup.claims.map((claim) => claim.id));
 $(".check-stop").onclick = () => trigger("stop");
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    $(".check-all").click();
-  } else if (event.key === "Escape" && running) {
-    $(".check-stop").click();
-  }
-});
 
 onLook(() => rows.forEach(draw));
 watch("value", () => read(props.value));

@@ -106,14 +106,6 @@ for (const button of element.querySelectorAll(".faces button")) {
 }
 
 $(".grow").onclick = () => trigger("submit");
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    document.querySelector("#run").click();
-  } else if (event.key === "Escape" && document.body.classList.contains("running")) {
-    document.querySelector("#stop").click();
-  }
-});
 
 fill($(".contest-lower table"), setup.columns, []);
 onLook(draw);

@@ -14,6 +14,18 @@ element.querySelector("#look").onclick = () => {
   localStorage.setItem(KEPT, look);
 };
 
+// What the page runs is run and stopped by a key, from the beginning: what draws it comes later. Listened for on the
+// window, after whoever has another use for the key.
+const keyed = (button, key) => document.querySelector(`${button}, [aria-keyshortcuts="${key}"]`);
+window.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    keyed("#run", "Control+Enter")?.click();
+  } else if (event.key === "Escape" && body.classList.contains("running")) {
+    keyed("#stop", "Escape")?.click();
+  }
+});
+
 // Where the pages' names have no room side by side, this one's is in view.
 element.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 

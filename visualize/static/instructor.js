@@ -47,9 +47,6 @@ element.addEventListener("click", (event) => {
 $('[data-does="measure"]').onclick = () => trigger("submit", { lessons: numbers });
 $('[data-does="stop"]').onclick = () => trigger("stop");
 $('[data-does="print"]').onclick = () => window.print();
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && document.body.classList.contains("running")) trigger("stop");
-});
 
 const fold = () => ($("details").open = !narrow.matches);
 narrow.addEventListener("change", fold);

@@ -70,16 +70,6 @@ function draw() {
   for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
 }
 
-document.addEventListener("keydown", (event) => {
-  if (event.defaultPrevented) return;
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    document.querySelector("#run").click();
-  } else if (event.key === "Escape" && document.body.classList.contains("running")) {
-    document.querySelector("#stop").click();
-  }
-});
-
 onLook(draw);
 watch("value", () => read(props.value));
 read(props.value);

@@ -9,15 +9,6 @@ new MutationObserver(() => {
   schedule();
 }).observe(body, { attributes: true, attributeFilter: ["class"] });
 
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    document.querySelector("#run")?.click();
-  } else if (event.key === "Escape" && run.running) {
-    document.querySelector("#stop")?.click();
-  }
-});
-
 /** A link may ask for the run itself, once the controls stand as it says. */
 if (new URLSearchParams(location.search).get("run") === "1") {
   const press = () => document.querySelector("#run")?.click();

@@ -134,15 +134,6 @@ function read(value) {
   if (answer) begin(answer, prompt);
 }
 
-document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-    event.preventDefault();
-    document.querySelector("#run").click();
-  } else if (event.key === "Escape" && document.body.classList.contains("running")) {
-    document.querySelector("#stop").click();
-  }
-});
-
 onLook(() => {
   Object.keys(shells).forEach((name) => dirty.add(name));
   draw();
