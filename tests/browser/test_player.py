@@ -113,6 +113,55 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     lab.wait_for_instant(last)
 
 
+UNVEILED = """() => {
+  const stage = document.querySelector(".stage");
+  const shown = (name) => {
+    const plot = document.querySelector(`[data-chart=${name}] .plot`);
+    const { range, _length: width } = plot._fullLayout.xaxis;
+    const clip = plot.querySelector("clipPath.plotclip rect").getAttribute("width");
+    const until = range[0] + (range[1] - range[0]) * clip / width;
+    const passes = plot.data.flatMap(({ x }) => x ?? []);
+    return { until, range, passes: [...new Set(passes)].filter((pass) => pass > range[0]) };
+  };
+  return { seq: Number(stage.dataset.seq), rounds: shown("rounds"), timing: shown("timing") };
+}"""
+
+
+def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: Visit, tmp_path: Path) -> None:
+    lab = visit().open(seed=3, max_tokens=80)
+    lab.run()
+    lab.finish()
+    frames = frames_of(lab, tmp_path)
+    steps = [frame["step"] for frame in frames]
+    lab.page.select_option(".speed", label="1/20")
+    lab.page.keyboard.press("Home")
+    lab.wait_for_instant(0)
+    lab.page.keyboard.press("Space")
+    seen: dict[int, dict[str, Any]] = {}
+    until = time.monotonic() + 60
+    while lab.instant < len(frames) - 2 and time.monotonic() < until:
+        view = lab.page.evaluate(UNVEILED)
+        seen[view.pop("seq")] = view
+    assert len({steps[seq] for seq in seen} - {-1, 0}) >= 8
+    late = 0
+    for seq, view in seen.items():
+        for name, chart in view.items():
+            first, last = chart["range"]
+            if steps[seq] < 0 or not first < steps[seq] < last:
+                late += 1  # a chart is drawn at a time: the other stands a tick longer at the window before
+                continue
+            happened = [step for step in range(1, steps[seq] + 1) if step > first]
+            assert set(happened) <= set(chart["passes"]), (seq, name)
+            assert abs(chart["until"] - (steps[seq] + 0.5)) < 0.01, (seq, name)
+    assert late < len(seen) / 2
+    lab.page.wait_for_selector("[data-do=play][aria-label=Play]", timeout=60_000)
+    assert_shows(lab, frames, len(frames) - 1)
+    for name, chart in lab.page.evaluate(UNVEILED).items():
+        assert name == "seq" or chart["until"] == chart["range"][1]
+    lab.page.locator(".bar").fill("6")
+    assert_shows(lab, frames, 6)
+
+
 def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
     live = lab.page.locator("[data-do=live]")

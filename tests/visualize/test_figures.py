@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from lab.trace.events import Event
 from visualize.figures import CHARTS, apply, blocks, draw, rounds, shells, timing
-from visualize.figures.base import WINDOW, nice_ceiling, window
+from visualize.figures.base import TURN, WINDOW, nice_ceiling, window
 from visualize.frames import Reducer
 from visualize.picture import Picture
 from visualize.vocabulary import STATES
@@ -119,4 +121,7 @@ def test_axes_move_rarely() -> None:
     assert timing.axis_top(10, 9.5) == 15
     assert timing.axis_top(100, 2) == 3
     assert window(1) == [0.4, WINDOW + 0.6]
-    assert window(WINDOW + 5)[1] == WINDOW + 5.6
+    windows = [window(step) for step in range(1, 100)]
+    assert all(first < step < last for step, (first, last) in enumerate(windows, 1))
+    assert all(round(after[0] - before[0], 6) in (0, TURN) for before, after in pairwise(windows))
+    assert sum(before != after for before, after in pairwise(windows)) == math.ceil((99 - WINDOW) / TURN)

@@ -25,6 +25,8 @@ Patch = list[Any]
 
 WINDOW = 16
 """Rounds in view at once; the charts that count rounds show the same ones."""
+TURN = 6
+"""Rounds by which the window moves on, when the next does not fit: what keeps still can be read."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
@@ -107,8 +109,8 @@ def shell(figure: go.Figure) -> dict[str, Any]:
 
 
 def window(step: int) -> list[float]:
-    """The x range that ends at ``step``, once there are more steps than fit."""
-    first = max(1, step - WINDOW + 1)
+    """The x range that has ``step`` in it."""
+    first = 1 + TURN * max(0, math.ceil((step - WINDOW) / TURN))
     return [first - 0.6, first + WINDOW - 0.4]
 
 

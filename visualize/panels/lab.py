@@ -56,7 +56,7 @@ def build(
         header.build("Lab", ABOUT)
         if workshop:
             room.strip()
-        with gr.Row(elem_id="lab"):
+        with gr.Row(elem_id="lab", elem_classes="staged"):
             with gr.Column(elem_id="controls"):
                 panel = controls.build(link)
             with gr.Column(elem_id="view"):

@@ -66,7 +66,7 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
         return [as_line({"watch": watch.channel.id}), *({**LINK.defaults} | asked).values()]
 
     header.build("Server", ABOUT)
-    with gr.Row(elem_id="lab"):
+    with gr.Row(elem_id="lab", elem_classes="attached"):
         with gr.Column(elem_id="controls"):
             controls = _controls()
             with gr.Row(elem_id="actions"):

@@ -24,39 +24,89 @@ function choose(name) {
   for (const button of $(".choose").children) button.setAttribute("aria-pressed", String(button.dataset.for === name));
   for (const other of charts) $(`[data-chart=${other}]`).classList.toggle("chosen", other === name);
   charts.forEach((chart) => dirty.add(chart));
+  sheets.clear();
   draw();
 }
 
-const REST = 5; // times as long as a chart took, while a run is followed: the engine may be on this machine
+const REST = { following: 5, playing: 1 }; // times as long as a chart took: of a run that is followed, the engine may be here
 let chartsDue = 0;
 
-/** Redraw what is dirty. While the picture is ``moving``, only the rows in view are drawn, only of the chart that has
-    waited longest; of a run under way, then of none for a while: a chart takes longer than all else of a picture. */
-function drawCharts({ columns, layouts }, moving) {
+/** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for a while: it
+    takes longer than all else of a picture. */
+function drawCharts({ columns, layouts }) {
   const began = performance.now();
-  if (moving && began < chartsDue) return;
-  for (const name of dirty) {
+  let due = !moving() || began >= chartsDue;
+  for (const name of [...dirty]) {
+    if (inSight(name) && !unveil(name)) {
+      if (!due) continue;
+      if (rolls(name)) layOut(name);
+      else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && moving());
+      due = !moving();
+      chartsDue = performance.now() + (live() ? REST.following : REST.playing) * (performance.now() - began);
+    }
     dirty.delete(name);
-    if (!charts.includes(name)) continue; // a table, which the page draws itself
-    const plot = $(`[data-chart=${name}] .plot`);
-    if (covered(name) || (narrow.matches && !plot.parentElement.classList.contains("chosen"))) continue;
-    plotChart(plot, shells[name][look()], columns[name], layouts[name], moving && rolling.includes(name));
-    if (!moving) continue;
-    if (live()) chartsDue = performance.now() + REST * (performance.now() - began);
-    return;
   }
 }
 
-/** A chart: its empty figure with the axes and the rows of the moment, all of them or those ``inView``. */
-function plotChart(plot, shell, columns, axes, inView = false) {
+const plotOf = (name) => $(`[data-chart=${name}] .plot`);
+
+/** A chart, and no table, which the page draws itself; and nothing is in front of it. */
+function inSight(name) {
+  if (!charts.includes(name) || covered(name)) return false;
+  return !narrow.matches || plotOf(name).parentElement.classList.contains("chosen");
+}
+
+// While a run is played, a chart whose window rolls on is drawn once for all instants of the window: a sheet. With each
+// of them only the veil moves, over what has not happened yet.
+
+const sheets = new Map(); // by chart: the window that was drawn, and the last frame that is in it
+const rolls = (name) => mode === "playing" && rolling.includes(name);
+const windowOf = (name) => picture.layouts[name]["xaxis.range"] ?? shells[name][look()].layout.xaxis.range;
+const sheetOf = (name) => [windowOf(name), look(), pans].join();
+
+function layOut(name) {
+  const { at, frames } = picture;
+  let last = at;
+  while (last < picture.last && frames[last + 1].step <= windowOf(name)[1]) last += 1;
+  sheets.set(name, { key: sheetOf(name), last });
+  picture.glance(last, ({ columns, layouts }) => plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], true));
+  unveil(name);
+}
+
+/** Whether the sheet that lies there has this instant on it, which is then the last to be seen. */
+function unveil(name) {
+  const sheet = sheets.get(name);
+  if (!rolls(name) || sheet?.key !== sheetOf(name) || sheet.last < picture.at) {
+    sheets.delete(name);
+    return false;
+  }
+  veil(plotOf(name), picture.frame.step < 0 ? Infinity : picture.frame.step + 0.5);
+  return true;
+}
+
+/** Clip a chart's rows right of ``x``, but not its axes. */
+function veil(plot, x) {
+  const { range, _length: width } = plot._fullLayout.xaxis;
+  const share = Math.min(Math.max((x - range[0]) / (range[1] - range[0]), 0), 1);
+  for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);
+}
+
+const LEGIBLE = 80; // milliseconds a pass: what is seen for less than that needs no glyphs, and they cost half of a chart
+const legible = ({ t_ms, step }) => t_ms / Math.max(1, step) > LEGIBLE * (mode === "playing" ? speed.value : 1);
+
+/** A chart: its empty figure with the axes and the rows of the moment, all of them or, of one that ``moves``, those in view. */
+function plotChart(plot, shell, columns, axes, moves = false) {
   const layout = structuredClone(shell.layout);
   for (const [path, value] of Object.entries(axes)) {
     const [axis, key] = path.split(".");
     layout[axis][key] = value;
   }
   layout.uirevision = pans;
-  const first = inView ? layout.xaxis.range[0] : -Infinity;
-  Plotly.react(plot, shell.data.map((trace, i) => filled(trace, columns[i], first)), layout, CONFIG);
+  const first = moves ? layout.xaxis.range[0] : -Infinity;
+  const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
+  if (moves && !legible(picture.frame)) for (const trace of traces) trace.mode = trace.mode?.replace("+text", "");
+  Plotly.react(plot, traces, layout, CONFIG);
+  veil(plot, Infinity);
 }
 
 narrow.addEventListener("change", () => {

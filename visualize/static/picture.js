@@ -42,6 +42,14 @@ class Picture {
     return changed;
   }
 
+  /** Let ``read`` see the picture at another frame. */
+  glance(seq, read) {
+    const { at } = this;
+    this.go(seq);
+    read(this);
+    this.go(at);
+  }
+
   #forward(frame) {
     const { head, columns, layouts, captions, readouts, say, notice, compared } = this;
     const undo = { state: { head, columns, layouts, captions, readouts, say, notice, compared }, tokens: this.tokens.length, rows: [] };

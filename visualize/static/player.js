@@ -96,7 +96,7 @@ function tick(now) {
   while (to < picture.last && frames[to + 1].t_ms <= clock) to += 1;
   const moves = to !== picture.at;
   if (moves) move(to);
-  if (moves || dirty.size) draw();
+  if (moves || (dirty.size && now >= chartsDue)) draw();
   if (to < picture.last) return;
   clock = Math.min(clock, frames[to].t_ms); // it waits for the run
   if (!run.running) enter("still");

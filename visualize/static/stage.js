@@ -136,7 +136,7 @@ function draw() {
     drawNumbers(picture);
   }
   drawControls();
-  drawCharts(picture, moving());
+  drawCharts(picture);
   $(".stage").dataset.seq = picture.at;
   clearTimeout(remaining);
   if (dirty.size && live()) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));

@@ -26,7 +26,7 @@ const follow = () => (followers === 1 ? "1 person follows" : `${followers} follo
 function become(next, problem = "") {
   state = next;
   if (state !== "following") stream?.close(); // who reads is counted as following
-  $(".strip").dataset.state = state;
+  $(".strip").dataset.state = document.body.dataset.workshop = state;
   $(".strip-join").hidden = state !== "out";
   for (const act of element.querySelectorAll("[data-act]")) act.hidden = !ACTS[state].includes(act.dataset.act);
   say(problem || SAYS[state](), Boolean(problem));
