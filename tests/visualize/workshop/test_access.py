@@ -16,6 +16,13 @@ def test_the_code_is_taken_as_people_type_it() -> None:
         door.join(typed)
 
 
+def test_no_letter_of_a_code_is_taken_for_another() -> None:
+    for alike in ("0O", "1IL", "5S", "2Z", "8B", "6G", "UV"):
+        assert len(set(LETTERS) & set(alike)) <= 1, alike
+    assert len(LETTERS) == len(set(LETTERS))
+    assert len(LETTERS) ** LENGTH > 5_000_000  # half a second a guess
+
+
 @pytest.mark.parametrize("typed", ["", "XXXXXX", None, 5, ["B"], "ÄÖÜßé", "\ud800", "x" * 100_000])
 def test_another_code_or_key_is_a_sentence(typed: object) -> None:
     door = Access()

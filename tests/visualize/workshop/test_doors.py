@@ -70,6 +70,16 @@ def test_the_code_opens_the_channels_and_no_other_does(room: Room) -> None:
     assert (status, list(answer)) == (403, ["problem"])
 
 
+def test_who_guesses_codes_has_to_wait_and_a_long_question_is_none(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doors, "PAUSE", 0.2)
+    began = time.monotonic()
+    assert room.ask("join", code="AAAAA")[0] == 403
+    assert time.monotonic() - began >= 0.2
+    at_most = room.workshop.access.code.ljust(doors.MOST_BYTES - len(json.dumps({"code": ""}, separators=(",", ":"))))
+    assert room.ask("join", code=at_most)[0] == 200
+    assert room.ask("join", code=f"{at_most} ") == (400, {"problem": doors.NONSENSE})
+
+
 def test_the_presenters_screen_says_how_to_join(room: Room) -> None:
     status, answer = room.ask("presenter", key=KEY, page="https://lab.example/")
     assert status == 200
