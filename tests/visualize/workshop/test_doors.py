@@ -216,7 +216,7 @@ def test_the_room_is_told_while_somebody_looks_and_costs_nothing_otherwise(room:
             messages.append(json.loads(message))
             if len(messages) == 1:
                 runs.extend(LiveRun(room.line, lambda pair: engine, settings_of_run) for _ in range(3))
-            if messages[-1]["done"] == 4:
+            if messages[-1]["done"] == 4 and any(message["speed"] for message in messages):
                 return messages
         return messages
 
@@ -226,7 +226,26 @@ def test_the_room_is_told_while_somebody_looks_and_costs_nothing_otherwise(room:
     last = messages[-1]
     assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
     assert set(last["pool"]["blocks"]) == {"state", "owners", "fill", "mark"}
+    assert max(message["speed"] for message in messages) <= 4 * 8
     assert "fox" not in str(messages)
+
+
+def test_the_room_is_told_when_somebody_follows(room: Room) -> None:
+    async def follow() -> None:
+        async for _ in room.workshop.lead.channel.read():
+            pass
+
+    async def look() -> list[int]:
+        counts: list[int] = []
+        async for _, message in room.workshop.room.channel.read():
+            counts.append(json.loads(message)["followers"])
+            if len(counts) == 2:
+                break
+            following = asyncio.create_task(follow())
+        following.cancel()
+        return counts
+
+    assert complete(asyncio.wait_for(look(), 10)) == [0, 1]
 
 
 def test_with_the_server_the_workshop_ends_for_all() -> None:

@@ -47,7 +47,11 @@ def test_who_must_be_alone_is_and_the_others_go_together(alone: list[bool], toge
 
 def test_runs_of_a_workshop_do_not_wait_for_each_other_but_for_a_measurement() -> None:
     line, stop = Line(together=True), threading.Event()
+    give_up = threading.Timer(5, stop.set)
+    give_up.start()
     with line.turn("a run", stop, alone=False), line.turn("another", stop, alone=False):
+        give_up.cancel()
+        assert not stop.is_set()
         assert line.ahead("another") == 0
         measuring = threading.Thread(target=lambda: line.turn("a measurement", stop).__enter__())
         measuring.start()
