@@ -7,6 +7,7 @@ hypothesis's examples: how long one takes says how busy the machine is.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    if importlib.util.find_spec("triton"):
+        importlib.import_module("tests.interpreted")
 
 torch.set_num_threads(1)
 settings.register_profile("lab", deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -85,16 +85,24 @@ def perturbed(model: PreTrainedModel, noise: float, *, seed: int = 1) -> PreTrai
 DRAFTS = ("good", "bad", "identical")
 
 
-def engine(architecture: str = "llama", draft: str | None = None, *, seed: int = 0, **limits: object) -> Engine:
+def engine(
+    architecture: str = "llama",
+    draft: str | None = None,
+    *,
+    seed: int = 0,
+    shape: Mapping[str, object] | None = None,
+    **limits: object,
+) -> Engine:
     """``draft``: "identical" (the target's weights), "good" (nearly), "bad" (unrelated), or None.
 
-    ``limits``: and other settings of ``Engine``.
+    ``shape``: what of their configurations differs from ``CONFIGS``. ``limits``: and other settings of ``Engine``.
     """
-    model = random_model(architecture, seed=seed)
+    random = functools.partial(random_model, architecture, **(shape or {}))
+    model = random(seed=seed)
     drafts = {
         "identical": lambda: copy.deepcopy(model),
         "good": lambda: perturbed(model, 0.02),
-        "bad": lambda: random_model(architecture, seed=seed + 1),
+        "bad": lambda: random(seed=seed + 1),
     }
     drafter = LanguageModel(drafts[draft](), draft) if draft else None
     return Engine(LanguageModel(model, architecture), tokenizer(), drafter, **limits)
