@@ -72,8 +72,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. One that has been computed before (in another pool, say) keeps its place by age."""
-        place = next((i for i, other in enumerate(self.waiting) if other.order > sequence.order), len(self.waiting))
-        self.waiting.insert(place, sequence)
+        younger = next((i for i, other in enumerate(reversed(self.waiting)) if other.order < sequence.order), None)
+        self.waiting.insert(0 if younger is None else len(self.waiting) - younger, sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and take its blocks back."""
