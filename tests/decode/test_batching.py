@@ -73,7 +73,7 @@ def test_draws_do_not_depend_on_company():
     lab = tiny_models.engine("llama", "good")
     configs = [replace(CONFIGS["cached"], speculative=drafter) for drafter in DRAFTERS]
     samplings = [
-        SamplingParams(max_tokens=30, temperature=1.0, top_p=top_p, seed=7, ignore_eos=True) for top_p in (1.0, 0.9)
+        SamplingParams(max_tokens=20, temperature=1.0, top_p=top_p, seed=7, ignore_eos=True) for top_p in (1.0, 0.9)
     ]
     asked = [(prompt, config, s) for prompt in PROMPTS[:3] for config in configs for s in samplings]
     alone = [lab.generate(*request).token_ids for request in asked]

@@ -205,7 +205,7 @@ class PoolMachine(RuleBasedStateMachine):
                     assert self.slots[block * self.size + i] == tuple(chain[: len(chain) - self.size + i + 1])
 
 
-PoolMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestPool = PoolMachine.TestCase
 
 
