@@ -6,6 +6,7 @@ as a sample of its own would make a figure look surer than it is.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -109,6 +110,7 @@ def share_interval(count: int, n: int) -> Interval:
     return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
+@functools.cache
 def student_t(level: float, freedom: int) -> float:
     """The t that a Student variable stays within, either side of 0, with probability ``level``.
 

@@ -26,7 +26,7 @@ def lab():
 
 
 def compare(lab, a: EngineConfig, b: EngineConfig, **changes) -> dict:
-    options = {"max_tokens": TOKENS, "temperature": 0.0, "repeats": 2} | changes
+    options = {"max_tokens": TOKENS, "temperature": 0.0, "repeats": 1} | changes
     return json.loads(json.dumps(run_ab(lab, a, b, PROMPTS, report=lambda line: None, **options)))
 
 
