@@ -22,7 +22,7 @@ from tests import tiny_models
 from tests.pretended_devices import PretendedDevices
 
 PROMPT = "There was once a fisherman"
-SAMPLING = SamplingParams(max_tokens=12, ignore_eos=True)
+SAMPLING = SamplingParams(max_tokens=8, ignore_eos=True)
 FIRST, SECOND = torch.device("meta:0"), torch.device("meta:1")
 
 # The last norm and the head are on different devices, as accelerate leaves them when the head is tied.
