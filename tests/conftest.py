@@ -32,6 +32,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else what is left at the end passes for leaked
+
+
 @pytest.fixture(autouse=True)
 def _denormals() -> Iterator[None]:
     """Training flushes denormal numbers to zero, in the whole thread. The next test is to find them again."""
