@@ -118,8 +118,13 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
 def test_what_watching_costs_is_the_recorded_one():
     figures, text = record("page")["figures"], " ".join(README.split())
     assert f"{figures['live_frames_per_second']:.1f} pictures a second while a run goes on" in text
-    assert f"{figures['player_frames_per_second_off']:.0f} in the player without speculation" in text
-    assert f"and {figures['player_frames_per_second_draft']:.0f} with it" in text
+    player, slowed = (
+        [figures[f"player_{name}frames_per_second_{way}"] for way in ("off", "draft")] for name in ("", "slowed_")
+    )
+    assert f"at true speed {player[0]:.0f} without speculation and {player[1]:.0f} with it" in text
+    assert f"slowed down to half of that {slowed[0]:.0f} and {slowed[1]:.0f};" in text
+    shown = [figures[f"player_{name}instants_per_second_draft"] for name in ("", "slowed_")]
+    assert shown[0] == pytest.approx(2 * shown[1])
     assert f"the first token {figures['first_token_late_ms']:.0f} ms after" in text
     assert f"{figures['slow_down']:.0%} slower while it is watched" in text
     assert f"{figures['slow_down_told']:.0%} when it is told" in text
