@@ -255,6 +255,10 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
         if message.type == "error":
             complaints.append(message.text)
 
+    def fail(error: Any) -> None:
+        if "AbortError: signal is aborted without reason" not in str(error):  # how Gradio ends its stream of answers
+            complaints.append(str(error))
+
     def watch(request: Any) -> None:
         where = urlsplit(request.url)
         if where.scheme in ("http", "https", "ws", "wss"):
@@ -265,7 +269,7 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     def start(**options: Any) -> Lab:
         page = rooms.take(server, {"viewport": {"width": 1280, "height": 720}} | options).new_page()
         page.on("console", hear)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", fail)
         page.on("request", watch)
         return Lab(page, server)
 
