@@ -15,6 +15,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from lab.config import PoolExhaustedError
 from lab.decode.sequence import Sequence
@@ -72,8 +73,8 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. One that has been computed before (in another pool, say) keeps its place by age."""
-        younger = next((i for i, other in enumerate(reversed(self.waiting)) if other.order < sequence.order), None)
-        self.waiting.insert(0 if younger is None else len(self.waiting) - younger, sequence)
+        younger = sum(1 for _ in takewhile(lambda other: other.order > sequence.order, reversed(self.waiting)))
+        self.waiting.insert(len(self.waiting) - younger, sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """Forget a sequence and take its blocks back."""
