@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lab import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.decode.request import Request
+from lab.decode.scheduler import Scheduler
 from lab.trace.events import Admitted, BlockCopied, BlockShared, Finished, Preempted, Prefilled, StepTimed
 from lab.trace.recorder import Run
 from tests.scripted_model import RememberingModel
@@ -323,3 +325,11 @@ def test_contiguous_admits_fewer_than_paged():
         most[paged] = max(step.batch_sequences for run in runs for step in kinds(run, StepTimed))
     assert most[False] == 30 // 14
     assert most[True] > 2 * most[False]
+
+
+@given(st.lists(st.integers(), unique=True))
+def test_a_queue_is_in_the_order_of_age_whoever_joins_when(orders):
+    scheduler = Scheduler(None, None, lambda sequence: 0, max_num_seqs=1, max_num_batched_tokens=1)
+    for order in orders:
+        scheduler.add(SimpleNamespace(order=order))
+    assert [sequence.order for sequence in scheduler.waiting] == sorted(orders)
