@@ -139,11 +139,16 @@ def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
         over = run.done.wait(due - time.monotonic())  # asked first: what came before ``done`` is then surely seen
         events = run.events[seen:]
         seen += len(events)
-        frames = reducer.feed(events)
-        if frames:
-            yield "".join(map(line, frames))
-            if any("tokens" in frame for frame in frames):
-                wait = TICK
+        lines = []
+        for event in events:
+            for frame in reducer.feed((event,)):
+                lines.append(line(frame))
+                wait = TICK if "tokens" in frame else wait
+                # Python runs one thread at a time, and takes turns after 5 ms: an engine back from a step of one would
+                # wait for all the frames. So whoever waits comes first.
+                time.sleep(0)
+        if lines:
+            yield "".join(lines)
         elif (status := run.status()) != shown:
             shown = status
             yield line({"status": status})

@@ -251,13 +251,13 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     complaints: list[str] = []
     origins: set[str] = set()
 
+    def complain(text: str) -> None:
+        if "AbortError: signal is aborted without reason" not in text:  # how Gradio ends its stream of answers
+            complaints.append(text)
+
     def hear(message: Any) -> None:
         if message.type == "error":
-            complaints.append(message.text)
-
-    def fail(error: Any) -> None:
-        if "AbortError: signal is aborted without reason" not in str(error):  # how Gradio ends its stream of answers
-            complaints.append(str(error))
+            complain(message.text)
 
     def watch(request: Any) -> None:
         where = urlsplit(request.url)
@@ -269,7 +269,7 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     def start(**options: Any) -> Lab:
         page = rooms.take(server, {"viewport": {"width": 1280, "height": 720}} | options).new_page()
         page.on("console", hear)
-        page.on("pageerror", fail)
+        page.on("pageerror", lambda error: complain(str(error)))
         page.on("request", watch)
         return Lab(page, server)
 

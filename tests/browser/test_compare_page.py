@@ -137,6 +137,30 @@ def test_a_link_is_a_state_and_presets_choose(visit: Visit) -> None:
     page.wait_for_function("!location.search.includes('lanes')")  # the default
 
 
+def test_a_link_brings_back_where_the_race_was_left(visit: Visit) -> None:
+    page = opened(visit(), lanes="cache,paged", max_tokens=40, repeats=1)
+    compared(page)
+    page.wait_for_selector(".play:has-text('Again')")
+    assert "at=" not in page.url
+    scrubbed(page, 0.437)
+    page.wait_for_function("location.search.includes('at=43.7')")
+    page.select_option(".pace select", "0.1")
+    page.wait_for_function("location.search.includes('speed=0.1')")
+    page.goto(f"{page.url}&run=1")
+    page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
+    assert page.inner_text(".play") == "Play"  # it waits there
+    assert page.eval_on_selector(".clock", "clock => clock.value / clock.max") == pytest.approx(0.437, abs=1e-3)
+    assert page.input_value(".pace select") == "0.1"
+    shown, whole = (page.locator(".lane .count").first.inner_text().split(" of ")[i] for i in (0, 1))
+    assert 0 < int(shown) < int(whole) == 40
+    scrubbed(page, 1)
+    page.wait_for_function("!location.search.includes('at=')")
+    scrubbed(page, 0.5)
+    page.wait_for_function("location.search.includes('at=50')")
+    page.click("#preset label:has-text('Ladder')")  # an instant is of these settings
+    page.wait_for_function("!location.search.includes('at=')")
+
+
 def test_mistakes_are_sentences_and_a_comparison_stops(visit: Visit) -> None:
     page = opened(visit(), lanes="cache,paged", own=HOSTILE, max_tokens=500, repeats=9)
     page.click("#run")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from lab import Run
+from lab.trace.events import StepTimed
 from tests.browser.conftest import Lab
 from visualize.frames import Frame, Reducer
 from visualize.picture import Picture
@@ -113,6 +115,29 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     lab.wait_for_instant(last)
 
 
+def slowly(visit: Visit, folder: Path, ms: float) -> Lab:
+    """A run whose passes took so many milliseconds each, at its start."""
+    lab = visit().open(seed=3, max_tokens=80)
+    lab.run()
+    lab.finish()
+    events = Run.load(lab.save("json", folder)).events
+    each = ms * max(event.step for event in events if isinstance(event, StepTimed)) / events[-1].t_ms
+    Run([replace(event, t_ms=each * event.t_ms) for event in events]).save(folder / "slow.json")
+    lab.reopen(folder / "slow.json")
+    lab.page.wait_for_selector("#device:has-text('recorded')")
+    lab.finish()
+    lab.page.click(".story h2")  # away from the button that opens files
+    lab.page.select_option(".speed", label="true speed")
+    lab.page.keyboard.press("Home")
+    lab.wait_for_instant(0)
+    return lab
+
+
+def recorded(folder: Path) -> list[Frame]:
+    """The frames of that run."""
+    return Reducer(recorded=True).feed(Run.load(folder / "slow.json").events)
+
+
 UNVEILED = """() => {
   const stage = document.querySelector(".stage");
   const shown = (name) => {
@@ -128,14 +153,9 @@ UNVEILED = """() => {
 
 
 def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: Visit, tmp_path: Path) -> None:
-    lab = visit().open(seed=3, max_tokens=80)
-    lab.run()
-    lab.finish()
-    frames = frames_of(lab, tmp_path)
+    lab = slowly(visit, tmp_path, 100)
+    frames = recorded(tmp_path)
     steps = [frame["step"] for frame in frames]
-    lab.page.select_option(".speed", label="1/20")
-    lab.page.keyboard.press("Home")
-    lab.wait_for_instant(0)
     lab.page.keyboard.press("Space")
     seen: dict[int, dict[str, Any]] = {}
     until = time.monotonic() + 60
@@ -162,6 +182,56 @@ def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: 
         assert name == "seq" or chart["until"] == chart["range"][1]
     lab.page.locator(".bar").fill("6")
     assert_shows(lab, frames, 6)
+
+
+SQUARE = """(pass) => {
+  const plot = document.querySelector("[data-chart=rounds] .plot");
+  const { xaxis, yaxis } = plot._fullLayout;
+  const { left, top } = plot.getBoundingClientRect();
+  const [from, to] = xaxis.range;
+  const at = Number(document.querySelector(".stage").dataset.seq);
+  return {
+    at,
+    from,
+    to,
+    place: pass && [left + xaxis._offset + xaxis.l2p(pass), top + yaxis._offset + yaxis.l2p(0)],
+    said: plot.querySelectorAll(".hovertext").length,
+    glyphs: plot._fullData.some(({ mode }) => mode?.includes("text")),
+  };
+}"""
+
+
+def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Path) -> None:
+    lab = slowly(visit, tmp_path, 300)
+    steps = [frame["step"] for frame in recorded(tmp_path)]
+    lab.page.keyboard.press("Space")
+    lab.page.wait_for_function("document.querySelector('.stage').dataset.seq > 3")
+    told = {}
+    for name in ("shown", "veiled"):
+        now = lab.page.evaluate(SQUARE)
+        step = steps[now["at"]]
+        square = step - 1 if name == "shown" else int(now["to"] - 0.6)
+        lab.page.mouse.move(*lab.page.evaluate(SQUARE, square)["place"])
+        lab.page.wait_for_timeout(100)  # Plotly looks no more than twenty times a second where the pointer is
+        after = lab.page.evaluate(SQUARE)
+        told[name] = after["said"]
+        assert (now["from"] < square <= steps[after["at"]]) == (name == "shown")
+    assert told == {"shown": 1, "veiled": 0}
+
+
+def test_glyphs_are_drawn_where_passes_go_by_slowly_enough_to_be_read(visit: Visit, tmp_path: Path) -> None:
+    lab = slowly(visit, tmp_path, 20)
+    for label, glyphs in (("true speed", False), ("1/10", True)):
+        lab.page.select_option(".speed", label=label)
+        lab.page.keyboard.press("Home")
+        lab.wait_for_instant(0)
+        lab.page.keyboard.press("Space")
+        lab.page.wait_for_function("document.querySelector('.stage').dataset.seq > 3")
+        assert lab.page.evaluate(SQUARE)["glyphs"] == glyphs
+        lab.page.keyboard.press("Space")
+        lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
+    lab.page.wait_for_timeout(200)
+    assert lab.page.evaluate(SQUARE)["glyphs"]  # at rest
 
 
 def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:

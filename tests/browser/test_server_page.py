@@ -123,6 +123,7 @@ def test_the_other_pages_lead_to_it_and_a_link_fills_the_prompt(visit: Visit) ->
     lab.page.click("nav a:has-text('Server')")
     lab.page.wait_for_selector("[data-chart=usage] .main-svg")
     assert urlsplit(lab.page.url).path == "/server"
+    lab.page.wait_for_selector("body[data-ready]")
     lab.page.goto(f"{lab.server}/server?prompt=Long+ago&max_tokens=7&temperature=9")
     lab.page.wait_for_selector("body[data-ready]")
     assert lab.page.input_value("#prompt textarea") == "Long ago"

@@ -3,10 +3,22 @@
 // put before it.
 
 const { shells } = setup;
-const race = new Race($(".race"));
+const { asked, address } = window.decodeLab;
 const drawn = {};
 const narrow = window.matchMedia("(max-width: 820px)");
 let running = false;
+
+// The race's speed and the instant at which it was left are a part of the link, as those of the Lab's player are.
+let wanted = parseFloat(asked.get("at"));
+wanted = wanted >= 0 && wanted <= 100 ? wanted / 100 : null;
+let remembering;
+const race = new Race($(".race"), (share) => {
+  clearTimeout(remembering); // a browser lets nobody rewrite its address at every move
+  remembering = setTimeout(() => address({ at: share === null ? null : (100 * share).toFixed(1) }), 250);
+});
+const usual = race.pace.value;
+if ([...race.pace.options].some(({ value }) => value === asked.get("speed"))) race.pace.value = asked.get("speed");
+race.pace.onchange = () => address({ speed: race.pace.value === usual ? null : race.pace.value });
 
 function read(value) {
   if (!value) return;
@@ -29,7 +41,10 @@ function read(value) {
   else if (running) $(".said").replaceChildren();
   if (running || record.partings) part(record.partings ?? []);
   if (record.theory) predicted(record.theory);
-  if (record.race) race.load(record.race);
+  if (record.race) {
+    race.load(record.race, true, wanted);
+    wanted = null;
+  }
   $(".contest").dataset.over = String(!record.running);
 }
 
@@ -101,7 +116,7 @@ for (const button of element.querySelectorAll(".faces button")) {
   button.onclick = () => {
     const face = button.dataset.shows;
     turn(face);
-    window.decodeLab?.address({ face: face === "race" ? null : face });
+    address({ face: face === "race" ? null : face });
   };
 }
 
@@ -109,6 +124,6 @@ $(".grow").onclick = () => trigger("submit");
 
 fill($(".contest-lower table"), setup.columns, []);
 onLook(draw);
-turn(new URLSearchParams(location.search).get("face") === "theory" ? "theory" : "race");
+turn(asked.get("face") === "theory" ? "theory" : "race");
 watch("value", () => read(props.value));
 read(props.value);

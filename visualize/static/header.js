@@ -26,6 +26,13 @@ window.addEventListener("keydown", (event) => {
   }
 });
 
+// A link may ask for the run itself, once the controls stand as it says.
+if (new URLSearchParams(location.search).get("run") === "1") {
+  const press = () => document.querySelector("#run")?.click();
+  if (body.dataset.ready) press();
+  else new MutationObserver((_, observer) => (observer.disconnect(), press())).observe(body, { attributeFilter: ["data-ready"] });
+}
+
 // Where the pages' names have no room side by side, this one's is in view.
 element.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
@@ -53,10 +60,10 @@ function address(changes) {
 window.decodeLab = {
   address,
   asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
-  /** What is at its default is left out; a step and a guess are of other settings. */
+  /** What is at its default is left out; a step, a guess and an instant are of other settings. */
   link(names, defaults, values) {
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
     const entries = names.map((name, i) => [name, plain(values[i]) === plain(defaults[name]) ? null : plain(values[i])]);
-    if (address(Object.fromEntries(entries))) address({ step: null, guess: null });
+    if (address(Object.fromEntries(entries))) address({ step: null, guess: null, at: null });
   },
 };

@@ -29,7 +29,7 @@ function drawParts() {
 
 drawParts();
 choose(charts[0]);
-$("[data-chart=rounds] .plot").on("plotly_click", ({ points }) => openSquare(points[0]));
+plotOf("rounds").on("plotly_click", ({ points: [square] }) => veiled(plotOf("rounds"), square) || openSquare(square));
 if (charts.includes(window.decodeLab.asked.get("chart"))) choose(window.decodeLab.asked.get("chart"));
 watch("value", () => (leave(), read(props.value ?? "")));
 read(props.value ?? "");

@@ -9,13 +9,6 @@ new MutationObserver(() => {
   schedule();
 }).observe(body, { attributes: true, attributeFilter: ["class"] });
 
-/** A link may ask for the run itself, once the controls stand as it says. */
-if (new URLSearchParams(location.search).get("run") === "1") {
-  const press = () => document.querySelector("#run")?.click();
-  if (body.dataset.ready) press();
-  else new MutationObserver((_, observer) => (observer.disconnect(), press())).observe(body, { attributeFilter: ["data-ready"] });
-}
-
 // -- taking a run away -------------------------------------------------------------------------------
 
 $(".save").hidden = !server;

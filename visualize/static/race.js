@@ -4,15 +4,18 @@
 const LINE = 20; // pixels; compare.css
 
 class Race {
-  constructor(root) {
+  /** ``remember`` is told of the instant at which a person leaves it, as a share of the whole, null at its end: another
+      run of the same race takes another time. */
+  constructor(root, remember = () => {}) {
     this.root = root;
+    this.remember = remember;
     this.play = root.querySelector(".play");
     this.clock = root.querySelector(".clock");
     this.now = root.querySelector(".now");
     this.pace = root.querySelector("select");
     this.lanes = [];
     this.at = this.ms = 0;
-    this.play.onclick = () => (this.running ? this.stop() : this.start());
+    this.play.onclick = () => (this.running ? this.leave() : this.start());
     this.list = root.querySelector(".lanes");
     for (const key of ["plain", "accepted", "recovered", "bonus"]) {
       const item = make("li");
@@ -22,13 +25,13 @@ class Race {
     }
     new ResizeObserver(() => this.fit()).observe(this.list);
     this.clock.oninput = () => {
-      this.stop();
       this.show(Number(this.clock.value));
+      this.leave();
     };
   }
 
-  /** A new race, from its start; or, where it is an old one, its end. */
-  load({ prompt, ms, lanes }, fresh = true) {
+  /** A new race: from its start; where it is an old one, its end; or, where a link asks for it, a share of it. */
+  load({ prompt, ms, lanes }, fresh = true, share = null) {
     this.stop();
     this.ms = ms;
     this.clock.max = ms;
@@ -39,9 +42,9 @@ class Race {
     for (const item of this.root.querySelectorAll(".legend li")) item.hidden = !origins.has(item.dataset.origin);
     this.fit();
     this.show(0);
-    if (fresh && !matchMedia("(prefers-reduced-motion: reduce)").matches) return this.start();
-    this.show(ms);
-    this.stop();
+    if (share === null && fresh && !matchMedia("(prefers-reduced-motion: reduce)").matches) return this.start();
+    this.show(ms * (share ?? 1));
+    this.leave();
   }
 
   /** Whole lines of text in every lane, as many as there is room for. */
@@ -71,6 +74,12 @@ class Race {
   stop() {
     this.running = false;
     this.play.textContent = this.ms && this.at >= this.ms ? "Again" : "Play";
+  }
+
+  /** A person stopped it there. */
+  leave() {
+    this.stop();
+    this.remember(this.at < this.ms ? this.at / this.ms : null);
   }
 
   /** Everything as it was ``at`` milliseconds after each run's start. */
