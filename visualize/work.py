@@ -18,8 +18,8 @@ from visualize.compiling import Compiles, compiling
 
 log = logging.getLogger(__name__)
 
-TICK = 0.1
-"""Seconds from one look to the next: ten updates a second is what a browser draws without falling behind."""
+TICK = 0.09
+"""Seconds from one look to the next: of eleven updates a second a browser draws ten and does not fall behind."""
 
 Load = Callable[[str | Pair], Engine]
 """The engine of a model pair, or of a pair's name. It may take seconds, and raise."""

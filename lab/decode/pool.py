@@ -77,7 +77,7 @@ class Pool:
         self._devices = {target.device, *target.layer_devices}
         self._draft = draft
         self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # a text for every token met
-        self._budget = budget
+        self._token_bytes = functools.cache(budget.token_bytes)  # a pool ends when its models change
         self._costs = Costs()
         self._drafters = Drafters(target, draft, self.cache)
         self._passes = PassWork(target, self.cache.target if self.cache else None)
@@ -226,7 +226,7 @@ class Pool:
             sequence = turn.sequence
             if sequence in broken:
                 continue
-            kv_bytes = self._budget.token_bytes(sequence.config)
+            kv_bytes = self._token_bytes(sequence.config)
             sequence.recorder.emit(
                 StepTimed,
                 step=sequence.step,

@@ -30,6 +30,10 @@ from visualize.settings import Settings
 from visualize.work import Line
 
 TOKENS = 500
+MOVED = 2**26
+"""Bytes that a neighbour moves at a time: more than a cache holds."""
+SETTLED = 1500
+"""Milliseconds after which a browser has done with opening a page."""
 ENOUGH = 60
 """Instants a second that there must be, to see how many of them are shown."""
 COUNT = """() => {
@@ -141,8 +145,8 @@ def player(watch: Watch) -> dict[str, float]:
 
 def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
     """How much slower the same run is, in turns with one that nobody watches: when a browser on the same machine
-    draws it; when it is told and nobody reads; and when another process keeps one core busy with something else, to
-    know what of it is the machine's (cores that share caches and memory)."""
+    draws it; when it is told and nobody reads; and when another process keeps one core busy, computing or moving
+    memory, to know what of it is the machine's (cores that share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
     config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size)
     waiting, engine = Line(), Engines()
@@ -156,8 +160,9 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         run.done.wait()
         return measure(run.events).tokens_per_second
 
-    def neighbour() -> float:
-        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    def neighbour(does: str) -> float:
+        script = f"a, b = bytearray({MOVED}), bytearray({MOVED})\nwhile True: {does}"
+        busy = subprocess.Popen([sys.executable, "-c", script])
         try:
             return alone()
         finally:
@@ -166,6 +171,7 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
 
     def watched() -> float:
         lab, _ = watch.open(max_tokens=TOKENS)
+        lab.page.wait_for_timeout(SETTLED)
         lab.page.evaluate(RUN)
         lab.finish(120)
         with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +179,12 @@ def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
         lab.page.close()
         return speed
 
-    ways = {"": watched, "_told": told, "_neighbour": neighbour}
+    ways = {
+        "": watched,
+        "_told": told,
+        "_computing_neighbour": lambda: neighbour("pass"),
+        "_moving_neighbour": lambda: neighbour("b[:] = a"),
+    }
     for way in (alone, *ways.values()):
         way()  # the first of each loads models and pages
     ratios: dict[str, list[float]] = {name: [] for name in ways}

@@ -32,6 +32,7 @@ def theme() -> gr.themes.Base:
         button_primary_background_fill_dark="#0072B2",
         button_primary_background_fill_hover_dark="#2a8cc4",
         button_primary_text_color="#ffffff",
+        button_transition="none",  # Run and Stop would fade as an engine begins, sixty pictures a second
         slider_color="#0072B2",
         slider_color_dark="#2f8fcb",
     )

@@ -113,7 +113,7 @@ function over() {
 
 // -- the picture: what is shown of it --------------------------------------------------------------
 
-const PACE = 90; // milliseconds from one picture of a run under way to the next: the engine may be on this machine
+const PACE = 80; // milliseconds from one picture of a run under way to the next: the engine may be on this machine
 let scheduled = false;
 let rested = 0;
 let remaining; // charts that had to wait
