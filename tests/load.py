@@ -53,7 +53,7 @@ ASKS: tuple[Ask, ...] = tuple(
 
 @dataclass
 class Found:
-    """What a crowd met. ``waits_ms``: from the call to the answer, without what the run itself took."""
+    """What a crowd met. ``waits_ms``: from the call to the answer, without what came after the run's first token."""
 
     answers: int = 0
     abandoned: int = 0
@@ -139,7 +139,8 @@ async def crowd(server: Server, alone: dict[Ask, str], clients: int, seconds: fl
             took = 1000 * (time.monotonic() - began)
             found.answers += 1
             found.answered_ms.append(took)
-            found.waits_ms.append(max(0.0, took - answer["metrics"]["elapsed_ms"]))
+            metrics = answer["metrics"]
+            found.waits_ms.append(max(0.0, took - (metrics["elapsed_ms"] - metrics["ttft_ms"])))
             if answer["text"] != alone[ask]:
                 found.crossed.append(ask[0])
 

@@ -130,8 +130,6 @@ class Pool:
         outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
         clock.mark("sample")
 
-        tokens = sum(len(new.token_ids) for new in batch)
-        self._observe(clock, tokens, max((round.window for round in rounds), default=0))
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
         self._close(clock, turns, told, batch, drafting)
 
@@ -209,19 +207,19 @@ class Pool:
                 verify_ms=self._costs.pass_ms(sequences * (gamma + 1)),
             )
 
-    def _observe(self, clock: StepClock, tokens: int, window: int) -> None:
-        parts, _ = clock.read()
-        self._costs.observe(tokens, parts["verify"], window, parts["draft"])
-
     def _close(
         self, clock: StepClock, turns: list[Turn], kinds: list[str], batch: list[NewTokens], drafting: Work
     ) -> None:
         """Time the step for every sequence in it, and let go of those that are done."""
         parts, total = clock.read()
+        total = max(total, sum(parts.values()))
+        around = total - parts["verify"] - parts["draft"]
         memory = memory_in_use(self._devices)
         broken = {sequence for sequence, _ in self.failed}
         spans = [Span(new.start, new.stop, new.keep) for new in batch]
         tokens, verifying = sum(stop - start for start, stop, _ in spans), self._passes.of(spans)
+        window = max((keep - 1 for *_, keep in spans if keep), default=0)
+        self._costs.observe(tokens, parts["verify"], around, window, parts["draft"])
         for turn, kind, (start, stop, _) in zip(turns, kinds, spans, strict=True):
             sequence = turn.sequence
             if sequence in broken:
@@ -237,8 +235,8 @@ class Pool:
                 draft_ms=parts["draft"],
                 verify_ms=parts["verify"],
                 sample_ms=parts["sample"],
-                rest_ms=parts["rest"] + max(0.0, total - sum(parts.values())),
-                total_ms=max(total, sum(parts.values())),
+                rest_ms=around - parts["sample"],
+                total_ms=total,
                 draft_bytes=drafting.bytes,
                 draft_flops=drafting.flops,
                 verify_bytes=verifying.bytes,

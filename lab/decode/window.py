@@ -1,11 +1,11 @@
 """How many tokens to propose: a fixed number, or the one that promises the most tokens a second.
 
 With acceptance probability a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a)
-tokens on average (Leviathan et al., 2211.17192, equation 1) and takes the time of g proposals and of
-one pass over g + 1 tokens a sequence. The adaptive window is the g with the best quotient: what
-Leviathan's section 3.5 does with constants, Liu et al. (2406.14066) do with measured times
-("goodput"), and so it is done here. Acceptance is that of recent rounds, times are those of
-recent steps.
+tokens on average (Leviathan et al., 2211.17192, equation 1) and takes the time of g proposals, of
+one pass over g + 1 tokens a sequence, and of what surrounds them. The adaptive window is the g with
+the best quotient: what Leviathan's section 3.5 does with constants, Liu et al. (2406.14066) do with
+measured times ("goodput"), and so it is done here. Acceptance is that of recent rounds, times are
+those of recent steps.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ PRIOR = (2.0, 4.0)
 """Accepted and judged proposals that a request seems to have had before its first: one bad round is no verdict."""
 RELUCTANCE = 1.05
 """A new window must promise so much more than the present one: measurements are noisy."""
-RECENT = 128
-"""Measurements that a line is drawn from."""
-REFIT_EVERY = 8
+RECENT = 64
+"""Measurements that a line is drawn from: the work grows with their square."""
+REFIT_EVERY = 16
 """Measurements; the first so many are each taken into account at once."""
 
 
@@ -73,17 +73,18 @@ class Line:
 class Costs:
     """Measured times of a pool's steps, in milliseconds.
 
-    Both are near enough to lines over the few tokens of a round: a pass of the target by the tokens in it,
-    drafting by the proposals.
+    All are near enough to lines over the few tokens of a round: a pass of the target by the tokens in it, and so what
+    surrounds it (the verdict, the events), drafting by the proposals.
     """
 
     def __init__(self) -> None:
-        self._passes = Line()
-        self._drafts = Line()
+        self._passes, self._around, self._drafts = Line(), Line(), Line()
 
-    def observe(self, tokens: int, pass_ms: float, window: int, draft_ms: float) -> None:
-        """A pass over ``tokens`` took ``pass_ms``; before it, ``window`` proposals a sequence took ``draft_ms``."""
+    def observe(self, tokens: int, pass_ms: float, around_ms: float, window: int, draft_ms: float) -> None:
+        """A pass over ``tokens`` took ``pass_ms`` and what surrounded it ``around_ms``; before it, ``window`` proposals
+        a sequence took ``draft_ms``."""
         self._passes.observe(tokens, pass_ms)
+        self._around.observe(tokens, around_ms)
         if window:
             self._drafts.observe(window, draft_ms)
 
@@ -99,6 +100,11 @@ class Costs:
         """One proposal for every sequence, the first of a round."""
         return self.draft_ms(1)
 
+    def round_ms(self, gamma: int, sequences: int) -> float:
+        """A whole round of ``gamma`` proposals for each of ``sequences``."""
+        tokens = sequences * (gamma + 1)
+        return self.draft_ms(gamma) + self.pass_ms(tokens) + self._around.ms(tokens)
+
 
 def _slope(sizes: np.ndarray, times: np.ndarray, otherwise: float) -> float:
     """The weighted median of the slopes of all pairs of points, at least 0; ``otherwise`` if all have one size."""
@@ -113,9 +119,20 @@ def _slope(sizes: np.ndarray, times: np.ndarray, otherwise: float) -> float:
     return max(0.0, float(slopes[order][np.searchsorted(weight, weight[-1] / 2)]))
 
 
+def promises(acceptance: float, most: int, round_ms: Callable[[int], float]) -> list[float]:
+    """Expected tokens a millisecond with 0 .. ``most`` proposals a round; ``round_ms(g)``: a round's time."""
+    found, tokens, likely = [], 0.0, 1.0
+    for gamma in range(most + 1):
+        tokens += likely  # which makes it tokens_per_round(acceptance, gamma)
+        likely *= acceptance
+        found.append(tokens / round_ms(gamma))
+    return found
+
+
 def best_window(acceptance: float, most: int, round_ms: Callable[[int], float]) -> int:
-    """The g in 0 .. ``most`` with the most expected tokens a millisecond; ``round_ms(g)``: a round's time."""
-    return max(range(most + 1), key=lambda gamma: tokens_per_round(acceptance, gamma) / round_ms(gamma))
+    """The g in 0 .. ``most`` that promises most."""
+    found = promises(acceptance, most, round_ms)
+    return found.index(max(found))
 
 
 @dataclass(slots=True)
@@ -156,15 +173,10 @@ class Window:
             self._accepted = FORGET * self._accepted + accepted
             self._judged = FORGET * self._judged + judged
 
-        def round_ms(gamma: int) -> float:
-            return costs.draft_ms(gamma) + costs.pass_ms(sequences * (gamma + 1))
-
-        def promise(gamma: int) -> float:
-            return tokens_per_round(self.acceptance, gamma) / round_ms(gamma)
-
-        best = best_window(self.acceptance, self.most, round_ms)
-        if promise(best) > RELUCTANCE * promise(before):
-            self.gamma = best
+        found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences))
+        best = max(found)
+        if best > RELUCTANCE * found[before]:
+            self.gamma = found.index(best)
         elif before == 0 and self._rounds % PROBE_EVERY == 0:
             self.gamma = 1
             self._accepted, self._judged = AGEING * self._accepted, AGEING * self._judged
