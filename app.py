@@ -9,6 +9,9 @@ import threading
 from importlib.util import find_spec
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+# Gradio's own statistics, which nobody asks for, would look at the last ten thousand events after every one.
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
+os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, which Gradio makes as a client, asks the hub
 # The engine leaves one core to the server: torch's threads wait for each other at every
 # operation, and one that has to share its core holds all of them up.
