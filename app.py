@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -39,6 +40,8 @@ from visualize.workshop.workshop import Workshop
 
 PATIENCE = 5.0
 """Seconds in which runs have to end when the server does; a step takes far less."""
+M_ARENA_MAX = -8
+"""glibc's number (malloc.h) for how many arenas memory is taken from."""
 
 
 def build(
@@ -91,6 +94,7 @@ def build(
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted; then end what is under way, and tell those who wait for it."""
+    _share_arenas()
     options = read_options(arguments, os.environ)
     borrowed = borrows_a_gpu(os.environ)  # then this process itself never touches one
     place = {"device": "cpu" if borrowed else options.device, "dtype": options.dtype}
@@ -140,6 +144,14 @@ def main(arguments: list[str] | None = None) -> None:
     _wait_for_a_signal()
     line.close(PATIENCE)
     pages.close()
+
+
+def _share_arenas() -> None:
+    """Left alone, glibc gives threads up to eight arenas a core and keeps what is free in each: memory that a crowd has
+    used would seem to be lost. Other C libraries have no such call."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt:
+        mallopt(M_ARENA_MAX, 2)
 
 
 def _wait_for_a_signal() -> None:

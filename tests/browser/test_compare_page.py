@@ -153,8 +153,9 @@ def test_a_link_brings_back_where_the_race_was_left(visit: Visit) -> None:
     assert page.input_value(".pace select") == "0.1"
     shown, whole = (page.locator(".lane .count").first.inner_text().split(" of ")[i] for i in (0, 1))
     assert 0 < int(shown) < int(whole) == 40
-    scrubbed(page, 1)
+    page.click(".play")  # to its end
     page.wait_for_function("!location.search.includes('at=')")
+    assert page.inner_text(".play") == "Again"
     scrubbed(page, 0.5)
     page.wait_for_function("location.search.includes('at=50')")
     page.click("#preset label:has-text('Ladder')")  # an instant is of these settings

@@ -65,7 +65,7 @@ class Race {
       if (!this.root.isConnected) return this.stop();
       this.show(Math.min(this.ms, this.at + Math.max(0, time - before) * Number(this.pace.value)));
       before = time;
-      if (this.at >= this.ms) this.stop();
+      if (this.at >= this.ms) this.leave();
       else requestAnimationFrame(step);
     };
     requestAnimationFrame(step);
@@ -76,7 +76,7 @@ class Race {
     this.play.textContent = this.ms && this.at >= this.ms ? "Again" : "Play";
   }
 
-  /** A person stopped it there. */
+  /** It is over, or a person stopped it. */
   leave() {
     this.stop();
     this.remember(this.at < this.ms ? this.at / this.ms : null);
