@@ -148,6 +148,8 @@ def test_what_a_crowd_gets_is_the_recorded_one():
     assert f"and {len(result['errors']) or 'no'} errors" in text
     assert f"the longest wait was {result['waits_ms']['ratio']:.1f} times the median" in text
     assert not any(result["left"].values())
+    memory = result["memory_mb"]
+    assert f"took {memory['after']:.0f} MB where it took {memory['after_warm_up']:.0f} after" in text
 
 
 def test_what_llama_cpp_says_too_is_the_recorded_one():
