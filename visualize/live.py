@@ -144,8 +144,8 @@ def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
             for frame in reducer.feed((event,)):
                 lines.append(line(frame))
                 wait = TICK if "tokens" in frame else wait
-                # Python runs one thread at a time, and takes turns after 5 ms: an engine back from a step of one would
-                # wait for all the frames. So whoever waits comes first.
+                # Python runs one thread at a time and changes over after 5 ms: an engine that is back from a step in C
+                # would wait for all these frames. So whoever waits for its turn gets it.
                 time.sleep(0)
         if lines:
             yield "".join(lines)

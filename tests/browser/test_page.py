@@ -28,6 +28,14 @@ def test_hostile_text_is_text(visit: Visit) -> None:
     assert lab.page.query_selector(".text img") is None
 
 
+def test_nothing_fades_as_a_run_begins(visit: Visit) -> None:
+    lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
+    lab.run()
+    assert lab.running
+    assert lab.page.evaluate("document.getAnimations().length") == 0
+    lab.page.click("#stop")
+
+
 def test_a_mistake_is_a_sentence_and_loses_nothing(visit: Visit) -> None:
     lab = visit().open(max_tokens=33, gamma=6)
     lab.page.fill("#prompt textarea", "")

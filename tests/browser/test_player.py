@@ -217,6 +217,12 @@ def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Pat
         told[name] = after["said"]
         assert (now["from"] < square <= steps[after["at"]]) == (name == "shown")
     assert told == {"shown": 1, "veiled": 0}
+    now = lab.page.evaluate(SQUARE)
+    square = int(now["to"] - 0.6)
+    assert steps[now["at"]] < square - 1
+    lab.page.mouse.click(*lab.page.evaluate(SQUARE, square)["place"])
+    assert lab.page.get_attribute("[data-do=play]", "aria-label") == "Pause"
+    assert lab.page.is_hidden(".verdict")
 
 
 def test_glyphs_are_drawn_where_passes_go_by_slowly_enough_to_be_read(visit: Visit, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -53,6 +54,36 @@ def test_a_run_is_told_as_it_grows_to_its_end() -> None:
             shown.apply(record)
     assert len(shown.tokens) == 60
     assert shown.finished == {"reason": "length", "message": ""}
+
+
+def test_who_tells_lets_the_engine_go_first_after_every_frame() -> None:
+    """Where Python itself never changes over, another thread gets its turn between two frames all the same."""
+    reduced, seen, over = [], set(), threading.Event()
+
+    class Counted(Reducer):
+        def feed(self, events: Any) -> list[dict[str, Any]]:
+            frames = super().feed(events)
+            reduced.extend(frames)
+            return frames
+
+    def engine() -> None:
+        while not over.is_set():
+            seen.add(len(reduced))
+            time.sleep(0)
+
+    run = start(ScriptedEngine(), max_tokens=60)
+    run.done.wait(10)
+    other, usual = threading.Thread(target=engine), sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        other.start()
+        "".join(transcript(run, Counted()))
+    finally:
+        sys.setswitchinterval(usual)
+        over.set()
+        other.join()
+    assert len(reduced) > 20
+    assert len(seen) > len(reduced) / 2
 
 
 def test_a_transcript_holds_no_tag() -> None:
