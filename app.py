@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from importlib.util import find_spec
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -25,6 +26,7 @@ from lab import LabError
 from lab.engines import EMBEDDED, Engines, listed, own
 from lab.remote.server import Server
 from visualize import programs
+from visualize.apart import Apart
 from visualize.channel import ROUTE
 from visualize.guard import Guard
 from visualize.instructor import Answers
@@ -102,6 +104,8 @@ def main(arguments: list[str] | None = None) -> None:
     if borrowed and chosen:
         sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT out.")
     offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
+    with suppress(OSError):  # each run then tries again, and says in the log what it does without
+        Apart.start()
     line = Line(options.max_users, together=options.workshop)
     key = os.environ.get(KEY)
     workshop = Workshop(line, options.host, key) if options.workshop else None

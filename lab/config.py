@@ -132,6 +132,13 @@ class EngineConfig:
         )
 
 
+LEAST = 1e-4
+"""Of a temperature that is not 0, and of top_p: with less, logits divided by it and sums are no finite float32."""
+MOST_STOPS = 16
+LONGEST_STOP = 200
+"""Characters of a stop string."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
     """How the next token is chosen, and when to stop.
@@ -165,14 +172,20 @@ class SamplingParams:
         _whole("max_tokens", self.max_tokens, 1, 1_000_000)
         _whole("logprobs", self.logprobs, 0, 20)
         _real("temperature", self.temperature, 0.0, 100.0)
+        _require(self.temperature == 0 or self.temperature >= LEAST, f"temperature is 0 (greedy) or at least {LEAST}.")
         _whole("top_k", self.top_k, 0, 10_000_000)
         _real("top_p", self.top_p, 0.0, 1.0)
-        _require(self.top_p > 0, "top_p is above 0 (1 keeps every token).")
+        _require(self.top_p >= LEAST, f"top_p is at least {LEAST} (1 keeps every token).")
         if self.seed is not None:
             _whole("seed", self.seed, 0, 2**63 - 1)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         _require(
             all(isinstance(text, str) and text for text in stop), "stop is a string or several, none of them empty."
+        )
+        _require(
+            len(stop) <= MOST_STOPS and all(len(text) <= LONGEST_STOP for text in stop),
+            f"stop is at most {MOST_STOPS} strings of at most {LONGEST_STOP} characters: every new token is held "
+            "against all of them.",
         )
         object.__setattr__(self, "stop", stop)
         _require(isinstance(self.ignore_eos, bool), f"ignore_eos is True or False, not {self.ignore_eos!r}.")

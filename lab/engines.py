@@ -12,10 +12,10 @@ from typing import Protocol
 
 import torch
 
-from lab import load_engine
 from lab.config import ConfigError
 from lab.decode.engine import Engine
 from lab.kv.storage import bytes_per_token
+from lab.load import load_engine
 from lab.memory.models import Model, find, known
 from lab.pair.devices import free_bytes, resolve_device
 from lab.pair.loading import EMBEDDED_DRAFTS, resolve_dtype

@@ -6,6 +6,7 @@ Names, types, defaults and what each one does stand once, in the settings' own c
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import re
 import textwrap
@@ -31,7 +32,7 @@ def parse_config(text: str) -> EngineConfig:
     Raises:
         ConfigError: not of that form, an unknown or repeated field, or a value the field cannot have.
     """
-    hints = get_type_hints(EngineConfig)
+    hints = _hints(EngineConfig)
     given: dict[str, Any] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
@@ -43,6 +44,10 @@ def parse_config(text: str) -> EngineConfig:
             raise ConfigError(f"{name} is set twice.")
         given[name] = _value(name, value, hints[name])
     return EngineConfig(**given)
+
+
+_hints = functools.cache(get_type_hints)
+"""Working them out takes longer than reading what was given."""
 
 
 def _value(name: str, text: str, hint: Any) -> Any:

@@ -83,12 +83,18 @@ def steps() -> list[str]:
 
 
 def beside() -> list[str]:
-    rows = record("llama")["rows"]
-    base = next(row["median"] for row in rows if row["name"] == "llama.cpp, bf16")
+    """Of each row its speed on one thread and on two, each with its ratio to llama.cpp's."""
+
+    def cells(rows: list[dict]) -> list[str]:
+        base = next(row["median"] for row in rows if row["name"] == "llama.cpp, bf16")
+        return [
+            f"{row['median']:.0f} | {row['lower']:.0f} to {row['upper']:.0f} | x {row['median'] / base:.2f}"
+            for row in rows
+        ]
+
+    one, two = record("llama")["rows"], record("llama-2-threads")["rows"]
     return [
-        f"| {row['name']} | {row['median']:.0f} | {row['lower']:.0f} to {row['upper']:.0f} "
-        f"| x {row['median'] / base:.2f} |"
-        for row in rows
+        f"| {row['name']} | {alone} | {both} |" for row, alone, both in zip(one, cells(one), cells(two), strict=True)
     ]
 
 
@@ -152,11 +158,12 @@ def test_what_a_crowd_gets_is_the_recorded_one():
     assert f"took {memory['after']:.0f} MB where it took {memory['after_warm_up']:.0f} after" in text
 
 
-def test_what_llama_cpp_says_too_is_the_recorded_one():
-    result, text = record("llama"), " ".join(README.split())
+@pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("llama-2-threads", 2)])
+def test_what_llama_cpp_says_too_is_the_recorded_one(name, threads):
+    result, text = record(name), " ".join(README.split())
+    assert result["machine"]["torch_threads"] == threads
     same = sum(length == result["max_tokens"] for length in result["alike"]["bf16"])
     assert f"the same {result['max_tokens']} tokens after {same} of {result['prompts']} prompts" in text
-    assert f"on {result['machine']['torch_threads']} thread" in text
 
 
 def test_what_fits_is_what_it_prints(capsys):

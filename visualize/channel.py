@@ -110,7 +110,7 @@ async def _answer(request: Request) -> Response:
     if channel is None:
         return Response(status_code=204)  # which tells a page not to ask again
     had = request.headers.get("last-event-id", "")
-    begin = int(had) + 1 if had.isdecimal() else 0
+    begin = int(had) + 1 if had.isdecimal() and len(had) < 20 else 0
     return StreamingResponse(
         _events(channel, begin),
         media_type="text/event-stream",

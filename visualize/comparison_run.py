@@ -12,6 +12,7 @@ from lab.bench.growth import UNCACHED, measure_growth
 from lab.trace.recorder import Run
 from visualize import comparison, prediction
 from visualize.lanes import Inputs
+from visualize.settings import bounded
 from visualize.tasks import Record, Task
 from visualize.work import Line, Load
 
@@ -30,13 +31,13 @@ class Comparison(Task):
 
     def _work(self) -> None:
         inputs = self.inputs
-        configs, sampling = inputs.configs(), inputs.sampling()
+        configs, sampling, prompt = inputs.configs(), inputs.sampling(), bounded(inputs.prompt)
         with self.turn():
             engine = self.engine(inputs.pair)
             self.compile(engine, configs.values())
         steps = compare(
             engine,
-            inputs.prompt,
+            prompt,
             configs,
             sampling,
             inputs.repeats,
@@ -101,12 +102,12 @@ class Growth(Task):
         super().__init__(line, load)
 
     def _work(self) -> None:
-        curves = {}
+        curves, prompt = {}, bounded(self.inputs.prompt)
         with self.turn():
             if not self.cancelled.is_set():
                 curves = measure_growth(
                     self.engine(self.inputs.pair),
-                    self.inputs.prompt,
+                    prompt,
                     prediction.GROWTH_TOKENS,
                     cancelled=self.cancelled,
                     watch=self._watch,

@@ -30,7 +30,6 @@ refused by the target, those after it never judged. Text has been made visible
 
 from __future__ import annotations
 
-import statistics
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -39,6 +38,7 @@ from lab.trace.events import Admitted, BlockEvicted, Event, Finished, Preempted,
 from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from visualize.figures import blocks, rounds, timing
+from visualize.figures.base import window
 from visualize.narrate import Narrator, limit
 from visualize.pool import PoolEvent, PoolView
 from visualize.readouts import Before, described, difference, rows
@@ -61,6 +61,7 @@ class Reducer:
         self._readouts: dict[str, list[str]] = {}
         self._seq = self._at = 0
         self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the last passes
+        self._in_view: deque[tuple[int, float, float]] = deque()  # passes in the chart of times: ms, speed
         self._tops = (1.0, 10.0)
         self._axes: dict[str, dict[str, Any]] = {}
         self._captions: dict[str, str] = {}
@@ -187,7 +188,10 @@ class Reducer:
         self._pace.append((made, timed.total_ms))
         tokens, spent = (sum(column) for column in zip(*self._pace, strict=True))
         speed = 1000 * tokens / spent if spent > 0 else 0.0
-        typical = statistics.median(ms for _, ms in self._pace)
-        self._tops = (timing.axis_top(self._tops[0], typical), timing.axis_top(self._tops[1], speed))
+        self._in_view.append((timed.step, timed.total_ms, speed))
+        while self._in_view[0][0] < window(timed.step)[0]:
+            self._in_view.popleft()
+        _, longest, fastest = (max(column) for column in zip(*self._in_view, strict=True))
+        self._tops = (timing.axis_top(self._tops[0], longest), timing.axis_top(self._tops[1], fastest))
         other = timed.sample_ms + timed.rest_ms
         return timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)

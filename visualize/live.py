@@ -1,7 +1,7 @@
 """A run in a thread of its own, and another that tells of it.
 
 The engine must not wait for whoever watches: its thread only appends events to a
-list. The other looks ten times a second, reduces what is new and puts it into a channel.
+list. The other looks ten times a second, has what is new reduced (``visualize.apart``) and puts it into a channel.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ import logging
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
+from visualize.apart import Apart, Compares
 from visualize.channel import Channel
 from visualize.frames import Reducer
 from visualize.readouts import Before
-from visualize.settings import Settings
-from visualize.transcript import Reduces, line
+from visualize.settings import Settings, bounded
+from visualize.transcript import line
 from visualize.work import TICK, Line, Work, before_yours
 
 log = logging.getLogger(__name__)
 
 EAGER = 0.02
-"""Seconds from one look to the next until the first token is there; then ``TICK``."""
+"""Seconds from one look to the next until there is news; then twice as many after each, up to ``TICK``."""
 
 
 class Streams(Protocol):
@@ -44,10 +45,8 @@ class Streams(Protocol):
     ) -> Iterator[Event]: ...
 
 
-class Compares(Reduces, Protocol):
-    """A reducer that says what the next run is compared with."""
-
-    def after(self) -> Any: ...
+Reduce = Callable[[Sequence[Any]], Iterable[str]]
+"""Makes of new events, in order, the lines of a transcript that they complete."""
 
 
 class Live(Work):
@@ -61,6 +60,7 @@ class Live(Work):
         self.channel = Channel()
         self.events: list[Any] = []
         self._reducer = reducer
+        self._after: Any = None
         super().__init__(line, load)
         threading.Thread(target=self._tell, name="decode-lab-tell", daemon=True).start()
 
@@ -75,7 +75,7 @@ class Live(Work):
 
     def after(self) -> Any:
         """What the visitor's next run is compared with."""
-        return self._reducer.after()
+        return self._after
 
     @abstractmethod
     def _decode(self) -> Iterator[Any]:
@@ -89,12 +89,14 @@ class Live(Work):
 
     def _tell(self) -> None:
         try:
-            for news in transcript(self, self._reducer):
+            reducer = Apart(self._reducer)
+            for news in transcript(self, reducer.feed):
                 self.channel.put(news)
+            self._after = reducer.after()
         except Exception as error:
             log.exception("a run could not be told")
             self.cancelled.set()
-            problem = f"The run was stopped, because it could not be shown ({type(error).__name__}: {error})."
+            problem = f"The run was stopped, because it could not be shown ({error})."
             self.channel.put(line({"problem": problem}))
         finally:
             self.channel.close()
@@ -121,16 +123,17 @@ class LiveRun(Live):
     def _decode(self) -> Iterator[Event]:
         settings = self._settings
         settings.engine_config()  # a senseless combination is refused before any model is loaded
+        prompt = bounded(settings.prompt)
         sampling = settings.sampling()
         engine: Streams = self.engine(settings.models())
         self._engine = engine
         config = settings.engine_config(num_blocks=_pool(engine, settings))
         self.compile(engine, [config])
         if not self.cancelled.is_set():
-            yield from engine.stream(settings.prompt, config, sampling, cancelled=self.cancelled)
+            yield from engine.stream(prompt, config, sampling, cancelled=self.cancelled)
 
 
-def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
+def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
     """The run's transcript (``visualize.transcript``) as it grows, to its end: what is new."""
     seen, shown, wait = 0, "", EAGER
     over, due = False, time.monotonic()
@@ -139,16 +142,9 @@ def transcript(run: Live, reducer: Reduces) -> Iterator[str]:
         over = run.done.wait(due - time.monotonic())  # asked first: what came before ``done`` is then surely seen
         events = run.events[seen:]
         seen += len(events)
-        lines = []
-        for event in events:
-            for frame in reducer.feed((event,)):
-                lines.append(line(frame))
-                wait = TICK if "tokens" in frame else wait
-                # Python runs one thread at a time and changes over after 5 ms: an engine that is back from a step in C
-                # would wait for all these frames. So whoever waits for its turn gets it.
-                time.sleep(0)
-        if lines:
-            yield "".join(lines)
+        if events and (news := "".join(reduce(events))):
+            yield news
+            wait = min(2 * wait, TICK)
         elif (status := run.status()) != shown:
             shown = status
             yield line({"status": status})

@@ -14,6 +14,7 @@ from dataclasses import replace
 import gradio as gr
 
 from lab.answers import Answer, compare_answer, fit_answer, run_answer
+from lab.bench.compare import FEWEST, MOST
 from lab.bench.compare import compare as compared
 from lab.bench.difference import first_differences
 from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
@@ -27,7 +28,7 @@ from visualize.flat import flat
 from visualize.lanes import BOUNDS as COMPARE_BOUNDS
 from visualize.lanes import MAX_OWN
 from visualize.leaving import caller
-from visualize.settings import BOUNDS, DEFAULTS
+from visualize.settings import BOUNDS, DEFAULTS, bounded
 from visualize.work import TICK, Line, Load, Work
 
 NAMES = ("run", "compare", "calculator")
@@ -116,7 +117,8 @@ class Programs:
         def do(job: Job) -> Answer:
             with job.turn(alone=False):
                 job.go_on()
-                run = Run(job.engine(pair).stream(_prompt(prompt), config, sampling, cancelled=job.cancelled))
+                engine = job.engine(pair)
+                run = Run(engine.stream(bounded(prompt, MAX_PROMPT), config, sampling, cancelled=job.cancelled))
             return run_answer(run) | ({"run": json.loads(run.to_json())} if events else {})
 
         return await self._answer(request, do)
@@ -143,6 +145,8 @@ class Programs:
         """
         for name, value in (("repeats", repeats), ("max_tokens", sampling.max_tokens)):
             _within(name, value, COMPARE_BOUNDS)
+        if not FEWEST <= len(settings) <= MOST:  # counted before any is read
+            raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(settings):,}.")
         if any(len(text) > MAX_OWN for text in settings):
             raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
         configs = {text.strip() or "default": parse_config(text) for text in settings}
@@ -152,7 +156,7 @@ class Programs:
             with job.turn():
                 engine = job.engine(pair)
             runs: dict[str, list[Run]] = {name: [] for name in configs}
-            steps = compared(engine, _prompt(prompt), configs, sampling, repeats, cancelled=job.cancelled)
+            steps = compared(engine, bounded(prompt, MAX_PROMPT), configs, sampling, repeats, cancelled=job.cancelled)
             while True:
                 with job.turn():  # others' runs come in between
                     job.go_on()
@@ -221,9 +225,3 @@ def _within(name: str, value: int, bounds: dict[str, tuple[float, float]]) -> No
     low, high = bounds[name]
     if not low <= value <= high:
         raise ConfigError(f"{name} is a whole number from {low:,} to {high:,} here, not {value:,}.")
-
-
-def _prompt(text: str) -> str:
-    if len(text) > MAX_PROMPT:
-        raise ConfigError(f"The prompt has {len(text):,} characters; at most {MAX_PROMPT:,} are read.")
-    return text

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, PromptError, SamplingParams
 from lab.engines import EMBEDDED, Pair, own
 from lab.here import has_gpu, prompt_attention
 from visualize.link import Link
@@ -112,6 +112,17 @@ class Settings:
             top_p=self.top_p,
             seed=self.seed,
         )
+
+
+def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
+    """``prompt`` itself. A page's own limit binds nobody who sends without it.
+
+    Raises:
+        PromptError: it has more than ``most`` characters.
+    """
+    if len(prompt) > most:
+        raise PromptError(f"The prompt has {len(prompt):,} characters; at most {most:,} are read.")
+    return prompt
 
 
 NAMES = tuple(field.name for field in fields(Settings))

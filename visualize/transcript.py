@@ -28,6 +28,11 @@ def line(record: dict[str, Any]) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"  # half a surrogate pair: its escape
 
 
+def lines(reducer: Reduces, events: Iterable[Any]) -> list[str]:
+    """The frames that these events complete, a line each."""
+    return [line(frame) for frame in reducer.feed(events)]
+
+
 def head(id: str, *, live: bool = False) -> str:
     """The first line."""
     return line({"run": id} | ({"live": True} if live else {}))
@@ -45,7 +50,7 @@ def recorded(run: Run, id: str, *, elsewhere: bool = True) -> str:
 def reduced(reducer: Reduces, events: Iterable[Any], id: str) -> str:
     """The transcript that a reducer makes of all there is. Raises RunFileError: see ``recorded``."""
     try:
-        return head(id) + "".join(map(line, reducer.feed(events)))
+        return head(id) + "".join(lines(reducer, events))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunFileError(
             f"This file's events contradict each other ({type(error).__name__}: {str(error)[:80]}), so they are not "

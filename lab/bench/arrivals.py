@@ -6,20 +6,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from lab.bench.workload import Job
 from lab.config import EngineConfig
 from lab.decode.engine import Engine
 from lab.trace.events import Event, Finished
-from lab.trace.recorder import Entry
-
-
-class Step(NamedTuple):
-    """What happened in a step of the engine, arrivals just before it included. ``last``: nobody is left."""
-
-    entries: list[Entry]
-    last: bool
+from lab.trace.recorder import Entry, Step
 
 
 def arrivals(

@@ -94,6 +94,7 @@ class Engine:
         self._inbox: deque[Sequence] = deque()
         self._turn = threading.Condition()
         self._driven = False  # whether some thread is stepping the engine
+        self._abandoned = False  # whether a sequence was abandoned meanwhile
 
     # -- what the engine is ------------------------------------------------------------------
 
@@ -221,9 +222,8 @@ class Engine:
                     self._turn.notify_all()
                     if not worked:
                         self._turn.wait_for(lambda: stop.is_set() or self._inbox or self._pools.busy)
-            with self._turn:
-                self._driven = False
-                self._turn.notify_all()
+            while not self._let_go():
+                self._take_in()
 
         thread = threading.Thread(target=loop, name="decode-lab-engine", daemon=True)
         thread.start()
@@ -280,7 +280,8 @@ class Engine:
         self.wake()
         with self._turn:
             if self._driven:
-                return  # whoever drives will see it before the next step
+                self._abandoned = True  # for whoever drives, and who may not go on to another step
+                return
             self._driven = True
         with self._driving():
             self._take_in()
@@ -291,9 +292,18 @@ class Engine:
         try:
             yield
         finally:
-            with self._turn:
-                self._driven = False
-                self._turn.notify_all()
+            while not self._let_go():
+                self._take_in()
+
+    def _let_go(self) -> bool:
+        """No longer drive; False if there is still something to take out."""
+        with self._turn:
+            if self._abandoned:
+                self._abandoned = False
+                return False
+            self._driven = False
+            self._turn.notify_all()
+            return True
 
     def wake(self) -> None:
         """Let a background loop look whether there is something to do."""

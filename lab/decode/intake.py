@@ -129,6 +129,12 @@ class Intake:
             tokens = self._tokenizer(prompt)["input_ids"] if prompt else []
         if not tokens:
             raise PromptError("The prompt is empty. Write at least one word to go on from.")
+        if (last := max(tokens)) >= self._target.vocabulary:
+            spelled = self._tokenizer.convert_ids_to_tokens(last)
+            raise PromptError(
+                f"The prompt has the token {spelled!r}, number {last:,} of the tokenizer's, and {self._target.name} "
+                f"knows {self._target.vocabulary:,}. Leave it out."
+            )
         return tokens
 
     def _refuse_drafter(self, config: EngineConfig) -> None:

@@ -66,6 +66,7 @@ class Scheduler:
         self._copy = copy
         self._window = window
         self._max_num_seqs = self._seats = max_num_seqs
+        self._crowd: list[Sequence] = []  # for whom there are fewer seats
         self._max_num_batched_tokens = max_num_batched_tokens
 
     def __len__(self) -> int:
@@ -86,8 +87,8 @@ class Scheduler:
         turns: list[Turn] = []
         budget = self._max_num_batched_tokens
         preempted = False
-        if not self.running:
-            self._seats = self._max_num_seqs
+        if not any(sequence in self.running for sequence in self._crowd):
+            self._seats, self._crowd = self._max_num_seqs, []
         for sequence in list(self.running):
             if sequence not in self.running:
                 continue  # preempted for an older one
@@ -107,7 +108,7 @@ class Scheduler:
         return turns
 
     def shrink(self) -> bool:
-        """Preempt the newer half of the batch, and let no more run at once until all of these have ended.
+        """Preempt the newer half of the batch, and let no more run at once until all of the older half have ended.
 
         Returns:
             Whether there were several.
@@ -117,6 +118,7 @@ class Scheduler:
         self._seats = len(self.running) // 2
         while len(self.running) > self._seats:
             self._preempt(self.running[-1])
+        self._crowd = list(self.running)
         return True
 
     # -- one sequence's share -----------------------------------------------------------------

@@ -111,9 +111,10 @@ static inline float soften(Softmax *softmax, float *score, int seen, float scali
     return shrink;
 }
 
-/* Rotate, store, attend. The queries are overwritten with what they found. found [queries, d] is room to work in. */
+/* Rotate, store, attend. The queries are overwritten with what they found. found [queries, d] and softmax [queries] are
+   room to work in. */
 static inline __attribute__((always_inline)) void attend_heads(
-    const Task *task, const Layer *layer, float *found, const int d) {
+    const Task *task, const Layer *layer, float *found, Softmax *softmax, const int d) {
     const Model *model = task->model;
     const Storage *storage = task->storage;
     const Slots *slots = task->slots;
@@ -122,7 +123,6 @@ static inline __attribute__((always_inline)) void attend_heads(
     ask_for(task, 0);
     place(task, layer);
 
-    Softmax softmax[queries];
     for (int j = 0; j < queries; j++) softmax[j] = (Softmax){-INFINITY, {0}};
     memset(found, 0, (size_t)queries * d * sizeof(float));
     float keys[TILE_COLUMNS * d], values[TILE_COLUMNS * d], across[d * TILE_COLUMNS];
@@ -161,10 +161,10 @@ static inline __attribute__((always_inline)) void attend_heads(
 }
 
 /* Where the compiler knows the length of a head it unrolls the loops over it. */
-static void attend(const Task *task, const Layer *layer, float *found) {
+static void attend(const Task *task, const Layer *layer, float *found, Softmax *softmax) {
     switch (task->model->head_dim) {
-    case 64: attend_heads(task, layer, found, 64); break;
-    case 128: attend_heads(task, layer, found, 128); break;
-    default: attend_heads(task, layer, found, task->model->head_dim);
+    case 64: attend_heads(task, layer, found, softmax, 64); break;
+    case 128: attend_heads(task, layer, found, softmax, 128); break;
+    default: attend_heads(task, layer, found, softmax, task->model->head_dim);
     }
 }

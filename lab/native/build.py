@@ -64,12 +64,11 @@ def _compile(compiler: str, file: Path) -> None:
 
 def _folder() -> Path:
     """Where compiled steps are kept: the user's cache, which nobody else can write to."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "decode-lab"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decode-lab"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise PermissionError
-    except OSError:
+    except (OSError, RuntimeError):  # a home that cannot be written to, or none at all
         folder = Path(tempfile.mkdtemp(prefix="decode-lab-"))
     return folder

@@ -38,9 +38,12 @@ int forward(
     {
         /* Every thread normalises for itself: cheaper than waiting for another one's result. */
         const size_t most = hidden + q_row + wide; /* of a linear layer's inputs, and to spare */
-        float *mine = malloc(rows * (hidden + q_row + 2 * BLOCK + most / 2) * sizeof(float));
+        const size_t shared = model->heads / model->kv_heads;
+        float *mine = malloc(
+            rows * ((hidden + q_row + 2 * BLOCK + most / 2) * sizeof(float) + shared * sizeof(Softmax)));
         float *normed = mine, *found = normed + (size_t)rows * hidden, *out = found + rows * q_row;
-        Input input = {NULL, model->rounded ? (uint32_t *)(out + (size_t)rows * 2 * BLOCK) : NULL};
+        Softmax *softmax = (Softmax *)(out + (size_t)rows * 2 * BLOCK);
+        Input input = {NULL, model->rounded ? (uint32_t *)(softmax + rows * shared) : NULL};
         if (!mine) {
 #pragma omp atomic write
             failed = 1;
@@ -67,7 +70,7 @@ int forward(
                         .query = query + row * q_row + (size_t)head * (model->heads / model->kv_heads) * d,
                         .key = key + row * kv_row + (size_t)head * d, .value = value + row * kv_row + (size_t)head * d,
                     };
-                    attend(&its, layer, found);
+                    attend(&its, layer, found, softmax);
                 }
                 take(&input, query, rows * q_row);
                 apply(&layer->output, &input, rows, x, 1, out);

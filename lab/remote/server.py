@@ -6,6 +6,7 @@ who uses the page names an address. Answers are limited in size and time, and wh
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from lab.config import ConfigError, LabError, SamplingParams
 from lab.remote.completion import MOST_NAME, Answer, Completed, complaint
 from lab.remote.metrics import MetricsError, Reading, parse
 
-CONNECT_S, READ_S, ANSWER_S = 2.0, 5.0, 120.0
+CONNECT_S, READ_S, WHOLE_S, ANSWER_S = 2.0, 5.0, 10.0, 120.0
 """Seconds to connect, for a page to go on, and for an answer to: a server that is busy lets a prompt wait."""
 MOST_BYTES = 8 * 2**20
 """Of one answer. The metrics of a server are 50 KB."""
@@ -101,8 +102,11 @@ class Server:
         yield answer.completed()
 
     async def _get(self, path: str) -> bytes:
-        async with self._asked("GET", path, READ_S) as response:
-            return b"".join([part async for part in self._limited(response)])
+        try:
+            async with asyncio.timeout(WHOLE_S), self._asked("GET", path, READ_S) as response:
+                return b"".join([part async for part in self._limited(response)])
+        except TimeoutError as error:  # it says something all the time, but comes to no end
+            raise ServerError(f"{self.address}{path} has not answered in full after {WHOLE_S:g} s.") from error
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:

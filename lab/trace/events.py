@@ -14,6 +14,7 @@ target's likeliest token.
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from dataclasses import dataclass, fields
@@ -414,11 +415,14 @@ def from_dict(record: Any) -> Event:
         given[name] = tuple(value) if isinstance(value, list) else value
         if not _fits(given[name], hints[name]):
             raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
-    if cls is Proposed and not 0 <= given["position"] < MOST_PROPOSED:  # who counts by position has a place for each
-        raise ValueError(f"position of a proposed event is from 0 to {MOST_PROPOSED - 1}")
+    if cls in (Proposed, Judged) and not 0 <= given["position"] < MOST_PROPOSED:  # who counts has a place for each
+        raise ValueError(f"position of a {cls.kind} event is from 0 to {MOST_PROPOSED - 1}")
+    if cls is Committed and not given["token_ids"]:
+        raise ValueError("a committed event has a token at least")
     return cls(**given)
 
 
+@functools.cache
 def _field_types(cls: type[Event]) -> dict[str, Any]:
     names = {field.name for field in fields(cls)}
     return {name: hint for name, hint in get_type_hints(cls).items() if name in names}

@@ -33,6 +33,14 @@ class Entry(NamedTuple):
     event: Event
 
 
+class Step(NamedTuple):
+    """What happened in a step of an engine that decodes many, arrivals just before it included. ``last``: nobody is
+    left."""
+
+    entries: list[Entry]
+    last: bool
+
+
 Watch = Callable[[int, float, Event], None]
 """Called as ``watch(owner, seconds, event)``, ``seconds`` by ``time.perf_counter``."""
 

@@ -8,10 +8,10 @@ from collections import defaultdict
 import pytest
 
 from lab import EngineConfig, PromptError, SamplingParams
-from lab.bench.arrivals import Step, arrivals
+from lab.bench.arrivals import arrivals
 from lab.bench.workload import Job, crowd
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
-from lab.trace.recorder import Run
+from lab.trace.recorder import Run, Step
 from tests import tiny_models
 
 PAGED = EngineConfig(paged=True, block_size=4)

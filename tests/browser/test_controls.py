@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from lab import Run
 from tests.browser.conftest import Lab
+from visualize.panels.consequences import SAYS
 from visualize.vocabulary import DRAFTERS
 
 Visit = Callable[..., Lab]
@@ -52,6 +53,8 @@ def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> No
         assert shown == {name: who == speculation for name, who in own.items()}, speculation
         for name in ("#gamma input[type=number]", "#toggle-adaptive-window input"):
             assert lab.page.locator(name).is_disabled() == (speculation == "off"), (speculation, name)
+        says = "Needs someone who guesses." if speculation == "off" else SAYS["gamma"]
+        assert says in lab.page.inner_text("#gamma"), speculation
         if speculation == "synthetic":
             assert "Not a real drafter" in lab.page.inner_text("#speculation")
 

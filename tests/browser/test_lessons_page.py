@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab
 
@@ -259,3 +259,32 @@ def test_it_fits_a_phone(visit: Visit) -> None:
     page.wait_for_selector("#stage .token", timeout=60_000)
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
     expect(page.locator("#check .verdict")).to_have_css("white-space", "normal")  # what is long goes on below
+
+
+def test_a_server_that_has_forgotten_a_learner_says_so_and_nothing_is_lost(visit: Visit) -> None:
+    """It was started anew, or very many others have come: to it, the page is then of somebody who never was there."""
+    page = opened(visit(), COSTS)
+    page.click("#predict label:has-text('Both about the same')")
+    page.click("#predict .main")
+    expect(page.locator("#run")).to_be_enabled()
+    kept = "JSON.stringify(localStorage)"
+    before = page.evaluate(kept)
+
+    def as_another(route: Route) -> None:
+        old, new = r'(session_hash(?:=|": ?"))\w+', r"\1another"
+        url, data = re.sub(old, new, route.request.url), route.request.post_data
+        route.continue_(url=url, post_data=re.sub(old, new, data) if data else None)
+
+    page.route("**/gradio_api/queue/**", as_another)
+    forgotten = page.locator(".toast-body").filter(has_text="Load this page again")
+    for button in ("#predict .main", "#run"):
+        page.click(button)
+        expect(forgotten).to_be_visible()
+        forgotten.locator(".toast-close").click()
+        expect(forgotten).to_have_count(0)
+    assert page.evaluate(kept) == before
+    page.unroute_all()
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator("#run")).to_be_enabled()
+    assert done(page, COSTS) == ["predict"]

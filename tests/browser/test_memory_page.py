@@ -57,6 +57,7 @@ def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> Non
 def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     page = opened(visit(), mean="many")
     assert "mean was left out" in page.inner_text(".toast-wrap")
+    assert number(page, "KV a token") == "128KiB"
     page.fill("#mean input", "9999")
     page.wait_for_selector(".sheet-say.problem")
     assert "The mean length is between 1 token and the longest" in page.inner_text(".sheet-say")

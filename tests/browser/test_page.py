@@ -136,6 +136,8 @@ def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
     tip = lab.page.locator(".tip")
     assert "p exceeds q" in tip.inner_text()
     assert "is not below p / q" in tip.inner_text()
+    p, q, ratio = map(float, re.search(r"p / q = ([\d.e-]+) / ([\d.e-]+) = ([\d.e-]+)\.", tip.inner_text()).groups())
+    assert p / q == pytest.approx(ratio, rel=0.01), "the quotient is that of the numbers beside it"
     lab.page.focus(".text")
     lab.page.keyboard.press("End")
     lab.page.keyboard.press("ArrowLeft")
@@ -218,6 +220,24 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     assert lab.page.evaluate(BOXES) == before
 
 
+def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:
+    """Without a cache most of what the settings show is out of use."""
+    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(cache=0).page
+    page.click("#folds button >> nth=0")
+    page.wait_for_selector("#eviction")
+    drawn = """element => {
+      const z = (node) => node && (Number(getComputedStyle(node).zIndex) || z(node.parentElement) || 0);
+      const { left, top, width, height } = element.getBoundingClientRect();
+      const there = document.elementsFromPoint(left + width / 2, top + height / 2);
+      const others = there.filter((node) => !node.contains(element));
+      return there[0] === element && others.every((node) => z(node) < z(element));
+    }"""
+    run = page.query_selector("#run")
+    for step in range(0, 700, 50):
+        page.evaluate("y => scrollTo(0, y)", step)
+        assert run.evaluate(drawn), step
+
+
 def test_on_a_phone_it_is_one_column(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
     lab.run()
@@ -225,6 +245,11 @@ def test_on_a_phone_it_is_one_column(visit: Visit) -> None:
     assert lab.page.evaluate(OVERFLOW)[0] == 0
     shown = "[...document.querySelectorAll('.charts .panel')].filter(p => p.offsetWidth).map(p => p.dataset.chart)"
     assert lab.page.evaluate(shown) == ["rounds"]
+    tip = lab.page.locator(".tip")
+    lab.page.locator(".token.bonus").first.tap()  # a token explains itself to a finger too
+    assert "bonus" in tip.inner_text()
+    lab.page.tap(".say")
+    assert tip.is_hidden()
     lab.page.tap(".choose button[data-for=timing]")
     assert lab.page.evaluate(shown) == ["timing"]
     assert lab.seen()["timing"]["draft"] > 0

@@ -165,17 +165,17 @@ def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: 
     assert len({steps[seq] for seq in seen} - {-1, 0}) >= 8
     ahead = [seq for seq, view in seen.items() if 0 < steps[seq] < max(view["rounds"]["passes"], default=0)]
     assert ahead, "the window was drawn at once"
-    late = 0
+    held = {"rounds": 0, "timing": 0}
     for seq, view in seen.items():
         for name, chart in view.items():
             first, last = chart["range"]
             if steps[seq] < 0 or not first < steps[seq] < last:
-                late += 1  # a chart is drawn at a time: the other stands a tick longer at the window before
-                continue
+                continue  # a chart is drawn at a time: the other stands a tick longer at the window before
+            held[name] += 1
             happened = [step for step in range(1, steps[seq] + 1) if step > first]
             assert set(happened) <= set(chart["passes"]), (seq, name)
             assert abs(chart["until"] - (steps[seq] + 0.5)) < 0.01, (seq, name)
-    assert late < len(seen) / 2
+    assert min(held.values()) >= len(seen) / 4
     lab.page.wait_for_selector("[data-do=play][aria-label=Play]", timeout=60_000)
     assert_shows(lab, frames, len(frames) - 1)
     for name, chart in lab.page.evaluate(UNVEILED).items():

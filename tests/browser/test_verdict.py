@@ -27,6 +27,11 @@ OPENED = """() => {
     token: document.querySelector(".token.chosen .word")?.textContent ?? null,
   };
 }"""
+MARKED = """() => {
+  const { shapes, xaxis } = document.querySelector("[data-chart=rounds] .plot")._fullLayout;
+  const [first, last] = xaxis.range;
+  return [shapes.map(({ x0, x1 }) => [x0, x1])[0], first <= shapes[0].x0 && shapes[0].x1 <= last];
+}"""
 SQUARE = """([x, y]) => {
   const plot = document.querySelector("[data-chart=rounds] .plot");
   const { xaxis, yaxis } = plot._fullLayout, box = plot.getBoundingClientRect();
@@ -69,6 +74,11 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     assert verdict["width"] > 1.9 * rounds["width"]  # the place of two charts
     page.locator(".token.accepted").first.click()
     assert_shows(page.evaluate(OPENED), told[0][2])
+    for token in (page.locator(".token.accepted").first, page.locator(".token.accepted").last):
+        token.click()
+        step = int(page.inner_text(".verdict h2").split()[1].rstrip(","))
+        assert page.evaluate(MARKED) == [[step - 0.5, step + 0.5], True], "its round is marked, and in view"
+    page.locator(".token.accepted").first.click()
     at = 0
     for button, by in (("on", 1), ("on", 1), ("back", -1)):
         page.click(f"[data-verdict={button}]")
@@ -239,4 +249,14 @@ def test_on_a_phone_it_takes_the_charts_place_within_reach(visit: Visit) -> None
         assert min(button.bounding_box()["width"], button.bounding_box()["height"]) >= 40
     lab.page.tap("[data-verdict=close]")
     assert lab.page.is_visible("[data-chart=rounds]")
+    lab.page.locator(".token.recovered").first.tap()
+    lab.page.wait_for_selector(".verdict:not([hidden])")
+    lab.page.tap(".choose button[data-for=blocks]")  # who asks for a chart gets it
+    assert lab.page.is_visible("[data-chart=blocks]")
+    assert lab.page.is_hidden(".verdict")
+    lab.open(chart="timing", **LINK)  # the rounds are out of sight then
+    lab.run()
+    lab.finish()
+    lab.page.locator(".token.recovered").first.tap()
+    lab.page.wait_for_selector(".verdict:not([hidden])")
     assert lab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

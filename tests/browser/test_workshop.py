@@ -154,6 +154,7 @@ def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: s
     lab.page.wait_for_selector(".sheet-say.problem")
     assert "not this workshop's key" in lab.page.inner_text(".sheet-say")
     assert lab.page.is_hidden(".room-join")
+    assert lab.page.inner_text(".squares .hint").startswith("Join")  # it cannot say what others do
     lab.page.close()
 
 

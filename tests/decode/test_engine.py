@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab.decode.engine import Engine
 from lab.trace.events import (
     BlockAllocated,
     BlockFreed,
@@ -24,6 +25,7 @@ from lab.trace.events import (
 )
 from tests import tiny_models
 from tests.decode.test_parity import COMBINATIONS, describe
+from tests.scripted_model import RememberingModel
 
 PROMPT = "The king had three daughters"
 SPECULATE = EngineConfig(paged=True, block_size=4, speculative="draft", num_speculative_tokens=4)
@@ -202,6 +204,34 @@ def test_closing_gives_the_blocks_back(lab, steps):
         steps -= isinstance(next(stream), StepTimed)
     stream.close()
     assert lab.occupancy().live == 0
+
+
+def test_who_is_left_while_another_is_computed_leaves_nothing(lab):
+    """Even where nobody makes another step."""
+    one, other = lab.stream(PROMPT, SPECULATE, SAMPLE), lab.stream(PROMPT, SPECULATE, SAMPLE)
+    for stream in (one, other):
+        next(stream)
+    watch = lab.step
+
+    def step() -> bool:
+        worked = watch()
+        other.close()  # by another thread, while this one drives
+        return worked
+
+    lab.step = step
+    try:
+        while not isinstance(next(one), StepTimed):
+            pass
+        assert lab.queue() == (1, 0)
+    finally:
+        del lab.step
+        one.close()
+
+
+def test_a_token_that_the_model_does_not_know_is_refused():
+    lab = Engine(RememberingModel(100, 60, context_length=40), tiny_models.tokenizer())
+    with pytest.raises(PromptError, match="Leave it out"):
+        lab.generate("ÿ")
 
 
 def test_a_stop_string_ends_the_text_before_it(lab):

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer
 from lab.trace.events import FellBack, Proposed, StepTimed
 from tests import tiny_models
+from tests.scripted_model import ScriptedModel
 
 PROMPT = "The king had three daughters"
 PLAIN = EngineConfig(paged=True, block_size=4)
@@ -121,3 +123,16 @@ def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
     assert [event.part for event in fell_back(run)] == ["kv_format"]
     assert run.reason == "error"
     assert "RuntimeError: gone" in run.finished.message
+
+
+@pytest.mark.parametrize("length", [1, 5, 12])
+def test_a_broken_draft_that_is_right_by_chance_skips_nothing(length):
+    """Of what is not finite the likeliest token is token 0, which the target says too after its first one."""
+    words = torch.full((3, tiny_models.VOCABULARY), -torch.inf)
+    for last, following in ((0, 1), (1, 2), (2, 0)):
+        words[last, following] = 1.0
+    target, draft = ScriptedModel(words), ScriptedModel(words * torch.nan)
+    lab, prompt = Engine(target, tiny_models.tokenizer(), draft), tiny_models.tokenizer().decode([1])
+    sampling = SamplingParams(max_tokens=length, ignore_eos=True)
+    run = lab.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=4), sampling)
+    assert run.token_ids == [(place + 2) % 3 for place in range(length)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from lab import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.decode.request import Request
 from lab.decode.scheduler import Scheduler
-from lab.trace.events import Admitted, BlockCopied, BlockShared, Finished, Preempted, Prefilled, StepTimed
+from lab.trace.events import Admitted, BlockCopied, BlockShared, Event, Finished, Preempted, Prefilled, StepTimed
 from lab.trace.recorder import Run
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
@@ -29,7 +30,7 @@ VOCABULARY, WORDS, CONTEXT = 257, 8, 40
 LETTERS = tokenizer().decode(list(range(WORDS)))  # the prompts' letters are the words the model knows
 
 
-def engine(draft: bool = True, **limits: int) -> Engine:
+def engine(draft: bool = True, **limits: Any) -> Engine:
     models = [RememberingModel(VOCABULARY, WORDS, salt=salt, context_length=CONTEXT) for salt in (0, 1)]
     return Engine(models[0], tokenizer(), models[1] if draft else None, **limits)
 
@@ -84,7 +85,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @initialize(pool=POOLS, tight=st.integers(0, 6), seats=st.integers(1, 5), budget=st.sampled_from([33, 40, 64]))
     def begin(self, pool, tight, seats, budget):
-        self.engine = engine(max_num_seqs=seats, max_num_batched_tokens=budget)
+        self.heard: list[Event] = []
+        self.engine = engine(
+            max_num_seqs=seats,
+            max_num_batched_tokens=budget,
+            watch=lambda owner, seconds, event: self.heard.append(event),
+        )
         if pool.get("kv_cache", True):  # as many blocks as the longest request needs, and hardly more
             pool = pool | {"num_blocks": -(-30 // pool["block_size"]) + tight}
         self.pool, self.seats, self.budget = pool, seats, budget
@@ -110,13 +116,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 6))
     def steps(self, count):
         for _ in range(count):
+            self.heard.clear()
             self.engine.step()
+            joined, gave_up = (any(isinstance(event, kind) for event in self.heard) for kind in (Admitted, Preempted))
+            assert not (joined and gave_up), "who joins takes the room of whoever has just made some"
 
     @invariant()
     def the_pool_adds_up(self):
         for pool in self.engine._pools:
-            running = pool.scheduler.running
+            running, waiting = pool.scheduler.running, pool.scheduler.waiting
             assert len(running) <= self.seats
+            for queue in (running, waiting):  # the oldest first, whoever was preempted or came from another pool
+                assert [sequence.order for sequence in queue] == sorted(sequence.order for sequence in queue)
             if pool.cache:
                 blocks = pool.cache.blocks
                 held = [block for sequence in running for block in sequence.table.blocks]
@@ -312,6 +323,41 @@ def test_seats_are_limited_and_given_in_order():
     runs = drain([lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)])
     assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
     assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
+
+
+def test_a_batch_that_was_too_large_has_its_seats_back_when_it_is_over():
+    """Others may have joined meanwhile."""
+    lab = engine(max_num_seqs=4)
+    lengths = (6, 9, 12, 15, *[20] * 6)
+    requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=n)) for seed, n in enumerate(lengths)]
+    lab.step()
+    [pool] = lab._pools
+    assert pool.scheduler.shrink()
+    most = []
+    while lab.step():
+        most.append(lab.queue()[0])
+    assert max(most[:5]) == 2
+    assert max(most[-25:]) == 4
+    for run in drain(requests):
+        assert run.token_ids
+
+
+def test_a_step_stays_within_its_budget_whoever_guesses():
+    config = EngineConfig(paged=True, block_size=2, speculative="draft", num_speculative_tokens=8)
+    lab = engine(max_num_seqs=8, max_num_batched_tokens=40)
+    steps, sampling = [], SamplingParams(max_tokens=12)
+    lab.generate(text(4), config, sampling)
+    [pool] = lab._pools
+    scheduler, schedule = pool.scheduler, pool.scheduler.schedule
+
+    def watched():
+        turns = schedule()
+        steps.append(sum(turn.count + turn.window for turn in turns))
+        return turns
+
+    scheduler.schedule = watched
+    drain([lab.submit(text(4, seed), config, sampling) for seed in range(8)])
+    assert 9 < max(steps) <= 40
 
 
 def test_contiguous_admits_fewer_than_paged():

@@ -6,6 +6,7 @@ import copy
 import functools
 import itertools
 import math
+import threading
 
 import pytest
 import torch
@@ -349,3 +350,25 @@ def test_matrices_of_another_kind_are_left_to_torch():
     model = exact(LLAMA)
     model.model.layers[0].mlp.up_proj = Adapted(48, 80, bias=False)
     assert "plain" in refusal(LanguageModel(model, "adapted"))
+
+
+def test_a_long_prompt_needs_no_deep_stack():
+    """What a query needs to be softened lies in memory that was asked for: many heads on one of keys have many."""
+    config = LlamaConfig(
+        **SHAPE | {"num_attention_heads": 16, "num_key_value_heads": 1, "max_position_embeddings": 2048}
+    )
+    model, found = LanguageModel(exact(config), "llama"), []
+
+    @torch.inference_mode()
+    def read() -> None:
+        [reference, _], [logits, _] = logits_of_both(model, "auto", [(0, 1500)])
+        found.append((reference - logits).abs().max() < 1e-3 * reference.abs().max())
+
+    usual = threading.stack_size(512 * 1024)  # a query takes 68 bytes: 1.6 MB
+    try:
+        thread = threading.Thread(target=read)
+        thread.start()
+    finally:
+        threading.stack_size(usual)
+    thread.join()
+    assert found == [True]

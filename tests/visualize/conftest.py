@@ -7,6 +7,8 @@ import pytest
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
 from tests.visualize.scripted import ScriptedEngine
+from visualize.apart import Apart
+from visualize.frames import Reducer
 
 CONFIGS = {
     "plain": EngineConfig(),
@@ -27,3 +29,9 @@ def script(
 @pytest.fixture(params=CONFIGS, scope="session")
 def events(request: pytest.FixtureRequest) -> list[Event]:
     return script(CONFIGS[request.param])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def process() -> None:
+    """The process that reduces is at work, as in a server that has started."""
+    Apart(Reducer()).after()

@@ -6,10 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lab.bench.arrivals import Step, arrivals
+from lab.bench.arrivals import arrivals
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
+from lab.trace.recorder import Step
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from visualize.figures import batch as figures

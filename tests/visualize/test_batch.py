@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.bench.arrivals import Step
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import (
@@ -20,7 +20,7 @@ from lab.trace.events import (
     Preempted,
     RunStarted,
 )
-from lab.trace.recorder import Entry, Run
+from lab.trace.recorder import Entry, Run, Step
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, picture, ran, runs, table
 from visualize.batch.frames import BatchReducer
@@ -30,6 +30,7 @@ from visualize.batch.narrate import said
 from visualize.figures import batch as figures
 from visualize.figures.base import draw
 from visualize.live import transcript
+from visualize.transcript import lines
 from visualize.work import Line
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
@@ -200,7 +201,7 @@ def run(**inputs: Any) -> BatchRun:
 
 def test_many_are_told_to_their_end() -> None:
     under_way = run(tokens=12)
-    told = records("".join(transcript(under_way, BatchReducer(3))))
+    told = records("".join(transcript(under_way, partial(lines, BatchReducer(3)))))
     shown = picture()
     for record in told:
         shown.apply(record)
@@ -212,7 +213,7 @@ def test_many_are_told_to_their_end() -> None:
 def test_many_can_be_stopped() -> None:
     under_way = run(tokens=64)
     told = ""
-    for news in transcript(under_way, BatchReducer(3)):
+    for news in transcript(under_way, partial(lines, BatchReducer(3))):
         told += news
         if '"tokens"' in news:
             under_way.cancelled.set()
@@ -233,5 +234,5 @@ def test_many_can_be_stopped() -> None:
     ],
 )
 def test_what_cannot_be_is_a_sentence(inputs: dict[str, Any], says: str) -> None:
-    text = "".join(transcript(run(**inputs), BatchReducer(3)))
+    text = "".join(transcript(run(**inputs), partial(lines, BatchReducer(3))))
     assert says in records(text)[-1]["problem"]

@@ -6,7 +6,6 @@ from collections import defaultdict
 
 from hypothesis import given, settings
 
-from lab.bench.arrivals import Step
 from lab.bench.workload import Job
 from lab.trace.events import (
     Admitted,
@@ -20,6 +19,7 @@ from lab.trace.events import (
     Preempted,
     RunStarted,
 )
+from lab.trace.recorder import Step
 from tests.visualize.crowd import LETTERS, job, picture, ran, runs, table
 from visualize.batch.blocks import FREE, Blocks
 from visualize.batch.frames import BatchReducer

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 
-from lab.bench.arrivals import Step
 from lab.bench.workload import Job
-from lab.trace.recorder import RunFileError
+from lab.trace.recorder import RunFileError, Step
 from tests.visualize.crowd import job, ran, runs
 from visualize.batch.file import as_json, load, told
 from visualize.batch.frames import BatchReducer
@@ -82,3 +82,21 @@ def test_events_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(DOCUMENT | {"entries": entries}), "utf-8")
     with pytest.raises(RunFileError, match="contradict each other"):
         told(load(path), "x")
+
+
+KINDS = {entry["event"]["kind"]: index for index, entry in reversed(list(enumerate(DOCUMENT["entries"])))}
+
+
+@pytest.mark.parametrize("value", [10**15, -(10**15), 10**300])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_number_anywhere_is_shown_or_refused_soon(tmp_path: Path, kind: str, value: int) -> None:
+    path = tmp_path / "pool.json"
+    entry = DOCUMENT["entries"][KINDS[kind]]
+    for field, usual in entry["event"].items():
+        if type(usual) is not int:
+            continue
+        document = copy.deepcopy(DOCUMENT)
+        document["entries"][KINDS[kind]]["event"][field] = value
+        path.write_text(json.dumps(document), "utf-8")
+        with suppress(RunFileError):  # in a sentence
+            assert told(load(path), "x")

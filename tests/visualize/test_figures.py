@@ -118,7 +118,8 @@ def test_a_pass_is_three_parts_and_a_speed() -> None:
 def test_axes_move_rarely() -> None:
     assert [nice_ceiling(value) for value in (0, 0.9, 1, 1.2, 4, 51, 700)] == [1, 1, 1, 1.5, 5, 75, 750]
     assert timing.axis_top(10, 6) == 10
-    assert timing.axis_top(10, 9.5) == 15
+    assert timing.axis_top(10, 10) == 10
+    assert timing.axis_top(10, 10.5) == 15
     assert timing.axis_top(100, 2) == 3
     assert window(1) == [0.4, WINDOW + 0.6]
     windows = [window(step) for step in range(1, 100)]

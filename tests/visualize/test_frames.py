@@ -244,3 +244,24 @@ def test_without_limits_nothing_is_said_of_them() -> None:
     shown = picture(Reducer().feed([started, *events[1:]]))
     assert shown.captions["timing"] == ""
     assert set(shown.columns["timing"][1]["customdata"]) == {""}
+
+
+@given(st.lists(st.floats(0.2, 400), min_size=40, max_size=40))
+def test_no_bar_and_no_speed_runs_off_its_axis(times: list[float]) -> None:
+    """However passes differ, what the chart of times has in view is in view whole."""
+    waits, events = iter(times), []
+    for event in script(CONFIGS["plain"], max_tokens=40):
+        if isinstance(event, StepTimed):
+            event = replace(event, verify_ms=(ms := next(waits)), total_ms=event.total_ms - event.verify_ms + ms)
+        events.append(event)
+    shown = Picture()
+    for frame in Reducer().feed(events):
+        shown.apply(frame)
+        layout = shown.layout["timing"]
+        if not layout:
+            continue
+        draft, verify, other, speed = shown.columns["timing"]
+        seen = [i for i, x in enumerate(verify["x"]) if layout["xaxis.range"][0] < x < layout["xaxis.range"][1]]
+        bars = [draft["y"][i] + verify["y"][i] + other["y"][i] for i in seen]
+        assert max(bars, default=0) <= layout["yaxis.range"][1] + 0.01
+        assert max((speed["y"][i] for i in seen), default=0) <= layout["yaxis2.range"][1] + 0.1

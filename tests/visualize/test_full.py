@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from visualize.lanes import Inputs
 from visualize.live import LiveRun, transcript
 from visualize.settings import Settings
 from visualize.tasks import follow
+from visualize.transcript import lines
 from visualize.work import FullError, Line
 
 
@@ -27,7 +29,7 @@ def test_one_too_many_is_asked_to_come_back_and_nobody_else_notices() -> None:
     runs = [LiveRun(line, load, Settings(max_tokens=1000)) for _ in range(2)]
     while not runs[0].events:
         pass
-    refused = "".join(transcript(LiveRun(line, load, Settings()), Reducer()))
+    refused = "".join(transcript(LiveRun(line, load, Settings()), partial(lines, Reducer())))
     assert "The lab is full: 2 visitors have a run under way" in json.loads(refused.splitlines()[-1])["problem"]
     *_, record = follow(Comparison(line, load, Inputs()))
     assert record["problem"].startswith("The lab is full")

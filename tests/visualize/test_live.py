@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from visualize.frames import Reducer
 from visualize.live import LiveRun, transcript
 from visualize.picture import Picture
 from visualize.settings import Settings
+from visualize.transcript import lines
 from visualize.work import Line
 
 
@@ -32,10 +34,6 @@ def records(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def whole(run: LiveRun) -> str:
-    return "".join(transcript(run, Reducer()))
-
-
 def told(run: LiveRun) -> list[str]:
     """What a page hears of the run."""
 
@@ -43,6 +41,15 @@ def told(run: LiveRun) -> list[str]:
         return [message async for _, message in run.channel.read()]
 
     return complete(hear())
+
+
+def whole(run: LiveRun) -> str:
+    return "".join(told(run))
+
+
+def looks(run: LiveRun) -> Iterator[str]:
+    """What somebody else hears who tells of it too, look by look."""
+    return transcript(run, partial(lines, Reducer()))
 
 
 def test_a_run_is_told_as_it_grows_to_its_end() -> None:
@@ -56,36 +63,6 @@ def test_a_run_is_told_as_it_grows_to_its_end() -> None:
     assert shown.finished == {"reason": "length", "message": ""}
 
 
-def test_who_tells_lets_the_engine_go_first_after_every_frame() -> None:
-    """Where Python itself never changes over, another thread gets its turn between two frames all the same."""
-    reduced, seen, over = [], set(), threading.Event()
-
-    class Counted(Reducer):
-        def feed(self, events: Any) -> list[dict[str, Any]]:
-            frames = super().feed(events)
-            reduced.extend(frames)
-            return frames
-
-    def engine() -> None:
-        while not over.is_set():
-            seen.add(len(reduced))
-            time.sleep(0)
-
-    run = start(ScriptedEngine(), max_tokens=60)
-    run.done.wait(10)
-    other, usual = threading.Thread(target=engine), sys.getswitchinterval()
-    sys.setswitchinterval(60)
-    try:
-        other.start()
-        "".join(transcript(run, Counted()))
-    finally:
-        sys.setswitchinterval(usual)
-        over.set()
-        other.join()
-    assert len(reduced) > 20
-    assert len(seen) > len(reduced) / 2
-
-
 def test_a_transcript_holds_no_tag() -> None:
     text = whole(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3))
     assert "<" not in text
@@ -94,7 +71,7 @@ def test_a_transcript_holds_no_tag() -> None:
 
 def test_a_run_can_be_stopped() -> None:
     run = start(ScriptedEngine(0.02), max_tokens=1000)
-    stream = transcript(run, Reducer())
+    stream = looks(run)
     for text in stream:
         if '"tokens"' in text:
             break
@@ -140,7 +117,7 @@ def test_loading_is_told_and_stopped() -> None:
             loading.check()
 
     run = LiveRun(Line(), load, Settings())
-    stream = transcript(run, Reducer())
+    stream = looks(run)
     assert begun.wait(1)
     assert any("large" in records(text)[-1].get("status", "") for text in stream)
     run.cancelled.set()
@@ -210,14 +187,19 @@ def test_a_run_that_came_to_nothing_is_compared_with_nothing() -> None:
     assert start(ScriptedEngine(), prompt="").after() is None
 
 
-def test_what_cannot_be_shown_stops_the_run_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(reducer: Reducer, events: list[Event]) -> None:
-        raise ValueError("no such square")
+def test_what_cannot_be_shown_stops_the_run_and_says_so() -> None:
+    class Nonsense(ScriptedEngine):
+        def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:
+            run, *rest = super().stream(*asked, **named)
+            yield replace(run, config={})
+            for event in rest:
+                if named["cancelled"].wait(0.01):
+                    return
+                yield event
 
-    monkeypatch.setattr(Reducer, "feed", fail)
-    run = start(ScriptedEngine(0.02), max_tokens=1000)
-    problem = records("".join(told(run)))[-1]["problem"]
-    assert problem == "The run was stopped, because it could not be shown (ValueError: no such square)."
+    run = start(Nonsense(), max_tokens=1000)
+    problem = records(whole(run))[-1]["problem"]
+    assert problem.startswith("The run was stopped, because it could not be shown (KeyError: ")
     assert run.done.wait(1)
 
 
@@ -243,7 +225,7 @@ class Compiling(ScriptedEngine):
 def test_a_run_that_waits_for_a_compiler_says_so() -> None:
     engine = Compiling()
     run = start(engine, kernels="reference", torch_compile=True, max_tokens=3)
-    told = transcript(run, Reducer())
+    told = looks(run)
     assert any("Compiling the layers: 0 s so far" in news for news in told)
     engine.compiled.set()
     assert '"tokens"' in "".join(told)
@@ -254,7 +236,7 @@ def test_a_run_that_waits_for_a_compiler_says_so() -> None:
 def test_who_stops_does_not_wait_for_the_compiler() -> None:
     engine, line = Compiling(), Line()
     run = start(engine, line, kernels="reference", torch_compile=True, max_tokens=3)
-    told = transcript(run, Reducer())
+    told = looks(run)
     assert any("Compiling" in news for news in told)
     run.cancelled.set()
     assert run.done.wait(2)

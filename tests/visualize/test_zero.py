@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -15,6 +16,7 @@ from visualize import zero
 from visualize.frames import Reducer
 from visualize.live import LiveRun, transcript
 from visualize.settings import Settings
+from visualize.transcript import lines
 from visualize.work import Line
 
 CONFIG = EngineConfig(speculative="draft", paged=True)
@@ -38,7 +40,7 @@ def test_what_it_yields_can_be_sent_and_is_the_run(borrowed: zero.BorrowedGPU) -
 
 def test_it_is_shown_like_any_other(borrowed: zero.BorrowedGPU) -> None:
     run = LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
-    told = "".join(transcript(run, Reducer()))
+    told = "".join(transcript(run, partial(lines, Reducer())))
     assert '"finished":{"reason":"length"' in told
 
 

@@ -125,9 +125,9 @@ class Blocks:
         """``tokens`` of a sequence are kept: the blocks between its old and its new end are filled anew."""
         table, size = self.tables.get(owner, {}), self.block_size
         before, self._kept[owner] = self._kept.get(owner, 0), tokens
-        for index in range(min(before, tokens) // size, max(before, tokens) // size + 1):
-            if index in table:
-                self._level(table[index])
+        first, last = min(before, tokens) // size, max(before, tokens) // size
+        for index in [index for index in table if first <= index <= last]:  # a file may tell of any number of tokens
+            self._level(table[index])
 
     def _level(self, block: int) -> None:
         """A shared block is as full as it is for the one who wants most of it."""

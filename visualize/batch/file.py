@@ -10,9 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from lab.bench.arrivals import Step
 from lab.trace.events import RunStarted, from_dict, to_dict
-from lab.trace.recorder import Entry, RunFileError, read_json
+from lab.trace.recorder import Entry, RunFileError, Step, read_json
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import BOUNDS
 from visualize.transcript import reduced

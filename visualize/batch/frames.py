@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from lab.bench.arrivals import Step
 from lab.trace.events import BlockStored, Committed, RunStarted
+from lab.trace.recorder import Step
 from visualize.batch import narrate
 from visualize.batch.blocks import Blocks
 from visualize.batch.readouts import Readings, Tally, rows

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lab.bench.workload import Job, crowd
 from lab.config import ConfigError, EngineConfig
 from visualize.link import Link
-from visualize.settings import MAX_PROMPT
+from visualize.settings import MAX_PROMPT, bounded
 from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
@@ -95,7 +95,8 @@ class Inputs:
         )
 
     def jobs(self) -> list[Job]:
-        beginning = self.system.strip() if self.shared else ""
+        """Raises PromptError: the system prompt is too long."""
+        beginning = bounded(self.system.strip()) if self.shared else ""
         return crowd(
             self.sequences,
             self.lengths,

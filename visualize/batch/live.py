@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lab.bench.arrivals import Step, arrivals
+from lab.bench.arrivals import arrivals
+from lab.trace.recorder import Step
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.readouts import Readings

@@ -140,7 +140,7 @@ def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, 
     names = [f"<b>{KV_FORMATS[key]}</b>" if key == chosen.kv_dtype else KV_FORMATS[key] for key in others]
     counts = {policy: [other.sequences(policy) for other in others.values()] for policy in POLICIES}
     columns = [{"x": names, "y": y, "text": [f"{count:,}" for count in y]} for y in counts.values()]
-    return columns, {"yaxis.range": [0, nice_ceiling(1.15 * max(max(y) for y in counts.values()))]}
+    return columns, {"yaxis.range": [0, nice_ceiling(max(4, 1.15 * max(max(y) for y in counts.values())))]}
 
 
 # -- where the memory is ---------------------------------------------------------------------

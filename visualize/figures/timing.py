@@ -84,7 +84,8 @@ def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:
     return {"xaxis.range": window(step), "yaxis.range": [0, ms_top], "yaxis2.range": [0, speed_top]}
 
 
-def axis_top(current: float, typical: float) -> float:
-    """The top of an axis that keeps still: it follows ``typical`` only when that no longer fits or is dwarfed."""
-    wanted = nice_ceiling(typical * 1.5)
-    return wanted if typical > 0.9 * current or wanted < current / 3 else current
+def axis_top(current: float, highest: float) -> float:
+    """The top of an axis that keeps still: it follows the ``highest`` value in view only when that no longer fits or
+    is dwarfed."""
+    wanted = nice_ceiling(1.15 * highest)
+    return wanted if highest > current or wanted < current / 2.5 else current

@@ -25,6 +25,7 @@ SAYS = {
     "prefix_caching": "Prompts that begin alike share blocks.",
     "target": "A folder on this machine, or a hub id.",
     "draft": "Smaller, the same tokenizer; empty: none.",
+    "gamma": "Proposed before each pass of the target.",
     "adaptive_window": "Guesses follow what is kept and what it costs.",
     "distributions": f"Verdicts as charts. {logprobs_cost()}".strip(),
     "block_size": "Token slots in a cache block.",

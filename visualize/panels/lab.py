@@ -38,7 +38,7 @@ def build(
         visitors.leave(request.session_hash)  # the next run is not compared with the one before this
         transcript = shelf.reopen(request.session_hash, Path(path))
         if workshop:
-            workshop.lead.opened(transcript)
+            workshop.lead.opened(request.session_hash, transcript)
         return transcript
 
     def take_away(wanted: list[str]) -> dict[str, str]:
@@ -46,6 +46,8 @@ def build(
 
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash)
+        if workshop:
+            workshop.lead.left(request.session_hash)
 
     def opened(request: gr.Request) -> list[Any]:
         settings, notices = from_link(request.query_params, link)

@@ -66,7 +66,9 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
         shelf.put(request.session_hash, id, seen.played.events)
         return [look, gr.update(value=recorded(seen.played, id, elsewhere=not fresh), visible=True)]
 
-    def predict(number: int, learner: Learner, given: gr.EventData) -> list[Any]:
+    def predict(number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
+        if learner is None:
+            return _forgotten(8)
         lesson = course()[number]
         try:
             prediction = checked(lesson.front.predict, getattr(given, "answer", None))
@@ -77,7 +79,10 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             learner = Learner(prediction)
         return [*_shown(lesson, learner), as_line(sheet.outcome(lesson, learner))]
 
-    def run(request: gr.Request, number: int, learner: Learner) -> Iterator[list[Any]]:
+    def run(request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+        if learner is None:
+            yield _forgotten(9)
+            return
         lesson, unchanged = course()[number], [gr.skip()] * 7
         if learner.prediction is None:
             return
@@ -92,7 +97,10 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             look = observed_in(request, lesson, learner, observation.seen(lesson, task.measured), fresh=True)
             yield [*_shown(lesson, learner, runs), *look]
 
-    def change(request: gr.Request, number: int, learner: Learner) -> Iterator[list[Any]]:
+    def change(request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+        if learner is None:
+            yield _forgotten(3)
+            return
         lesson = course()[number]
         if learner.figures is None:
             return
@@ -104,7 +112,9 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             learner = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
             yield [learner, _kept(lesson, learner), as_line(sheet.change(lesson, learner))]
 
-    def check(number: int, learner: Learner, given: gr.EventData) -> list[Any]:
+    def check(number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
+        if learner is None:
+            return _forgotten(3)
         lesson, problem = course()[number], ""
         try:
             learner = replace(learner, answer=checked(lesson.front.check, getattr(given, "answer", None)))
@@ -123,7 +133,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
         shelf.clear(request.session_hash)
 
     header.build("Lessons", sheet.ABOUT)
-    at, learner = gr.State(0), gr.State(Learner())
+    at, learner = gr.State(), gr.State()
     kept, kept_runs = gr.Textbox(visible=False), gr.Textbox(visible=False)
     with gr.Row(elem_id="lab", elem_classes=["lessons", "staged"]):
         with gr.Column(elem_id="controls"):
@@ -163,6 +173,12 @@ def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: boo
         as_line(sheet.change(lesson, learner)),
         as_line(sheet.check(lesson, learner)),
     ]
+
+
+def _forgotten(outputs: int) -> list[Any]:
+    """The server was started anew, or very many have come since: it knows nothing of this page's learner."""
+    gr.Warning("The server has forgotten this page. Load this page again: what you did is kept in this browser.")
+    return [gr.skip()] * outputs
 
 
 def _kept(lesson: Lesson, learner: Learner, runs: Runs | None = None) -> str:

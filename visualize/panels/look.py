@@ -30,11 +30,11 @@ def theme() -> gr.themes.Base:
         button_primary_background_fill="#0072B2",
         button_primary_background_fill_hover="#005f95",
         button_primary_background_fill_dark="#0072B2",
-        button_primary_background_fill_hover_dark="#2a8cc4",
+        button_primary_background_fill_hover_dark="#1f7ab8",
         button_primary_text_color="#ffffff",
         button_transition="none",  # Run and Stop would fade as an engine begins, sixty pictures a second
         slider_color="#0072B2",
-        slider_color_dark="#2f8fcb",
+        slider_color_dark="#1f7ab8",
     )
 
 

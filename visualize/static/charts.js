@@ -33,7 +33,7 @@ let chartsDue = 0;
 
 /** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for a while: it
     takes longer than all else of a picture. */
-function drawCharts({ columns, layouts }) {
+function drawCharts({ columns, layouts, captions }) {
   const began = performance.now();
   let due = !moving() || began >= chartsDue;
   for (const name of [...dirty]) {
@@ -41,11 +41,19 @@ function drawCharts({ columns, layouts }) {
       if (!due) continue;
       if (rolls(name)) layOut(name);
       else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && moving());
+      plotOf(name).dispatchEvent(new Event("drawn"));
       due = !moving();
       chartsDue = performance.now() + (live() ? REST.following : REST.playing) * (performance.now() - began);
     }
+    if (captions[name] !== undefined) caption($(`[data-chart=${name}] .caption`), captions[name]);
     dirty.delete(name);
   }
+}
+
+/** It changes with its chart, and is whole for a pointer where it is cut off. */
+function caption(node, text) {
+  write(node, text);
+  if (node.title !== text) node.title = text;
 }
 
 const plotOf = (name) => $(`[data-chart=${name}] .plot`);

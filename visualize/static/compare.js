@@ -16,9 +16,7 @@ const race = new Race($(".race"), (share) => {
   clearTimeout(remembering); // a browser lets nobody rewrite its address at every move
   remembering = setTimeout(() => address({ at: share === null ? null : (100 * share).toFixed(1) }), 250);
 });
-const usual = race.pace.value;
-if ([...race.pace.options].some(({ value }) => value === asked.get("speed"))) race.pace.value = asked.get("speed");
-race.pace.onchange = () => address({ speed: race.pace.value === usual ? null : race.pace.value });
+window.decodeLab.choice("speed", race.pace);
 
 function read(value) {
   if (!value) return;

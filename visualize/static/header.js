@@ -60,6 +60,12 @@ function address(changes) {
 window.decodeLab = {
   address,
   asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
+  /** A choice among a select's options that is a part of the link, where its default is left out. */
+  choice(name, select) {
+    const [usual, wanted] = [select.value, this.asked.get(name)];
+    if ([...select.options].some(({ value }) => value === wanted)) select.value = wanted;
+    select.addEventListener("change", () => address({ [name]: select.value === usual ? null : select.value }));
+  },
   /** What is at its default is left out; a step, a guess and an instant are of other settings. */
   link(names, defaults, values) {
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b

@@ -127,11 +127,7 @@ const actions = {
 for (const [name, button] of Object.entries(buttons)) button.onclick = () => actions[name]();
 bar.addEventListener("input", () => go(Number(bar.value)));
 
-// The speed is a part of the link, like the step.
-const usual = speed.value;
-const askedSpeed = window.decodeLab.asked.get("speed");
-if ([...speed.options].some(({ value }) => value === askedSpeed)) speed.value = askedSpeed;
-speed.addEventListener("change", () => window.decodeLab.address({ speed: speed.value === usual ? null : speed.value }));
+window.decodeLab.choice("speed", speed);
 
 const KEYS = { " ": "play", ArrowLeft: "back", ArrowRight: "on", Home: "first", End: "last", l: "loop" };
 document.addEventListener("keydown", (event) => {

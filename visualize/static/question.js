@@ -93,7 +93,8 @@ function choice({ options, stage, given, mark }) {
 
 // -- a curve ---------------------------------------------------------------------------------
 
-const [WIDE, HIGH, LEFT, RIGHT, TOP, BOTTOM] = [640, 260, 56, 24, 14, 40];
+const [HIGH, LEFT, RIGHT, TOP, BOTTOM] = [260, 56, 24, 14, 40];
+const WIDE = window.matchMedia("(max-width: 820px)").matches ? 360 : 640; // scaled down, its numbers could not be read
 
 function shape(tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);

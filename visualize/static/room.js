@@ -89,6 +89,7 @@ async function enter(code) {
   const { room, problem } = await join(code);
   $(".strip-join").hidden = Boolean(room);
   if (!room) return say(problem, true);
+  write($(".squares .hint"), "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
   say("What everybody's runs do, ten times a second. Nobody's words are shown, and a run has a number instead of a name.");
   hearChannel(room, (news) => ((now = news), schedule()), () => say("The workshop is over, or the server was started anew. Reload this page.", true));
 }

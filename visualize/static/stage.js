@@ -98,9 +98,11 @@ function open(head) {
   picture.id = JSON.parse(run.id).run;
   picture.own = run.own && !head.recorded; // made here, by this person
   charts.forEach((name) => dirty.add(name));
-  document.querySelector("#device")?.replaceChildren(
-    `${head.target}${head.draft ? ` + ${head.draft}` : ""} · ${head.dtype} · ${head.recorded ? "recorded" : "measured"} on ${head.device}`,
-  );
+  const device = document.querySelector("#device");
+  if (device) {
+    const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
+    device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.device} · ${head.dtype} · ${models}`;
+  }
   if (!head.recorded && !led && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
   rewind();
 }
@@ -148,8 +150,8 @@ function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** The numbers, captions and remarks; a readout that has no row does not matter to this run. */
-function drawNumbers({ readouts: rows, captions, notice, compared }) {
+/** The numbers and remarks; a readout that has no row does not matter to this run. */
+function drawNumbers({ readouts: rows, notice, compared }) {
   for (const card of element.querySelectorAll(".readout")) card.hidden = !(card.dataset.key in rows);
   for (const [key, [value, unit, was]] of Object.entries(rows)) {
     const card = $(`[data-key=${key}]`);
@@ -157,7 +159,6 @@ function drawNumbers({ readouts: rows, captions, notice, compared }) {
     write(card.querySelector(".unit"), unit);
     write(card.querySelector(".was"), was);
   }
-  for (const [name, text] of Object.entries(captions)) write($(`[data-chart=${name}] .caption`), text);
   write($(".notice"), notice);
   write($(".compared"), compared);
   $(".compared").title = compared;

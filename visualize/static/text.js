@@ -55,7 +55,8 @@ const toEnd = () => (story.scrollTop = story.scrollHeight);
 
 // -- a token explains itself -------------------------------------------------------------------
 
-const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? value.toFixed(3) : value.toExponential(1));
+/** Three digits, so that a quotient is that of the numbers beside it. */
+const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(Number(value.toPrecision(3))) : value.toExponential(2));
 
 /** What the run's head says of a state, with a token's numbers in it. */
 function sentence(state, values) {
@@ -99,7 +100,8 @@ story.addEventListener("pointerover", (event) => {
   else hideTip(); // nobody asks about a token that slid under a pointer at rest
   pointed = here;
 });
-story.addEventListener("pointerleave", hideTip);
+story.addEventListener("pointerleave", ({ pointerType }) => pointerType === "touch" || hideTip()); // a finger leaves when it is lifted
+document.addEventListener("pointerdown", ({ target }) => story.contains(target) || hideTip());
 story.addEventListener("scroll", hideTip);
 story.addEventListener("blur", () => focusOn(null));
 

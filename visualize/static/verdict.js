@@ -30,6 +30,7 @@ function openVerdict(seq, position) {
   for (const { mark, about } of shown) mark.classList.toggle("chosen", about === token);
   reveal($(".token.chosen"));
   drawVerdict();
+  showRound();
   if (narrow.matches) panel.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "nearest" });
 }
 
@@ -38,6 +39,21 @@ function reveal(mark) {
   if (!mark) return; // a guess that gave no token: the run ended before it
   const lowest = mark.offsetTop + mark.offsetHeight - story.clientHeight;
   story.scrollTop = Math.min(Math.max(story.scrollTop, lowest), mark.offsetTop);
+}
+
+/** The rounds stand beside the verdict, with the one that it is of marked and in view. */
+function showRound() {
+  const plot = plotOf("rounds");
+  if (!opened) return;
+  const [first, last] = plot._fullLayout.xaxis.range;
+  const { step } = picture.frames[opened.seq];
+  const column = { type: "rect", x0: step - 0.5, x1: step + 0.5, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 } };
+  const changes = { shapes: [{ ...column, fillcolor: "rgba(86, 180, 233, 0.25)" }] };
+  if (step < first || step > last) {
+    const from = Math.max(0.4, step - (last - first) / 2);
+    changes["xaxis.range"] = [from, from + last - first];
+  }
+  Plotly.relayout(plot, changes);
 }
 
 function closeVerdict() {
@@ -103,6 +119,8 @@ function nextVerdict(step) {
   openVerdict(seq, position);
 }
 
+plotOf("rounds").addEventListener("drawn", showRound);
+$(".choose").addEventListener("click", closeVerdict); // who asks for a chart gets it where the verdict is
 for (const button of panel.querySelectorAll("[data-verdict]")) {
   button.onclick = () => ({ back: () => nextVerdict(-1), on: () => nextVerdict(1), close: closeVerdict })[button.dataset.verdict]();
 }

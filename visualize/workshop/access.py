@@ -66,12 +66,12 @@ def joining(page: str, code: str, host: str) -> str:
     Raises:
         AccessError: no web address, or one that nobody else can reach.
     """
-    parts = urlsplit(page)
     try:
+        parts = urlsplit(page)
         name, port = parts.hostname, parts.port
     except ValueError:
         name = None
-    if parts.scheme not in ("http", "https") or not name:
+    if not name or parts.scheme not in ("http", "https"):
         raise AccessError(f"{page[:80]!r} is not the address of a page.")
     if name in LOOPBACK:
         if host not in EVERYWHERE:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 
 from visualize.channel import Channel, find
 from visualize.text import as_line
-
-OPENED = 4
-"""Runs from files that can still be shown."""
 
 
 class Lead:
@@ -24,7 +20,7 @@ class Lead:
         self.channel = Channel(keep=1)
         self.query = ""
         self._shown: Channel | None = None  # so that it stays as long as somebody may want to read it
-        self._opened: deque[Channel] = deque(maxlen=OPENED)
+        self._opened: dict[str | None, Channel] = {}  # by visitor, the last run from a file: it can be shown
         self.stop()
 
     @property
@@ -45,13 +41,17 @@ class Lead:
         self._shown, self.query = None, ""
         self._tell(None, None)
 
-    def opened(self, transcript: str) -> None:
-        """A run was opened from a file: it can be shown like one that was decoded here."""
+    def opened(self, visitor: str | None, transcript: str) -> None:
+        """A visitor opened a run from a file: it can be shown like one that was decoded here."""
         head, _, frames = transcript.partition("\n")
         channel = Channel(id=json.loads(head)["run"])
         channel.put(frames)
         channel.close()
-        self._opened.append(channel)
+        self._opened[visitor] = channel
+
+    def left(self, visitor: str | None) -> None:
+        """A visitor has closed the page."""
+        self._opened.pop(visitor, None)
 
     def _tell(self, run: str | None, at: int | None) -> None:
         self.channel.put(as_line({"run": run, "at": at}))

@@ -27,6 +27,10 @@ UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
 """The events that are not for here: there are many of them, and what they come to is committed."""
 
 
+MOST_TOLD = 4096
+"""Blocks that are told one by one: more are no squares any more, and each message would be megabytes."""
+
+
 @dataclass
 class Guest:
     """A sequence under way, as the page gets it. ``number`` is its owner number, which blocks have."""
@@ -81,7 +85,7 @@ class SharedPool:
         return {
             "name": self.name,
             "block_size": self.blocks.block_size,
-            "blocks": self.blocks.columns()[0],
+            "blocks": {name: rows[:MOST_TOLD] for name, rows in self.blocks.columns()[0].items()},
             "occupancy": self.blocks.occupancy()._asdict(),
             "guests": [vars(guest) for guest in self.guests.values()],
         }
@@ -132,6 +136,9 @@ class SharedPools:
         config = run.config | {"num_blocks": run.num_blocks}
         setting = PoolSetting(*(config[name] for name in PoolSetting._fields))
         if (model, setting) not in self._pools:
+            for key, pool in list(self._pools.items()):  # whoever comes back to one tells of all that is in it
+                if not pool.guests and pool is not self._shown:
+                    del self._pools[key]
             self._pools[model, setting] = SharedPool(_named(model, setting), setting.num_blocks, setting.block_size)
         return self._pools[model, setting]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 
-from lab import load_engine
 from lab.bench.ladder import PROMPTS, Generate, Row, ladder_configs, stock_generate, time_rows
 from lab.config import EngineConfig, SamplingParams
+from lab.load import load_engine
 
 GAMMA = 4
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from lab import load_engine
 from lab.bench.gpu.large import refuse_failures
 from lab.bench.ladder import PROMPTS
 from lab.config import EngineConfig, SamplingParams
+from lab.load import load_engine
 
 CONFIGS = {
     "no-cache": EngineConfig(kv_cache=False),

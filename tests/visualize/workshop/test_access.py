@@ -55,7 +55,9 @@ def test_where_nobody_else_can_come_it_says_what_to_do() -> None:
         joining("http://127.0.0.1:7860/", "BCDFG", "127.0.0.1")
 
 
-@pytest.mark.parametrize("page", ["", "None", "javascript:alert(1)", "file:///etc/passwd", "http://", "http://a:b/"])
+@pytest.mark.parametrize(
+    "page", ["", "None", "javascript:alert(1)", "file:///etc/passwd", "http://", "http://a:b/", "http://["]
+)
 def test_what_is_no_page_is_refused(page: str) -> None:
     with pytest.raises(AccessError, match="is not the address of a page"):
         joining(page, "BCDFG", "0.0.0.0")

@@ -143,13 +143,19 @@ def test_what_is_shown_stays_as_long_as_it_is_shown(room: Room) -> None:
 
 def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
     transcript = '{"run": "abc"}\n{"seq": 0}\n{"seq": 1}\n'
-    room.workshop.lead.opened(transcript)
+    room.workshop.lead.opened("presenter", transcript)
     assert room.ask("lead", key=KEY, run="abc", at=1) == (200, {"followers": 0})
 
     async def hear() -> list[str]:
         return [message async for _, message in find("abc").read()]
 
     assert "".join(complete(hear())) == '{"seq": 0}\n{"seq": 1}\n'
+    for other in range(10):
+        room.workshop.lead.opened(f"visitor {other}", f'{{"run": "other {other}"}}\n')
+    assert find("abc"), "what others open takes nothing away"
+    room.workshop.lead.left("visitor 3")
+    assert find("other 3") is None
+    assert find("other 4")
 
 
 def test_followers_are_those_who_read(room: Room) -> None:

@@ -111,6 +111,10 @@ def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None
         request.result()
     assert shared.done == 3
     assert shared.shown().name == "other, Native, blocks of 2", "nobody is there: the last one stays"
+    for count in range(13, 33):
+        config = EngineConfig(paged=True, block_size=2, num_blocks=count)
+        one.submit("ab", config, sampling).result()
+    assert len(shared._pools) <= 3, "pools that nobody is in are forgotten when another comes"
 
 
 def test_nobodys_words_are_in_it() -> None:

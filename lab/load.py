@@ -1,0 +1,97 @@
+"""From names to an engine: models and tokenizers found, read, and checked against each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lab.decode.engine import Engine
+from lab.kv.attention import KernelChoice
+from lab.pair.devices import DeviceMap, first_kind, refuse_device_map, resolve_device
+from lab.pair.loading import (
+    EMBEDDED_DRAFTS,
+    EMBEDDED_TARGET,
+    WEIGHTS,
+    load_model,
+    load_tokenizer,
+    refuse_mismatch,
+    resolve_dtype,
+)
+from lab.pair.quantization import Quantization, resolve_quantization
+from lab.trace.recorder import Watch
+
+
+def load_engine(
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    *,
+    device: str | None = None,
+    device_map: DeviceMap | None = None,
+    dtype: str = "auto",
+    quantization: Quantization | None = None,
+    max_num_seqs: int = 64,
+    max_num_batched_tokens: int | None = None,
+    kv_bytes: int | None = None,
+    kernels: KernelChoice = "auto",
+    watch: Watch | None = None,
+) -> Engine:
+    """Load a target model and perhaps a draft, ready to decode.
+
+    Args:
+        target: a folder or a hub id. None: the embedded story model, which needs no network.
+        draft: a folder or a hub id with the target's tokenizer; "matched" (the default)
+            or "mismatched" beside the embedded target. None beside another target: no speculation.
+        device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
+        device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
+            the GPUs, and what they cannot hold over memory), or a device for each of its modules by name (a GPU's
+            number, "cpu", "disk"). A draft goes where the target's tokens come out.
+        dtype: what is computed in: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU; float32 on a
+            CPU, but with products of bfloat16 where the processor has them, so that several tokens cost hardly
+            more than one ("float32" asks for float32 alone); float16 with bitsandbytes.
+        quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
+            ``lab.pair.quantization``). None: weights in the dtype.
+        max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
+        kernels: "triton", "c" or "reference" (torch); see ``Engine``.
+        watch: see ``Engine``.
+
+    Raises:
+        ModelLoadError: a model that cannot be found or read.
+        UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
+        ConfigError: an unknown dtype, device or quantization, or those that do not go together; a library that is
+            not installed; limits that are too low, or kernels where they cannot run.
+    """
+    settings = {
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "kv_bytes": kv_bytes,
+        "kernels": kernels,
+        "watch": watch,
+    }
+    if device_map is None:
+        place = kind = resolve_device(device)
+    else:
+        refuse_device_map(device_map, device, quantization)
+        place, kind = device_map, first_kind(device_map)
+    weights, dtype = resolve_quantization(quantization, dtype, kind.partition(":")[0])
+    torch_dtype = resolve_dtype(dtype, kind)
+
+    def load(where: str | Path, name: str, place: str | DeviceMap = place):
+        model = load_model(
+            where, name=name, place=place, dtype=torch_dtype, quantization=weights, rounded=dtype == "auto"
+        )
+        return model, load_tokenizer(where, name=name)
+
+    if target is None:
+        target_model, tokenizer = load(WEIGHTS / "target", EMBEDDED_TARGET)
+        choice = str(draft or "matched")
+        if choice in EMBEDDED_DRAFTS:
+            draft, draft_name = WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
+        else:
+            draft_name = choice
+    else:
+        target_model, tokenizer = load(target, str(target))
+        draft_name = str(draft)
+    if draft is None:
+        return Engine(target_model, tokenizer, **settings)
+    draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))
+    refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
+    return Engine(target_model, tokenizer, draft_model, **settings)
