@@ -131,7 +131,7 @@ class Reducer:
         self._config = run.config
         speculative = run.config["speculative"]
         self._pool = PoolView(run.num_blocks, run.config["block_size"])
-        self._narrator = Narrator(run.config, len(run.prompt_token_ids))
+        self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
         self._limits = limits_of(run)
         if self._recorded:
             self._narrator.note(f"recorded on {visible(run.device)}")

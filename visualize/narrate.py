@@ -29,7 +29,6 @@ from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 _ENDINGS = {
-    "length": "as many as were asked for, or as fit",
     "eos": "the model ended the text itself",
     "stop": "a stop string came",
     "cancelled": "you stopped it",
@@ -51,8 +50,9 @@ def limit(found: Achieved) -> str:
 class Narrator:
     """Tells one run."""
 
-    def __init__(self, config: dict[str, Any], prompt_tokens: int) -> None:
+    def __init__(self, config: dict[str, Any], prompt_tokens: int, max_tokens: int) -> None:
         self._config = config
+        self._asked = max_tokens
         self._who = DRAFTERS[config["speculative"]].name
         self._prompt = self._tokens = prompt_tokens
         self._found = self._read = self._admissions = 0
@@ -124,7 +124,11 @@ class Narrator:
     def ended(self, finished: Finished, generated: int) -> str:
         if finished.reason == "error":
             return f"The run broke off after {_count(generated, 'token')}. {visible(finished.message)}"
-        return f"Finished with {_count(generated, 'token')}: {_ENDINGS[finished.reason]}."
+        if finished.reason == "length":
+            why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
+        else:
+            why = _ENDINGS[finished.reason]
+        return f"Finished with {_count(generated, 'token')}: {why}."
 
     def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
         guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)

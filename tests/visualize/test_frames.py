@@ -167,7 +167,13 @@ def test_a_step_is_told_in_a_sentence() -> None:
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
     assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
-    assert said[-1] == "Finished with 40 tokens: as many as were asked for, or as fit."
+    assert said[-1] == "Finished with 40 tokens: as many as were asked for."
+
+
+def test_a_full_context_is_told_as_one() -> None:
+    events = script(CONFIGS["plain"])
+    events[0] = replace(events[0], sampling=events[0].sampling | {"max_tokens": 60})
+    assert Reducer().feed(events)[-1]["say"] == "Finished with 40 tokens: the model's context is full."
 
 
 def test_a_failure_is_told() -> None:

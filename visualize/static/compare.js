@@ -32,7 +32,7 @@ function read(value) {
   const problem = record.problem ?? "";
   $(".contest-say").textContent = problem || record.progress || record.said?.[0] || "";
   $(".contest-say").classList.toggle("problem", Boolean(problem));
-  $('[data-face="race"]').classList.toggle("stale", running);
+  $('[data-face="race"]').classList.toggle("stale", running && race.lanes.length > 0);
   if (record.rows) fill($(".contest-lower table"), setup.columns, record.rows);
   if (record.charts) show(record.charts);
   if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));

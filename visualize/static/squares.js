@@ -3,7 +3,8 @@
 
 const TONES = 8; // of pool.css: with its number a sequence is told even where two have the same tone
 const tone = (owner) => `tone-${owner % TONES}`;
-const NARROW = 20; // pixels of a square too small for more than a number
+/** Whether a square of so many pixels has room for "×" before the number of those who share it. */
+const roomy = (side, number) => side >= 14 + 6 * String(number).length;
 const FLASH = 900; // milliseconds for which a block tells what became of it, where frames come faster than that
 
 class Squares {
@@ -31,12 +32,12 @@ class Squares {
     const { width: wide, height: high } = this.root.getBoundingClientRect(); // unrounded: half a pixel less is a column less
     const count = this.squares.length;
     if (!count || !wide || !high) return;
-    let side = 56;
+    let side = Math.floor(Math.min(96, Math.max(56, high / 6))); // on a wall they are seen from the back of the room
     while (side > 9 && Math.ceil(count / Math.floor(wide / side)) * side > high) side -= 1;
     this.root.style.setProperty("--side", `${side}px`);
-    this.root.classList.toggle("small", side < NARROW);
-    if (this.narrow === side < NARROW) return;
-    this.narrow = side < NARROW;
+    this.root.classList.toggle("small", !roomy(side, 1));
+    if (this.side === side) return;
+    this.side = side;
     this.drawn.fill(""); // they are written anew
     schedule();
   }
@@ -59,7 +60,7 @@ class Squares {
     const shared = owners.length > 1;
     const whose = shared ? "shared" : owners.length ? `own ${tone(owners[0])}` : "";
     square.className = `square ${state} ${whose}${owners.includes(this.chosen) ? " chosen" : ""}`;
-    square.textContent = shared ? `${this.narrow ? "" : "×"}${owners.length}` : (owners[0] ?? "");
+    square.textContent = shared ? `${roomy(this.side, owners.length) ? "×" : ""}${owners.length}` : (owners[0] ?? "");
     square.style.setProperty("--part", `${Math.round(100 * part)}%`);
     square.dataset.mark = mark;
   }

@@ -9,7 +9,7 @@ const shown = []; // the tokens that stand there, each with its nodes
 
 for (const key of vocabulary.legend) {
   const item = make("li", key);
-  item.append(make("span", "mark", states[key].glyph || "a"), make("span", "", states[key].label));
+  item.append(make("span", "mark", states[key].glyph || "a"), make("span", `piece ${key}`, states[key].label));
   $(".legend").append(item);
 }
 
