@@ -320,6 +320,24 @@ def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(monkeypatch, t
         build.library.cache_clear()
 
 
+@pytest.mark.parametrize("home", ["none", "not to be written to"])
+def test_without_a_home_the_compiled_step_lies_among_temporary_files(monkeypatch, tmp_path, home):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    if home == "none":
+
+        def refuse():
+            raise RuntimeError("Could not determine home directory.")  # as Path.home() does
+
+        monkeypatch.setattr(build.Path, "home", refuse)
+    else:
+        monkeypatch.setattr(build.Path, "home", lambda: tmp_path / "file")  # root could write to any folder
+    folder = build._folder()
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_it_is_the_default_on_a_cpu():
     engine = load_engine(device="cpu")
     assert engine.kernels == "c"

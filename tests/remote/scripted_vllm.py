@@ -80,6 +80,8 @@ class ScriptedVLLM:
                 return PlainTextResponse("<html>\n<script>window.pwned=1</script>\n", media_type="text/html")
             case "large":
                 return PlainTextResponse(b"#" * (9 * 2**20))
+            case "endless":
+                return StreamingResponse(_drops())
             case "silent":
                 await asyncio.sleep(30)
             case "key":
@@ -147,6 +149,12 @@ class ScriptedVLLM:
             over = True
         finally:
             self.left += not over
+
+
+async def _drops() -> AsyncIterator[bytes]:
+    while True:
+        yield b"#"
+        await asyncio.sleep(0.02)
 
 
 def _event(message: dict[str, Any]) -> str:

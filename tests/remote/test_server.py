@@ -102,6 +102,15 @@ def test_silence_is_a_sentence(server: Server, vllm: ScriptedVLLM, monkeypatch: 
         complete(server.read())
 
 
+def test_an_answer_without_an_end_is_a_sentence(
+    server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "WHOLE_S", 0.3)
+    vllm.wrong["/metrics"] = "endless"
+    with pytest.raises(ServerError, match=r"has not answered in full after 0\.3 s"):
+        complete(server.read())
+
+
 def test_models_that_are_no_list_are_a_sentence(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.wrong["/v1/models"] = "html"
     with pytest.raises(ServerError, match="no list of models"):

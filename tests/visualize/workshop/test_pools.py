@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,8 @@ from lab.trace.recorder import Watch
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from tests.visualize.crowd import LETTERS, WORDS
-from visualize.workshop.pools import UNTOLD, SharedPools
+from visualize.workshop import pools
+from visualize.workshop.pools import UNTOLD, SharedPool, SharedPools
 
 SETTINGS = [
     EngineConfig(paged=True, block_size=2, num_blocks=12),
@@ -115,6 +117,14 @@ def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None
         config = EngineConfig(paged=True, block_size=2, num_blocks=count)
         one.submit("ab", config, sampling).result()
     assert len(shared._pools) <= 3, "pools that nobody is in are forgotten when another comes"
+
+
+def test_of_a_huge_pool_only_so_many_blocks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "MOST_TOLD", 3)
+    pool = SharedPool("huge", 50, 2)
+    told = pool.record()
+    assert {len(rows) for rows in told["blocks"].values()} == {3}
+    assert sum(told["occupancy"].values()) == 50
 
 
 def test_nobodys_words_are_in_it() -> None:
