@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import ConfigError, EngineConfig, PromptError
 from visualize.batch.inputs import (
     BOUNDS,
     CHOICES,
@@ -92,6 +92,13 @@ def test_numbers_come_as_a_browser_sends_them() -> None:
 def test_a_number_out_of_bounds_is_a_sentence(value: Any) -> None:
     with pytest.raises(ConfigError, match="Sequences: a whole number from 1 to 32"):
         Inputs(sequences=value).config()
+
+
+def test_a_system_prompt_that_is_too_long_is_a_sentence() -> None:
+    inputs = Inputs(system="x" * 4001)
+    with pytest.raises(PromptError, match="4,001 characters; at most 4,000"):
+        inputs.jobs()
+    replace(inputs, shared=False).jobs()  # nobody would read it
 
 
 def test_a_number_is_whole_where_half_of_it_makes_no_sense() -> None:

@@ -212,14 +212,19 @@ def test_what_goes_wrong_is_a_sentence() -> None:
 
     for load, inputs, says in (
         (lambda pair: ScriptedEngine(), Inputs(prompt=""), "The prompt is empty"),
+        (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
         (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
         (fail, Inputs(), "This broke off (RuntimeError: no such thing)"),
     ):
         *_, last = follow(Comparison(Line(), load, inputs))
         assert says in last["problem"]
         assert not last["running"]
-    *_, last = follow(Growth(Line(), fail, Inputs()))
-    assert "broke off" in last["growth"]["problem"]
+    for load, inputs, says in (
+        (fail, Inputs(), "broke off"),
+        (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
+    ):
+        *_, last = follow(Growth(Line(), load, inputs))
+        assert says in last["growth"]["problem"]
 
 
 # -- what is said ----------------------------------------------------------------------------

@@ -88,6 +88,7 @@ def test_a_run_can_be_stopped() -> None:
     ("settings", "sentence"),
     [
         ({"prompt": ""}, "The prompt is empty"),
+        ({"prompt": "x" * 4001}, "The prompt has 4,001 characters; at most 4,000 are read."),
         ({"cache": False, "kv_format": "int8", "paged": False}, "Turn the cache on"),
     ],
 )
