@@ -264,6 +264,12 @@ def test_output_ends_where_the_context_does(lab):
     assert run.reason == "length"
 
 
+def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(lab):
+    with pytest.raises(PromptError, match=f"{tiny_models.CONTEXT:,}, prompt and output together"):
+        lab.submit("a" * tiny_models.CONTEXT, SPECULATE)
+    assert len(lab.generate("a" * (tiny_models.CONTEXT - 1), SPECULATE).token_ids) == 1
+
+
 def test_a_pool_of_exactly_the_needed_size(lab):
     tokens = len(PROMPT) + 36  # one token a byte
     blocks = -(-tokens // 4)
