@@ -25,14 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def name_models(lab: Lab, target: Path | str, draft: Path | str) -> None:
     lab.pick("pair", "Other")
-    lab.page.wait_for_selector("#target-model", state="visible")
-    lab.page.fill("#target-model textarea, #target-model input", str(target))
-    lab.page.fill("#draft-model textarea, #draft-model input", str(draft))
+    lab.page.wait_for_selector("#target", state="visible")
+    lab.page.fill("#target textarea, #target input", str(target))
+    lab.page.fill("#draft textarea, #draft input", str(draft))
 
 
 def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, folder: Path, tmp_path: Path) -> None:
     lab = visit().open(max_tokens=12, seed=3, pool_size=256)
-    assert not lab.page.is_visible("#target-model")
+    assert not lab.page.is_visible("#target")
     name_models(lab, folder / "target", folder / "draft")
     lab.run()
     lab.finish()
@@ -51,7 +51,7 @@ def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, f
 
 def test_other_models_stand_in_the_link(visit: Visit, folder: Path) -> None:
     lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculation="off")
-    assert lab.page.input_value("#target-model textarea, #target-model input") == str(folder / "target")
+    assert lab.page.input_value("#target textarea, #target input") == str(folder / "target")
     lab.run()
     lab.finish()
     assert sum(lab.seen()["tokens"].values()) > 5

@@ -11,7 +11,7 @@ import gradio as gr
 from visualize.link import Link
 from visualize.panels.consequences import DEPENDENT, GAMMA, SAYS, SWITCHES, state
 from visualize.panels.widgets import Widgets
-from visualize.settings import BOUNDS, CHOICES, DEFAULTS, LINK, MAX_MODEL, MAX_PROMPT, NAMES, Settings
+from visualize.settings import DEFAULTS, LINK, NAMES, Settings
 
 OPENINGS = (
     DEFAULTS["prompt"],
@@ -21,15 +21,34 @@ OPENINGS = (
     "A fox once met a wolf upon the road, and said to him,",
 )
 
-MODELS = {"target": "Target", "draft": "Draft"}
-TOGGLES = {
+LABELS = {
+    "prompt": "Prompt",
     "cache": "KV cache",
+    "kv_format": "KV format",
     "paged": "Paged blocks",
     "prefix_caching": "Prefix caching",
+    "speculation": "Speculation: who guesses?",
+    "pair": "Draft model",
+    "target": "Target",
+    "draft": "Draft",
+    "early_exit_layer": "Layers that guess",
+    "synthetic_rate": "Guesses that are right",
+    "gamma": GAMMA,
     "adaptive_window": "Adaptive window",
     "distributions": "Record distributions",
+    "block_size": "Block size",
+    "pool_size": "Pool size",
+    "eviction": "Eviction",
+    "cache_priority": "Cache priority",
+    "kernels": "Kernels",
     "cuda_graphs": "CUDA graphs",
     "torch_compile": "torch.compile",
+    "prefill_attention": "Attention of the prompt",
+    "temperature": "Temperature",
+    "top_k": "Top-k",
+    "top_p": "Top-p",
+    "seed": "Seed",
+    "max_tokens": "Most tokens",
 }
 
 
@@ -48,42 +67,39 @@ class Controls:
 
 
 def build(link: Link) -> Controls:
-    """Lay the controls out. Their values come from ``Settings``, their limits from ``BOUNDS``, model pairs from
-    ``link``."""
-    inputs: dict[str, Any] = {}
+    """Lay the controls out. Their values, limits and choices are those of ``link``."""
+    widgets, inputs = Widgets(link, LABELS, SAYS), {}
     with gr.Column(elem_id="settings"):
-        inputs["prompt"] = gr.Textbox(
-            DEFAULTS["prompt"], label="Prompt", lines=3, max_lines=3, max_length=MAX_PROMPT, elem_id="prompt"
-        )
+        inputs["prompt"] = widgets.text("prompt", 3, 3)
         openings(inputs["prompt"])
-        inputs["cache"] = _toggle("cache")
-        inputs["kv_format"] = _choice("kv_format", "KV format")
-        inputs["paged"] = _toggle("paged")
-        inputs["prefix_caching"] = _toggle("prefix_caching")
-        inputs["speculation"] = _choice("speculation", "Speculation: who guesses?")
-        inputs["pair"] = Widgets(link, {"pair": "Draft model"}, SAYS).pair()
-        for name, label in MODELS.items():
-            inputs[name] = gr.Textbox(
-                label=label, info=SAYS[name], max_length=MAX_MODEL, visible="hidden", elem_id=f"{name}-model"
-            )
-        inputs["early_exit_layer"] = _slider("early_exit_layer", "Layers that guess", 1)
-        inputs["synthetic_rate"] = _slider("synthetic_rate", "Guesses that are right", 0.05)
-        inputs["gamma"] = _slider("gamma", GAMMA, 1)
-        inputs["adaptive_window"] = _toggle("adaptive_window")
-        inputs["distributions"] = _toggle("distributions")
+        inputs["cache"] = widgets.toggle("cache")
+        inputs["kv_format"] = widgets.choice("kv_format")
+        inputs["paged"] = widgets.toggle("paged")
+        inputs["prefix_caching"] = widgets.toggle("prefix_caching")
+        inputs["speculation"] = widgets.choice("speculation")
+        inputs["pair"] = widgets.pair()
+        for name in ("target", "draft"):
+            inputs[name] = widgets.text(name, 1, 1, visible="hidden")
+        inputs["early_exit_layer"] = widgets.slider("early_exit_layer")
+        inputs["synthetic_rate"] = widgets.slider("synthetic_rate", 0.05)
+        inputs["gamma"] = widgets.slider("gamma")
+        inputs["adaptive_window"] = widgets.toggle("adaptive_window")
+        inputs["distributions"] = widgets.toggle("distributions")
         with gr.Row(elem_id="folds"):
             with gr.Accordion("Pool", open=False, elem_id="pool"):
-                inputs["block_size"] = _choice("block_size", "Block size")
-                inputs["pool_size"] = _choice("pool_size", "Pool size")
-                inputs["eviction"] = _choice("eviction", "Eviction")
-                inputs["cache_priority"] = _slider("cache_priority", "Cache priority", 1)
+                for name in ("block_size", "pool_size", "eviction"):
+                    inputs[name] = widgets.choice(name)
+                inputs["cache_priority"] = widgets.slider("cache_priority")
             with gr.Accordion("Sampling", open=False, elem_id="sampling"):
-                inputs |= _sampling()
+                for name, step in (("temperature", 0.05), ("top_k", 1), ("top_p", 0.05)):
+                    inputs[name] = widgets.slider(name, step)
+                inputs["seed"] = widgets.number("seed")
+                inputs["max_tokens"] = widgets.slider("max_tokens")
             with gr.Accordion("Device", open=False, elem_id="computing"):
-                inputs["kernels"] = _choice("kernels", "Kernels")
-                inputs["cuda_graphs"] = _toggle("cuda_graphs")
-                inputs["torch_compile"] = _toggle("torch_compile")
-                inputs["prefill_attention"] = _choice("prefill_attention", "Attention of the prompt")
+                inputs["kernels"] = widgets.choice("kernels")
+                inputs["cuda_graphs"] = widgets.toggle("cuda_graphs")
+                inputs["torch_compile"] = widgets.toggle("torch_compile")
+                inputs["prefill_attention"] = widgets.choice("prefill_attention")
     with gr.Row(elem_id="actions"):
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
@@ -128,39 +144,6 @@ def _follow(*values: Any) -> list[dict[str, Any]]:
     """A switch was thrown: what follows for the others."""
     follows = state(to_settings(values))
     return [follows[name] for name in DEPENDENT]
-
-
-def _toggle(name: str) -> gr.Checkbox:
-    return gr.Checkbox(
-        DEFAULTS[name], label=TOGGLES[name], info=SAYS[name], elem_id=f"toggle-{_id(name)}", elem_classes="toggle"
-    )
-
-
-def _choice(name: str, label: str) -> gr.Radio:
-    """One of a few, side by side."""
-    choices = [(text, value) for value, text in CHOICES[name].items()]
-    return gr.Radio(
-        choices, value=DEFAULTS[name], label=label, info=SAYS.get(name), elem_id=_id(name), elem_classes="choice"
-    )
-
-
-def _slider(name: str, label: str, step: float) -> gr.Slider:
-    low, high = BOUNDS[name]
-    return gr.Slider(low, high, value=DEFAULTS[name], step=step, label=label, info=SAYS.get(name), elem_id=_id(name))
-
-
-def _sampling() -> dict[str, Any]:
-    return {
-        "temperature": _slider("temperature", "Temperature", 0.05),
-        "top_k": _slider("top_k", "Top-k", 1),
-        "top_p": _slider("top_p", "Top-p", 0.05),
-        "seed": gr.Number(DEFAULTS["seed"], label="Seed", info=SAYS["seed"], precision=0, elem_id="seed"),
-        "max_tokens": _slider("max_tokens", "Most tokens", 1),
-    }
-
-
-def _id(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def _shortened(text: str) -> str:
