@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.config import EngineConfig
@@ -54,6 +54,7 @@ def test_frames_are_json_and_numbered(events: list[Event]) -> None:
     assert frames[-1]["finished"]["reason"] == "length"
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_portions_give_the_same_frames(data: st.DataObject) -> None:
     events = script(CONFIGS["all"], max_tokens=12)
@@ -252,6 +253,7 @@ def test_without_limits_nothing_is_said_of_them() -> None:
     assert set(shown.columns["timing"][1]["customdata"]) == {""}
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0.2, 400), min_size=40, max_size=40))
 def test_no_bar_and_no_speed_runs_off_its_axis(times: list[float]) -> None:
     """However passes differ, what the chart of times has in view is in view whole."""
