@@ -53,7 +53,8 @@ def so_far(runs: Runs) -> dict[str, Any]:
         return {}
     names = list(runs)
     columns, layout = bars(names, summaries)
-    rows = [_row(i, name, summaries.get(name)) for i, name in enumerate(names)]
+    on_cpu = any(run.started.device == "cpu" for some in runs.values() for run in some)
+    rows = [_row(i, name, summaries.get(name), on_cpu) for i, name in enumerate(names)]
     return {"charts": {"bars": {"columns": columns, "layout": layout}}, "rows": rows}
 
 
@@ -164,13 +165,13 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     return notes
 
 
-def _row(i: int, name: str, summary: Summary | None) -> dict[str, Any]:
-    cells = [[DASH, ""] for _ in COLUMNS] if summary is None else _cells(summary)
+def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:
+    cells = [[DASH, ""] for _ in COLUMNS] if summary is None else _cells(summary, on_cpu)
     return {"name": name, "mark": MARKS[i], "cells": cells}
 
 
-def _cells(summary: Summary) -> list[list[str]]:
-    """Per column: the figure, and what stands beside it in small."""
+def _cells(summary: Summary, on_cpu: bool) -> list[list[str]]:
+    """Per column: the figure, and what stands beside it in small. ``on_cpu``: memory is the whole process's."""
     rate, faster = summary.tokens_per_second, summary.speedup
     kept = summary.acceptance
     return [
@@ -182,7 +183,7 @@ def _cells(summary: Summary) -> list[list[str]]:
         [_bytes(summary.kv_used_bytes), f"of {_bytes(summary.kv_reserved_bytes)}"]
         if summary.kv_reserved_bytes
         else [DASH, ""],
-        [_bytes(summary.peak_memory_bytes), ""],
+        [_bytes(summary.peak_memory_bytes), "process" if on_cpu else ""],
         [DASH, ""],
     ]
 

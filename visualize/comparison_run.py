@@ -6,14 +6,19 @@ all of them.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from lab.bench.compare import Turn, compare
 from lab.bench.difference import first_differences
 from lab.bench.growth import UNCACHED, measure_growth
+from lab.config import ConfigError, EngineConfig
+from lab.decode.engine import Engine
 from lab.trace.recorder import Run
 from visualize import comparison, prediction
 from visualize.lanes import Inputs
 from visualize.settings import bounded
 from visualize.tasks import Record, Task
+from visualize.vocabulary import KV_FORMATS
 from visualize.work import Line, Load
 
 
@@ -60,7 +65,7 @@ class Comparison(Task):
                     self._reading = True
                     partings = first_differences(engine, {name: some[0] for name, some in self.runs.items()})
             whole = comparison.whole(configs, self.runs, partings)
-            self._whole = whole | {"theory": prediction.theory(configs, self.runs)}
+            self._whole = whole | {"theory": prediction.theory(configs, self.runs, _token_bytes(engine))}
 
     def _watch(self, turn: Turn, tokens: int) -> None:
         self._now = turn, tokens
@@ -90,6 +95,15 @@ class Comparison(Task):
         turn, tokens = self._now
         of = f"warm-up of {turn.name}" if not turn.repeat else f"{turn.name}, repeat {turn.repeat}"
         return f"Run {turn.number} of {turn.of}: {of}, {tokens} tokens"
+
+
+def _token_bytes(engine: Engine) -> dict[str, int]:
+    """Bytes of the target's cache that a token takes, by format; one that its heads cannot have is left out."""
+    found = {}
+    for name in KV_FORMATS:
+        with suppress(ConfigError):
+            found[name] = engine.token_bytes(EngineConfig(kv_dtype=name))
+    return found
 
 
 class Growth(Task):

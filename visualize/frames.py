@@ -141,6 +141,7 @@ class Reducer:
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         return {
             "head": {**about, "prompt": prompt, "sentences": said, "recorded": self._recorded},
+            "say": self._narrator.asked(),
             "compared": self._compared(run),
             "columns": {"blocks": blocks.columns(run.num_blocks)},
             "layout": {"rounds": rounds.rows(guesses), "blocks": blocks.layout(run.num_blocks)},

@@ -70,6 +70,9 @@ class Narrator:
         """Add to what has to stay in sight."""
         self._notes.append(text)
 
+    def asked(self) -> str:
+        return f"The prompt has {_count(self._prompt, 'token')}. Nothing is computed yet."
+
     def admitted(self, event: Admitted) -> str:
         self._found, self._read = event.cached_tokens, event.cached_tokens
         again = "Admitted again. " if self._admissions else ""

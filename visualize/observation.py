@@ -85,7 +85,7 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
 
 def _theory(lesson: Lesson, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
     configs = {name: lesson.front.preset.runs.config(name) for name in runs}
-    return prediction.theory(configs, runs)["charts"]
+    return prediction.theory(configs, runs, {})["charts"]
 
 
 def _curves(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Curve]:

@@ -10,6 +10,7 @@ from lab.bench.interval import LEVEL
 from lab.bench.power import EXPONENTS
 from lab.bench.theory import Speculated, speculated, without_speculation
 from lab.config import EngineConfig
+from lab.trace.events import StepTimed
 from lab.trace.recorder import Run
 from visualize.figures import theory as figures
 from visualize.figures.compare import MARKS, times
@@ -33,8 +34,11 @@ MISSING = (
 )
 
 
-def theory(configs: Mapping[str, EngineConfig], runs: Mapping[str, Sequence[Run]]) -> dict[str, Any]:
-    """The curves, and on them the settings that speculate; a sentence where there are none."""
+def theory(
+    configs: Mapping[str, EngineConfig], runs: Mapping[str, Sequence[Run]], token_bytes: Mapping[str, int]
+) -> dict[str, Any]:
+    """The curves, and on them the settings that speculate; a sentence where there are none. ``token_bytes``: of the
+    target's cache, by format."""
     found: dict[str, Speculated] = {}
     for name, some in runs.items():
         plain = without_speculation(name, configs)
@@ -42,11 +46,18 @@ def theory(configs: Mapping[str, EngineConfig], runs: Mapping[str, Sequence[Run]
             found[name] = one
     marks = dict(zip(runs, MARKS, strict=False))
     marked = {marks[name]: one for name, one in found.items()}
-    charts = {
-        name: {"columns": columns, "layout": layout} for name, (columns, layout) in figures.columns(marked).items()
-    }
+    used = {marks[name]: most for name, some in runs.items() if configs[name].kv_cache and (most := _used(some[0]))}
+    drawn = figures.columns(marked) | {"cache": figures.cache_columns(token_bytes, used)}
+    charts = {name: {"columns": columns, "layout": layout} for name, (columns, layout) in drawn.items()}
     rows = [{"name": name, "mark": marks[name], "cells": _cells(one)} for name, one in found.items()]
     return {"charts": charts, "rows": rows, "missing": "" if found else MISSING}
+
+
+def _used(run: Run) -> tuple[int, int] | None:
+    """Tokens and bytes of the step at which the run's cache held most."""
+    steps = [event for event in run.events if isinstance(event, StepTimed)]
+    most = max(steps, key=lambda step: step.kv_used_bytes, default=None)
+    return (most.kv_tokens, most.kv_used_bytes) if most else None
 
 
 def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:

@@ -119,6 +119,10 @@ class Engine:
         """Blocks of a pool whose num_blocks is None: at most 8 full contexts, or what fits. 0 without a cache."""
         return self._budget.setting(replace(config, num_blocks=None)).num_blocks
 
+    def token_bytes(self, config: EngineConfig) -> int:
+        """Bytes of cache that a token takes: all layers, keys, values and scales, and the draft's where it drafts."""
+        return self._budget.token_bytes(config)
+
     def occupancy(self) -> Occupancy:
         """Blocks of all pools by state."""
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]

@@ -93,11 +93,12 @@ def live(watch: Watch) -> dict[str, float]:
     received = [0]
     devtools.on("Network.dataReceived", lambda event: received.__setitem__(0, received[0] + event["dataLength"]))
     devtools.send("Network.enable")
+    settings = lab.page.url
     lab.run()  # the first run loads the models
     lab.finish()
     frames, bytes_, seconds, shown_ms, late_ms = 0, 0, 0.0, [], []
     for _ in range(RUNS):
-        lab.page.reload()
+        lab.page.goto(settings)
         lab.ready()
         lab.page.wait_for_timeout(SETTLED)
         lab.page.evaluate(COUNT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -218,6 +219,33 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     lab.toggle("cache")
     lab.page.wait_for_selector("#kv-format input:disabled")
     assert lab.page.evaluate(BOXES) == before
+
+
+def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
+    page = visit().open().page
+    page.focus("#prompt textarea")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.click("#openings input")
+    page.wait_for_selector("#openings [role=listbox], [role=listbox]")
+    page.keyboard.press("Tab")
+    page.wait_for_selector("[role=listbox]", state="detached", timeout=5000)
+
+
+def test_the_first_line_in_view_is_whole_and_all_stand_on_one_base(visit: Visit) -> None:
+    lab = visit().open(seed=3, max_tokens=300)
+    lab.run()
+    lab.finish()
+    cut = """() => {
+      const { top, bottom } = document.querySelector(".text").getBoundingClientRect();
+      const marks = [...document.querySelectorAll(".token")].map((token) => token.getBoundingClientRect());
+      return marks.filter((mark) => mark.top < top && mark.bottom > top).length;
+    }"""
+    assert lab.page.evaluate("document.querySelector('.text').scrollTop") > 0
+    assert lab.page.evaluate(cut) == 0
+    tops = lab.page.eval_on_selector_all(".token", "all => [...new Set(all.map((token) => token.offsetTop))]")
+    assert min(below - above for above, below in pairwise(tops)) > 30  # the prompt's last line is one line, not two
 
 
 def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:

@@ -197,6 +197,7 @@ SQUARE = """(pass) => {
     place: pass && [left + xaxis._offset + xaxis.l2p(pass), top + yaxis._offset + yaxis.l2p(0)],
     said: plot.querySelectorAll(".hovertext").length,
     glyphs: plot._fullData.some(({ mode }) => mode?.includes("text")),
+    shapes: new Set(plot.data.map(({ marker }) => marker.symbol)).size,
   };
 }"""
 
@@ -210,7 +211,7 @@ def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Pat
     for name in ("shown", "veiled"):
         now = lab.page.evaluate(SQUARE)
         step = steps[now["at"]]
-        square = step - 1 if name == "shown" else int(now["to"] - 0.6)
+        square = step - 1 if name == "shown" else int(now["to"] - 0.5)
         lab.page.mouse.move(*lab.page.evaluate(SQUARE, square)["place"])
         lab.page.wait_for_timeout(100)  # Plotly looks no more than twenty times a second where the pointer is
         after = lab.page.evaluate(SQUARE)
@@ -218,7 +219,7 @@ def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Pat
         assert (now["from"] < square <= steps[after["at"]]) == (name == "shown")
     assert told == {"shown": 1, "veiled": 0}
     now = lab.page.evaluate(SQUARE)
-    square = int(now["to"] - 0.6)
+    square = int(now["to"] - 0.5)
     assert steps[now["at"]] < square - 1
     lab.page.mouse.click(*lab.page.evaluate(SQUARE.replace("l2p(0)", "l2p(1)"), square)["place"])  # its first guess
     assert lab.page.get_attribute("[data-do=play]", "aria-label") == "Pause"
@@ -233,7 +234,9 @@ def test_glyphs_are_drawn_where_passes_go_by_slowly_enough_to_be_read(visit: Vis
         lab.wait_for_instant(0)
         lab.page.keyboard.press("Space")
         lab.page.wait_for_function("document.querySelector('.stage').dataset.seq > 3")
-        assert lab.page.evaluate(SQUARE)["glyphs"] == glyphs
+        now = lab.page.evaluate(SQUARE)
+        assert now["glyphs"] == glyphs
+        assert now["shapes"] == (2 if glyphs else 5)  # full and hollow squares; or told by shape
         lab.page.keyboard.press("Space")
         lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
     lab.page.wait_for_timeout(200)
@@ -259,7 +262,7 @@ def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     lab.page.wait_for_function("there => Number(document.querySelector('.stage').dataset.seq) > there + 2", arg=there)
     lab.wait_for_tokens(sum(lab.seen()["tokens"].values()) + 5)
     lab.page.keyboard.press("Escape")
-    lab.page.wait_for_selector("body:not(.running)")
+    lab.finish()
     assert lab.seen()["say"].endswith("you stopped it.")
 
 
@@ -273,10 +276,13 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
     lab.page.wait_for_function("location.search.includes('speed=0.2')")
     seen, link = lab.seen(), lab.page.url
     lab.toggle("paged")  # the step was one of other settings
-    lab.page.wait_for_function("location.search.includes('paged=0') && !location.search.includes('step')")
+    lab.page.wait_for_function(
+        "location.search.includes('paged=0') && !['step', 'run'].some((name) => location.search.includes(name))"
+    )
     lab.page.close()
     other = visit()
-    other.page.goto(f"{link}&run=1")
+    assert parse_qs(urlsplit(link).query)["run"] == ["1"]  # what was run is run again
+    other.page.goto(link)
     other.ready()
     other.wait_for_instant(9)
     other.finish()
@@ -289,6 +295,30 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
     other.finish()
     assert other.seen()["say"].startswith("Finished")
     other.page.wait_for_function("!location.search.includes('step')")
+
+
+def test_a_link_without_a_run_keeps_its_step(visit: Visit) -> None:
+    lab = visit().open(**LINK, step=4, guess="4.1")
+    lab.page.wait_for_timeout(500)
+    assert parse_qs(urlsplit(lab.page.url).query)["step"] == ["4"]
+    lab.run()
+    lab.finish()
+    assert lab.seen()["say"].startswith("Round 4:")
+    asked = parse_qs(urlsplit(lab.page.url).query)
+    assert (asked["step"], asked["guess"], asked["run"]) == (["4"], ["4.1"], ["1"])
+
+
+def test_the_key_after_a_click_on_run_is_the_player_s(visit: Visit) -> None:
+    lab = finished(visit)
+    run = lab.page.get_attribute(".stage", "data-run")
+    lab.page.keyboard.press("Space")
+    lab.page.wait_for_selector("[data-do=play][aria-label=Pause]")
+    assert lab.page.get_attribute(".stage", "data-run") == run
+    lab.page.click("[data-do=play]")
+    lab.page.keyboard.press("Space")
+    lab.page.wait_for_selector("[data-do=play][aria-label=Pause]")
+    lab.page.keyboard.press("L")
+    lab.page.wait_for_selector("[data-do=loop][aria-pressed=true]")
 
 
 def test_every_button_has_a_word_and_a_thumb_finds_it(visit: Visit) -> None:

@@ -125,6 +125,9 @@ class ScriptedEngine:
     def default_num_blocks(self, config: EngineConfig) -> int:
         return 8 * self.context_length // config.block_size
 
+    def token_bytes(self, config: EngineConfig) -> int:
+        return BYTES_PER_TOKEN // {"auto": 1, "int8": 2, "int4": 4}[config.kv_dtype]
+
     def models(self, config: EngineConfig) -> None:
         """There is nothing to compile."""
 

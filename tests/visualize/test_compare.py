@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from lab.bench.difference import Choice, Difference
 from lab.bench.growth import CACHED, UNCACHED, Curve
+from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.window import tokens_per_round
 from lab.trace.events import Committed
@@ -41,6 +42,7 @@ from visualize.prediction import growth, theory
 from visualize.tasks import follow
 from visualize.work import Line
 
+BYTES = {"auto": 1000, "int8": 500, "int4": 250}
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 
 
@@ -281,7 +283,7 @@ def test_the_table_has_a_figure_a_column() -> None:
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
     assert cells["kept"][0] == f"{sum(m.draft_acceptance_rate for m in metrics) / 2:.0%}"
     assert cells["KV used"] == ["43 kB", "of 48 kB"]  # of 1,000 bytes a token
-    assert cells["memory"] == ["500 MB", ""]
+    assert cells["memory"] == ["500 MB", "process"]
     assert cells["speed"][0].startswith("×")
     assert so_far({"a": [], "b": []}) == {}
     partly = so_far({"a": [], "b": runs["Cache"]})["rows"]
@@ -315,7 +317,7 @@ def test_charts_are_the_same_in_two_looks() -> None:
 def test_charts_take_their_columns(dark: bool) -> None:
     runs = made("cache", "draft-2", "draft-4")
     curve = Curve(tuple(range(60)), tuple(float(i) for i in range(60)))
-    charts = so_far(runs)["charts"] | theory(configs(runs), runs)["charts"]
+    charts = so_far(runs)["charts"] | theory(configs(runs), runs, BYTES)["charts"]
     charts |= growth({CACHED: curve, UNCACHED: curve})["charts"]
     assert charts.keys() == figures.CHARTS.keys()
     for name, chart in charts.items():
@@ -339,7 +341,7 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
 
 def test_theory_s_curves_go_through_hand_counted_points() -> None:
     runs = made("cache", "draft-2", "draft-4")
-    found = theory(configs(runs), runs)
+    found = theory(configs(runs), runs, BYTES)
     assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
     assert found["missing"] == ""
     line, names, marks = found["charts"]["tokens"]["columns"]
@@ -356,6 +358,12 @@ def test_theory_s_curves_go_through_hand_counted_points() -> None:
     a, c = (float(found["rows"][1]["cells"][i][0]) for i in (0, 2))
     drawn = line["y"][3 + 9 + 3]  # after the line at 1 and the first curve, at gamma 4
     assert drawn == pytest.approx(tokens_per_round(a, 4) / (4 * c + 1), rel=0.01)
+    line, names, whiskers, marks = found["charts"]["gains"]["columns"]
+    assert names["text"] == ["", "γ 1", "γ 2", "γ 4", "γ 8"]
+    assert marks["x"] == found["charts"]["tokens"]["columns"][2]["x"]
+    assert marks["y"] == found["charts"]["speedup"]["columns"][3]["y"]
+    costs = [float(row["cells"][2][0]) for row in found["rows"]]
+    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # all accepted, and one guessed
     *_, whiskers, marks = found["charts"]["positions"]["columns"]
     assert marks["text"] == [MARKS[1]] * 2 + [MARKS[2]] * 4
     for i, y in enumerate(marks["y"]):
@@ -364,9 +372,30 @@ def test_theory_s_curves_go_through_hand_counted_points() -> None:
         assert y == kept / judged
 
 
+def test_bytes_of_cache_stand_on_the_line_of_their_format() -> None:
+    runs = made("cache", "no-cache", "draft-2")
+    line, names, marks = theory(configs(runs), runs, BYTES)["charts"]["cache"]["columns"]
+    assert names["text"] == ["Native", "INT8", "INT4"]
+    assert marks["text"] == [MARKS[0], MARKS[2]]
+    tokens, held = marks["x"][0], marks["y"][0]
+    assert held == tokens * BYTES["auto"] / 1000
+    assert line["y"][1] == pytest.approx(line["x"][1] * BYTES["auto"] / 1000)
+    assert marks["customdata"][0] == f"{held:.3g} kB"
+    empty = theory({}, {}, {})["charts"]
+    assert empty["cache"]["columns"][0]["x"] == empty["gains"]["columns"][0]["x"] == []
+    assert empty["tokens"]["columns"][0]["x"], "curves that nothing has to be measured for"
+
+
+def test_an_order_and_its_reverse_take_turns() -> None:
+    one, back, two, again = shuffled("abcd", 4)
+    assert back == one[::-1]
+    assert again == two[::-1]
+    assert list(shuffled("ab", 2)) in ([["a", "b"], ["b", "a"]], [["b", "a"], ["a", "b"]])
+
+
 def test_without_a_pair_to_compare_there_are_curves_and_a_sentence() -> None:
     for runs in (made("cache", "paged"), made("draft-2", "draft-4"), made("no-cache", "draft-4")):
-        found = theory(configs(runs), runs)
+        found = theory(configs(runs), runs, BYTES)
         assert found["rows"] == []
         assert "Compare a setting with speculation" in found["missing"]
         assert found["charts"]["tokens"]["columns"][0]["y"]

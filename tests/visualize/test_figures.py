@@ -56,6 +56,14 @@ def test_states_differ_in_colour_and_in_glyph() -> None:
     assert len({state.light for state in marked}) == len({state.dark for state in marked}) == len(marked)
 
 
+def test_states_differ_in_shape_where_there_is_no_time_for_a_glyph() -> None:
+    shapes = {trace.name: trace.meta for trace in rounds.figure().data}
+    guesses = ("accepted", "rejected", "unjudged")
+    own = ("plain", "recovered", "bonus")
+    for row in (guesses, own):
+        assert len({shapes[STATES[key].label] for key in row}) == len(row)
+
+
 def test_block_states_are_told_apart() -> None:
     columns = blocks.columns(8)
     kinds = [
@@ -122,7 +130,7 @@ def test_axes_move_rarely() -> None:
     assert timing.axis_top(10, 10) == 10
     assert timing.axis_top(10, 10.5) == 15
     assert timing.axis_top(100, 2) == 3
-    assert window(1) == [0.4, WINDOW + 0.6]
+    assert window(1) == [0.5, WINDOW + 0.5]
     windows = [window(step) for step in range(1, 100)]
     assert all(first < step < last for step, (first, last) in enumerate(windows, 1))
     assert all(round(after[0] - before[0], 6) in (0, TURN) for before, after in pairwise(windows))

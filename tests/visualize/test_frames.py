@@ -164,7 +164,10 @@ def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> N
 
 
 def test_a_step_is_told_in_a_sentence() -> None:
-    said = [frame["say"] for frame in Reducer().feed(script(CONFIGS["speculative"]))[2:]]
+    asked, admitted, *steps = Reducer().feed(script(CONFIGS["speculative"]))
+    assert asked["say"] == "The prompt has 4 tokens. Nothing is computed yet."
+    assert "say" not in admitted  # that still stands
+    said = [frame["say"] for frame in steps]
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
     assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)

@@ -123,7 +123,7 @@ def test_a_run_gives_figures_charts_and_something_to_play(lesson: Lesson, task: 
 def test_every_view_of_the_course_has_a_chart() -> None:
     views = {view.view for lesson in course().values() for view in lesson.front.observe}
     assert views - {"player", "race"} <= set(observation.CHARTS) == set(observation.shells())
-    assert set(theory.CHARTS) - {"bars"} <= set(observation.CHARTS)
+    assert set(theory.CHARTS) - {"bars", "gains", "cache"} <= set(observation.CHARTS)
 
 
 def test_every_setting_has_a_mark() -> None:

@@ -30,7 +30,7 @@ from visualize.vocabulary import DRAFTERS, STATES, sentences
 
 
 def narrator(prompt_tokens: int = 61, **config: Any) -> Narrator:
-    return Narrator(asdict(EngineConfig(**config)), prompt_tokens)
+    return Narrator(asdict(EngineConfig(**config)), prompt_tokens, max_tokens=64)
 
 
 def admitted(cached_tokens: int = 0, running: int = 1) -> Admitted:

@@ -111,7 +111,7 @@ def shell(figure: go.Figure) -> dict[str, Any]:
 def window(step: int) -> list[float]:
     """The x range that has ``step`` in it."""
     first = 1 + TURN * max(0, math.ceil((step - WINDOW) / TURN))
-    return [first - 0.6, first + WINDOW - 0.4]
+    return [first - 0.5, first + WINDOW - 0.5]
 
 
 def short(value: float) -> float:

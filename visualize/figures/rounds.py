@@ -16,6 +16,8 @@ from visualize.vocabulary import STATES
 
 TRACES = ("plain", "accepted", "rejected", "unjudged", "recovered", "bonus")
 HOLLOW = ("unjudged",)
+SHAPES = {"unjudged": "square-open", "rejected": "x", "recovered": "circle", "bonus": "cross"}
+"""What tells a state where columns go by too fast for glyphs (charts.js); the others stay squares."""
 _GUESS = "Pass %{x}, guess %{y}"
 _PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
 
@@ -31,6 +33,7 @@ def figure(dark: bool = False) -> go.Figure:
         traces.append(
             go.Scatter(
                 name=state.label,
+                meta=SHAPES.get(key, "square"),
                 mode="markers+text",
                 text=state.glyph,
                 textposition="middle center",
@@ -50,7 +53,7 @@ def figure(dark: bool = False) -> go.Figure:
     return blank(
         traces,
         dark,
-        xaxis={"range": [0.4, WINDOW + 0.6], "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
+        xaxis={"range": [0.5, WINDOW + 0.5], "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
         yaxis={
             "range": [-0.6, 4.6],
             "tickvals": list(range(9)),

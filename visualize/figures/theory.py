@@ -5,6 +5,7 @@ A setting is a mark, the same one everywhere on the page; curves carry their own
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from lab.bench.theory import Speculated, speedup
 from lab.decode.window import tokens_per_round
 from visualize.figures.base import Columns, blank, look, nice_ceiling, shell
 from visualize.figures.compare import bars_figure
-from visualize.vocabulary import OWN
+from visualize.vocabulary import KV_FORMATS, OWN
 
 GAMMAS = (1, 2, 4, 8)
 """Curves that are always there."""
@@ -83,6 +84,39 @@ def speedup_columns(found: Marked) -> Drawn:
     }
 
 
+def gains_figure(dark: bool = False) -> go.Figure:
+    """Speed-up against acceptance, a curve a gamma."""
+    return blank(
+        [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "a = %{x:.3f}: ×%{y:.2f}, measured")],
+        dark,
+        margin={"l": 40, "r": 34, "t": 8, "b": 36},
+        xaxis={"range": [0, 1], "nticks": 6, "title": _title("acceptance a", dark)},
+        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
+    )
+
+
+def gains_columns(found: Marked) -> Drawn:
+    """Where settings differ in what a guess costs, the curves are of the cost in the middle."""
+    curves, whiskers, top = (_empty(), _empty()), _empty(), 1.0
+    if found:
+        cost = statistics.median(one.cost for one in found.values())
+        _line(curves, [0, 1], [1.0, 1.0], "")
+        for gamma in sorted({*GAMMAS, *(one.gamma for one in found.values())}):
+            xs = [i / POINTS for i in range(POINTS + 1)]
+            ys = [speedup(x, gamma, cost) for x in xs]
+            _line(curves, xs, ys, f"γ {gamma}")
+            top = max(top, *ys)
+    for one in found.values():
+        _join(whiskers, [one.acceptance] * 2, [one.speedup.lower, one.speedup.upper])
+        top = max(top, one.speedup.upper)
+    marks = {
+        "x": [one.acceptance for one in found.values()],
+        "y": [one.speedup.median for one in found.values()],
+        "text": list(found),
+    }
+    return [*curves, whiskers, marks], {"yaxis.range": [0, nice_ceiling(1.05 * top)]}
+
+
 def positions_figure(dark: bool = False) -> go.Figure:
     """Acceptance of what was judged, by position; the theory's is the same at all."""
     return blank(
@@ -128,9 +162,9 @@ def growth_figure(dark: bool = False) -> go.Figure:
         for name, colour, symbol in ((CACHED, OWN, "circle"), (UNCACHED, colours.verify, "x-thin-open"))
     ]
     return blank(
-        [*dots, _curves(dark, 2), _names(dark, "top left")],
+        [*dots, _curves(dark, 2), _names(dark)],
         dark,
-        margin={"l": 52, "r": 14, "t": 8, "b": 36},
+        margin={"l": 52, "r": 78, "t": 8, "b": 36},
         xaxis={"range": [0, 1], "nticks": 6, "title": _title("tokens so far", dark)},
         yaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " ms"},
     )
@@ -151,12 +185,46 @@ def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
     return [*dots, *lines], {"xaxis.range": [first - 2, last + 2], "yaxis.range": [0, nice_ceiling(1.15 * top)]}
 
 
+def cache_figure(dark: bool = False) -> go.Figure:
+    """Bytes of cache against the text's length, a line a format."""
+    return blank(
+        [_curves(dark), _names(dark), _marks(dark, "%{x:,} tokens: %{customdata}, measured")],
+        dark,
+        margin={"l": 52, "r": 46, "t": 8, "b": 36},
+        xaxis={"range": [0, 1], "nticks": 5, "title": _title("tokens", dark)},
+        yaxis={"range": [0, 1], "nticks": 5},
+    )
+
+
+def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, int]]) -> Drawn:
+    """``token_bytes``: of the target alone, by format. ``used``: tokens and bytes that runs held, by mark."""
+    longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1)  # names stand beyond the marks
+    most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1)
+    scale, unit = (1e6, "MB") if most >= 1e6 else (1e3, "kB")
+    curves = _empty(), _empty()
+    for name, each in token_bytes.items():
+        _line(curves, [0, longest], [0, longest * each / scale], KV_FORMATS[name])
+    marks = {
+        "x": [tokens for tokens, _ in used.values()],
+        "y": [size / scale for _, size in used.values()],
+        "text": list(used),
+        "customdata": [f"{size / scale:.3g} {unit}" for _, size in used.values()],
+    }
+    return [*curves, marks], {
+        "xaxis.range": [0, longest],
+        "yaxis.range": [0, nice_ceiling(most / scale)],
+        "yaxis.ticksuffix": f" {unit}",
+    }
+
+
 CHARTS = {
     "bars": bars_figure,
     "tokens": tokens_figure,
     "speedup": speedup_figure,
+    "gains": gains_figure,
     "positions": positions_figure,
     "growth": growth_figure,
+    "cache": cache_figure,
 }
 """Every chart of the Compare page."""
 
@@ -171,6 +239,7 @@ def columns(found: Marked) -> dict[str, Drawn]:
     return {
         "tokens": tokens_columns(found),
         "speedup": speedup_columns(found),
+        "gains": gains_columns(found),
         "positions": positions_columns(found),
     }
 

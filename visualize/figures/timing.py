@@ -46,7 +46,7 @@ def figure(dark: bool = False) -> go.Figure:
         dark,
         barmode="stack",
         margin={"l": 48, "r": 40, "t": 4, "b": 24},
-        xaxis={"range": [0.4, WINDOW + 0.6], "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
+        xaxis={"range": [0.5, WINDOW + 0.5], "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
         yaxis={"range": [0, 10], "nticks": 5, "ticksuffix": " ms"},
         yaxis2={
             "range": [0, 500],

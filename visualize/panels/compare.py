@@ -136,5 +136,6 @@ def _script() -> str:
         "columns": comparison.COLUMNS,
         "partingColumns": comparison.PARTINGS,
         "theoryColumns": prediction.COLUMNS,
+        "theory": prediction.theory({}, {}, {}),
     }
     return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'race.js', 'compare.js')}"

@@ -107,6 +107,11 @@ function veil(plot, x) {
 const LEGIBLE = 80; // milliseconds a pass: what is seen for less than that needs no glyphs, and they cost half of a chart
 const legible = ({ t_ms, step }) => t_ms / Math.max(1, step) > LEGIBLE * (mode === "playing" ? speed.value : 1);
 
+function tellByShape(trace) {
+  trace.mode = trace.mode?.replace("+text", "");
+  if (trace.meta) trace.marker.symbol = trace.meta;
+}
+
 /** A chart: its empty figure with the axes and the rows of the moment, all of them or, of one that ``moves``, those in view. */
 function plotChart(plot, shell, columns, axes, moves = false) {
   const layout = structuredClone(shell.layout);
@@ -117,7 +122,7 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   layout.uirevision = pans;
   const first = moves ? layout.xaxis.range[0] : -Infinity;
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
-  if (moves && !legible(picture.frame)) for (const trace of traces) trace.mode = trace.mode?.replace("+text", "");
+  if (moves && !legible(picture.frame)) traces.forEach(tellByShape);
   Plotly.react(plot, traces, layout, CONFIG);
   veil(plot, Infinity);
 }

@@ -121,6 +121,7 @@ for (const button of element.querySelectorAll(".faces button")) {
 $(".grow").onclick = () => trigger("submit");
 
 fill($(".contest-lower table"), setup.columns, []);
+predicted(setup.theory);
 onLook(draw);
 turn(asked.get("face") === "theory" ? "theory" : "race");
 watch("value", () => read(props.value));

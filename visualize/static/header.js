@@ -21,12 +21,15 @@ window.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     keyed("#run", "Control+Enter")?.click();
-  } else if (event.key === "Escape" && body.classList.contains("running")) {
+  } else if (event.key === "Tab" && event.target.matches("[role=combobox][aria-expanded=true]")) {
+    event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
+  } else if (event.key === "Escape" && event.isTrusted && body.classList.contains("running")) {
     keyed("#stop", "Escape")?.click();
   }
 });
 
-// A link may ask for the run itself, once the controls stand as it says.
+// A link may ask for the run itself, once the controls stand as it says; after a run, the address does.
+document.addEventListener("click", ({ target }) => target.closest("#run") && address({ run: 1 }));
 if (new URLSearchParams(location.search).get("run") === "1") {
   const press = () => document.querySelector("#run")?.click();
   if (body.dataset.ready) press();
@@ -66,10 +69,12 @@ window.decodeLab = {
     if ([...select.options].some(({ value }) => value === wanted)) select.value = wanted;
     select.addEventListener("change", () => address({ [name]: select.value === usual ? null : select.value }));
   },
-  /** What is at its default is left out; a step, a guess and an instant are of other settings. */
+  /** What is at its default is left out; a step, a guess and an instant are of other settings, and so is the run.
+      While the page opens its controls still take in what the link says. */
   link(names, defaults, values) {
+    if (!body.dataset.ready) return;
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
     const entries = names.map((name, i) => [name, plain(values[i]) === plain(defaults[name]) ? null : plain(values[i])]);
-    if (address(Object.fromEntries(entries))) address({ step: null, guess: null, at: null });
+    if (address(Object.fromEntries(entries))) address({ run: null, step: null, guess: null, at: null });
   },
 };

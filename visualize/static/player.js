@@ -37,6 +37,9 @@ function follow() {
   go(beyond - 1);
 }
 
+/** Sentences of what has been shown since the last picture: said with the next. */
+let words = [];
+
 /** Show a frame. ``byHand``: a person asked for it, so its sentence waits for nothing. */
 function move(seq, byHand = false) {
   const from = picture.at;
@@ -46,9 +49,9 @@ function move(seq, byHand = false) {
   moved();
   const end = picture.frame?.finished;
   if (byHand || picture.at < from || end) {
-    if (picture.at !== from || byHand) sayNow(picture.say, end?.reason === "error");
+    if (picture.at !== from || byHand) words = [[picture.say, end?.reason === "error", sayNow]];
   } else {
-    for (const frame of picture.frames.slice(from + 1, picture.at + 1)) if (frame.say) say(frame.say, frame.linger);
+    for (const { say: text, linger } of picture.frames.slice(from + 1, picture.at + 1)) if (text) words.push([text, linger, say]);
   }
   tell();
   schedule();
@@ -129,16 +132,19 @@ bar.addEventListener("input", () => go(Number(bar.value)));
 
 window.decodeLab.choice("speed", speed);
 
-const KEYS = { " ": "play", ArrowLeft: "back", ArrowRight: "on", Home: "first", End: "last", l: "loop" };
+const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
-  const action = KEYS[key];
+  const action = KEYS[key.toLowerCase()];
   if (!action || !element.offsetParent || buttons.play.disabled || event.ctrlKey || event.metaKey || event.altKey) return;
   if (target !== bar && target.closest("input, textarea, select, [contenteditable]")) return;
   if (key === " " ? target.closest("button, summary") : target.closest(".text")) return; // those have their own use for it
   event.preventDefault();
   actions[action]();
 });
+
+// Who pressed a button with a pointer means the run by the next key, and not the button.
+document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
 
 function drawControls() {
   const { frame, last, at, steps } = picture;

@@ -16,6 +16,15 @@ class Race {
     this.lanes = [];
     this.at = this.ms = 0;
     this.play.onclick = () => (this.running ? this.leave() : this.start());
+    const keys = { " ": () => this.play.onclick(), home: () => this.put(0), end: () => this.put(this.ms) };
+    document.addEventListener("keydown", (event) => {
+      const act = keys[event.key.toLowerCase()];
+      if (!act || this.play.disabled || !root.offsetParent || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target.closest("input, textarea, select, button, summary, [tabindex]")) return; // they have their own use for it
+      event.preventDefault();
+      act();
+    });
+    document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
     this.list = root.querySelector(".lanes");
     for (const key of ["plain", "accepted", "recovered", "bonus"]) {
       const item = make("li");
@@ -24,10 +33,7 @@ class Race {
       root.querySelector(".legend").append(item);
     }
     new ResizeObserver(() => this.fit()).observe(this.list);
-    this.clock.oninput = () => {
-      this.show(Number(this.clock.value));
-      this.leave();
-    };
+    this.clock.oninput = () => this.put(Number(this.clock.value));
   }
 
   /** A new race: from its start; where it is an old one, its end; or, where a link asks for it, a share of it. */
@@ -74,6 +80,12 @@ class Race {
   stop() {
     this.running = false;
     this.play.textContent = this.ms && this.at >= this.ms ? "Again" : "Play";
+  }
+
+  /** A person moves it. */
+  put(at) {
+    this.show(at);
+    this.leave();
   }
 
   /** It is over, or a person stopped it. */

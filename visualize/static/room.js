@@ -21,6 +21,7 @@ for (const [key, [label, about]] of Object.entries(READOUTS)) {
   $(".readouts").append(card);
 }
 
+const CACHELESS = "The runs here keep no cache: there are no blocks.";
 const squares = new Squares($(".squares"));
 const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
 let now = null;
@@ -55,6 +56,10 @@ function drawPool({ name, block_size, blocks: table, occupancy, guests }, count)
   squares.chosen = Number(localStorage.getItem(KEPT_NUMBER) ?? NaN);
   const marks = new Map(count ? table.mark.map((mark, block) => [block, mark]).filter(([, mark]) => mark) : []);
   if (count) squares.draw(table, block_size, marks);
+  else if ($(".squares").textContent !== CACHELESS) {
+    squares.lay(0);
+    $(".squares").replaceChildren(make("p", "hint", CACHELESS));
+  }
   $(".room-mine").hidden = !guests.some(({ number }) => number === squares.chosen);
   write($(".room-pool"), count ? `${name} · ${occupancy.live} live · ${occupancy.cached} cached · ${occupancy.free} free` : name);
   for (const [state, list] of Object.entries(lists)) {

@@ -46,6 +46,7 @@ function begin(id) {
   $(".stage").dataset.run = id;
   if (led) return sayNow("The presenter shows another run …");
   sayNow("Waiting for the engine …");
+  quietUntil = 0;
   body.classList.add("running");
   if (server && narrow.matches) element.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
 }
@@ -81,7 +82,10 @@ function hear(lines) {
 }
 
 function take(record) {
-  if (record.status) say(record.status);
+  if (record.status) {
+    sayNow(record.status);
+    quietUntil = 0; // what comes of it is said at once
+  }
   if (record.problem) {
     over();
     sayNow(record.problem, true);
@@ -103,6 +107,7 @@ function open(head) {
     const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
     device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.device} · ${head.dtype} · ${models}`;
   }
+  if (head.recorded) window.decodeLab.address({ run: null }); // no link can bring back what came from a file
   if (!head.recorded && !led && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
   rewind();
 }
@@ -137,6 +142,7 @@ function draw() {
     drawOwn(picture);
     drawNumbers(picture);
   }
+  for (const [text, how, speak] of words.splice(0)) speak(text, how);
   drawControls();
   drawCharts(picture);
   $(".stage").dataset.seq = picture.at;
@@ -186,6 +192,7 @@ function say(text, lingers = false, failed = false) {
 
 /** What is said at the beginning and at the end, and where a person stopped to look, waits for nothing. */
 function sayNow(text, failed = false) {
+  words = [];
   quietUntil = 0;
   pendingLingers = false;
   say(text, false, failed);

@@ -5,6 +5,7 @@ const states = vocabulary.states;
 const story = $(".text");
 /** Keeps a word that is several tokens on one line. */
 const JOINER = "\u2060";
+const ROOM = 3; // pixels above a line; stage.css
 const shown = []; // the tokens that stand there, each with its nodes
 
 for (const key of vocabulary.legend) {
@@ -51,7 +52,18 @@ function annotation({ origin, refused = [] }) {
 
 /** Whether the text stands at its end, where new tokens come. */
 const atEnd = () => story.scrollHeight - story.scrollTop - story.clientHeight < 40;
-const toEnd = () => (story.scrollTop = story.scrollHeight);
+/** To the end; what is first in view is a whole line, with what stands above it. */
+function toEnd() {
+  story.scrollTop = story.scrollHeight;
+  const top = story.scrollTop;
+  let first;
+  for (let i = shown.length - 1; top && shown[i]?.mark.offsetTop >= top; i -= 1) first = shown[i].mark;
+  const cut = first ? first.offsetTop - ROOM - top : 0;
+  if (cut < 1) return;
+  story.style.paddingBottom = `${parseFloat(getComputedStyle(story).paddingBottom) + cut}px`;
+  story.scrollTop = story.scrollHeight;
+}
+new ResizeObserver(() => (story.style.paddingBottom = "")).observe(story, { box: "border-box" });
 
 // -- a token explains itself -------------------------------------------------------------------
 
@@ -105,6 +117,7 @@ document.addEventListener("pointerdown", ({ target }) => story.contains(target) 
 story.addEventListener("scroll", hideTip);
 story.addEventListener("blur", () => focusOn(null));
 
+story.addEventListener("click", ({ target }) => (focused = target.closest(".token") ?? focused)); // from there keys go on
 let focused = null;
 function focusOn(mark) {
   focused?.classList.remove("focused");

@@ -50,7 +50,7 @@ function showRound() {
   const column = { type: "rect", x0: step - 0.5, x1: step + 0.5, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 } };
   const changes = { shapes: [{ ...column, fillcolor: "rgba(86, 180, 233, 0.25)" }] };
   if (step < first || step > last) {
-    const from = Math.max(0.4, step - (last - first) / 2);
+    const from = Math.max(0.5, step - (last - first) / 2);
     changes["xaxis.range"] = [from, from + last - first];
   }
   Plotly.relayout(plot, changes);
