@@ -27,6 +27,7 @@ function read(value) {
     document.body.classList.toggle("running", running);
     $(".grow").disabled = running;
     if (running) race.stop();
+    if (running) address({ run: 1 }); // a link shows what is on the screen
     if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: "smooth", block: "start" });
   }
   const problem = record.problem ?? "";

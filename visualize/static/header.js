@@ -28,8 +28,7 @@ window.addEventListener("keydown", (event) => {
   }
 });
 
-// A link may ask for the run itself, once the controls stand as it says; after a run, the address does.
-document.addEventListener("click", ({ target }) => target.closest("#run") && address({ run: 1 }));
+// A link may ask for the run itself, once the controls stand as it says.
 if (new URLSearchParams(location.search).get("run") === "1") {
   const press = () => document.querySelector("#run")?.click();
   if (body.dataset.ready) press();

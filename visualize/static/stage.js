@@ -107,7 +107,7 @@ function open(head) {
     const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
     device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.device} · ${head.dtype} · ${models}`;
   }
-  if (head.recorded) window.decodeLab.address({ run: null }); // no link can bring back what came from a file
+  if (server && !led) window.decodeLab.address({ run: head.recorded ? null : 1 }); // what came from a file no link brings back
   if (!head.recorded && !led && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
   rewind();
 }
