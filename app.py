@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Collection
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -42,6 +44,8 @@ from visualize.workshop.workshop import Workshop
 
 PATIENCE = 5.0
 """Seconds in which runs have to end when the server does; a step takes far less."""
+ANSWERING = 2.0
+"""Seconds more in which programs have to take what became of theirs."""
 M_ARENA_MAX = -8
 """glibc's number (malloc.h) for how many arenas memory is taken from."""
 
@@ -121,13 +125,14 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
+    waiting: set[str] = set()
     pages = build(engines, embedded, line, options.attach, borrowed, workshop)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     pages.launch(
         app_kwargs={
             "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
-            "middleware": [Middleware(Leaving), Middleware(Guard, names=programs.NAMES)],
+            "middleware": [Middleware(Leaving, waiting=waiting), Middleware(Guard, names=programs.NAMES)],
         },
         server_name=options.host,
         server_port=options.port,
@@ -147,6 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
     _wait_for_a_signal()
     line.close(PATIENCE)
+    _let_answer(waiting)
     pages.close()
 
 
@@ -156,6 +162,13 @@ def _share_arenas() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt:
         mallopt(M_ARENA_MAX, 2)
+
+
+def _let_answer(waiting: Collection[str]) -> None:
+    """Gradio, once it is closed, gives no answers any more, and keeps those who wait for one until it is ended."""
+    until = time.monotonic() + ANSWERING
+    while waiting and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _wait_for_a_signal() -> None:

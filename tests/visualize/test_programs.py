@@ -60,6 +60,21 @@ def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
         complete(leave())
 
 
+def test_who_waits_as_the_server_ends_is_told_so() -> None:
+    line, cancelled = Line(), threading.Event()
+    some = programs(line)
+
+    async def end() -> None:
+        waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        await asyncio.sleep(0.05)
+        line.close(0)
+        with pytest.raises(LabError, match="is being shut down"):
+            await waiting
+
+    with line.turn(object(), cancelled):
+        complete(end())
+
+
 def test_nobody_is_worked_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs_module, "MOST_SECONDS", 0.1)
     assert complete(programs().run(caller("a"), "A fox", **LONG))["reason"] == "cancelled"
