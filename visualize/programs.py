@@ -118,6 +118,8 @@ class Programs:
             with job.turn(alone=False):
                 job.go_on()
                 engine = job.engine(pair)
+                job.compile(engine, [config])
+                job.go_on()
                 run = Run(engine.stream(bounded(prompt, MAX_PROMPT), config, sampling, cancelled=job.cancelled))
             return run_answer(run) | ({"run": json.loads(run.to_json())} if events else {})
 
@@ -155,6 +157,7 @@ class Programs:
         def do(job: Job) -> Answer:
             with job.turn():
                 engine = job.engine(pair)
+                job.compile(engine, configs.values())
             runs: dict[str, list[Run]] = {name: [] for name in configs}
             steps = compared(engine, bounded(prompt, MAX_PROMPT), configs, sampling, repeats, cancelled=job.cancelled)
             while True:
