@@ -202,7 +202,7 @@ class Programs:
         Returns:
             JSON: bytes of weights, of the cache and of a token; sequences at once, contiguous and paged
         """
-        found = known().get(model) or await asyncio.to_thread(find, model)
+        found = known().get(model) or await asyncio.to_thread(find, model, open_to_all=True)
         deployment = Deployment(
             shape=found.shape,
             parameters=found.parameters,
