@@ -56,7 +56,17 @@ def test_where_nobody_else_can_come_it_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["", "None", "javascript:alert(1)", "file:///etc/passwd", "http://", "http://a:b/", "http://["]
+    "page",
+    [
+        "",
+        "None",
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "http://",
+        "http://a:b/",
+        "http://[",
+        f"http://a/{'a' * 5000}",
+    ],
 )
 def test_what_is_no_page_is_refused(page: str) -> None:
     with pytest.raises(AccessError, match="is not the address of a page"):
