@@ -99,6 +99,12 @@ def test_a_run_is_the_engines_own(client: Client, tmp_path: Path) -> None:
     assert Run.load(tmp_path / "run.json").token_ids == expected.token_ids
 
 
+def test_a_run_stops_at_one_string_as_at_several(client: Client) -> None:
+    one, several = (ask(client, "run", prompt=PROMPT, max_tokens=40, stop=stop) for stop in (" a", [" a"]))
+    assert one["reason"] == "stop"
+    assert one["text"] == several["text"]
+
+
 def test_a_comparison_has_every_settings_figures(client: Client) -> None:
     asked = {"prompt": PROMPT, "settings": ["", "speculative=draft"], "repeats": 1, "max_tokens": 12}
     answer = ask(client, "compare", **asked)
@@ -128,6 +134,9 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
         ("run", {"prompt": "\ud800"}, "half a character|valid"),
         ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
         ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
+        ("run", {"prompt": PROMPT, "max_tokens": 10**7}, "from 1 to 1,000 here"),
+        ("run", {"prompt": PROMPT, "max_tokens": 0}, "from 1 to 1,000 here"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "max_tokens": 0}, "from 2 to 500 here"),
         ("run", {"prompt": PROMPT, "temperature": float("nan")}, "temperature is a number from 0.0"),
         ("run", {"prompt": PROMPT, "temperature": 1e308}, "temperature is a number from 0.0"),
         ("run", {"prompt": PROMPT, "num_blocks": 10**30}, "num_blocks is a whole number"),
@@ -136,6 +145,8 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
         ("run", {"prompt": PROMPT, "pair": "../../etc"}, "there are matched, mismatched"),
         ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),
         ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
+        ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
+        ("run", {"prompt": PROMPT, "stop": 5}, "stop: Input should be a valid tuple"),
         ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings: Input should be a valid list"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
@@ -188,6 +199,7 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("mcp/", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 422, "too deep"),
         ("call/v2/run", b'{"max_tokens": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
         ("call/v2/run", b'{"prompt": "' + b"a" * 100 * 2**20 + b'"}', 413, "More than 8 MiB"),
+        ("mcp/", b'{"params": {"name": "run", "arguments": {"prompt": "\\ud800"}}}', 422, "half a character"),
         ("mcp/", b" " * 100 * 2**20, 413, "More than 8 MiB"),
         ("component_server", b"[]", 400, ""),
     ],
