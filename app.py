@@ -129,25 +129,33 @@ def main(arguments: list[str] | None = None) -> None:
     pages = build(engines, embedded, line, options.attach, borrowed, workshop)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
-    pages.launch(
-        app_kwargs={
-            "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
-            "middleware": [Middleware(Leaving, waiting=waiting), Middleware(Guard, names=programs.NAMES)],
-        },
-        server_name=options.host,
-        server_port=options.port,
-        theme=theme(),
-        head=style(),
-        max_threads=200,
-        max_file_size=MAX_RUN_FILE,
-        state_session_capacity=500,  # half a megabyte each
-        run_history=False,
-        footer_links=[],
-        share=options.share,
-        prevent_thread_lock=True,
-        show_error=True,
-        mcp_server=find_spec("mcp") is not None,
-    )
+    try:
+        pages.launch(
+            app_kwargs={
+                "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
+                "middleware": [Middleware(Leaving, waiting=waiting), Middleware(Guard, names=programs.NAMES)],
+            },
+            server_name=options.host,
+            server_port=options.port,
+            theme=theme(),
+            head=style(),
+            max_threads=200,
+            max_file_size=MAX_RUN_FILE,
+            state_session_capacity=500,  # half a megabyte each
+            run_history=False,
+            footer_links=[],
+            share=options.share,
+            prevent_thread_lock=True,
+            show_error=True,
+            mcp_server=find_spec("mcp") is not None,
+        )
+    except OSError:
+        print(
+            f"app.py: nothing can be served at {options.host}, port {options.port}: another program has it, or this "
+            "machine has no such address. Choose another --port, or another --host.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
     _wait_for_a_signal()

@@ -1,9 +1,12 @@
-"""A server that is asked to end."""
+"""A server that is asked to end, or cannot begin."""
 
 from __future__ import annotations
 
 import json
 import signal
+import socket
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable
@@ -11,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.browser.conftest import Lab, started
+from tests.browser.conftest import ROOT, Lab, started
 
 Visit = Callable[..., Lab]
 
@@ -62,3 +65,15 @@ def test_programs_are_told_before_it_ends_and_files_that_were_sent_are_gone(tmp_
         assert app.wait(6) == 0
     assert not list(sent.rglob("a.json"))
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def test_a_port_that_is_taken_is_a_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "app.py", "--port", port]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert f"app.py: nothing can be served at 127.0.0.1, port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
