@@ -21,6 +21,11 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, whic
 # operation, and one that has to share its core holds all of them up.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 
+from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
+
+if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: then no forked process could use one any more
+    import spaces  # noqa: F401
+
 import gradio as gr
 from starlette.middleware import Middleware
 
@@ -34,7 +39,6 @@ from visualize.guard import Guard
 from visualize.instructor import Answers
 from visualize.leaving import Leaving
 from visualize.monitoring import Monitor
-from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
