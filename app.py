@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Collection
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -18,6 +20,11 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, whic
 # The engine leaves one core to the server: torch's threads wait for each other at every
 # operation, and one that has to share its core holds all of them up.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
+
+from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
+
+if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: then no forked process could use one any more
+    import spaces  # noqa: F401
 
 import gradio as gr
 from starlette.middleware import Middleware
@@ -32,7 +39,6 @@ from visualize.guard import Guard
 from visualize.instructor import Answers
 from visualize.leaving import Leaving
 from visualize.monitoring import Monitor
-from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
 from visualize.settings import DEFAULTS
@@ -42,6 +48,8 @@ from visualize.workshop.workshop import Workshop
 
 PATIENCE = 5.0
 """Seconds in which runs have to end when the server does; a step takes far less."""
+ANSWERING = 2.0
+"""Seconds more in which programs have to take what became of theirs."""
 M_ARENA_MAX = -8
 """glibc's number (malloc.h) for how many arenas memory is taken from."""
 
@@ -121,32 +129,42 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
+    waiting: set[str] = set()
     pages = build(engines, embedded, line, options.attach, borrowed, workshop)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
-    pages.launch(
-        app_kwargs={
-            "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
-            "middleware": [Middleware(Leaving), Middleware(Guard, names=programs.NAMES)],
-        },
-        server_name=options.host,
-        server_port=options.port,
-        theme=theme(),
-        head=style(),
-        max_threads=200,
-        max_file_size=MAX_RUN_FILE,
-        state_session_capacity=500,  # half a megabyte each
-        run_history=False,
-        footer_links=[],
-        share=options.share,
-        prevent_thread_lock=True,
-        show_error=True,
-        mcp_server=find_spec("mcp") is not None,
-    )
+    try:
+        pages.launch(
+            app_kwargs={
+                "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
+                "middleware": [Middleware(Leaving, waiting=waiting), Middleware(Guard, names=programs.NAMES)],
+            },
+            server_name=options.host,
+            server_port=options.port,
+            theme=theme(),
+            head=style(),
+            max_threads=200,
+            max_file_size=MAX_RUN_FILE,
+            state_session_capacity=500,  # half a megabyte each
+            run_history=False,
+            footer_links=[],
+            share=options.share,
+            prevent_thread_lock=True,
+            show_error=True,
+            mcp_server=find_spec("mcp") is not None,
+        )
+    except OSError:
+        print(
+            f"app.py: nothing can be served at {options.host}, port {options.port}: another program has it, or this "
+            "machine has no such address. Choose another --port, or another --host.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
     _wait_for_a_signal()
     line.close(PATIENCE)
+    _let_answer(waiting)
     pages.close()
 
 
@@ -156,6 +174,13 @@ def _share_arenas() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt:
         mallopt(M_ARENA_MAX, 2)
+
+
+def _let_answer(waiting: Collection[str]) -> None:
+    """Gradio, once it is closed, gives no answers any more, and keeps those who wait for one until it is ended."""
+    until = time.monotonic() + ANSWERING
+    while waiting and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def _wait_for_a_signal() -> None:

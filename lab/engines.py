@@ -6,12 +6,14 @@ import gc
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from lab.aside import LOOK, aside
 from lab.config import ConfigError
 from lab.decode.engine import Engine
 from lab.kv.storage import bytes_per_token
@@ -19,6 +21,7 @@ from lab.load import load_engine
 from lab.memory.models import Model, find, known
 from lab.pair.devices import free_bytes, resolve_device
 from lab.pair.loading import EMBEDDED_DRAFTS, resolve_dtype
+from lab.pair.progress import watching
 from lab.trace.events import Event
 from lab.trace.recorder import Watch
 
@@ -88,6 +91,20 @@ def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
         sizes = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
         total += model.parameters * dtype.itemsize + SHORT * bytes_per_token("auto", **sizes, dtype=dtype)
     return int(total / USABLE)
+
+
+def _found(places: Sequence[str | Path]) -> list[Model]:
+    """The models in these places. A hub may be asked again and again before it is given up.
+
+    Raises:
+        LoadingCancelled: see ``lab.pair.progress``.
+        LabError: see ``find``.
+    """
+    search, loading = aside(lambda: [find(where) for where in places], "decode-lab-search"), watching()
+    while not wait([search], LOOK).done:
+        if loading:
+            loading.check()
+    return search.result()
 
 
 class Monitor(Protocol):
@@ -179,8 +196,9 @@ class Engines:
         return self.offered[wanted]
 
     def _make_room(self, pair: Pair) -> None:
-        """Raises ConfigError where there is not enough, even when no other large pair is left."""
-        models = [find(where) for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
+        """Raises ConfigError where there is not enough, even when no other large pair is left, and what ``_found``
+        raises."""
+        models = _found([where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS])
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device))
         if needed > free_bytes(device):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -108,6 +109,18 @@ def test_loading_that_is_stopped_leaves_the_one_before_working(folders) -> None:
     with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
         engines(pair(folders, draft=""))
     assert engines(pair(folders)) is before
+
+
+def test_who_stops_does_not_wait_for_a_hub_that_does_not_answer(folders, monkeypatch) -> None:
+    engines, stopped, answered = Engines(any_pair=True, device="cpu"), threading.Event(), threading.Event()
+    monkeypatch.setattr(engines_module, "find", lambda where, **how: answered.wait(20))
+    threading.Timer(0.3, stopped.set).start()
+    began = time.monotonic()
+    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(own("somebody/model", ""))
+    assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
+    assert time.monotonic() - began < 10
+    answered.set()
 
 
 def test_what_does_not_fit_is_refused_before_it_is_loaded(folders, monkeypatch) -> None:

@@ -99,6 +99,12 @@ def test_a_run_is_the_engines_own(client: Client, tmp_path: Path) -> None:
     assert Run.load(tmp_path / "run.json").token_ids == expected.token_ids
 
 
+def test_a_run_stops_at_one_string_as_at_several(client: Client) -> None:
+    one, several = (ask(client, "run", prompt=PROMPT, max_tokens=40, stop=stop) for stop in (" a", [" a"]))
+    assert one["reason"] == "stop"
+    assert one["text"] == several["text"]
+
+
 def test_a_comparison_has_every_settings_figures(client: Client) -> None:
     asked = {"prompt": PROMPT, "settings": ["", "speculative=draft"], "repeats": 1, "max_tokens": 12}
     answer = ask(client, "compare", **asked)
@@ -128,6 +134,9 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
         ("run", {"prompt": "\ud800"}, "half a character|valid"),
         ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
         ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
+        ("run", {"prompt": PROMPT, "max_tokens": 10**7}, "from 1 to 1,000 here"),
+        ("run", {"prompt": PROMPT, "max_tokens": 0}, "from 1 to 1,000 here"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "max_tokens": 0}, "from 2 to 500 here"),
         ("run", {"prompt": PROMPT, "temperature": float("nan")}, "temperature is a number from 0.0"),
         ("run", {"prompt": PROMPT, "temperature": 1e308}, "temperature is a number from 0.0"),
         ("run", {"prompt": PROMPT, "num_blocks": 10**30}, "num_blocks is a whole number"),
@@ -136,6 +145,8 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
         ("run", {"prompt": PROMPT, "pair": "../../etc"}, "there are matched, mismatched"),
         ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),
         ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
+        ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
+        ("run", {"prompt": PROMPT, "stop": 5}, "stop: Input should be a valid tuple"),
         ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings: Input should be a valid list"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
@@ -188,6 +199,7 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("mcp/", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 422, "too deep"),
         ("call/v2/run", b'{"max_tokens": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
         ("call/v2/run", b'{"prompt": "' + b"a" * 100 * 2**20 + b'"}', 413, "More than 8 MiB"),
+        ("mcp/", b'{"params": {"name": "run", "arguments": {"prompt": "\\ud800"}}}', 422, "half a character"),
         ("mcp/", b" " * 100 * 2**20, 413, "More than 8 MiB"),
         ("component_server", b"[]", 400, ""),
     ],
@@ -264,17 +276,48 @@ JUNK = st.recursive(
 )
 
 
-@settings(max_examples=40)
-@given(name=st.sampled_from(NAMES), junk=st.lists(JUNK, min_size=1, max_size=4), data=st.data())
-def test_any_value_anywhere_is_an_answer_or_a_sentence(server: str, name: str, junk: list[Any], data: Any) -> None:
-    sound = {
-        "run": {"prompt": PROMPT, "max_tokens": 2},
-        "compare": {"prompt": PROMPT, "settings": ["", "paged=true"], "repeats": 1, "max_tokens": 2},
-        "calculator": {"model": "gpt-2"},
-    }[name]
-    optional = [field.name for field in fields(SamplingParams)] + ["pair"] if name != "calculator" else ["gpu", "mean"]
-    places = data.draw(st.permutations([*sound, *optional]))
-    event, answer = call(server, name, sound | dict(zip(places, junk, strict=False)))
+def values(kind: dict[str, Any]) -> st.SearchStrategy[Any]:
+    """Of a type, as the schema has it, sensible and not."""
+    if "enum" in kind:
+        return st.sampled_from(kind["enum"])
+    if "oneOf" in kind:
+        return st.one_of([values(one) for one in kind["oneOf"]])
+    return {
+        "null": st.none(),
+        "boolean": st.booleans(),
+        "integer": st.integers(-2, 40) | st.integers(),
+        "number": st.floats(-0.1, 2) | st.floats(),
+        "string": st.text(max_size=20),
+        "array": st.lists(st.text(max_size=20), max_size=3),
+    }[kind["type"]]
+
+
+@pytest.fixture(scope="module")
+def parameters(server: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """By function, what it takes, each with its type."""
+    with urllib.request.urlopen(f"{server}/gradio_api/info") as answer:
+        endpoints = json.load(answer)["named_endpoints"]
+    return {name: {it["parameter_name"]: it["type"] for it in endpoints[f"/{name}"]["parameters"]} for name in SOUND}
+
+
+SOUND = {
+    "run": {"prompt": PROMPT, "max_tokens": 2},
+    "compare": {"prompt": PROMPT, "settings": ["", "paged=true"], "repeats": 1, "max_tokens": 2},
+    "calculator": {"model": "gpt-2"},
+}
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_any_value_anywhere_is_an_answer_or_a_sentence(
+    server: str, parameters: dict[str, dict[str, dict[str, Any]]], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from([name for name in NAMES for _ in parameters[name]]))
+    places = data.draw(st.lists(st.sampled_from(list(parameters[name])), min_size=1, max_size=4, unique=True))
+    asked = {place: data.draw(values(parameters[name][place]) | JUNK, place) for place in places}
+    if "kernels" in asked:
+        asked.pop("torch_compile", None)  # layers take half a minute
+    event, answer = call(server, name, SOUND[name] | asked)
     assert event == "complete" or len(json.loads(answer)["error"]) > 10
 
 

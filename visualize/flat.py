@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import gradio as gr
-from pydantic import ValidationError, create_model
+from pydantic import BeforeValidator, ValidationError, create_model
 
-from lab.config import LabError
+from lab.config import ConfigError, LabError
 from lab.options import described
 from visualize.text import visible
 
 
-def flat(function: Callable[..., Any]) -> Callable[..., Any]:
+def flat(function: Callable[..., Any], bounds: Mapping[str, tuple[float, float]] | None = None) -> Callable[..., Any]:
     """``function`` as programs call it: a parameter that is a dataclass of settings becomes its fields, each with its
     type, default and description; what comes in is checked against the types; what goes out is JSON. A parameter that
     is a ``gr.Request`` stays out of sight.
+
+    Args:
+        bounds: the least and the most of some whole numbers, where that is narrower than their settings say.
 
     Raises:
         gr.Error: in a sentence, for whatever the caller can mend.
@@ -45,12 +48,15 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
     own.sort(key=lambda parameter: parameter.default is not parameter.empty)  # those that are needed first
     arguments = create_model(
         function.__name__,
-        **{it.name: (it.annotation, ... if it.default is it.empty else it.default) for it in own},
+        **{it.name: (_as_given(it.annotation), ... if it.default is it.empty else it.default) for it in own},
     )
 
     async def call(request: gr.Request, *values: Any) -> str:
         try:
             given = vars(arguments(**dict(zip((it.name for it in own), values, strict=False))))
+            for name, (low, high) in (bounds or {}).items():
+                if not low <= given[name] <= high:
+                    raise ConfigError(f"{name} is a whole number from {low:,} to {high:,} here, not {given[name]:,}.")
             spread = {
                 name: settings(**{field.name: given.pop(field.name) for field in fields(settings)})
                 for name, settings in groups.items()
@@ -70,6 +76,13 @@ def flat(function: Callable[..., Any]) -> Callable[..., Any]:
     call.__signature__ = inspect.Signature([whose, *own], return_annotation=str)
     call.__annotations__ = {it.name: it.annotation for it in (whose, *own)} | {"return": str}
     return call
+
+
+def _as_given(hint: Any) -> Any:
+    """Where several strings are taken, one is too, as ``SamplingParams`` has it."""
+    if hint != tuple[str, ...]:
+        return hint
+    return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
 def _short(value: Any) -> str:

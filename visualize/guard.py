@@ -17,6 +17,8 @@ PAGES_OWN = f"{API}run/predict"
 """Where Gradio's pages post those of their events that do not wait in its queue, each with its number."""
 QUEUE = f"{API}queue/join"
 """Where they, and Gradio's client, post the others."""
+TOOLS = f"{API}mcp"
+"""Where tools are called. Gradio hands such a call on to itself, over HTTP."""
 FILES = f"{API}upload"
 """Its size is limited by ``launch``."""
 MOST_BYTES = 8 * 2**20
@@ -52,7 +54,10 @@ class Guard:
             name = self._name(path)
             if scope["method"] == "POST":
                 body = await _read(scope, receive)
-                _check(scope["app"].get_blocks().fns, path, name, _parsed(body))
+                document = _parsed(body)
+                _check(scope["app"].get_blocks().fns, path, name, document)
+                if path.startswith(TOOLS):
+                    _refuse_half_a_character(document)
                 receive = _again(body, receive)
             await self._app(scope, receive, send)
         except Refusal as refusal:
@@ -117,6 +122,14 @@ def _parsed(body: bytes) -> Any:
 
 
 _TOO_DEEP = f"The JSON is too deep: at most {DEEPEST} lists and objects are within each other."
+
+
+def _refuse_half_a_character(document: Any) -> None:
+    """JSON can say it in an escape; HTTP, by which it is handed on, cannot. Raises Refusal."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refusal(422, "What was sent is not valid text: half a character (a lone surrogate) is in it.") from None
 
 
 def _check(functions: dict[int, Any], path: str, name: str, document: Any) -> None:

@@ -29,10 +29,14 @@ def caller(request: gr.Request) -> str | None:
 
 class Leaving:
     """Tells the listeners to ``unload`` of a caller who has left, as ``session_hash`` of their request. Of who has been
-    answered, nothing is kept."""
+    answered, nothing is kept.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    Args:
+        waiting: holds at any time who has not been answered yet.
+    """
+
+    def __init__(self, app: ASGIApp, waiting: set[str]) -> None:
+        self._app, self._waiting = app, waiting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope.get("path", ""), scope.get("method")
@@ -58,9 +62,11 @@ class Leaving:
                 _leave(app.get_blocks().fns, who)
             return message
 
+        self._waiting.add(who)
         try:
             await self._app(scope, heard, told)
         finally:
+            self._waiting.discard(who)
             _forget(app.state_holder, who)
 
 

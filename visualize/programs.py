@@ -31,8 +31,13 @@ from visualize.leaving import caller
 from visualize.settings import BOUNDS, DEFAULTS, bounded
 from visualize.work import TICK, Line, Load, Work
 
-NAMES = ("run", "compare", "calculator")
-"""What programs may call."""
+BOUNDED: dict[str, dict[str, tuple[float, float]]] = {
+    "run": {"max_tokens": BOUNDS["max_tokens"]},
+    "compare": {name: COMPARE_BOUNDS[name] for name in ("repeats", "max_tokens")},
+    "calculator": {},
+}
+"""What programs may call, and the numbers that are bounded as on the pages."""
+NAMES = tuple(BOUNDED)
 PAIR = DEFAULTS["pair"]
 MAX_PROMPT = 100_000
 """Characters. What the model holds is counted in tokens, and refused by the engine."""
@@ -112,12 +117,13 @@ class Programs:
         Returns:
             JSON: text, reason, models, settings with the seed, metrics
         """
-        _within("max_tokens", sampling.max_tokens, BOUNDS)
 
         def do(job: Job) -> Answer:
             with job.turn(alone=False):
                 job.go_on()
                 engine = job.engine(pair)
+                job.compile(engine, [config])
+                job.go_on()
                 run = Run(engine.stream(bounded(prompt, MAX_PROMPT), config, sampling, cancelled=job.cancelled))
             return run_answer(run) | ({"run": json.loads(run.to_json())} if events else {})
 
@@ -143,8 +149,6 @@ class Programs:
         Returns:
             JSON: by setting medians with quartiles, speed-up and text; and where texts differ
         """
-        for name, value in (("repeats", repeats), ("max_tokens", sampling.max_tokens)):
-            _within(name, value, COMPARE_BOUNDS)
         if not FEWEST <= len(settings) <= MOST:  # counted before any is read
             raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(settings):,}.")
         if any(len(text) > MAX_OWN for text in settings):
@@ -155,6 +159,7 @@ class Programs:
         def do(job: Job) -> Answer:
             with job.turn():
                 engine = job.engine(pair)
+                job.compile(engine, configs.values())
             runs: dict[str, list[Run]] = {name: [] for name in configs}
             steps = compared(engine, bounded(prompt, MAX_PROMPT), configs, sampling, repeats, cancelled=job.cancelled)
             while True:
@@ -199,7 +204,7 @@ class Programs:
         Returns:
             JSON: bytes of weights, of the cache and of a token; sequences at once, contiguous and paged
         """
-        found = known().get(model) or await asyncio.to_thread(find, model)
+        found = known().get(model) or await asyncio.to_thread(find, model, open_to_all=True)
         deployment = Deployment(
             shape=found.shape,
             parameters=found.parameters,
@@ -216,12 +221,6 @@ class Programs:
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Add the functions to ``pages``. Everything else of it stays private."""
     programs = Programs(load, line)
-    for name in NAMES:
-        gr.api(flat(getattr(programs, name)), concurrency_limit=None)
+    for name, bounds in BOUNDED.items():
+        gr.api(flat(getattr(programs, name), bounds), concurrency_limit=None)
     pages.unload(programs.leave)
-
-
-def _within(name: str, value: int, bounds: dict[str, tuple[float, float]]) -> None:
-    low, high = bounds[name]
-    if not low <= value <= high:
-        raise ConfigError(f"{name} is a whole number from {low:,} to {high:,} here, not {value:,}.")

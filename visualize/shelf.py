@@ -91,14 +91,12 @@ class Shelf:
             return {"problem": str(error)}
 
     def reopen(self, visitor: str | None, path: Path) -> str:
-        """The transcript of the run in an uploaded file, or of a ``problem``. The file is removed."""
+        """The transcript of the run in an uploaded file, or of a ``problem``. Others may open the same file."""
         id = uuid.uuid4().hex
         try:
             events = self._kind.load(path)
             text = self._kind.told(events, id)
         except LabError as error:
             return head(id) + line({"problem": str(error)})
-        finally:
-            path.unlink(missing_ok=True)
         self.put(visitor, id, events)
         return text

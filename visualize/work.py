@@ -178,7 +178,7 @@ class Work(ABC):
             with self._line.visit(self):
                 self._work()
         except LabError as error:
-            self.problem = str(error)
+            self.problem = self.problem or str(error)  # what ended it is told, not what that led to
         except Exception as error:
             log.exception("work for a visitor broke off")
             self.problem = f"This broke off ({type(error).__name__}: {error})."

@@ -12,10 +12,10 @@ import functools
 import threading
 from collections.abc import Iterator
 
-import spaces  # before anything touches CUDA
+import spaces
 
 from lab import Engine, load_engine
-from lab.config import EngineConfig, SamplingParams
+from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.trace.events import Event, Finished, StepTimed
 from visualize.work import Load
 
@@ -41,7 +41,7 @@ class BorrowedGPU:
         return self._here.default_num_blocks(config)
 
     def models(self, config: EngineConfig) -> None:
-        """Whatever is to be compiled is compiled in the call."""
+        """Nothing is compiled there."""
 
     def ahead(self, cancelled: threading.Event) -> None:
         """Its pool is its own: nobody is before it."""
@@ -50,7 +50,11 @@ class BorrowedGPU:
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]:
         """The events of a run, a step at a time. Once ``cancelled`` is set it ends after the step that comes next:
-        the forked process cannot be told, only left."""
+        the forked process cannot be told, only left. Raises ConfigError for layers that are to be compiled."""
+        if config.torch_compile:
+            raise ConfigError(
+                "torch_compile=True is not to be had on a borrowed GPU: there is no compiler for one. Switch it off."
+            )
         with contextlib.closing(decode(self._pair, prompt, config, sampling)) as steps:
             for events in steps:
                 yield from events

@@ -60,10 +60,13 @@ def published_config(entry: dict) -> PreTrainedConfig:
     return AutoConfig.for_model(**entry)
 
 
-def find(where: str | Path) -> Model:
+def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     """A model from the configuration in a folder (a ``Path``) or of a hub id (a ``str``), and from nothing else.
 
     Code that comes with a model is never run, and weights are neither fetched nor read.
+
+    Args:
+        open_to_all: the hub is asked in nobody's name: somebody asks who need not be whose token is on this machine.
 
     Raises:
         ModelLoadError: no hub id, or no configuration to be had there.
@@ -72,7 +75,7 @@ def find(where: str | Path) -> Model:
     if isinstance(where, str):
         _refuse_other_than_hub_id(where)
     try:
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(where, trust_remote_code=False, token=False if open_to_all else None)
     except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
         raise ModelLoadError(
             f"There is no configuration to be had of {where}. A hub id is owner/name, as Qwen/Qwen3-8B; it needs a "

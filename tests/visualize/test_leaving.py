@@ -21,6 +21,7 @@ def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[s
     blocks = SimpleNamespace(fns={0: listener, 1: other})
     app = SimpleNamespace(get_blocks=lambda: blocks, state_holder=holder)
     heard: dict[str, str] = {}
+    waiting: set[str] = set()
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         heard.update({name.decode(): value.decode() for name, value in scope["headers"]})
@@ -36,7 +37,8 @@ def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[s
         pass
 
     scope = {"type": "http", "path": path, "method": method, "headers": [(CALLER.encode(), b"forged")], "app": app}
-    complete(Leaving(within)(scope, receive, send))
+    complete(Leaving(within, waiting)(scope, receive, send))
+    assert not waiting
     return gone, list(holder.session_data), heard
 
 

@@ -73,8 +73,8 @@ def test_bad_input_is_a_sentence(inputs: dict, says: str) -> None:
 def test_the_hub_is_asked_once_for_an_id_until_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def look_up(hub: str) -> Model:
-        asked.append(hub)
+    def look_up(hub: str, *, open_to_all: bool = False) -> Model:
+        asked.append((hub, open_to_all))
         return replace(LLAMA, name=hub)
 
     monkeypatch.setattr("visualize.panels.memory.find", look_up)
@@ -83,7 +83,7 @@ def test_the_hub_is_asked_once_for_an_id_until_it_is_asked_again(monkeypatch: py
     assert "Asking the hub for some/model" in json.loads(waiting)["status"]
     assert json.loads(line)["about"].startswith("some/model: 32 layers")
     assert len(list(_answer(found, *values))) == 1
-    assert asked == ["some/model"]
+    assert asked == [("some/model", True)]  # by anybody, so not in the name of whose server this is
 
 
 def test_formula_and_readouts_are_the_same_numbers() -> None:

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 
-from lab.config import EngineConfig, LabError, SamplingParams
+from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
+from tests.visualize.test_live import Compiling
 from visualize import programs as programs_module
 from visualize.flat import flat
 from visualize.programs import Programs
@@ -58,6 +59,53 @@ def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
 
     with line.turn(object(), cancelled):
         complete(leave())
+
+
+@pytest.mark.parametrize("name", ["run", "compare"])
+def test_who_leaves_while_layers_are_compiled_holds_up_nobody(name: str) -> None:
+    engine, line = Compiling(), Line()
+    some = Programs(lambda pair: engine, line)
+    compiled = EngineConfig(kernels="reference", torch_compile=True)
+    settings = ["", "kernels=reference,torch_compile=true"]
+    asked = {"run": ("A fox", compiled, LONG["sampling"]), "compare": ("A fox", settings, SamplingParams(max_tokens=9))}
+
+    async def leave() -> None:
+        waiting = asyncio.create_task(getattr(some, name)(caller("a"), *asked[name]))
+        await asyncio.sleep(0.3)
+        some.leave(caller("a"))
+        with pytest.raises(LabError, match="was stopped"):
+            await asyncio.wait_for(waiting, 3)
+        others = await some.run(caller("b"), "A wolf", EngineConfig(), SamplingParams(max_tokens=4))
+        assert others["reason"] == "length"
+
+    complete(leave())
+    engine.compiled.set()
+
+
+def test_layers_that_cannot_be_compiled_are_a_sentence_and_nothing_in_the_log(capfd: pytest.CaptureFixture) -> None:
+    class Refusing(ScriptedEngine):
+        def models(self, config: EngineConfig) -> None:
+            raise ConfigError("A step in C has no use for it.")
+
+    some = Programs(lambda pair: Refusing(), Line())
+    with pytest.raises(LabError, match="no use for it"):
+        complete(some.run(caller("a"), "A fox", EngineConfig(torch_compile=True), SamplingParams()))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_who_waits_as_the_server_ends_is_told_so() -> None:
+    line, cancelled = Line(), threading.Event()
+    some = programs(line)
+
+    async def end() -> None:
+        waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        await asyncio.sleep(0.05)
+        line.close(0)
+        with pytest.raises(LabError, match="is being shut down"):
+            await waiting
+
+    with line.turn(object(), cancelled):
+        complete(end())
 
 
 def test_nobody_is_worked_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,6 @@ def put(shelf: Shelf, tmp_path: Path, text: str) -> tuple[str, dict[str, str]]:
     path = tmp_path / "run.json"
     path.write_text(text, "utf-8")
     lines = shelf.reopen("me", path).splitlines()
-    assert not path.exists()
     return json.loads(lines[0])["run"], json.loads(lines[-1])
 
 
@@ -155,6 +154,13 @@ def test_what_was_taken_away_can_be_opened_again(shelf: Shelf, tmp_path: Path) -
     assert again["text"] == file["text"]
     for form in FORMATS:
         assert shelf.take_away([id, form])["text"]
+
+
+def test_two_visitors_open_one_file(shelf: Shelf, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"  # Gradio keeps files by what is in them: both have this path
+    path.write_text(Run(script(CONFIGS["plain"], max_tokens=3)).to_json(), "utf-8")
+    for visitor in ("me", "you"):
+        assert "finished" in json.loads(shelf.reopen(visitor, path).splitlines()[-1])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 4, "events": [{}]}'])

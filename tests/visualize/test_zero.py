@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pickle
 import threading
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from lab import EngineConfig, Run, SamplingParams
-from lab.config import PromptError
+from lab.config import ConfigError, PromptError
 from lab.trace.events import Event, Finished, StepTimed
+from tests.browser.conftest import started
+from tests.test_programs import call
 from visualize import zero
 from visualize.frames import Reducer
 from visualize.live import LiveRun, transcript
@@ -70,6 +74,45 @@ def test_stop_leaves_it_after_the_step_and_the_run_has_an_end(
 def test_what_is_wrong_is_said_as_anywhere(borrowed: zero.BorrowedGPU) -> None:
     with pytest.raises(PromptError, match="empty"):
         list(borrowed.stream("", CONFIG, SamplingParams(), cancelled=threading.Event()))
+
+
+def test_layers_are_not_compiled_there(borrowed: zero.BorrowedGPU) -> None:
+    compiled = EngineConfig(kernels="reference", torch_compile=True)
+    with pytest.raises(ConfigError, match="torch_compile=True is not to be had on a borrowed GPU"):
+        list(borrowed.stream("A fox", compiled, SamplingParams(), cancelled=threading.Event()))
+
+
+GUARDED = """
+import sys, torch
+def guarded(name, real):
+    def call(*values):
+        assert "spaces" in sys.modules, f"torch.cuda.{name} was asked before spaces was there"
+        return real(*values)
+    return call
+for name in ("is_available", "device_count", "init"):
+    setattr(torch.cuda, name, guarded(name, getattr(torch.cuda, name)))
+"""
+"""At Python's start, in place of a torch for CUDA: once that was asked for devices, no forked process can use one."""
+SPACES = """
+import sys
+if (gradio := sys.modules.get("gradio")) and not hasattr(gradio, "Blocks"):
+    raise ImportError("as the real one refuses Gradio itself")
+def GPU(duration):
+    return lambda function: function
+"""
+
+
+def test_a_space_that_lends_a_gpu_starts_without_touching_one(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(GUARDED)
+    (tmp_path / "spaces.py").write_text(SPACES)
+    log = tmp_path / "log.txt"
+    with started(log, SPACES_ZERO_GPU="true", PYTHONPATH=str(tmp_path)) as (address, _):
+        with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
+            assert answer.status == 200
+        event, answer = call(address, "run", {"prompt": "A fox", "max_tokens": 3})
+        assert event == "complete"
+        assert '\\"device\\": \\"cpu\\"' in answer
+    assert "Traceback" not in log.read_text(), log.read_text()
 
 
 def test_an_estimate_follows_the_tokens() -> None:

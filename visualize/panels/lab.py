@@ -18,6 +18,10 @@ from visualize.visitors import Visitors
 from visualize.work import Line, Load
 from visualize.workshop.workshop import Workshop
 
+UPLOADS = (600, 3600)
+"""Seconds from one look to the next at the files that visitors have sent, and for how long each is kept: a file is
+read as soon as it is there."""
+
 
 def build(
     load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool, workshop: Workshop | None = None
@@ -54,7 +58,7 @@ def build(
         warn(notices)
         return controls.show(settings)
 
-    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False) as page:
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=UPLOADS) as page:
         header.build("Lab", ABOUT)
         if workshop:
             room.strip()

@@ -119,7 +119,7 @@ def _answer(found: Found | None, *values: Any) -> Iterator[tuple[str, Found | No
 
 def _look_up(hub: str) -> Model | str:
     try:
-        return find(hub)
+        return find(hub, open_to_all=True)
     except LabError as error:
         return visible(str(error))
 

@@ -16,6 +16,8 @@ LETTERS = "BCDFGHJKMNPQRTVWXYZ3479"
 LENGTH = 5
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::", "")
+MOST_PAGE = 500
+"""Characters of a page's address. A picture of squares holds 2,331 bytes; far fewer are read from across a room."""
 
 
 class AccessError(LabError):
@@ -71,8 +73,8 @@ def joining(page: str, code: str, host: str) -> str:
         name, port = parts.hostname, parts.port
     except ValueError:
         name = None
-    if not name or parts.scheme not in ("http", "https"):
-        raise AccessError(f"{page[:80]!r} is not the address of a page.")
+    if not name or len(page) > MOST_PAGE or parts.scheme not in ("http", "https"):
+        raise AccessError(f"{page[:80]!r} is not the address of a page: http or https, a host, {MOST_PAGE} characters.")
     if name in LOOPBACK:
         if host not in EVERYWHERE:
             raise AccessError(

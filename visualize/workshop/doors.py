@@ -87,6 +87,7 @@ async def _read(request: Request) -> Body | None:
             return None
     try:
         body = json.loads(text)
+        json.dumps(body, ensure_ascii=False).encode()  # half a character can be asked for in escapes, not answered
     except (ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

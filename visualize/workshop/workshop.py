@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from visualize.work import Line
-from visualize.workshop.access import Access
+from visualize.workshop.access import Access, AccessError, joining
 from visualize.workshop.doors import Doors
 from visualize.workshop.lead import Lead
 from visualize.workshop.room import Room
@@ -22,6 +22,7 @@ class Workshop:
     def __init__(self, line: Line, host: str, key: str | None) -> None:
         self.access, self.lead = Access(key), Lead()
         self.room = Room(line, self.lead)
+        self._host = host
         self._doors = Doors(self.access, self.lead, self.room, host)
 
     def routes(self) -> list[Route]:
@@ -29,8 +30,13 @@ class Workshop:
 
     def announcement(self, address: str, made_up: bool) -> str:
         """What whoever started the server has to know: a key that somebody chose is not repeated."""
+        address = address.rstrip("/") + "/"
+        try:
+            how = f"others join at {joining(address, self.access.code, self._host)}"
+        except AccessError as error:
+            how = str(error).removesuffix(".")
         key, whose = (self.access.key, "") if made_up else ("KEY", ", KEY being the one that you chose")
         return (
-            f"Workshop: others join at {address} with the code {self.access.code}.\n"
+            f"Workshop: {how}. The code is {self.access.code}.\n"
             f"Workshop: lead from {address}room#lead={key}{whose}. Whoever has that address leads: keep it to yourself."
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from visualize.work import Line
 from visualize.workshop import access
 from visualize.workshop.access import LENGTH, LETTERS, Access, AccessError, joining, qr_code
+from visualize.workshop.workshop import Workshop
 
 
 def test_the_code_is_taken_as_people_type_it() -> None:
@@ -50,13 +52,35 @@ def test_others_are_led_to_the_address_that_they_can_reach(monkeypatch: pytest.M
     assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://localhost:7860/?join=BCDFG"
 
 
+@pytest.mark.parametrize("address", ["http://localhost:7860/", "http://localhost:7860"])
+def test_the_console_says_the_address_that_the_picture_has(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(access, "_own_address", lambda: "10.1.2.3")
+    workshop = Workshop(Line(together=True), "0.0.0.0", "KEY")
+    told = workshop.announcement(address, made_up=False)
+    assert joining(address, workshop.access.code, "0.0.0.0") in told
+    assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in told
+    assert "http://localhost:7860/room#lead=KEY" in told
+    alone = Workshop(Line(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/", made_up=False)
+    assert "start it with --host 0.0.0.0" in alone
+
+
 def test_where_nobody_else_can_come_it_says_what_to_do() -> None:
     with pytest.raises(AccessError, match=r"start it with --host 0\.0\.0\.0, or --share"):
         joining("http://127.0.0.1:7860/", "BCDFG", "127.0.0.1")
 
 
 @pytest.mark.parametrize(
-    "page", ["", "None", "javascript:alert(1)", "file:///etc/passwd", "http://", "http://a:b/", "http://["]
+    "page",
+    [
+        "",
+        "None",
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "http://",
+        "http://a:b/",
+        "http://[",
+        f"http://a/{'a' * 5000}",
+    ],
 )
 def test_what_is_no_page_is_refused(page: str) -> None:
     with pytest.raises(AccessError, match="is not the address of a page"):

@@ -120,6 +120,27 @@ def test_nobody_leads_without_the_key(room: Room) -> None:
     assert room.shown() == {"run": None, "at": None}
 
 
+@pytest.mark.parametrize("field", ["page", "query", "run", "code"])
+def test_half_a_character_is_refused_wherever_it_stands_and_others_still_join(room: Room, field: str) -> None:
+    run, code = Channel(), room.workshop.access.code
+    room.ask("lead", key=KEY, run=run.id, at=1, query="?gamma=3")
+    sound = {"key": KEY, "code": code, "page": "https://lab.example/", "run": run.id, "at": 2, "query": ""}
+    for door in ("join", "presenter", "lead"):
+        body = json.dumps(sound | {field: "https://lab.example/\ud800"}).encode()
+        answer = room.client.post(f"/workshop/{door}", content=body)
+        assert (answer.status_code, answer.json()) == (400, {"problem": doors.NONSENSE})
+    assert room.shown() == {"run": run.id, "at": 1}
+    status, answer = room.ask("join", code=code)
+    assert (status, answer["query"]) == (200, "?gamma=3")
+
+
+def test_an_address_that_is_too_long_for_a_picture_is_said_and_the_presenter_leads_all_the_same(room: Room) -> None:
+    status, answer = room.ask("presenter", key=KEY, page="https://lab.example/" + "é" * 500)
+    assert (status, answer["code"]) == (200, room.workshop.access.code)
+    assert "is not the address of a page" in answer["problem"]
+    assert "picture" in room.ask("presenter", key=KEY, page="https://lab.example/" + "é" * 450)[1]
+
+
 def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: Room) -> None:
     run = Channel()
     room.ask("lead", key=KEY, run=run.id, at=3)

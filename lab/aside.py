@@ -1,0 +1,26 @@
+"""What may take long and cannot be interrupted, in a thread of its own: whoever waits for it can say so, and stop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+LOOK = 0.1
+"""Seconds from one look at it to the next."""
+
+
+def aside(do: Callable[[], T], name: str) -> Future[T]:
+    """What ``do`` will return, or raise. Its thread has this ``name``, and does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(do())
+        except Exception as error:  # for whoever still waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
