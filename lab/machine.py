@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from datetime import date
 from pathlib import Path
@@ -29,11 +30,12 @@ def describe_machine(device: str) -> dict[str, str | int]:
 
 
 def hardware(device: str) -> str:
-    """In a few words: the accelerator, or how many threads of which processor."""
+    """In a few words: the accelerator, or how many cores of which processor torch may use, of how many."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"{threads} CPU core{'s' * (threads > 1)} ({processor_name()})"
+    used, there = torch.get_num_threads(), max(torch.get_num_threads(), os.cpu_count() or 1)
+    of = f"{used} of {there}" if used < there else str(there)
+    return f"{of} CPU core{'s' * (there > 1)} ({processor_name()})"
 
 
 def processor_name() -> str:

@@ -25,7 +25,7 @@ Load = Callable[[str | Pair], Engine]
 """The engine of a model pair, or of a pair's name. It may take seconds, and raise."""
 
 
-CLOSED = "The server is being shut down. What was written so far stays on this page."
+CLOSED = "The server is being shut down. Nothing more comes."
 
 
 class FullError(LabError):
