@@ -124,6 +124,7 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
 def test_what_watching_costs_is_the_recorded_one():
     figures, text = record("page")["figures"], " ".join(README.split())
     assert f"{figures['live_frames_per_second']:.1f} pictures a second while a run goes on" in text
+    assert f"{figures['live_bytes_per_second'] / 1000:.0f} kB a second are sent" in text
     player, slowed = (
         [figures[f"player_{name}frames_per_second_{way}"] for way in ("off", "draft")] for name in ("", "slowed_")
     )

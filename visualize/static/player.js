@@ -51,7 +51,8 @@ function move(seq, byHand = false) {
   if (byHand || picture.at < from || end) {
     if (picture.at !== from || byHand) words = [[picture.say, end?.reason === "error", sayNow]];
   } else {
-    for (const { say: text, linger } of picture.frames.slice(from + 1, picture.at + 1)) if (text) words.push([text, linger, say]);
+    const news = picture.frames.slice(from + 1, picture.at + 1);
+    for (const { say: text, linger, head } of news) if (text && !head) words.push([text, linger, say]); // a head's is of rest
   }
   tell();
   schedule();
