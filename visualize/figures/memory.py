@@ -46,8 +46,9 @@ def length_figure(dark: bool = False) -> go.Figure:
             name=KV_FORMATS[name],
             mode="lines+text",
             line={"color": colours.muted, "dash": dash, "width": 1.5},
-            textposition="top left",
+            textposition="middle right",
             textfont={"color": colours.ink, "size": 11},
+            cliponaxis=False,
             hovertemplate=hover,
         )
         for name, dash in DASHES.items()
@@ -57,7 +58,7 @@ def length_figure(dark: bool = False) -> go.Figure:
         name="lengths",
         mode="markers+text",
         marker={"color": OWN, "size": 9, "line": {"color": colours.paper, "width": 1.5}},
-        textposition="top center",
+        textposition="bottom right",
         textfont={"color": colours.ink, "size": 11},
         cliponaxis=False,
         hovertemplate=hover,
@@ -65,7 +66,7 @@ def length_figure(dark: bool = False) -> go.Figure:
     return blank(
         [chosen, *lines, marks],
         dark,
-        margin={"l": 62, "r": 14, "t": 6, "b": 26},
+        margin={"l": 62, "r": 50, "t": 6, "b": 26},
         xaxis={"range": [0, 1], "nticks": 5, "tickformat": ",d", "showgrid": False},
         yaxis={"range": [0, 1], "nticks": 5},
     )
@@ -89,7 +90,7 @@ def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[st
     }
     top = 1.12 * longest * max(other.token_bytes for other in others.values()) / scale
     return [line(chosen, ""), *lines, marks], {
-        "xaxis.range": [0, longest * 1.04],
+        "xaxis.range": [0, longest],
         "yaxis.range": [0, top],
         "yaxis.ticksuffix": f" {name}",
     }

@@ -57,6 +57,7 @@ function read(transcript) {
   if (!first || run.id === first) return;
   begin(first);
   const { run: id, live } = JSON.parse(first);
+  if (!led) window.decodeLab.address({ run: live ? 1 : null }); // what came from a file no link brings back
   stream?.close();
   if (live) listen(id);
   else hear(transcript.slice(first.length));
@@ -107,7 +108,6 @@ function open(head) {
     const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
     device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.device} · ${head.dtype} · ${models}`;
   }
-  if (server && !led) window.decodeLab.address({ run: head.recorded ? null : 1 }); // what came from a file no link brings back
   if (!head.recorded && !led && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
   rewind();
 }
