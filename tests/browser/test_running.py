@@ -115,6 +115,7 @@ def test_keys_run_and_stop(visit: Visit) -> None:
     lab.wait_for_tokens(5)
     lab.page.keyboard.press("Escape")
     lab.page.wait_for_selector("body:not(.running)", timeout=2000)
+    lab.finish()  # the last picture comes a little later
     assert lab.seen()["say"].endswith("you stopped it.")
 
 

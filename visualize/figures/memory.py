@@ -58,7 +58,7 @@ def length_figure(dark: bool = False) -> go.Figure:
         name="lengths",
         mode="markers+text",
         marker={"color": OWN, "size": 9, "line": {"color": colours.paper, "width": 1.5}},
-        textposition="bottom right",
+        textposition="top left",
         textfont={"color": colours.ink, "size": 11},
         cliponaxis=False,
         hovertemplate=hover,
@@ -80,7 +80,7 @@ def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[st
 
     def line(deployment: Deployment, text: str) -> dict[str, list[Any]]:
         y = [tokens * deployment.token_bytes / scale for tokens in x]
-        return {"x": x, "y": y, "text": [""] * POINTS + [text]}
+        return {"x": x, "y": y, "text": [""] * POINTS + [f"\u2002{text}"]}  # beside the mark of the longest
 
     lines = [line(others[key], KV_FORMATS[key]) if key in others else {"x": [], "y": []} for key in DASHES]
     marks = {
