@@ -13,8 +13,8 @@ def shuffled(rows: Iterable[Row], times: int) -> Iterator[list[Row]]:
     """All rows, ``times`` times over: in an order that is drawn, then in the reverse of it, so that each row comes as
     often before another as after it; then in a new one. The orders are the same in every process."""
     order, shuffle = list(rows), random.Random(0).shuffle
-    for time in range(times):
-        if time % 2:
+    for turn in range(times):
+        if turn % 2:
             order.reverse()
         else:
             shuffle(order)

@@ -6,7 +6,7 @@ A setting is a mark, the same one everywhere on the page; curves carry their own
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import plotly.graph_objects as go
@@ -26,31 +26,26 @@ POINTS = 50
 Marked = Mapping[str, Speculated]
 """By the setting's mark."""
 Drawn = tuple[Columns, dict[str, Any]]
+Curves = tuple[dict[str, list[Any]], dict[str, list[Any]]]
+"""Lines, and their names."""
 
 
 def tokens_figure(dark: bool = False) -> go.Figure:
     """Tokens a round against acceptance, a curve a gamma."""
-    return blank(
-        [_curves(dark), _names(dark), _marks(dark, "a = %{x:.3f}: %{y:.2f} tokens a round, measured")],
-        dark,
-        margin={"l": 40, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 6, "title": _title("acceptance a", dark)},
-        yaxis={"range": [0, 9], "nticks": 6},
-    )
+    marks = _marks(dark, "a = %{x:.3f}: %{y:.2f} tokens a round, measured")
+    return _against_acceptance([_curves(dark), _names(dark), marks], dark, {"range": [0, 9]})
 
 
 def tokens_columns(found: Marked) -> Drawn:
-    gammas = sorted({*GAMMAS, *(one.gamma for one in found.values())})
-    curves = _empty(), _empty()
-    for gamma in gammas:
-        xs = [i / POINTS for i in range(POINTS + 1)]
-        _line(curves, xs, [tokens_per_round(x, gamma) for x in xs], f"γ {gamma}")
+    curves, most = (_empty(), _empty()), max(_gammas(found))
+    for gamma in _gammas(found):
+        _over_acceptance(curves, gamma, tokens_per_round)
     marks = {
         "x": [one.acceptance for one in found.values()],
         "y": [one.tokens for one in found.values()],
         "text": list(found),
     }
-    return [*curves, marks], {"yaxis.range": [0.5, gammas[-1] + 1.8]}
+    return [*curves, marks], {"yaxis.range": [0.5, most + 1.8]}
 
 
 def speedup_figure(dark: bool = False) -> go.Figure:
@@ -65,7 +60,7 @@ def speedup_figure(dark: bool = False) -> go.Figure:
 
 
 def speedup_columns(found: Marked) -> Drawn:
-    widest = max([*GAMMAS, *(one.gamma for one in found.values())])
+    widest = max(_gammas(found))
     curves, whiskers, tops = (_empty(), _empty()), _empty(), [1.0]
     _line(curves, [1, widest], [1.0, 1.0], "")
     for mark, one in found.items():
@@ -86,13 +81,9 @@ def speedup_columns(found: Marked) -> Drawn:
 
 def gains_figure(dark: bool = False) -> go.Figure:
     """Speed-up against acceptance, a curve a gamma."""
-    return blank(
-        [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "a = %{x:.3f}: ×%{y:.2f}, measured")],
-        dark,
-        margin={"l": 40, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 6, "title": _title("acceptance a", dark)},
-        yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
-    )
+    marks = _marks(dark, "a = %{x:.3f}: ×%{y:.2f}, measured")
+    traces = [_curves(dark), _names(dark), _whiskers(dark), marks]
+    return _against_acceptance(traces, dark, {"range": [0, 2], "tickprefix": "×"})
 
 
 def gains_columns(found: Marked) -> Drawn:
@@ -101,11 +92,9 @@ def gains_columns(found: Marked) -> Drawn:
     if found:
         cost = statistics.median(one.cost for one in found.values())
         _line(curves, [0, 1], [1.0, 1.0], "")
-        for gamma in sorted({*GAMMAS, *(one.gamma for one in found.values())}):
-            xs = [i / POINTS for i in range(POINTS + 1)]
-            ys = [speedup(x, gamma, cost) for x in xs]
-            _line(curves, xs, ys, f"γ {gamma}")
-            top = max(top, *ys)
+        for gamma in _gammas(found):
+            _over_acceptance(curves, gamma, lambda a, gamma: speedup(a, gamma, cost))
+        top = max(curves[1]["y"])  # every curve is highest at its end
     for one in found.values():
         _join(whiskers, [one.acceptance] * 2, [one.speedup.lower, one.speedup.upper])
         top = max(top, one.speedup.upper)
@@ -244,6 +233,20 @@ def columns(found: Marked) -> dict[str, Drawn]:
     }
 
 
+def _gammas(found: Marked) -> list[int]:
+    return sorted({*GAMMAS, *(one.gamma for one in found.values())})
+
+
+def _against_acceptance(traces: list[go.Scatter], dark: bool, yaxis: dict[str, Any]) -> go.Figure:
+    return blank(
+        traces,
+        dark,
+        margin={"l": 40, "r": 34, "t": 8, "b": 36},
+        xaxis={"range": [0, 1], "nticks": 6, "title": _title("acceptance a", dark)},
+        yaxis={"nticks": 6, **yaxis},
+    )
+
+
 def _curves(dark: bool, width: float = 1.5) -> go.Scatter:
     """Any number of curves in one trace, with gaps between."""
     line = {"color": look(dark).muted, "width": width}
@@ -292,7 +295,13 @@ def _join(trace: dict[str, list[Any]], x: list[float], y: list[float]) -> None:
     trace["y"] += [*y, None]
 
 
-def _line(curves: tuple[dict[str, list[Any]], dict[str, list[Any]]], x: list[float], y: list[float], name: str) -> None:
+def _over_acceptance(curves: Curves, gamma: int, of: Callable[[float, int], float]) -> None:
+    """Add the curve of a gamma: ``of`` acceptance and gamma."""
+    xs = [i / POINTS for i in range(POINTS + 1)]
+    _line(curves, xs, [of(x, gamma) for x in xs], f"γ {gamma}")
+
+
+def _line(curves: Curves, x: list[float], y: list[float], name: str) -> None:
     """Add a curve to the first, and its name to the second."""
     line, names = curves
     _join(line, x, y)
