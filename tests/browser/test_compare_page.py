@@ -158,6 +158,15 @@ def test_a_link_brings_back_where_the_race_was_left(visit: Visit) -> None:
     assert page.inner_text(".play") == "Again"
     scrubbed(page, 0.5)
     page.wait_for_function("location.search.includes('at=50')")
+    page.click(".contest-say")
+    page.keyboard.press("Home")
+    page.wait_for_function("document.querySelector('.clock').value === '0'")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".play:has-text('Pause')")
+    page.keyboard.press("End")
+    page.wait_for_selector(".play:has-text('Again')")
+    scrubbed(page, 0.5)
+    page.wait_for_function("location.search.includes('at=50')")
     page.click("#preset label:has-text('Ladder')")  # an instant is of these settings
     page.wait_for_function("!location.search.includes('at=')")
 

@@ -321,6 +321,14 @@ def test_the_key_after_a_click_on_run_is_the_player_s(visit: Visit) -> None:
     lab.page.wait_for_selector("[data-do=loop][aria-pressed=true]")
 
 
+def test_arrows_go_on_from_the_token_that_was_clicked(visit: Visit) -> None:
+    lab = finished(visit)
+    tokens = lab.page.locator(".token")
+    tokens.nth(9).click()
+    lab.page.locator(".story .text").press("ArrowRight")
+    assert lab.page.get_attribute(".token.focused", "data-index") == "10"
+
+
 def test_every_button_has_a_word_and_a_thumb_finds_it(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, reduced_motion="reduce")
     lab.open(**LINK)
