@@ -125,6 +125,23 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
     assert ask(client, "calculator", **asked | {"memory": 48.0}) == answer
 
 
+def test_who_waits_is_told_how_many_are_before(client: Client) -> None:
+    long = {"max_tokens": 600, "ignore_eos": True, "kv_cache": False}
+    jobs = [client.submit(api_name="/run", prompt=PROMPT, **long)]
+    told: list[list[str]] = [[], [], []]
+
+    def heard(who: int, words: str) -> bool:
+        for job, its in zip(jobs, told, strict=False):
+            its.extend(unit.desc for unit in job.status().progress_data or () if unit.desc not in its)
+        return words in told[who]
+
+    wait_until(lambda: heard(0, "Under way"), 10)
+    for before, words in ((1, "Waiting: 1 run is before yours."), (2, "Waiting: 2 runs are before yours.")):
+        jobs.append(client.submit(api_name="/run", prompt=PROMPT, max_tokens=5))
+        wait_until(lambda who=before, words=words: heard(who, words), 10)
+    assert [json.loads(job.result(60))["metrics"]["generated_tokens"] for job in jobs] == [600, 5, 5]
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "says"),
     [
@@ -334,8 +351,14 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             assert list(tools) == list(NAMES)
             assert tools["run"].inputSchema["required"] == ["prompt"]
             assert all(it["description"] for it in tools["run"].inputSchema["properties"].values())
-            answer = await session.call_tool("run", {"prompt": PROMPT, "max_tokens": 5})
-            assert json.loads(answer.content[0].text)["metrics"]["generated_tokens"] == 5
+            told: list[str | None] = []
+
+            async def tell(done: float, total: float | None, message: str | None) -> None:
+                told.append(message)
+
+            answer = await session.call_tool("run", {"prompt": PROMPT, "max_tokens": 400}, progress_callback=tell)
+            assert any("Under way" in (message or "") for message in told)
+            assert json.loads(answer.content[0].text)["metrics"]["generated_tokens"] > 5
             answer = await session.call_tool("calculator", {"model": "gpt-2"})
             assert json.loads(answer.content[0].text)["parameters"] == known()["gpt-2"].parameters
             for name, arguments in (("run", {"prompt": ""}), ("run", {"prompt": 1}), ("nothing", {})):

@@ -43,6 +43,7 @@ MAX_PROMPT = 100_000
 """Characters. What the model holds is counted in tokens, and refused by the engine."""
 
 
+UNDER_WAY = "Under way"
 MOST_SECONDS = 600
 """A call that takes longer is ended: it may be that nobody waits for it any more."""
 
@@ -62,10 +63,13 @@ class Job(Work):
         if self.cancelled.is_set():
             raise LabError(f"This was stopped, by its caller or after {MOST_SECONDS} seconds.")
 
-    async def finished(self) -> Answer:
-        """Its answer. Raises LabError with its problem."""
-        ends = time.monotonic() + MOST_SECONDS
+    async def finished(self, tell: Callable[[str], None]) -> Answer:
+        """Its answer. Until then ``tell`` is called with what it waits for, whenever that has changed. Raises LabError
+        with its problem."""
+        ends, told = time.monotonic() + MOST_SECONDS, ""
         while not self.done.is_set():
+            if told != (now := self.status() or UNDER_WAY):
+                tell(told := now)
             await asyncio.sleep(TICK / 5)
             if time.monotonic() > ends:
                 self.cancelled.set()
@@ -91,7 +95,7 @@ class Programs:
         mine = self._jobs.setdefault(who := caller(request), set())
         mine.add(job)
         try:
-            return await job.finished()
+            return await job.finished(_tell)
         finally:
             job.cancelled.set()
             mine.discard(job)
@@ -216,6 +220,11 @@ class Programs:
             block_size=block_size,
         )
         return fit_answer(found, deployment)
+
+
+def _tell(status: str) -> None:
+    """To callers who listen to progress, as Gradio's own clients and those of MCP do. MCP hears only of steps."""
+    gr.Progress()((0, None), desc=status)
 
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:

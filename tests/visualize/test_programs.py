@@ -61,6 +61,25 @@ def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
         complete(leave())
 
 
+def test_who_waits_is_told_of_each_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(programs_module, "_tell", told.append)
+    line, cancelled = Line(), threading.Event()
+    some = programs(line)
+
+    async def wait() -> None:
+        with line.turn(object(), cancelled):
+            waiting = asyncio.create_task(some.run(caller("a"), "A fox", EngineConfig(), SamplingParams(max_tokens=20)))
+            while not told:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+        await waiting
+
+    complete(wait())
+    assert told[-2:] == ["Waiting: 1 run is before yours.", "Under way"]
+    assert len(told) == len(set(told))
+
+
 @pytest.mark.parametrize("name", ["run", "compare"])
 def test_who_leaves_while_layers_are_compiled_holds_up_nobody(name: str) -> None:
     engine, line = Compiling(), Line()
