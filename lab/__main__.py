@@ -23,7 +23,7 @@ from lab.bench.difference import first_differences
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
-from lab.options import Parser, add_pair, add_settings, parse_config, read_settings
+from lab.options import Parser, add_pair, add_settings, parse_configs, read_settings
 from lab.trace.events import Committed, Finished
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -110,9 +110,7 @@ def _add_compare(commands: Any) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    configs = {text or "default": parse_config(text) for text in options.settings}
-    if len(configs) < len(options.settings):
-        raise LabError("one of the settings is there twice.")
+    configs = parse_configs(options.settings)
     options.seed = 0 if options.seed is None else options.seed
     sampling = read_settings(SamplingParams, options)
     prompt, engine = _prompt(options), _engine(options)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -170,7 +171,9 @@ class Engines:
             LabError: whatever else ``load_engine`` raises. What was loaded before is still there.
         """
         pair = self._pair(wanted)
-        with self._loading:
+        if engine := self._loaded.get(pair):
+            return engine  # at once, whatever others load meanwhile
+        with self._alone():
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
@@ -182,6 +185,17 @@ class Engines:
                     self._drop_large()
                 self._loaded[pair] = engine
             return self._loaded[pair]
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Pairs are loaded one after another. Who waits may stop waiting."""
+        while not self._loading.acquire(timeout=LOOK):
+            if loading := watching():
+                loading.check()
+        try:
+            yield
+        finally:
+            self._loading.release()
 
     def _pair(self, wanted: str | Pair) -> Pair:
         if isinstance(wanted, Pair):

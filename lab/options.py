@@ -10,6 +10,7 @@ import functools
 import inspect
 import re
 import textwrap
+from collections.abc import Sequence
 from dataclasses import fields
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -44,6 +45,18 @@ def parse_config(text: str) -> EngineConfig:
             raise ConfigError(f"{name} is set twice.")
         given[name] = _value(name, value, hints[name])
     return EngineConfig(**given)
+
+
+def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
+    """Several, by what they are called: their text, or "default".
+
+    Raises:
+        ConfigError: one of them is there twice, and what ``parse_config`` raises.
+    """
+    configs = {text.strip() or "default": parse_config(text) for text in texts}
+    if len(configs) < len(texts):
+        raise ConfigError("one of the settings is there twice.")
+    return configs
 
 
 _hints = functools.cache(get_type_hints)

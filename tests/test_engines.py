@@ -123,6 +123,22 @@ def test_who_stops_does_not_wait_for_a_hub_that_does_not_answer(folders, monkeyp
     answered.set()
 
 
+def test_while_a_pair_is_loaded_others_have_what_is_there_and_may_stop_waiting(folders, monkeypatch) -> None:
+    engines, stopped, goes_on = Engines(any_pair=True, device="cpu"), threading.Event(), threading.Event()
+    there, loads = engines(pair(folders)), engines_module.load_engine
+    monkeypatch.setattr(engines_module, "load_engine", lambda *some, **how: (goes_on.wait(20), loads(*some, **how))[1])
+    first = threading.Thread(target=engines, args=(pair(folders, draft=""),))
+    first.start()
+    began = time.monotonic()
+    assert engines(pair(folders)) is there
+    threading.Timer(0.3, stopped.set).start()
+    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines(own(str(folders["target"]), str(folders["target"])))
+    assert time.monotonic() - began < 10
+    goes_on.set()
+    first.join()
+
+
 def test_what_does_not_fit_is_refused_before_it_is_loaded(folders, monkeypatch) -> None:
     engines = Engines(any_pair=True, device="cpu")
     embedded = engines("matched")

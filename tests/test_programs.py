@@ -168,6 +168,7 @@ def test_who_waits_is_told_how_many_are_before(client: Client) -> None:
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
         ("compare", {"prompt": PROMPT, "settings": [""] * 100_000}, "these are 100,000"),
+        ("compare", {"prompt": PROMPT, "settings": ["paged=true", " paged=true"]}, "is there twice"),
         ("compare", {"prompt": PROMPT, "settings": ["", "x=1"]}, "there is no setting 'x'"),
         ("compare", {"prompt": PROMPT, "settings": ["", "a" * 1000]}, "at most 600"),
         ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "repeats": 10**9}, "from 1 to 9"),

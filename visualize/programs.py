@@ -22,7 +22,7 @@ from lab.kv.storage import KVFormat
 from lab.memory.capacity import Deployment, WeightFormat, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import find, known
-from lab.options import parse_config
+from lab.options import parse_configs
 from lab.trace.recorder import Run
 from visualize.flat import flat
 from visualize.lanes import BOUNDS as COMPARE_BOUNDS
@@ -99,8 +99,8 @@ class Programs:
         finally:
             job.cancelled.set()
             mine.discard(job)
-            if not mine:
-                self._jobs.pop(who, None)
+            if not mine and self._jobs.get(who) is mine:  # who has left may have called again
+                del self._jobs[who]
 
     async def run(
         self,
@@ -157,7 +157,7 @@ class Programs:
             raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(settings):,}.")
         if any(len(text) > MAX_OWN for text in settings):
             raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
-        configs = {text.strip() or "default": parse_config(text) for text in settings}
+        configs = parse_configs(settings)
         sampling = replace(sampling, seed=sampling.seed or 0)
 
         def do(job: Job) -> Answer:

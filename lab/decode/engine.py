@@ -1,8 +1,8 @@
 """The engine: requests come in, pools take turns, events go out.
 
 ``stream`` and ``submit`` hand a request over; whoever waits for an event drives the
-engine, a step at a time, for everybody. Or a thread of its own does (``serving``).
-Either way a step belongs to one pool, and all of that pool's sequences share it.
+engine, a step at a time, for everybody. A step belongs to one pool, and all of that
+pool's sequences share it.
 """
 
 from __future__ import annotations
@@ -211,33 +211,6 @@ class Engine:
 
     # -- driving -----------------------------------------------------------------------------
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Step the engine in a thread of its own for as long as the context lasts."""
-        stop = threading.Event()
-
-        def loop() -> None:
-            with self._turn:
-                self._turn.wait_for(lambda: not self._driven)
-                self._driven = True
-            while not stop.is_set():
-                worked = self.step()
-                with self._turn:
-                    self._turn.notify_all()
-                    if not worked:
-                        self._turn.wait_for(lambda: stop.is_set() or self._inbox or self._pools.busy)
-            while not self._let_go():
-                self._take_in()
-
-        thread = threading.Thread(target=loop, name="decode-lab-engine", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            self.wake()
-            thread.join()
-
     def warm_up(
         self,
         config: EngineConfig,
@@ -281,7 +254,6 @@ class Engine:
     def abandon(self, sequence: Sequence) -> None:
         """Nobody reads this sequence's events any more: end it, here and now if no other thread is at work."""
         sequence.cancelled.set()
-        self.wake()
         with self._turn:
             if self._driven:
                 self._abandoned = True  # for whoever drives, and who may not go on to another step
@@ -309,15 +281,10 @@ class Engine:
             self._turn.notify_all()
             return True
 
-    def wake(self) -> None:
-        """Let a background loop look whether there is something to do."""
-        with self._turn:
-            self._turn.notify_all()
-
     def step(self) -> bool:
         """One step of one pool, with all of its sequences. False if there is nothing to do.
 
-        For a caller who drives the engine alone; ``Request`` and ``serving`` call it by themselves.
+        For a caller who drives the engine alone; ``Request`` calls it by itself.
         """
         self._take_in()
         return self._pools.step()
@@ -344,4 +311,3 @@ class Engine:
         else:
             self._intake.announce(sequence)
         self._inbox.append(sequence)
-        self.wake()

@@ -177,6 +177,7 @@ class Pool:
             sequence.keep(sequence.computed + turn.count)
         elif not outcome.finite:
             self.failed.append((sequence, LabError(NOT_FINITE)))
+            return kind  # nothing of it shall be found by others
         else:
             if not sequence.generated:
                 sequence.recorder.emit(Prefilled, tokens=sequence.prompt_length, cached_tokens=sequence.cached_tokens)
@@ -184,7 +185,7 @@ class Pool:
             sequence.keep(len(sequence.tokens) - 1)  # the newest token is computed by the next step
             if not outcome.draft_finite:
                 self._give_up_drafter(sequence, "Its output is not finite.")
-            elif sequence.drafter and kind != "prefill":
+            elif sequence.drafter and kind != "prefill" and not sequence.reason:
                 self._follow(sequence, outcome)
         if sequence.table and sequence.config.enable_prefix_caching:
             # A block that drafting requests may find holds the draft's keys and values as well.

@@ -23,8 +23,7 @@ class Request:
     def __iter__(self) -> Iterator[Event]:
         """The events as they come. Closing this iterator before the end cancels the request.
 
-        If no background loop runs (``Engine.serving``), waiting for an event is what drives the engine,
-        all of its requests at once.
+        Waiting for an event is what drives the engine, all of its requests at once.
         """
         recorder = self._sequence.recorder
         try:
@@ -44,7 +43,6 @@ class Request:
     def cancel(self) -> None:
         """End it before its next step: its blocks are given back, and a ``Finished`` event comes."""
         self._sequence.cancelled.set()
-        self._engine.wake()
 
     @property
     def finished(self) -> bool:

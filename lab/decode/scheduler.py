@@ -185,7 +185,9 @@ class Scheduler:
 
         self.waiting.popleft()
         insort(self.running, sequence, key=lambda running: running.order)
-        sequence.table, sequence.cached_tokens = table, cached
+        sequence.table = table
+        if sequence.cached_tokens is None:
+            sequence.cached_tokens = cached
         sequence.recorder.emit(
             Admitted,
             owner=sequence.order,

@@ -45,7 +45,7 @@ class Sequence:
         drafter: who proposes; None: nobody (yet).
         gave_up_drafter: it failed, and another is not wanted.
         gave_up: parts of the engine that failed, of which it has been told.
-        cached_tokens: tokens that were not computed when it was admitted last.
+        cached_tokens: tokens that were found in the cache when it was first admitted. Later it finds its own.
     """
 
     prompt: str
@@ -67,7 +67,7 @@ class Sequence:
     gave_up: set[Part] = field(default_factory=set)
     table: BlockTable | None = None
     draft_length: int = 0
-    cached_tokens: int = 0
+    cached_tokens: int | None = None
     step: int = 0
     reason: StopReason | None = None
     finished: bool = False

@@ -53,6 +53,11 @@ class Line:
         self._slope = math.inf
         self._fit: tuple[float, float] | None = (0.0, 0.0)
 
+    @property
+    def known(self) -> bool:
+        """Whether anything is measured."""
+        return self._seen > 0
+
     def observe(self, size: int, ms: float) -> None:
         self._points.append((size, ms))
         self._seen += 1
@@ -87,6 +92,11 @@ class Costs:
         self._around.observe(tokens, around_ms)
         if window:
             self._drafts.observe(window, draft_ms)
+
+    @property
+    def known(self) -> bool:
+        """Whether there has been a step: in a pool that a request comes to in the middle of its output, not yet."""
+        return self._passes.known
 
     def pass_ms(self, tokens: int) -> float:
         """A pass of the target over ``tokens``."""
@@ -172,6 +182,8 @@ class Window:
         if judged:
             self._accepted = FORGET * self._accepted + accepted
             self._judged = FORGET * self._judged + judged
+        if not costs.known:
+            return False
 
         found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences))
         best = max(found)

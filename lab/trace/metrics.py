@@ -60,7 +60,6 @@ class Meter:
         self._first: Committed | None = None
         self._last: Committed | None = None
         self._gaps: list[float] = []  # sorted
-        self._found = False
         self._rounds = self._proposed = 0
         self._round = -1
         self._accepted: list[int] = []  # by position
@@ -75,9 +74,8 @@ class Meter:
         match event:
             case RunStarted():
                 self._limits = limits_of(event)
-            case Prefilled() if not self._found:
-                # A run that was preempted is prefilled again, and then finds what it left itself.
-                self._found, self._cached = True, event.cached_tokens
+            case Prefilled():
+                self._cached = event.cached_tokens
             case Proposed():
                 self._proposed += 1
                 self._rounds += event.step != self._round

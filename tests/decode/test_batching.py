@@ -81,7 +81,7 @@ def test_draws_do_not_depend_on_company():
     assert [request.result().token_ids for request in requests] == alone
 
 
-def test_a_background_loop_serves_many_threads():
+def test_many_threads_drive_it_for_each_other():
     lab = tiny_models.engine("llama", "good")
     config = replace(CONFIGS["cached"], speculative="draft")
     samplings = [SamplingParams(max_tokens=20, temperature=1.0, seed=seed) for seed in range(8)]
@@ -91,21 +91,20 @@ def test_a_background_loop_serves_many_threads():
     def ask(i: int) -> None:
         results[i] = lab.generate(PROMPTS[i % 6], config, samplings[i]).token_ids
 
-    with lab.serving():
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(samplings))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=60)
-        assert [results[i] for i in range(len(samplings))] == alone
-        gone = lab.submit(PROMPTS[0], config, SamplingParams(max_tokens=250, ignore_eos=True))
-        events = iter(gone)
-        next(events)
-        events.close()  # its reader goes away
-        after = lab.generate(PROMPTS[1], config, samplings[1])
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(samplings))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert [results[i] for i in range(len(samplings))] == alone
+    gone = lab.submit(PROMPTS[0], config, SamplingParams(max_tokens=250, ignore_eos=True))
+    events = iter(gone)
+    next(events)
+    events.close()  # its reader goes away
+    after = lab.generate(PROMPTS[1], config, samplings[1])
     assert after.reason == "length"
     assert lab.occupancy().live == 0
-    assert lab.generate(PROMPTS[0], config, samplings[0]).token_ids == alone[0]  # without the loop again
+    assert lab.generate(PROMPTS[0], config, samplings[0]).token_ids == alone[0]
 
 
 def test_a_request_can_be_cancelled_while_it_waits():

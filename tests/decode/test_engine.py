@@ -71,7 +71,7 @@ def test_events_agree_with_each_other(lab, config, temperature):
         (commit,) = [event for event in events if isinstance(event, Committed)]
         assert commit.text == "".join(commit.pieces)
         assert len(commit.token_ids) == len(commit.origins) == len(commit.pieces) == len(commit.probabilities)
-        assert step.step_kind == ("verify" if proposed else step.step_kind)
+        assert (step.step_kind == "verify") == bool(proposed)
         parts = step.draft_ms + step.verify_ms + step.sample_ms + step.rest_ms
         assert parts == pytest.approx(step.total_ms)
         if not proposed:

@@ -11,6 +11,7 @@ from lab import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer
 from lab.trace.events import FellBack, Proposed, StepTimed
+from lab.trace.recorder import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
 
@@ -90,22 +91,23 @@ def test_a_failing_draft_is_its_users_trouble_only(lab, monkeypatch):
 
 @pytest.mark.parametrize(("kv_dtype", "layer"), [("int8", Int8Layer), ("int4", Int4Layer)])
 @pytest.mark.parametrize("way", ["raises", "garbage"])
-@pytest.mark.parametrize("drafter", ["off", "draft", "early_exit"])
+@pytest.mark.parametrize("drafter", ["off", "draft", "early_exit", "synthetic"])
 def test_quantised_storage_that_fails(lab, monkeypatch, kv_dtype, layer, way, drafter):
-    """What was said stays; the rest is what plain storage gives."""
+    """What was said stays; the rest is what plain storage gives. Its pool has seen no step when the request comes."""
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)
-    config = replace(PLAIN, speculative=drafter)
-    calls, dequantise = iter(range(10**6)), layer.dequantise
+    config = replace(PLAIN, speculative=drafter, adaptive_window=drafter == "synthetic")
+    events, dequantise = [], layer.dequantise
 
     def broken(numbers, scale):
-        if next(calls) < 40:
+        if sum(len(event.token_ids) for event in events if event.kind == "committed") < 5:
             return dequantise(numbers, scale)
         if way == "raises":
             raise RuntimeError("a bad kernel")
         return dequantise(numbers, scale) * torch.nan
 
     monkeypatch.setattr(layer, "dequantise", staticmethod(broken))
-    run = lab.generate(PROMPT, replace(config, kv_dtype=kv_dtype), sampling)
+    events.extend(lab.stream(PROMPT, replace(config, kv_dtype=kv_dtype), sampling))
+    run = Run(events)
     assert run.reason == "length", run.finished
     assert "kv_format" in [event.part for event in fell_back(run)]
     at = next(i for i, event in enumerate(run.events) if isinstance(event, FellBack) and event.part == "kv_format")

@@ -153,6 +153,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             for event in run.events:
                 if isinstance(event, StepTimed) and config.kv_cache:
                     assert event.batch_tokens <= self.budget
+            for prefilled in kinds(run, Prefilled):
+                assert prefilled.cached_tokens == kinds(run, Admitted)[0].cached_tokens
         assert self.engine.occupancy().live == 0
 
 
@@ -205,6 +207,21 @@ def test_preempted_then_found_by_its_prefix():
     assert preempted
     back = [admitted for run in preempted for admitted in kinds(run, Admitted)[1:]]
     assert max(admitted.cached_tokens for admitted in back) > 0
+
+
+def test_what_a_request_computed_itself_counts_as_found_by_none():
+    """It gives its blocks back between two parts of its prompt, and finds them when it comes again."""
+    lab, prompts = engine(max_num_batched_tokens=33), [text(14, seed) for seed in range(3)]
+    requests = [lab.submit(prompt, CACHED, GREEDY) for prompt in prompts]
+    lab.step()
+    (pool,) = lab._pools
+    last = pool.scheduler.running[-1]
+    assert 0 < last.computed < len(last.tokens)
+    pool.shrink()
+    run = drain(requests)[-1]
+    assert [admitted.cached_tokens > 0 for admitted in kinds(run, Admitted)] == [False, True]
+    assert kinds(run, Prefilled)[0].cached_tokens == run.metrics.cached_prompt_tokens == 0
+    assert run.token_ids == alone(prompts[-1], CACHED, GREEDY)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

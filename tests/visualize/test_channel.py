@@ -82,9 +82,11 @@ def test_whoever_stops_reading_is_forgotten() -> None:
     async def leave() -> None:
         reading = asyncio.create_task(anext(stream := channel.read(1)))
         await asyncio.sleep(0.01)
+        assert channel.readers == 1
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         await stream.aclose()
+        assert channel.readers == 0
 
     complete(leave())
     channel.put("nobody is there, and the loop is closed")
