@@ -15,6 +15,7 @@ from lab.remote.server import Server, ServerError
 from visualize.channel import Channel
 from visualize.figures import remote as figures
 from visualize.text import as_line, visible
+from visualize.visitors import OneEach
 from visualize.watched import Reducer
 from visualize.work import CLOSED, TICK, Line
 
@@ -130,36 +131,25 @@ class Prompts:
 
     def __init__(self, server: Server, line: Line, models: Callable[[], tuple[str, ...]]) -> None:
         self._server, self._line, self._models = server, line, models
-        self._asked: dict[str | None, Asked] = {}
-        self._lock = threading.Lock()
+        self._asked: OneEach[Asked] = OneEach()
+        self.stop, self.leave = self._asked.stop, self._asked.leave
 
     def begin(self, visitor: str | None, prompt: str, sampling: SamplingParams) -> Asked | None:
-        """Send a prompt. None, and nothing happens, while the visitor's last goes on and is not stopped.
+        """Send a prompt. None: see ``OneEach``.
 
         Raises:
             ServerError: the server names no model now, or many others ask at once.
         """
-        with self._lock:
-            last = self._asked.get(visitor)
-            if last and last.goes_on:
-                return None
-            if sum(asked.goes_on for asked in self._asked.values()) >= AT_ONCE:
+
+        def ask() -> Asked:
+            if self._asked.under_way >= AT_ONCE:
                 raise ServerError(f"{AT_ONCE} prompts from here are under way at the server. Try again in a moment.")
             models = self._models()
             if not models:
                 raise ServerError("The server does not answer now, so no prompt was sent. Try again when it does.")
-            asked = self._asked[visitor] = Asked(self._server, self._line, models[0], prompt, sampling)
-            return asked
+            return Asked(self._server, self._line, models[0], prompt, sampling)
 
-    def stop(self, visitor: str | None) -> None:
-        """End what the visitor has under way."""
-        if asked := self._asked.get(visitor):
-            asked.cancelled.set()
-
-    def leave(self, visitor: str | None) -> None:
-        """Forget the visitor, who has closed the page or lost it."""
-        self.stop(visitor)
-        self._asked.pop(visitor, None)
+        return self._asked.begin(visitor, ask)
 
 
 def _told(end: Completed) -> dict[str, Any]:

@@ -25,8 +25,9 @@ from visualize.figures import theory
 from visualize.figures.compare import MARKS
 from visualize.learner import Learner, restored
 from visualize.lesson_run import LessonRun
-from visualize.tasks import Tasks, follow
+from visualize.tasks import follow
 from visualize.transcript import recorded
+from visualize.visitors import OneEach
 from visualize.work import Line
 
 MORE = """  - view: race
@@ -257,7 +258,7 @@ def test_a_link_names_a_lesson() -> None:
 
 
 def test_a_visitor_has_one_task_at_a_time_and_takes_it_along(lesson: Lesson) -> None:
-    tasks, line = Tasks(), Line()
+    tasks, line = OneEach(), Line()
 
     def make() -> LessonRun:
         return LessonRun(line, load, lesson.front.preset)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.visualize.scripted import ScriptedEngine
 from visualize.live import LiveRun
 from visualize.settings import Settings
 from visualize.shelf import Shelf
-from visualize.visitors import Visitors
+from visualize.visitors import OneEach, Visitors
 from visualize.work import Line
 
 
@@ -63,6 +65,21 @@ def test_a_visitor_has_one_run_at_a_time_and_others_are_not_held_up() -> None:
     assert not desk.runs[1].done.is_set()
     desk.visitors.leave("ben")
     assert desk.runs[1].done.wait(2)
+
+
+def test_of_many_clicks_at_once_one_begins() -> None:
+    class Slow:
+        goes_on = True
+
+        def __init__(self) -> None:
+            self.cancelled = threading.Event()
+            time.sleep(0.02)  # so that others come meanwhile
+
+    each: OneEach[Slow] = OneEach()
+    with ThreadPoolExecutor(8) as pool:
+        began = [one for one in pool.map(lambda _: each.begin("ann", Slow), range(8)) if one]
+    assert began == [each.last("ann")]
+    assert each.under_way == 1
 
 
 def test_who_leaves_takes_the_runs_along() -> None:

@@ -11,8 +11,9 @@ from visualize.checks import Checks, opened, setup
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready, warn
 from visualize.panels.look import charts
-from visualize.tasks import Tasks, follow
+from visualize.tasks import follow
 from visualize.text import as_line
+from visualize.visitors import OneEach
 from visualize.work import Line, Load
 
 ABOUT = "What articles say of KV caches and speculation, tested on this machine."
@@ -20,7 +21,7 @@ ABOUT = "What articles say of KV caches and speculation, tested on this machine.
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its measurements wait in ``line`` with all others'."""
-    tasks = Tasks()
+    tasks = OneEach()
 
     def check(request: gr.Request, asked: gr.EventData) -> Iterator[str]:
         yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(line, load, asked.claims))))

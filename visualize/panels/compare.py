@@ -20,8 +20,9 @@ from visualize.panels.controls import openings
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts, script
 from visualize.panels.widgets import Widgets
-from visualize.tasks import Tasks, follow
+from visualize.tasks import follow
 from visualize.text import as_line
+from visualize.visitors import OneEach
 from visualize.vocabulary import as_json
 from visualize.work import Line, Load
 
@@ -50,7 +51,7 @@ SAYS = {
 def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the Lab; ``pairs`` are the
     model pairs that ``load`` knows, with their labels."""
-    tasks, link = Tasks(), LINK.choosing(pair=pairs)
+    tasks, link = OneEach(), LINK.choosing(pair=pairs)
 
     def run(request: gr.Request, *values: Any) -> Iterator[str]:
         task = tasks.begin(request.session_hash, lambda: Comparison(line, load, to_inputs(values)))

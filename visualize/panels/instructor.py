@@ -14,8 +14,9 @@ from visualize.lesson_run import LessonRun
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready
 from visualize.panels.lessons import LATEX, component
-from visualize.tasks import Record, Tasks, follow
+from visualize.tasks import Record, follow
 from visualize.text import as_line
+from visualize.visitors import OneEach
 from visualize.work import Line, Load
 
 ABOUT = "For whoever teaches the course: its timing, what to say, and the answers that this machine gives."
@@ -23,7 +24,7 @@ ABOUT = "For whoever teaches the course: its timing, what to say, and the answer
 
 def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     """Lay the page out, inside a route of ``pages``. What it measures waits in ``line`` with all other runs."""
-    tasks, lessons = Tasks(), course()
+    tasks, lessons = OneEach(), course()
     unchanged = dict.fromkeys(lessons, gr.skip())
 
     def outputs(record: Record, texts: dict[int, Any]) -> list[Any]:

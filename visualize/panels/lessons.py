@@ -25,9 +25,10 @@ from visualize.panels import header, stage
 from visualize.panels.events import QUIET, ready, warn
 from visualize.panels.look import charts
 from visualize.shelf import Shelf
-from visualize.tasks import Tasks, follow
+from visualize.tasks import follow
 from visualize.text import as_line
 from visualize.transcript import recorded
+from visualize.visitors import OneEach
 from visualize.vocabulary import as_json
 from visualize.work import Line, Load
 
@@ -42,7 +43,7 @@ BROWSER_KEEPS = f"""() => {{
 def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages; what they
     find are ``answers`` for an instructor."""
-    tasks, shelf = Tasks(), Shelf()
+    tasks, shelf = OneEach(), Shelf()
 
     def opened(request: gr.Request, kept: str, runs: str) -> list[Any]:
         number, notice = sheet.number_of(request.query_params)
