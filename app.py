@@ -25,6 +25,8 @@ from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_optio
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: then no forked process could use one any more
     import spaces  # noqa: F401
+elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nor finds one that is not to be used: the pages offer what works here
 
 import gradio as gr
 from starlette.middleware import Middleware

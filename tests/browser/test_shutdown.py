@@ -67,13 +67,24 @@ def test_programs_are_told_before_it_ends_and_files_that_were_sent_are_gone(tmp_
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_a_port_that_is_taken_is_a_sentence() -> None:
+def test_a_port_that_is_taken_is_a_sentence_and_a_gpu_that_is_not_wanted_is_not_offered() -> None:
+    on_a_gpu_box = (
+        "import os, runpy, torch\n"
+        "torch.cuda.is_available = lambda: os.environ.get('CUDA_VISIBLE_DEVICES') != ''\n"
+        "try:\n"
+        "    runpy.run_path('app.py', run_name='__main__')\n"
+        "finally:\n"
+        "    from visualize.lanes import LANES\n"
+        "    print(*LANES)\n"
+    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "app.py", "--port", port]
+        command = [sys.executable, "-c", on_a_gpu_box, "--port", port, "--device", "cpu"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
+    assert "torch" in done.stdout.split()
+    assert "no-graphs" not in done.stdout.split()
     assert f"app.py: nothing can be served at 127.0.0.1, port {port}" in done.stderr
     assert "Traceback" not in done.stderr
