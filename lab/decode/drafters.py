@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,20 +36,27 @@ class Proposals(NamedTuple):
     q: torch.Tensor | None
 
 
-class Drafter(Protocol):
-    """Proposes for all of its sequences of a step at once."""
+class Drafter(ABC):
+    """Proposes for all of its sequences of a step at once.
 
+    Anything its methods raise is caught: its sequences then go on without a drafter.
+    """
+
+    @abstractmethod
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        """At most ``windows[i]`` tokens to follow ``sequences[i]``; None where it has no idea.
-
-        Anything it raises is caught: its sequences then go on without a drafter.
-        """
+        """At most ``windows[i]`` tokens to follow ``sequences[i]``; None where it has no idea."""
 
     def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
         """What ``propose`` is about to move and compute, its model's passes all together."""
+        return Work()
+
+    def read(self, sequences: list[Sequence], stops: list[int]) -> Work:
+        """Take in the first ``stops[i]`` tokens of ``sequences[i]``, of which the target reads the last in this step:
+        so a prompt comes in chunks here too. Returns what it moved and computed."""
+        return Work()
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """A model decoding ahead by itself, all sequences in one forward.
 
     Either a smaller model with the target's tokenizer, whose keys and values live in
@@ -64,7 +72,7 @@ class ModelDrafter:
         self._passes = PassWork(model, storage)
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        """The first forward also reads what the model has not seen yet.
+        """The first forward also reads what the model has not seen yet: the newest token, and without a cache all.
 
         The last proposal is not fed back: if it is accepted, the next round begins with it.
         """
@@ -87,6 +95,22 @@ class ModelDrafter:
             for sequence, new, window in zip(sequences, batch, windows, strict=True):
                 sequence.draft_length = new.stop + window - 1 if sequence.table else 0
         return made
+
+    def read(self, sequences: list[Sequence], stops: list[int]) -> Work:
+        if self._early_exit or self._storage is None:
+            return Work()
+        starts = [sequence.draft_length for sequence in sequences]
+        news = [s.tokens[start:stop] for s, start, stop in zip(sequences, starts, stops, strict=True)]
+        batch = [
+            NewTokens(new, start, sequence.table, keep=0)
+            for new, start, sequence in zip(several_on_device(news, self._model.device), starts, sequences, strict=True)
+            if len(new)
+        ]
+        if batch:
+            forward(self._model, batch, self._storage)
+        for sequence, stop in zip(sequences, stops, strict=True):
+            sequence.draft_length = max(sequence.draft_length, stop)
+        return self._passes.of(Span(new.start, new.stop, 0) for new in batch) if batch else Work()
 
     def _one_by_one(
         self,
@@ -132,7 +156,7 @@ class ModelDrafter:
         return sequence.computed if self._early_exit else sequence.draft_length
 
 
-class PromptLookup:
+class PromptLookup(Drafter):
     """What followed the text's last few tokens when they last occurred in it: no model, no cost.
 
     Saxena, "Prompt Lookup Decoding" (2023); Yang et al., 2304.04487. It draws nothing: q is 1 on its
@@ -155,9 +179,6 @@ class PromptLookup:
             for tokens in several_on_device(found, self._device)
         ]
 
-    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
-        return Work()
-
 
 def lookup(tokens: list[int], count: int, shortest: int, longest: int) -> list[int]:
     """Up to ``count`` tokens that followed the last earlier occurrence of the longest ending that has one."""
@@ -171,7 +192,7 @@ def lookup(tokens: list[int], count: int, shortest: int, longest: int) -> list[i
     return []
 
 
-class Synthetic:
+class Synthetic(Drafter):
     """Not a drafter: it knows what the target will say, and says it with probability ``rate``.
 
     ``own`` are the tokens of the same request decoded plainly before. A proposal that is not the target's
@@ -192,9 +213,6 @@ class Synthetic:
             right = (sequence.draws[first : first + len(known), PROPOSE] < self._rate).tolist()
             said.append([t if told else (t + 1) % self._vocabulary for t, told in zip(known, right, strict=True)])
         return [Proposals(tokens, None) if len(tokens) else None for tokens in several_on_device(said, self._device)]
-
-    def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
-        return Work()
 
 
 class Drafters:

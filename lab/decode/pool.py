@@ -13,6 +13,8 @@ import logging
 import os
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 import torch
@@ -134,26 +136,39 @@ class Pool:
         self._close(clock, turns, told, batch, drafting)
 
     def _propose(self, turns: list[Turn]) -> tuple[dict[Sequence, Proposals], Work]:
-        """Every drafter proposes for all of its sequences; and the work that was. One that fails is not asked again."""
-        by_drafter: dict[Drafter, list[Turn]] = defaultdict(list)
+        """Every drafter reads and proposes for all of its sequences; and the work that was. One that fails is not asked
+        again."""
+        reading: dict[Drafter, list[Turn]] = defaultdict(list)
+        proposing: dict[Drafter, list[Turn]] = defaultdict(list)
         for turn in turns:
             if turn.window:
-                by_drafter[turn.sequence.drafter].append(turn)
+                proposing[turn.sequence.drafter].append(turn)
+            elif turn.count > 1 and will_propose(self._draft, turn.sequence):
+                reading[turn.sequence.drafter].append(turn)
         proposals: dict[Sequence, Proposals] = {}
         drafting = Work()
-        for drafter, theirs in by_drafter.items():
+        for drafter, theirs in reading.items():
+            sequences = [turn.sequence for turn in theirs]
+            with self._given_up_by(sequences):
+                drafting += drafter.read(sequences, [turn.sequence.computed + turn.count for turn in theirs])
+        for drafter, theirs in proposing.items():
             sequences, windows = [turn.sequence for turn in theirs], [turn.window for turn in theirs]
             work = drafter.work(sequences, windows)
-            try:
+            with self._given_up_by(sequences):
                 made = drafter.propose(sequences, windows)
-            except Exception as error:
-                log.warning("a drafter failed", exc_info=True)
-                for sequence in sequences:
-                    self._give_up_drafter(sequence, explain(error))
-            else:
                 proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
                 drafting += work
         return proposals, drafting
+
+    @contextmanager
+    def _given_up_by(self, sequences: list[Sequence]) -> Iterator[None]:
+        """A drafter that fails here is not asked again."""
+        try:
+            yield
+        except Exception as error:
+            log.warning("a drafter failed", exc_info=True)
+            for sequence in sequences:
+                self._give_up_drafter(sequence, explain(error))
 
     def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
         """What each turn brings to the target's forward: known tokens, and proposals after them."""
@@ -281,11 +296,20 @@ def proposed_tokens(draft: LanguageModel | None, sequence: Sequence) -> int:
     """
     if sequence.drafter is None or not sequence.generated:
         return 0
-    known = len(sequence.tokens)
+    return max(0, min(sequence.window.gamma, _room(draft, sequence, len(sequence.tokens))))
+
+
+def will_propose(draft: LanguageModel | None, sequence: Sequence) -> bool:
+    """Whether there will be room for proposals once the next token is known."""
+    return sequence.drafter is not None and _room(draft, sequence, len(sequence.tokens) + 1) > 0
+
+
+def _room(draft: LanguageModel | None, sequence: Sequence, known: int) -> int:
+    """Tokens that can be proposed after ``known`` ones."""
     room = sequence.end - known - 1
     if sequence.config.speculative == "draft":
         room = min(room, draft.context_length - known)
-    return max(0, min(sequence.window.gamma, room))
+    return room
 
 
 NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other weights."

@@ -50,7 +50,7 @@ def lab():
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("after", [0, 1, 9, 10, 11])
 def test_a_draft_that_fails(lab, monkeypatch, kind, after):
-    """In a round's first proposal or its last: the text is what plain decoding gives."""
+    """As it reads the prompt, in a round's first proposal or its last: the text is what plain decoding gives."""
     sampling = SamplingParams(max_tokens=40, ignore_eos=True)
     plain = lab.generate(PROMPT, PLAIN, sampling)
     error, reason = FAILURES[kind]
@@ -64,7 +64,7 @@ def test_a_draft_that_fails(lab, monkeypatch, kind, after):
     at = run.events.index(event)
     later = run.events[at:]
     assert not any(isinstance(event, Proposed) for event in later)
-    assert all(step.step_kind == "decode" for step in later[1:] if isinstance(step, StepTimed)) or error is None
+    assert all(step.step_kind != "verify" for step in later[1:] if isinstance(step, StepTimed)) or error is None
     assert lab.occupancy().live == 0
 
 

@@ -84,13 +84,13 @@ def test_drafts_differ_as_meant(architecture):
 
 
 # Either storage with every architecture in one format or the other.
-@pytest.mark.parametrize(("architecture", "paged"), zip(tiny_models.CONFIGS, itertools.cycle((False, True))))
+@pytest.mark.parametrize(("architecture", "paged"), [*zip(tiny_models.CONFIGS, itertools.cycle((False, True)))])
 def test_int8_speculation_equals_int8_alone(architecture, paged):
     """INT8 changes the model's numbers a little, but speculation on top of it changes nothing."""
     check_speculation_changes_nothing(engine(architecture, "good"), "int8", paged)
 
 
-@pytest.mark.parametrize(("architecture", "paged"), zip(tiny_models.CONFIGS, itertools.cycle((True, False))))
+@pytest.mark.parametrize(("architecture", "paged"), [*zip(tiny_models.CONFIGS, itertools.cycle((True, False)))])
 def test_int4_speculation_equals_int4_alone(architecture, paged):
     """In float64: in float32 the last digit depends on how many tokens a forward has, which now and
     then moves a number to the next of only 16 levels, and that is enough to change a token."""

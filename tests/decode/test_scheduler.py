@@ -335,6 +335,24 @@ def test_a_long_prompt_comes_in_chunks_beside_decoding():
     assert len(kinds(runs[0], StepTimed)) == 20  # one token in every step, whatever the others read
 
 
+def test_a_draft_reads_a_long_prompt_in_the_same_chunks(monkeypatch):
+    lab, read = engine(max_num_batched_tokens=33), []
+    forward = lab.draft.forward
+    monkeypatch.setattr(lab.draft, "forward", lambda ids, *rest: (read.append(len(ids)), forward(ids, *rest))[1])
+    config = replace(PLAIN, num_blocks=80, speculative="draft", num_speculative_tokens=2)
+    sampling = SamplingParams(max_tokens=4, ignore_eos=True)
+    runs = drain([lab.submit(text(36, seed), config, sampling) for seed in range(2)])
+    assert [run.token_ids for run in runs] == [alone(text(36, seed), config, sampling) for seed in range(2)]
+    prefilled = [step for step in kinds(runs[0], StepTimed) if step.step_kind == "prefill"]
+    assert [step.target_tokens for step in prefilled] == [33, 3]
+    assert read[:2] == [step.batch_tokens for step in prefilled] == [33, 33]  # of the second prompt 30 beside the 3
+    assert max(read) <= 33
+    assert all(step.draft_flops for step in prefilled)
+    read.clear()
+    lab.generate(text(36), config, replace(sampling, max_tokens=2))  # too short for a guess
+    assert read == []
+
+
 def test_seats_are_limited_and_given_in_order():
     lab = engine(max_num_seqs=2)
     runs = drain([lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)])
