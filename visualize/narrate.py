@@ -117,6 +117,8 @@ class Narrator:
             brief = f"Round {timed.step}: {kept} of {len(proposals)} accepted. "
         elif timed.step_kind == "prefill":
             usual, brief = f"Prefill: the target read {self._prefill(timed.target_tokens)}{chosen}.", "Prefill. "
+            if self._config["speculative"] == "draft" and timed.draft_flops:
+                usual += " The draft read them too."
         else:
             usual, brief = f"Pass {timed.step}: {self._pass(timed.target_tokens)}{chosen}.", f"Pass {timed.step}. "
         self._tokens += len(pieces)

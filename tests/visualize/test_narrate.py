@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -90,6 +90,14 @@ def test_a_prefill_may_be_whole_a_rest_or_in_parts() -> None:
     assert prefill(told, 13, " x").startswith(
         "Prefill: the target read 13 tokens more, 61 of the prompt's 61 tokens are"
     )
+
+
+def test_a_draft_that_reads_the_prompt_is_told_of() -> None:
+    read = replace(timed(), draft_flops=10)
+    for drafter, told in (("draft", True), ("early_exit", False), ("off", False)):
+        said = narrator(speculative=drafter).step(read, [], [], None, [" x"], [])
+        assert said.endswith("chose “ x”. The draft read them too." if told else "chose “ x”.")
+    assert not prefill(narrator(speculative="draft"), 61, " x").endswith("too.")
 
 
 def test_a_preemption_is_told_and_so_is_the_return() -> None:
