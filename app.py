@@ -43,6 +43,7 @@ from visualize.leaving import Leaving
 from visualize.monitoring import Monitor
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
+from visualize.sessions import share_configurations
 from visualize.settings import DEFAULTS
 from visualize.shelf import MAX_RUN_FILE
 from visualize.work import Line
@@ -133,6 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(SHARED, file=sys.stderr)
     waiting: set[str] = set()
     pages = build(engines, embedded, line, options.attach, borrowed, workshop)
+    share_configurations(pages)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     try:
@@ -147,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
             head=style(),
             max_threads=200,
             max_file_size=MAX_RUN_FILE,
-            state_session_capacity=500,  # half a megabyte each
+            state_session_capacity=500,  # a fifth of a megabyte each
             run_history=False,
             footer_links=[],
             share=options.share,

@@ -1,0 +1,49 @@
+"""What Gradio keeps of a session costs little, and is what Gradio would keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+import pytest
+from gradio.blocks import BlocksConfig
+from gradio.state_holder import SessionState
+
+from visualize.sessions import share_configurations
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The labels of the components whose configuration was worked out. Gradio's own function is back afterwards."""
+    labels: list[str] = []
+    get_config = gr.components.Component.get_config
+
+    def told(self: Any, *args: Any) -> dict[str, Any]:
+        labels.append(self.label)
+        return get_config(self, *args)
+
+    monkeypatch.setattr(BlocksConfig, "config_for_block", staticmethod(BlocksConfig.config_for_block))
+    monkeypatch.setattr(gr.components.Component, "get_config", told)
+    return labels
+
+
+def test_a_session_has_what_gradio_gives_it_and_asks_no_component_again(asked: list[str]) -> None:
+    with gr.Blocks() as pages:
+        with gr.Row():
+            number = gr.Number(3, label="number", elem_id="n")
+        gr.Textbox(None, label="text")
+        gr.State(5)
+    expected = SessionState(pages).config_values
+    share_configurations(pages)
+    assert SessionState(pages).config_values == expected
+    asked.clear()
+    first, second = SessionState(pages), SessionState(pages)
+    assert asked == []
+    first._update_value_in_config(number._id, 4)
+    assert first.config_values[number._id]["props"]["value"] == 4
+    assert second.config_values == expected
+    second[number._id] = gr.Number(9, label="another", render=False)
+    second._update_config(number._id)
+    assert second.config_values[number._id]["props"]["value"] == 9
+    assert asked == ["another"]
+    assert SessionState(pages).config_values == expected
