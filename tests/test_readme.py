@@ -1,4 +1,4 @@
-"""What the README claims is what was measured, and what is pinned."""
+"""What the README and its reference (``docs``) claim is what was measured, and what is pinned."""
 
 from __future__ import annotations
 
@@ -9,18 +9,34 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lab import Run
 from lab.engines import LISTED
 from lab.memory.models import known
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {path: path.read_text("utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+README = PAGES[ROOT / "README.md"]
+MEASURED = PAGES[ROOT / "docs/measured.md"]
+
+
+def flat(text: str) -> str:
+    """Without line breaks: a sentence as it is read."""
+    return " ".join(text.split())
+
+
+def record(bench: str) -> dict:
+    return json.loads((ROOT / f"docs/bench/{bench}-cpu.json").read_text("utf-8"))
+
+
+def ladder() -> dict[str, dict]:
+    return {row["name"]: row for row in record("ladder")["ladder"]}
 
 
 def test_the_ladder_is_the_recorded_one():
-    result = json.loads((ROOT / "docs/bench/ladder-cpu.json").read_text("utf-8"))
+    result = record("ladder")
     recorded = {row["name"]: row for row in result["ladder"] + result["gammas"]}
     base = next(row["median"] for row in result["ladder"] if row["name"] == "cache")
-    shown = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) to (\d+) \| ([\d.]+) \|$", README, re.MULTILINE)
+    shown = re.findall(r"^\| ([^|]+) \| (\d+) \| (\d+) to (\d+) \| ([\d.]+) \|$", MEASURED, re.MULTILINE)
     assert {name for name, *_ in shown} == {row["name"] for row in result["ladder"]}
     for name, median, lower, upper, ratio in shown:
         row = recorded[name]
@@ -28,8 +44,10 @@ def test_the_ladder_is_the_recorded_one():
         assert float(ratio) == round(row["median"] / base, 2)
 
 
-def record(bench: str) -> dict:
-    return json.loads((ROOT / f"docs/bench/{bench}-cpu.json").read_text("utf-8"))
+def test_what_recording_costs_is_called_nothing_only_where_it_cannot_be_told():
+    told, untold = ladder()["cache"], ladder()["cache, nothing recorded"]
+    assert f"{told['median']:.0f} tokens/s with every event recorded, {untold['median']:.0f} with" in flat(MEASURED)
+    assert max(told["lower"], untold["lower"]) < min(told["upper"], untold["upper"])
 
 
 def serving() -> list[str]:
@@ -98,15 +116,91 @@ def beside() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("table", [serving, growth, memory, formats, steps, beside], ids=lambda table: table.__name__)
+def watching() -> list[str]:
+    result = record("page")
+    figures, goals = result["figures"], result["goals"]
+
+    def row(what: str, name: str, figure: str) -> str:
+        return f"| {what} | {figure} | {goals.get(name, '')} |".replace("|  |", "| |")
+
+    def player(what: str, slowed: str, way: str) -> str:
+        name = f"player_{slowed}frames_per_second_{way}"
+        speculation = "" if what.startswith("the same") else f", {'without' if way == 'off' else 'with'} speculation"
+        return row(f"{what}{speculation}", name, f"{figures[name]:.0f}")
+
+    def slower(what: str, way: str, goal: str) -> str:
+        low, high = (100 * figures[f"slow_down{way}_{quartile}"] for quartile in ("q1", "q3"))
+        return f"| {what} | {figures[f'slow_down{way}']:.0%} ({low:.0f} to {high:.0f}) |{goal} |"
+
+    live, first = figures["live_frames_per_second"], figures["first_token_late_ms"]
+    passes = {way: f"{figures[f'player_slowed_instants_per_second_{way}']:.0f}" for way in ("off", "draft")}
+    most = float(goals["slow_down"].removeprefix("at most "))
+    return [
+        row("while a run goes on, pictures a second", "live_frames_per_second", f"{live:.1f}"),
+        row("while a run goes on, kB sent a second", "", f"{figures['live_bytes_per_second'] / 1000:.0f}"),
+        row("from the engine's first token to the page's, ms", "first_token_late_ms", f"{first:.0f}"),
+        player("player at true speed, pictures a second", "", "off"),
+        player("the same with speculation", "", "draft"),
+        *(player(f"player at {passes[way]} passes a second, pictures a second", "slowed_", way) for way in passes),
+        slower("watched, and drawn by a browser on the same two cores", "", f" at most {most:.0%}"),
+        slower("watched, but no browser draws", "_told", ""),
+        slower("not watched, beside a process that moves memory", "_moving_neighbour", ""),
+    ]
+
+
+def headlines() -> list[str]:
+    """The README's own few."""
+    off, on = (
+        record("serve")["growth"][f"32 at once, temperature 0.8, speculation {way}"]["tokens_per_second"]
+        for way in ("off", "draft")
+    )
+    kept = {row["kv_dtype"]: row for row in record("kv-error")["formats"]}
+    size, perplexity = (
+        [f"{kept[name][of]:{how}}" for name in ("int8", "auto")]
+        for of, how in (("bytes_per_token", ","), ("perplexity", ".2f"))
+    )
+    most = {name: row["most_sequences"] for name, row in record("serve")["memory"].items()}
+    speeds, llama = ladder(), {row["name"]: row["median"] for row in record("llama")["rows"]}
+    plain, cached = speeds["no cache"]["median"], speeds["cache"]["median"]
+    tokens, gamma = record("ladder")["max_tokens"], record("ladder")["best_gamma"]
+    faster = speeds[f"cache + speculation (gamma {gamma})"]["median"] / cached
+    assert on < off  # or it would pay
+    assert len(set(perplexity)) == 1
+    beside = "Beside llama.cpp in bfloat16, one thread, cache only (another machine: Intel Xeon)"
+    return [
+        f"| KV cache, {tokens} tokens, greedy | {plain:.0f} tokens/s without, {cached:.0f} with |",
+        f"| Speculation for one request, gamma {gamma}, greedy | {faster:.2f} times the cache alone |",
+        f"| Speculation for 32 requests at once, gamma 4, temperature 0.8 | {on / off:.2f} times: it does not pay |",
+        f"| INT8 cache | {' bytes a token instead of '.join(size)}; perplexity {perplexity[0]} in both |",
+        "| Paged blocks, same memory, up to 384 tokens each "
+        f"| {most['paged']} requests at once instead of {most['contiguous, the most']} |",
+        f"| {beside} | {llama['cache'] / llama['llama.cpp, bf16']:.2f} times its tokens/s |",
+    ]
+
+
+@pytest.mark.parametrize(
+    "table", [serving, growth, memory, formats, steps, beside, watching, headlines], ids=lambda table: table.__name__
+)
 def test_every_row_is_the_recorded_one(table):
+    page = README if table is headlines else MEASURED
     for row in table():
-        assert row + "\n" in README
+        assert row + "\n" in page
+
+
+def test_the_machine_is_the_recorded_one():
+    for bench in ("ladder", "roofline", "serve", "window"):
+        machine = record(bench)["machine"]
+        versions = f"torch {machine['torch'].partition('+')[0]}, transformers {machine['transformers']}"
+        cores = f"on {machine['torch_threads']} CPU cores ({machine['processor']})"
+        assert f"{cores}, {record(bench)['dtype'].replace(', ', ' with ')}, {versions}." in flat(MEASURED)
+    assert record("ladder")["machine"]["processor"] in README
+    for bench in ("llama", "llama-2-threads", "workshop"):
+        assert "Intel(R) Xeon(R)" in str(record(bench)["machine"])
 
 
 def test_the_figures_in_sentences_are_the_recorded_ones():
-    serve, window = record("serve"), record("window")["ratios"]["mix"]
-    text = " ".join(README.split())
+    serve, windows, text = record("serve"), record("window")["ratios"], flat(MEASURED)
+    window = windows["mix"]
     one_length = serve["ratios"]["16 of one length at once / one"]
     mixed = serve["ratios"]["batched paged / one after another"]
     left = serve["throughput"]["batched paged"]["mean_sequences"]
@@ -114,6 +208,9 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"only {mixed:.1f}, because on average only {left:.0f} are left" in text
     assert f"{window['to_best']:.2f} times the best fixed gamma ({window['best']})" in text
     assert f"{window['to_worst']:.2f} times the worst ({window['worst']})" in text
+    easy, middling, hard = (f"{windows[kind]['to_best']:.2f}" for kind in ("easy", "middling", "hard"))
+    assert f"{easy} on easy prompts, {middling} on middling ones, and {hard} on hard ones" in text
+    assert windows["hard"]["best"] == "off"
     recorded, added = record("logprobs"), record("logprobs")["added_ms"]
     assert f"Recording the {recorded['logprobs']} likeliest tokens around every verdict adds " in text
     assert f"adds {added['median']:.2f} ms to a round of {recorded['plain_ms']:.1f} ms (quartiles " in text
@@ -121,60 +218,51 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
 
 
-def test_what_watching_costs_is_the_recorded_one():
-    figures, text = record("page")["figures"], " ".join(README.split())
-    assert f"{figures['live_frames_per_second']:.1f} pictures a second while a run goes on" in text
-    assert f"{figures['live_bytes_per_second'] / 1000:.0f} kB a second are sent" in text
-    player, slowed = (
-        [figures[f"player_{name}frames_per_second_{way}"] for way in ("off", "draft")] for name in ("", "slowed_")
-    )
-    assert f"at true speed {player[0]:.0f} without speculation and {player[1]:.0f} with it" in text
-    passes = [figures[f"player_slowed_instants_per_second_{way}"] for way in ("off", "draft")]
-    assert f"slowed down to {passes[0]:.0f} and {passes[1]:.0f} passes a second" in text
-    assert f"a second {slowed[0]:.0f} and {slowed[1]:.0f};" in text
-    assert f"the first token {figures['first_token_late_ms']:.0f} ms after" in text
-    for name in ("", "_told", "_moving_neighbour"):
-        quartiles = [100 * figures[f"slow_down{name}_{quartile}"] for quartile in ("q1", "q3")]
-        assert f"{figures[f'slow_down{name}']:.0%} ({quartiles[0]:.0f} to {quartiles[1]:.0f})" in text
-    assert f"and {figures['heap_growth_mb']:.1f} MB in the page" in text
+def test_what_a_page_keeps_is_the_recorded_one():
+    result, text = record("page"), flat(MEASURED)
+    figures = result["figures"]
+    nodes = figures["nodes_after_20"] - figures["nodes_after_3"]
+    assert f"the page gains {nodes} DOM nodes and {figures['heap_growth_mb']:.1f} MB of memory" in text
+    assert f"for {result['tokens']} tokens, when a headless browser" in text
 
 
 def test_what_a_workshop_costs_is_the_recorded_one():
-    result, text = record("workshop"), " ".join(README.split())
+    result, text = record("workshop"), flat(MEASURED)
     medians = result["percent_of_a_core"]["medians"]
     assert f"moves ten times a second takes {medians['leading']:.1f}% of a core" in text
-    assert f"with {result['followers']} followers {medians['followed']:.1f}%" in text
-    assert f"nobody doing anything takes {medians['idle']:.1f}%" in text
+    assert f"{medians['followed']:.1f}% with {result['followers']} followers" in text
+    assert f"nobody doing anything it is {medians['idle']:.1f}%" in text
     assert (result["hz"], result["messages_arrived"]) == (10, 1)
 
 
 def test_what_a_crowd_gets_is_the_recorded_one():
-    result, text = record("load"), " ".join(README.split())
-    assert (result["clients"], result["minutes"], result["crossed"]) == (30, 5, [])
-    assert f"got {result['answers']} answers" in text
+    result, text = record("load"), flat(MEASURED)
+    assert result["crossed"] == []
+    assert f"{result['clients']} callers in {result['minutes']:g} minutes got {result['answers']} answers" in text
     assert f"and {len(result['errors']) or 'no'} errors" in text
-    assert f"the longest wait was {result['waits_ms']['ratio']:.1f} times the median" in text
+    assert f"The longest wait from the call to the first token was {result['waits_ms']['ratio']:.1f} times the" in text
     assert not any(result["left"].values())
     memory = result["memory_mb"]
-    assert f"took {memory['after']:.0f} MB where it took {memory['after_warm_up']:.0f} after" in text
+    assert f"took {memory['after']:.0f} MB, where it took {memory['after_warm_up']:.0f} MB after" in text
 
 
 @pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("llama-2-threads", 2)])
 def test_what_llama_cpp_says_too_is_the_recorded_one(name, threads):
-    result, text = record(name), " ".join(README.split())
+    result, text = record(name), flat(MEASURED)
     assert result["machine"]["torch_threads"] == threads
     same = sum(length == result["max_tokens"] for length in result["alike"]["bf16"])
     assert f"the same {result['max_tokens']} tokens after {same} of {result['prompts']} prompts" in text
 
 
 def test_what_fits_is_what_it_prints(capsys):
-    [example] = re.findall(r"```python\n(from lab\.memory.+?)```", README, re.DOTALL)
+    [example] = re.findall(r"```python\n(from lab\.memory.+?)```", PAGES[ROOT / "docs/pages.md"], re.DOTALL)
     exec(example)
     assert capsys.readouterr().out.strip() == example.strip().rsplit("# ", 1)[1]
 
 
 def test_the_command_for_a_server_is_one(capsys):
-    [example] = re.findall(r"```python\n(from lab import EngineConfig\nfrom lab\.remote.+?)```", README, re.DOTALL)
+    page = PAGES[ROOT / "docs/vllm.md"]
+    [example] = re.findall(r"```python\n(from lab import EngineConfig\nfrom lab\.remote.+?)```", page, re.DOTALL)
     exec(example)
     said = capsys.readouterr().out
     assert said.startswith("vllm serve Qwen/Qwen3-8B ")
@@ -198,6 +286,68 @@ def test_the_spaces_header_is_whole():
     assert set(header["preload_from_hub"]) == set(header["models"]) <= listed
 
 
-def test_every_path_it_names_exists():
-    for path in re.findall(r"\]\(([\w./-]+)\)", README) + re.findall(r"^\| `([\w./]+)`", README, re.MULTILINE):
-        assert (ROOT / path).exists(), path
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_path_and_heading_it_names_exists(path):
+    text = PAGES[path]
+    links = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)", text)
+    assert links
+    for name, heading in links:
+        to = (path.parent / name).resolve() if name else path
+        assert to.exists(), name
+        assert to.is_relative_to(ROOT), name
+        assert not heading or heading in anchors(to), f"{name}#{heading}"
+    for name in re.findall(r"^\| `([\w./]+)`", text, re.MULTILINE):
+        assert (ROOT / name).exists(), name
+
+
+def anchors(path: Path) -> set[str]:
+    """What a page's headings are called in an address, as GitHub makes it of them."""
+    fenced = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", fenced, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_of_the_reference_is_led_to():
+    assert {path.name for path in PAGES} >= {
+        "pages.md",
+        "server.md",
+        "vllm.md",
+        "programs.md",
+        "engine.md",
+        "export.md",
+    }
+    for path in PAGES:
+        assert path.name == "README.md" or f"](docs/{path.name})" in README, path
+
+
+def test_every_page_of_the_lab_is_named():
+    routes = re.findall(r'pages\.route\("(\w+)", "(/\w+)"', (ROOT / "app.py").read_text("utf-8"))
+    assert len(routes) > 5
+    for name, address in [("Lab", "/"), *routes]:
+        assert re.search(rf"^\| \[{name}\]\([^)]+\) \| `{address}` \| ", README, re.MULTILINE), name
+
+
+def test_every_room_is_in_the_map():
+    rows = dict(re.findall(r"^\| `([\w./]+)` \| (.+) \|$", README, re.MULTILINE))
+    for floor in ("lab", "visualize", "lessons"):
+        rooms = [ROOT / floor, *(path for path in sorted((ROOT / floor).rglob("*")) if (path / "__init__.py").exists())]
+        assert len(rooms) > 1
+        for room in rooms:
+            name, inside = f"{room.relative_to(ROOT).as_posix()}/", f"`{room.name}/`"
+            assert name in rows or inside in rows[f"{room.parent.relative_to(ROOT).as_posix()}/"], name
+    for room in ("lab", "lab/decode", "lab/kv", "lab/native", "lab/pair", "lab/memory", "lab/trace", "lab/remote"):
+        for path in (ROOT / room).glob("*.[pch]*"):
+            assert path.name == "__init__.py" or f"`{path.name}`" in rows[f"{room}/"], path
+
+
+def test_the_first_example_runs(tmp_path, monkeypatch):
+    [example] = re.findall(r"```python\n(.+?)```", README, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(example)
+    assert Run.load("run.json").metrics.generated_tokens == 64
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_example_is_python(path):
+    for example in re.findall(r"```python\n(.+?)```", PAGES[path], re.DOTALL):
+        compile(example, path.name, "exec")
