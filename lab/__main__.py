@@ -20,6 +20,7 @@ from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
 from lab.answers import compare_answer, fit_answer
 from lab.bench.compare import compare, summarise
 from lab.bench.difference import first_differences
+from lab.decode.engine import Engine
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
@@ -196,7 +197,7 @@ def _prompt(options: argparse.Namespace) -> str:
         raise LabError(f"the standard input is no text in UTF-8: byte {error.start} begins no character.") from None
 
 
-def _engine(options: argparse.Namespace):
+def _engine(options: argparse.Namespace) -> Engine:
     return load_engine(options.target, options.draft, device=options.device, dtype=options.dtype)
 
 

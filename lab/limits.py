@@ -35,7 +35,10 @@ def device_limits(device: torch.device, dtype: torch.dtype) -> Limits | None:
     (no memory for it, or no such product in this dtype on this device).
     """
     with _measuring:  # two at once would slow each other down
-        return _measured(device, dtype, torch.get_num_threads())
+        try:
+            return _measured(device, dtype, torch.get_num_threads())
+        except torch.OutOfMemoryError:  # which may be otherwise next time
+            return None
 
 
 @functools.cache
@@ -43,6 +46,8 @@ def _measured(device: torch.device, dtype: torch.dtype, threads: int) -> Limits 
     try:
         with torch.inference_mode():
             return Limits(_copy_rate(device), _product_rate(device, dtype))
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:
         log.warning("the limits of %s could not be measured", device, exc_info=True)
         return None
@@ -78,5 +83,5 @@ def _best_seconds(run: Callable[[], object], device: torch.device) -> float:
     return min(taken) / 1000
 
 
-def _of(choices: dict, device: torch.device):
+def _of(choices: dict[str, int], device: torch.device) -> int:
     return choices.get(device.type, choices["cpu"])

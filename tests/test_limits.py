@@ -50,6 +50,20 @@ def test_once_for_a_device_a_dtype_and_a_number_of_threads(monkeypatch, unmeasur
     assert len(asked) == 3
 
 
+def test_memory_that_was_short_once_is_asked_for_again(monkeypatch, unmeasured):
+    rates = iter([torch.OutOfMemoryError("no more"), 1e9])
+
+    def rate(device):
+        if isinstance(found := next(rates), Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(limits, "_copy_rate", rate)
+    monkeypatch.setattr(limits, "_product_rate", lambda device, dtype: 1e10)
+    assert device_limits(CPU, torch.float32) is None
+    assert device_limits(CPU, torch.float32) == Limits(1e9, 1e10)
+
+
 def test_measuring_is_in_nobodys_time(monkeypatch):
     def slow(device, dtype):
         if not measured:

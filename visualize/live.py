@@ -32,8 +32,6 @@ EAGER = 0.02
 class Streams(Protocol):
     """What is needed of an engine here."""
 
-    context_length: int
-
     def default_num_blocks(self, config: EngineConfig) -> int: ...
 
     def models(self, config: EngineConfig) -> object: ...

@@ -30,12 +30,11 @@ class BorrowedGPU:
 
     Args:
         pair: an embedded pair's name.
-        here: its engine in this process, on the CPU: it knows how long a context is.
+        here: its engine in this process, on the CPU: it knows how many blocks there are.
     """
 
     def __init__(self, pair: str, here: Engine) -> None:
         self._pair, self._here = pair, here
-        self.context_length = here.context_length
 
     def default_num_blocks(self, config: EngineConfig) -> int:
         return self._here.default_num_blocks(config)

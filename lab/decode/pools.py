@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from lab.config import EngineConfig, LabError
@@ -39,7 +39,7 @@ class Pools:
         self._pools: dict[PoolSetting, Pool] = {}  # the one that waited longest for its turn first
         self.unplaced: list[Sequence] = []
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Pool]:
         return iter(list(self._pools.values()))
 
     @property

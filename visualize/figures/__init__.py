@@ -1,12 +1,9 @@
 """Plotly figures as pure functions: no gradio, no state, and data only through patches."""
 
-from collections.abc import Callable
 from typing import Any
 
-import plotly.graph_objects as go
-
 from visualize.figures import blocks, rounds, timing, verdict
-from visualize.figures.base import Columns, apply, draw, shell
+from visualize.figures.base import Columns, apply, draw, looks
 
 CHARTS = {"rounds": rounds.figure, "blocks": blocks.figure, "timing": timing.figure}
 """The stage's charts, left to right; each function gives the empty figure for light or dark."""
@@ -15,11 +12,6 @@ CHARTS = {"rounds": rounds.figure, "blocks": blocks.figure, "timing": timing.fig
 def start() -> dict[str, Columns]:
     """Every chart's columns before a run: nothing happened yet, every block is free."""
     return {"rounds": rounds.columns(), "blocks": blocks.columns(blocks.AT_REST), "timing": timing.columns()}
-
-
-def looks(make: Callable[[bool], go.Figure]) -> dict[str, dict[str, Any]]:
-    """An empty figure in both looks, as JSON for the page."""
-    return {"light": shell(make(False)), "dark": shell(make(True))}
 
 
 def shells() -> dict[str, dict[str, Any]]:

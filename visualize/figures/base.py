@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,9 +104,14 @@ def draw(figure: go.Figure, columns: Columns, layout: dict[str, Any] | None = No
     return figure
 
 
-def shell(figure: go.Figure) -> dict[str, Any]:
+def _shell(figure: go.Figure) -> dict[str, Any]:
     """The empty figure as plain JSON for the page."""
     return json.loads(figure.to_json())
+
+
+def looks(make: Callable[[bool], go.Figure]) -> dict[str, dict[str, Any]]:
+    """An empty figure in both looks, as JSON for the page; ``make`` gives it for light or dark."""
+    return {"light": _shell(make(False)), "dark": _shell(make(True))}
 
 
 def window(step: int) -> list[float]:

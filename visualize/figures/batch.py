@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.kv.blocks import Occupancy
-from visualize.figures.base import Columns, Patch, blank, look, nice_ceiling, shell
+from visualize.figures.base import Columns, Patch, blank, look, looks, nice_ceiling
 from visualize.vocabulary import OWN, STATES
 
 STATES_OF_BLOCKS = ("live", "cached", "free")
@@ -21,7 +21,7 @@ MARGIN = {"l": 44, "r": 12, "t": 6, "b": 24}
 def occupancy_figure(dark: bool = False) -> go.Figure:
     """Blocks by state, stacked: together they are the pool."""
     colours = look(dark)
-    looks: dict[str, dict[str, Any]] = {
+    fills: dict[str, dict[str, Any]] = {
         "live": {"fillcolor": OWN, "line": {"width": 0, "shape": "hv"}},
         "cached": {
             "fillcolor": "rgba(0,0,0,0)",
@@ -37,7 +37,7 @@ def occupancy_figure(dark: bool = False) -> go.Figure:
                 mode="lines",
                 stackgroup="pool",
                 hovertemplate=f"%{{x:.2f}} s: %{{y}} {state}<extra></extra>",
-                **looks[state],
+                **fills[state],
             )
             for state in STATES_OF_BLOCKS
         ],
@@ -80,10 +80,7 @@ CHARTS = {"occupancy": occupancy_figure, "queue": queue_figure, "speed": speed_f
 def shells() -> dict[str, dict[str, Any]]:
     """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
     start = columns()
-    return {
-        name: {"light": shell(make(False)), "dark": shell(make(True)), "start": start[name]}
-        for name, make in CHARTS.items()
-    }
+    return {name: looks(make) | {"start": start[name]} for name, make in CHARTS.items()}
 
 
 def columns() -> dict[str, Columns]:

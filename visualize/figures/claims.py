@@ -11,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.claims.claim import Chart, Series
-from visualize.figures.base import Columns, blank, look, shell, short
+from visualize.figures.base import Columns, blank, look, looks, short
 from visualize.vocabulary import OWN
 
 LINES = (
@@ -93,7 +93,7 @@ CHARTS = {"lines": lines_figure, "bars": bars_figure}
 
 def shells() -> dict[str, dict[str, Any]]:
     """Both forms' empty figures in both looks, as JSON for the page."""
-    return {name: {"light": shell(make(False)), "dark": shell(make(True))} for name, make in CHARTS.items()}
+    return {name: looks(make) for name, make in CHARTS.items()}
 
 
 def columns(chart: Chart) -> tuple[Columns, dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.memory.capacity import POLICIES, Deployment, GiB, Split
-from visualize.figures.base import Columns, blank, look, nice_ceiling, shell
+from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
 from visualize.vocabulary import KV_FORMATS, OWN
 
 DASHES = {"auto": "solid", "int8": "dash", "int4": "dot"}
@@ -201,7 +201,7 @@ CHARTS = {"length": length_figure, "fit": fit_figure, "split": split_figure}
 
 def shells() -> dict[str, dict[str, Any]]:
     """Every chart's empty figure in both looks, as JSON for the page."""
-    return {name: {"light": shell(make(False)), "dark": shell(make(True))} for name, make in CHARTS.items()}
+    return {name: looks(make) for name, make in CHARTS.items()}
 
 
 def columns(chosen: Deployment, others: Others) -> dict[str, tuple[Columns, dict[str, Any]]]:

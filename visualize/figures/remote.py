@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from lab.remote.completion import Speculated
 from visualize.figures import rounds
-from visualize.figures.base import Columns, Patch, blank, look, nice_ceiling, shell
+from visualize.figures.base import Columns, Patch, blank, look, looks, nice_ceiling
 from visualize.figures.batch import over_time, queue_figure, speed_figure
 from visualize.vocabulary import OWN, STATES
 
@@ -82,14 +82,7 @@ LINES = {"usage": 1, "queue": 2, "speed": 1, "hits": 1}
 
 def shells() -> dict[str, dict[str, Any]]:
     """Every chart's empty figure in both looks, and its first columns, as JSON for the page."""
-    return {
-        name: {
-            "light": shell(make(False)),
-            "dark": shell(make(True)),
-            "start": [{"x": [], "y": []} for _ in make().data],
-        }
-        for name, make in CHARTS.items()
-    }
+    return {name: looks(make) | {"start": [{"x": [], "y": []} for _ in make().data]} for name, make in CHARTS.items()}
 
 
 def points(seconds: float, values: dict[str, Sequence[float | None]]) -> dict[str, list[Patch]]:

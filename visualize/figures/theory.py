@@ -15,7 +15,7 @@ from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.bench.interval import share_interval
 from lab.bench.theory import Speculated, speedup
 from lab.decode.window import tokens_per_round
-from visualize.figures.base import Columns, blank, look, nice_ceiling, shell
+from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
 from visualize.figures.compare import bars_figure
 from visualize.vocabulary import KV_FORMATS, OWN
 
@@ -220,7 +220,7 @@ CHARTS = {
 
 def shells() -> dict[str, dict[str, Any]]:
     """Every chart's empty figure in both looks, as JSON for the page."""
-    return {name: {"light": shell(make(False)), "dark": shell(make(True))} for name, make in CHARTS.items()}
+    return {name: looks(make) for name, make in CHARTS.items()}
 
 
 def columns(found: Marked) -> dict[str, Drawn]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,7 @@ def _training(models: dict) -> str:
     return head + _table(lines, models)
 
 
-def _foretold(models: dict) -> str:
+def _foretold(models: dict[str, Any]) -> str:
     kinds = {
         "unseen endings": "unseen_endings",
         "unseen books": "unseen_books",
@@ -255,7 +256,7 @@ def _foretold(models: dict) -> str:
         "trained on": "seen",
     }
 
-    def cell(kind: str):
+    def cell(kind: str) -> Callable[[dict[str, Any]], str]:
         return lambda m: f"{m['text'][kind]['bits_per_byte']:.3f} ({m['text'][kind]['nats_per_token']:.3f})"
 
     return _table({label: cell(kind) for label, kind in kinds.items()}, models)
