@@ -57,6 +57,11 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     first["transformers assisted generation"] = stock(GAMMA)
     if "cache, no graphs" in singly:
         first["cache, no graphs"] = singly.pop("cache, no graphs")
+    for name, config in configs.items():  # a window that the end cuts short is a graph too, and the prompt says which
+        if config.speculative != "off" and engine.cuda_graphs:
+            with sheet.attempt(f"{name}, to warm up"):
+                for prompt in prompts:
+                    lab(config)(prompt)
     time_rows(sheet, engine, "rows", first | ladder, prompts, rounds, reserve=70)
 
     sheet.say("torch.compile, and transformers' static cache (compiled by transformers on a GPU):")
