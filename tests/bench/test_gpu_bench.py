@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import replace
 
@@ -12,14 +13,21 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, Run, SamplingParams
-from lab.bench.gpu import session
-from lab.bench.gpu.large import steps
+from lab.bench.gpu import pair, part, session
+from lab.bench.gpu.attention import format_attention
+from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
-from lab.bench.gpu.session import format_gpu, guarded, run_gpu
+from lab.bench.gpu.part import run_part
+from lab.bench.gpu.runs import steps
+from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
+from lab.bench.gpu.sheet import Sheet, format_gaps, spread
+from lab.bench.gpu.speculation import Speculation
 from lab.decode.engine import Engine
+from lab.decode.window import tokens_per_round
 
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
+PART = {"device": "cpu", "dtype": "auto", "small": True}
 
 
 def scripted_pair(rate: float) -> Engine:
@@ -29,69 +37,199 @@ def scripted_pair(rate: float) -> Engine:
     return engine(target, draft)
 
 
-def test_every_part_measures_and_is_told(tmp_path):
-    lines: list[str] = []
-    out, folder = tmp_path / "new" / "gpu.json", tmp_path / "runs"
-    table = run_gpu([1, 2, 3, 4], out, lines.append, device="cpu", small=True, folder=folder)
+def here(name, out, until, options, report):
+    """A part in this process."""
+    sheet = Sheet(out.with_name("sheet"), until)
+    run_part(name, sheet, **options)
+    return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
+
+
+def test_every_part_measures_and_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "apart", here)
+    out, folder = tmp_path / "gpu.json", tmp_path / "runs"
+    table = run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder)
     result = json.loads(out.read_text("utf-8"))
-    assert "failed" not in "".join(lines)
     parts = {number: entry["result"] for number, entry in result["parts"].items()}
-    assert all("failure" not in entry for entry in result["parts"].values())
+    for entry in (*result["parts"].values(), result["recorded"]):
+        assert "failure" not in entry
+        assert not {"failures", "left_out"} & set(entry["result"])
     assert result["machine"]["torch"] == torch.__version__
 
     assert {"cache", "transformers generate", "transformers assisted generation"} <= set(parts["1"]["rows"])
     assert ("cache, no graphs" in parts["1"]["rows"]) == parts["1"]["cuda_graphs"]
+    assert "cache / transformers generate" in parts["1"]["ratios"]
     assert "transformers generate, static cache" in parts["1"]["static"]
     for row in parts["2"]["decode"].values():
         assert 0 < row["of_copy"] == pytest.approx(row["gb_per_second"] / parts["2"]["copy_gb_per_second"])
-    assert {(row["acceptance"], row["gamma"]) for row in parts["2"]["speculation"]} == {
-        (rate, gamma) for rate in (0.5, 0.7, 0.9) for gamma in (1, 3)
+    assert {(row["acceptance"], row["gamma"], row["spread"]["samples"]) for row in parts["2"]["speculation"]} == {
+        (rate, gamma, 3) for rate in (0.5, 0.7, 0.9) for gamma in (1, 3)
     }
+    assert {"auto", "math", "flash"} <= set(parts["2"]["prefill"])
     kinds = {(case["format"], case["blocks"]) for case in parts["3"]["cases"]}
     assert len(kinds) == 7  # three formats, contiguous and paged; and SDPA
     rows = parts["4"]["rows"]
     assert rows["contiguous"]["most_sequences"] < rows["paged"]["most_sequences"]
+    assert rows["contiguous"]["waited_then"] > 0 == rows["paged"]["waited_then"]
     assert rows["paged"]["blocks"] < rows["paged INT8"]["blocks"]
     assert len({row["output_tokens"] for row in rows.values()}) == 1  # the same work
 
-    for words in ("tokens/s  cache", "of a copy", "acceptance 0.7", "64 x 2", "paged INT8: at most"):
+    for words in ("tokens/s  cache", "of a copy", "acceptance 0.7", "attention by flash", "64 x 2", "paged INT8: at"):
         assert words in table
-    assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["files"])
+    assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
     assert all(Run.load(path).reason for path in folder.iterdir())
 
 
-def test_a_part_that_fails_or_takes_too_long_does_not_end_the_others(tmp_path, monkeypatch):
-    def broken(result, report, **options):
-        result["rows"] = {}
-        raise ValueError("no such luck")
+WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({}));"
+ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
+CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
 
-    def slow(result, report, **options):
-        result["cases"] = []
-        while True:
-            time.sleep(0.01)
 
-    monkeypatch.setattr(session, "run_pair", broken)
-    monkeypatch.setattr(session, "run_attention", slow)
-    monkeypatch.setattr(session, "run_capacity", lambda result, report, **options: result.update(rows={}))
-    monkeypatch.setitem(session.SECONDS, 3, 0.2)
-    out = tmp_path / "gpu.json"
-    table = run_gpu([1, 3, 4], out, lambda line: None, device="cpu", small=True, folder=None)
-    parts = json.loads(out.read_text("utf-8"))["parts"]
-    assert parts["1"]["failure"] == "ValueError: no such luck"
-    assert "OutOfTimeError: stopped after 0.2 s" in parts["3"]["failure"]
+def test_a_part_that_dies_or_hangs_loses_neither_its_own_figures_nor_the_others(tmp_path, monkeypatch):
+    faults = {
+        "1": WRITES.format(ROWS) + "os.abort()",
+        "2": "raise SystemExit(3)",
+        "3": WRITES.format({"result": {"cases": [CASE]}}) + "time.sleep(60)",
+        "4": WRITES.format({"result": {"rows": {}}, "done": 1}),
+        RECORDING: "import sys; open(sys.argv[1], 'w').write('{')",
+    }
+    monkeypatch.setattr(session, "command", lambda name, sheet, *_: [sys.executable, "-c", faults[name], str(sheet)])
+    for name, seconds in {"1": 20, "2": 0, "3": -19, "4": 20}.items():  # part 3 has what the others have left
+        monkeypatch.setitem(SECONDS, name, seconds)
+    out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
+    table = run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path)
+    assert time.perf_counter() - began < 15
+    result = json.loads(out.read_text("utf-8"))
+    parts = result["parts"]
+    assert parts["1"]["failure"] == "its process ended with SIGABRT"
+    assert parts["2"] == parts["2"] | {"failure": "its process ended with 3", "result": {}}
+    assert parts["3"]["failure"].startswith("stopped after")
     assert "failure" not in parts["4"]
-    assert "no such luck" in table
-    assert format_gpu(json.loads(out.read_text("utf-8"))) == table
+    assert result["recorded"]["failure"] == "its process ended with 0"
+    assert result["machine"] == {"accelerator": "a GPU"}
+    for words in (
+        "a GPU",
+        "123.0 tokens/s  cache",
+        "SIGABRT",
+        "      77",
+        "stopped after",
+        "not all runs were recorded",
+    ):
+        assert words in table
+    assert format_gpu(result) == table
+    assert [path.name for path in out.parent.iterdir()] == ["gpu.json"]
 
 
-def test_the_limit_of_time_passes_the_engine_by():
-    """It is not taken for a step that failed, which the engine would get round."""
+def test_the_process_of_a_part_is_told_what_to_do(tmp_path, monkeypatch):
+    """What would be its command line is run here, without its end."""
+    monkeypatch.setattr(part.os, "_exit", lambda code: None)
+    monkeypatch.setattr(part.gc, "freeze", lambda: None)
+    python, how, module, *told = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
+    assert (python, how, module) == (sys.executable, "-m", part.__name__)
+    part.main(*told)
+    entry = json.loads((tmp_path / "sheet").read_text("utf-8"))
+    assert "nowhere" in entry["failure"]
+    assert "Traceback" in entry["traceback"]
+
+
+def test_all_parts_together_have_less_than_eight_minutes():
+    starting = 10  # of the process that starts the parts
+    assert sum(SECONDS.values()) + session.TO_DIE + starting < 480
+
+
+def test_what_was_measured_before_a_failure_is_kept(tmp_path, monkeypatch):
+    def broken(sheet, **options):
+        with sheet.attempt("one row"):
+            sheet.result["rows"] = {"another": {"median": 5.0}}
+            raise ValueError("no such luck")
+        assert sheet.has_time(0, "what there is time for")
+        assert not sheet.has_time(1e9, "the rest")
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setitem(part.RUN, "3", broken)
+    path = tmp_path / "sheet"
+    run_part("3", Sheet(path, until=time.time() + 50), **PART)
+    entry = json.loads(path.read_text("utf-8"))
+    assert entry["failure"].startswith("RuntimeError: CUDA error")
+    assert entry["result"]["rows"] == {"another": {"median": 5.0}}
+    assert format_gaps(entry["result"])[0] == "failed: one row: ValueError: no such luck"
+    assert format_gaps(entry["result"])[1].startswith("left out: the rest (")
+
+
+def test_rows_give_up_rounds_before_they_give_up_a_row(tmp_path):
+    """A round is begun only if it leaves time for what comes later; a row that fails is not asked again."""
+    calls: list[str] = []
+
+    def row(name):
+        def generate(prompt):
+            calls.append(name)
+            if name == "broken":
+                raise ValueError(name)
+            time.sleep(0.01)
+            return 10
+
+        return generate
+
+    rows = {name: row(name) for name in ("a", "broken", "b")}
     lab = scripted_pair(0.5)
-    entry: dict = {}
-    with guarded(entry, 0.3, lambda line: None):
-        lab.generate(prompt(4), EngineConfig(), SamplingParams(max_tokens=2000, ignore_eos=True))
-    assert entry["failure"].startswith("OutOfTimeError")
-    assert entry["seconds"] < 5
+    sheet = Sheet(tmp_path / "sheet", until=time.time() + 50)
+    pair.time_rows(sheet, lab, "rows", rows, ("one", "two"), 3, reserve=10)
+    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {"a": 3, "b": 3}
+    assert calls[:5] == ["a", "a", "broken", "b", "b"]
+    assert calls.count("broken") == 1
+    pair.time_rows(sheet, lab, "static", rows, ("one",), 3, reserve=49.99)
+    assert {name: found["samples"] for name, found in sheet.result["static"].items()} == {"a": 1, "b": 1}
+    assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
+
+
+def test_where_time_is_short_fewer_requests_are_served_and_no_row_is_lost():
+    sheet = Sheet(until=time.time())
+    run_capacity(sheet, device=CPU, dtype=torch.float32, small=True)
+    requests = {name: row["requests"] for name, row in sheet.result["rows"].items()}
+    assert requests == {"paged": 1, "paged INT8": 1, "contiguous": 1}  # of six
+    assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
+
+
+def test_a_table_of_attention_needs_no_native_case():
+    assert "77" in format_attention({"cases": [CASE]})[1]
+
+
+def test_a_spread_of_one_and_of_several():
+    assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
+    assert spread([1.0, 3.0, 2.0]) == {"median": 2.0, "lower": 1.5, "upper": 2.5, "samples": 3}
+
+
+def test_measured_runs_of_speculation_meet_nothing_new(monkeypatch):
+    """Every shape of step has been met, and so captured, before. (With a draft that is always right, and a window of
+    one, the draft never reads a single token.)
+    """
+    lab, shapes = scripted_pair(0.5), {"warm": set(), "measured": set()}
+    now, forward = "warm", Scripted.forward
+
+    def spied(model, token_ids, *rest):
+        shapes[now].add((model.name, len(token_ids)))
+        return forward(model, token_ids, *rest)
+
+    def decode(config, tokens=60):
+        run = lab.generate(prompt(20), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
+        decoded.append(config.num_speculative_tokens if config.speculative == "draft" else 0)
+        return run
+
+    monkeypatch.setattr(Scripted, "forward", spied)
+    decoded: list[int] = []
+    decode(EngineConfig())
+    sheet = Sheet()
+    speculation = Speculation(sheet, lab, lab.target.script, EngineConfig(), (1,), decode)
+    speculation.warm_up(80)
+    now = "measured"
+    assert speculation.measure(reserve=0)
+    assert shapes["measured"] <= shapes["warm"]
+    assert decoded == [0, 1, 0, 1, 1, 1]
+
+    row = sheet.result["speculation"][0]
+    assert row["expected_tokens_per_round"] == tokens_per_round(0.5, 1)
+    assert row["formula_as_accepted"] == pytest.approx(row["tokens_per_round"] / (1 + row["c"]))
+    assert row["measured_over_formula_as_accepted"] == pytest.approx(row["speedup"] / row["formula_as_accepted"])
+    assert not Speculation(Sheet(until=0), lab, lab.target.script, EngineConfig(), (1,), decode).measure(reserve=0)
 
 
 def test_a_scripted_model_says_its_script_and_its_draft_guesses_it_as_often_as_asked():

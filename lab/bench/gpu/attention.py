@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
@@ -9,9 +10,10 @@ from torch.nn import functional as F
 
 from lab.bench.gpu.device import clean_up, free_bytes, median_seconds
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Shape
+from lab.bench.gpu.sheet import Sheet
 from lab.kv.attention import BlockPlan, choose_kernels
 from lab.kv.graphs import Place
-from lab.kv.storage import FORMATS, KVStorage, bytes_per_token
+from lab.kv.storage import KVStorage, bytes_per_token
 
 BLOCK_SIZE = 16
 CONTEXTS = (32_768, 8_192, 1_024, 131_072)
@@ -20,64 +22,75 @@ BATCHES = (1, 8, 32)
 ROTATED_BYTES = 2**28
 """So much is read before the same again: several times what a GPU's own cache holds."""
 MOST_LAYERS = 64
+COLUMNS = (("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa"))
+"""Of the table: formats, and how the cache lies."""
+OTHERS = (("int8", "contiguous"), ("int4", "contiguous"))
 
 
-def run_attention(result: dict, report: Callable[[str], None], *, device: torch.device, small: bool) -> None:
-    """Fill ``result["cases"]``: microseconds of one layer's attention for one new token a sequence, and GB/s of keys,
-    values and scales. A case that does not fit in half of the free memory is left out.
+def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
+    """Fill ``cases``: microseconds of one layer's attention for one new token a sequence, and GB/s of keys, values and
+    scales; and ``ratios``. The table's kinds come first. A case that does not fit in half of the free memory is left
+    out.
 
     Raises:
         ConfigError: kernels cannot run here.
     """
     choose_kernels("triton", device)
-    shape, contexts, batches = (TINY_TARGET, (64,), (1, 2)) if small else (LLAMA_8B, CONTEXTS, BATCHES)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    result["cases"] = []
-    for context in contexts:
-        for batch in batches:
-            for kv_format in FORMATS:
-                for paged in (False, True):
-                    time_case(result, shape, device, dtype, context, batch, kv_format, paged)
-            time_case(result, shape, device, dtype, context, batch, "auto", None)
-            report(f"  {context:,} tokens x {batch} done")
-    result["ratios"] = ratios(result["cases"])
+    shape, contexts, batches, repeats = LLAMA_8B, CONTEXTS, BATCHES, 10
+    if small:
+        shape, contexts, batches, repeats = TINY_TARGET, (64,), (1, 2), 2
+    cases: list[dict] = []
+    sheet.result |= {"cases": cases, "ratios": []}
+    took = 0.0
+    for kinds in (COLUMNS, OTHERS):
+        for context in contexts:
+            for batch in batches:
+                told = f"{context:,} tokens x {batch}"
+                for kv_format, blocks in kinds:
+                    if not sheet.has_time(2 * took, f"{told}, and what comes after it"):
+                        return
+                    began = time.perf_counter()
+                    with sheet.attempt(f"{told}, {kv_format} {blocks}"):
+                        cases += time_case(shape, device, dtype, context, batch, kv_format, blocks, repeats)
+                        sheet.result["ratios"] = ratios(cases)
+                    clean_up(device)
+                    took = time.perf_counter() - began
+                sheet.say(f"  {told} done")
 
 
 def time_case(
-    result: dict,
     shape: Shape,
     device: torch.device,
     dtype: torch.dtype,
     context: int,
     batch: int,
     kv_format: str,
-    paged: bool | None,
-) -> None:
-    """``paged`` None: torch's own attention over a contiguous cache."""
+    blocks: str,
+    repeats: int,
+) -> list[dict]:
+    """``blocks``: how the cache lies; "sdpa" is torch's own attention over a contiguous one. Empty: it does not fit."""
     kept = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
     read = context * batch * bytes_per_token(kv_format, layers=1, **kept)
     if read > free_bytes(device) / 2:
-        return
+        return []
     layers = min(MOST_LAYERS, -(-ROTATED_BYTES // read)) if device.type == "cuda" else 1
     query = torch.randn(batch, shape.heads, shape.head_dim, dtype=dtype, device=device)
-    if paged is None:
+    if blocks == "sdpa":
         over = _by_sdpa(query, shape.kv_heads, context, batch, layers)
     else:
         storage = KVStorage(kv_format, context * batch, layers=layers, device=device, **kept)
-        over = _by_kernel(query, context, batch, storage, paged)
-    seconds = median_seconds(_together(over, layers, device), device, 10) / layers
-    result["cases"].append(
+        over = _by_kernel(query, context, batch, storage, paged=blocks == "paged")
+    seconds = median_seconds(_together(over, layers, device), device, repeats) / layers
+    return [
         {
             "context": context,
             "batch": batch,
             "format": kv_format,
-            "blocks": {None: "sdpa", False: "contiguous", True: "paged"}[paged],
+            "blocks": blocks,
             "microseconds": 1e6 * seconds,
             "gb_per_second": read / seconds / 1e9,
         }
-    )
-    del over
-    clean_up(device)
+    ]
 
 
 def _together(over: Callable[[int], torch.Tensor], layers: int, device: torch.device) -> Callable[[], object]:
@@ -92,7 +105,7 @@ def _together(over: Callable[[int], torch.Tensor], layers: int, device: torch.de
 
 
 def _by_kernel(
-    query: torch.Tensor, context: int, batch: int, storage: KVStorage, paged: bool
+    query: torch.Tensor, context: int, batch: int, storage: KVStorage, *, paged: bool
 ) -> Callable[[int], torch.Tensor]:
     from lab.kv.attend_kernel import attend
 
@@ -145,14 +158,15 @@ def ratios(cases: list[dict]) -> list[dict]:
 
 
 def format_attention(result: dict) -> list[str]:
-    columns = [("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa")]
-    lines = [f"{'context x batch: GB/s (time / native)':40}" + "".join(f"{f'{f} {b}':16}" for f, b in columns)]
-    of_native = {(r["context"], r["batch"], r["format"], r["blocks"]): r["of_native"] for r in result.get("ratios", ())}
-    found = {(c["context"], c["batch"], c["format"], c["blocks"]): c for c in result.get("cases", ())}
+    lines = [f"{'context x batch: GB/s (time / native)':40}" + "".join(f"{f'{f} {b}':16}" for f, b in COLUMNS)]
+    cases = result.get("cases", [])
+    of_native = {(r["context"], r["batch"], r["format"], r["blocks"]): r["of_native"] for r in ratios(cases)}
+    found = {(c["context"], c["batch"], c["format"], c["blocks"]): c for c in cases}
     for context, batch in sorted({key[:2] for key in found}):
         cells = ""
-        for column in columns:
+        for column in COLUMNS:
             case, ratio = found.get((context, batch, *column)), of_native.get((context, batch, *column))
-            cells += f"{case['gb_per_second']:8.0f} ({ratio:.2f}) " if case and ratio else f"{'-':16}"
-        lines.append(f"{context:>10,} x {batch:<27}{cells}")
+            told = f"({ratio:.2f})" if ratio else ""
+            cells += f"{case['gb_per_second']:8.0f} {told:7}" if case else f"{'-':>8}{'':8}"
+        lines.append(f"{context:>10,} x {batch:<27}{cells}".rstrip())
     return lines

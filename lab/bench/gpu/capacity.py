@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import torch
 
 from lab.bench.gpu.device import clean_up, free_bytes
-from lab.bench.gpu.large import refuse_failures
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
+from lab.bench.gpu.runs import refuse_failures
+from lab.bench.gpu.sheet import Sheet
 from lab.bench.measuring import finish, in_flight
 from lab.bench.workload import Job, Lengths
 from lab.config import EngineConfig, LabError, SamplingParams
+from lab.decode.engine import Engine
+from lab.trace.events import Admitted
 
 KV_BYTES = 20 * 10**9
-REQUESTS = 224
-LENGTHS = Lengths(median=768, sigma=0.8, shortest=16, longest=2048)
+REQUESTS = 256
+"""More than fit at INT8, or it would seem that no more do."""
+LENGTHS = Lengths(median=1024, sigma=0.8, shortest=16, longest=3072)
 """Of prompts. An answer's length nobody knows: it is asked for up to 4,096 tokens and ends when it ends."""
-MEAN_OUTPUT = 256
+MEAN_OUTPUT = 128
 CONFIGS = {
-    "contiguous": EngineConfig(),
     "paged": EngineConfig(paged=True),
     "paged INT8": EngineConfig(paged=True, kv_dtype="int8"),
+    "contiguous": EngineConfig(),
 }
+"""The one that is slowest last: where time is short it serves fewer."""
 
 
-def run_capacity(result: dict, report: Callable[[str], None], *, device: torch.device, small: bool) -> None:
-    """Fill ``result["rows"]``: most and mean sequences in flight, the share of reserved slots unused, preemptions, and
-    output tokens a second of the whole.
+def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
+    """Fill ``rows``: most and mean sequences in flight, how many still waited then, the share of reserved slots unused,
+    preemptions, and output tokens a second of the whole.
 
-    A seed settles where an answer ends, so all rows do the same work.
+    A seed settles where an answer ends, so all rows do the same work, but for one that has time for fewer ``requests``.
+
+    Raises:
+        LabError: the device is too small.
     """
     shape, requests, most, mean, kv_bytes = LLAMA_8B, REQUESTS, 4096, MEAN_OUTPUT, KV_BYTES
     lengths = LENGTHS.draw(requests, seed=0)
     if small:
         shape, requests, most, mean, kv_bytes = TINY_TARGET, 6, 96, 8, 160_000
         lengths = [4 + 3 * i for i in range(requests)]
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     target = Scripted(shape, random_script(shape, device), "8B-shaped", dtype=dtype, device=device, end=1 / mean)
     if device.type == "cuda" and free_bytes(device) < 1.2 * kv_bytes:
         raise LabError(f"the caches of this part take {kv_bytes / 1e9:.0f} GB, and {device} has less.")
@@ -45,31 +51,52 @@ def run_capacity(result: dict, report: Callable[[str], None], *, device: torch.d
         Job(prompt(length, first=i), SamplingParams(max_tokens=most, temperature=1.0, seed=i))
         for i, length in enumerate(lengths)
     ]
-    result |= {"kv_bytes": kv_bytes, "requests": requests, "max_tokens": most, "mean_output": mean, "rows": {}}
+    short = [Job(job.prompt, SamplingParams(max_tokens=4, temperature=1.0, seed=0)) for job in jobs[:2]]
+    sheet.result |= {"kv_bytes": kv_bytes, "max_tokens": most, "mean_output": mean, "rows": {}}
     longest = max(lengths) + 8 * mean  # an answer of more is one in three thousand
+    slowest = 0.0
     for name, config in CONFIGS.items():
-        lab = engine(target, max_num_seqs=requests, kv_bytes=kv_bytes)
         began = time.perf_counter()
-        finish(lab, jobs[:2], config)  # compiles what is to be compiled
-        lab.warm_up(config, sequences=requests, longest=longest)
-        runs, seconds = finish(lab, jobs, config)
-        refuse_failures(runs)
-        figures = in_flight(runs)
-        tokens = sum(len(run.token_ids) for run in runs)
-        result["rows"][name] = {
-            **figures,
-            "blocks": runs[0].started.num_blocks,
-            "output_tokens": tokens,
-            "tokens_per_second": tokens / seconds,
-        }
-        report(f"  {name}: {figures['most_sequences']} at once ({time.perf_counter() - began:.0f} s)")
-        del lab, runs
+        asked = jobs
+        if not sheet.has_time(1.5 * slowest, f"{name}: three in four of the requests"):
+            asked = jobs[: requests // 4]
+        with sheet.attempt(name):
+            lab = engine(target, max_num_seqs=requests, kv_bytes=kv_bytes)
+            finish(lab, short, config)  # compiles what is to be compiled
+            lab.warm_up(config, sequences=_seats(lab, config, lengths, most), longest=longest)
+            sheet.result["rows"][name] = _serve(lab, asked, config)
+        lab = None
         clean_up(device)
+        slowest = max(slowest, time.perf_counter() - began)
+        sheet.say(f"  {name} done ({time.perf_counter() - began:.0f} s)")
+
+
+def _seats(lab: Engine, config: EngineConfig, lengths: list[int], most: int) -> int:
+    """No more sequences can be in flight: the memory holds so many of the shortest."""
+    least = min(lengths) + (0 if config.paged else most)
+    return min(len(lengths), max(1, lab.default_num_blocks(config) * config.block_size // least))
+
+
+def _serve(lab: Engine, jobs: list[Job], config: EngineConfig) -> dict[str, float]:
+    runs, seconds = finish(lab, jobs, config)
+    refuse_failures(runs)
+    figures = in_flight(runs)
+    admitted = [event for run in runs for event in run.events if isinstance(event, Admitted)]
+    tokens = sum(len(run.token_ids) for run in runs)
+    return {
+        **figures,
+        "waited_then": max(event.waiting for event in admitted if event.running == figures["most_sequences"]),
+        "requests": len(jobs),
+        "blocks": runs[0].started.num_blocks,
+        "output_tokens": tokens,
+        "tokens_per_second": tokens / seconds,
+    }
 
 
 def format_capacity(result: dict) -> list[str]:
     return [
-        f"{row['tokens_per_second']:9.1f} tokens/s  {name}: at most {row['most_sequences']} at once, "
-        f"{row['mean_sequences']:.0f} in the mean, {row['wasted_share']:.0%} of what is reserved unused"
+        f"{row['tokens_per_second']:9.1f} tokens/s  {name}: at most {row['most_sequences']} at once of "
+        f"{row['requests']}{'' if row['waited_then'] else ' (none waited)'}, {row['mean_sequences']:.0f} in the mean, "
+        f"{row['wasted_share']:.0%} of what is reserved unused"
         for name, row in result.get("rows", {}).items()
     ]

@@ -1,137 +1,97 @@
-"""Part 2: a model as large as people use. How near decoding comes to the speed of memory, and speculation to theory."""
+"""Part 2: a model as large as people use. How near decoding comes to the speed of memory; speculation; prefill."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
 
-from lab.bench.gpu.models import (
-    LLAMA_1B,
-    LLAMA_8B,
-    TINY_DRAFT,
-    TINY_TARGET,
-    Scripted,
-    engine,
-    guess,
-    prompt,
-    random_script,
-)
+from lab.bench.gpu.models import LLAMA_1B, LLAMA_8B, TINY_DRAFT, TINY_TARGET, Scripted, engine, prompt, random_script
+from lab.bench.gpu.prefill import format_prefill, time_prefill
+from lab.bench.gpu.runs import refuse_failures, steps
+from lab.bench.gpu.sheet import Sheet, spread
+from lab.bench.gpu.speculation import Speculation, format_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.decode.window import tokens_per_round
-from lab.trace.events import FellBack, StepTimed
 from lab.trace.recorder import Run
 
-RATES = (0.5, 0.7, 0.9)
 PROMPT_TOKENS = 128
+PASSES = 3
+"""Over the pairs of acceptance and gamma."""
 
 
-def run_large(result: dict, report: Callable[[str], None], *, device: torch.device, small: bool) -> None:
-    """Fill ``result``: ``decode`` (by way of computing: tokens/s, GB/s, fraction of a copy's), and ``speculation``
-    (by acceptance and gamma: measured speed-up, and the formula's with the measured c).
+def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
+    """Fill ``decode`` (by way of computing: tokens/s, GB/s, fraction of a copy's), ``speculation`` (by acceptance and
+    gamma: measured speed-up, and the formula's with the measured c) and ``prefill`` (by back end of attention).
     """
     shapes = (TINY_TARGET, TINY_DRAFT) if small else (LLAMA_8B, LLAMA_1B)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    tokens, gammas = (24, (1, 3)) if small else (256, tuple(range(1, 9)))
+    # The pairs that say most come first.
+    tokens, gammas, long = (24, (1, 3), 40) if small else (256, (4, 2, 1, 8, 3, 6, 5, 7), 8192)
     script = random_script(shapes[0], device)
     target = Scripted(shapes[0], script, "8B-shaped", dtype=dtype, device=device)
     draft = Scripted(shapes[1], script.clone(), "1B-shaped", dtype=dtype, device=device)
-    sampling = SamplingParams(max_tokens=tokens, ignore_eos=True)
-    blocks = -(-(PROMPT_TOKENS + tokens) // EngineConfig().block_size) + 4
-
     lab = engine(target, draft)
+    plain = EngineConfig(num_blocks=-(-(PROMPT_TOKENS + tokens) // EngineConfig().block_size) + 4)
+    sheet.say(f"  the models are there, with {sheet.seconds_left:.0f} s left")
 
-    def decode(config: EngineConfig, sampling: SamplingParams = sampling) -> Run:
-        run = lab.generate(prompt(PROMPT_TOKENS), config, sampling)
+    def decode(config: EngineConfig, tokens: int = tokens) -> Run:
+        run = lab.generate(prompt(PROMPT_TOKENS), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
         refuse_failures([run])
         return run
 
-    plain = EngineConfig(num_blocks=blocks)
-    started = decode(plain).started
+    started = lab.generate(prompt(4), plain, SamplingParams(max_tokens=1)).started
     copies = started.copy_bytes_per_second
     if copies is None:
         raise LabError(f"how fast {device} copies could not be measured.")
     token_bytes = started.block_bytes / plain.block_size
-    kv_bytes = (PROMPT_TOKENS + tokens / 2) * token_bytes
-    read = target.weight_bytes + kv_bytes
-    result |= {
+    sheet.result |= {
         "target_bytes": target.weight_bytes,
         "draft_bytes": draft.weight_bytes,
-        "mean_kv_bytes": kv_bytes,
         "copy_gb_per_second": copies / 1e9,
         "cuda_graphs": lab.cuda_graphs,
         "decode": {},
-        "speculation": [],
     }
 
-    def measure(name: str, **changes: bool) -> float:
+    def measure(name: str, runs: int, tokens: int = tokens, **changes: bool) -> None:
         config = replace(plain, **changes)
-        decode(config)
-        runs = [decode(config) for _ in range(3)]
-        rate = statistics.median(run.metrics.tokens_per_second for run in runs)
-        result["decode"][name] = {
-            "tokens_per_second": rate,
-            "gb_per_second": read * rate / 1e9,
-            "of_copy": read * rate / copies,
-            "pass_ms": statistics.median(step.verify_ms for run in runs for step in steps(run, "decode")),
-            "step_ms": statistics.median(step.total_ms for run in runs for step in steps(run, "decode")),
-        }
-        report(f"  {name}: {rate:.1f} tokens/s, {read * rate / copies:.0%} of a copy's bandwidth")
-        return rate
+        with sheet.attempt(name):
+            decode(config, 4)
+            measured = [decode(config, tokens) for _ in range(runs)]
+            rates = spread([run.metrics.tokens_per_second for run in measured])
+            read = target.weight_bytes + (PROMPT_TOKENS + tokens / 2) * token_bytes
+            moved, timed = read * rates["median"], [step for run in measured for step in steps(run, "decode")]
+            sheet.result["decode"][name] = {
+                "tokens_per_second": rates["median"],
+                "spread": rates,
+                "tokens": tokens,
+                "mean_bytes": read,
+                "gb_per_second": moved / 1e9,
+                "of_copy": moved / copies,
+                "pass_ms": statistics.median(step.verify_ms for step in timed),
+                "step_ms": statistics.median(step.total_ms for step in timed),
+            }
+            sheet.say(f"  {name}: {rates['median']:.1f} tokens/s, {moved / copies:.0%} of a copy's bandwidth")
 
-    base = measure("decode")
+    few = min(tokens, 64)  # launched one by one they take several times as long
+    measure("decode", 3)
     if lab.cuda_graphs:
-        measure("decode, no graphs", cuda_graphs=False)
+        measure("decode, no graphs", 2, few, cuda_graphs=False)
 
-    report("Speculation with acceptance as it is asked for:")
-    for gamma in gammas:
-        config = EngineConfig(num_blocks=blocks, speculative="draft", num_speculative_tokens=gamma)
-        decode(config, SamplingParams(max_tokens=4 * (gamma + 1), ignore_eos=True))  # its graphs are captured
-        for rate in RATES:
-            draft.script.copy_(guess(script, rate))
-            run = decode(config)
-            rounds = [step for step in steps(run, "verify") if step.target_tokens == gamma + 1]
-            proposal = statistics.median(step.draft_ms for step in rounds) / gamma
-            c = proposal / result["decode"]["decode"]["step_ms"]
-            formula = tokens_per_round(rate, gamma) / (1 + gamma * c)
-            speedup = run.metrics.tokens_per_second / base
-            result["speculation"].append(
-                {
-                    "acceptance": rate,
-                    "gamma": gamma,
-                    "c": c,
-                    "proposal_ms": proposal,
-                    "verify_ms": statistics.median(step.verify_ms for step in rounds),
-                    "tokens_per_round": run.metrics.mean_acceptance_length,
-                    "expected_tokens_per_round": tokens_per_round(rate, gamma),
-                    "speedup": speedup,
-                    "formula": formula,
-                    "measured_over_formula": speedup / formula,
-                }
-            )
-        report(f"  gamma {gamma} done")
-
-    if not small:
-        report("Compiled:")
-        compiled, _ = lab.models(replace(plain, torch_compile=True))
-        result["compile_failure"] = compiled.compile_failure
-        if compiled.compiled:
-            measure("decode, compiled", torch_compile=True)
-            measure("decode, compiled, no graphs", torch_compile=True, cuda_graphs=False)
-
-
-def steps(run: Run, kind: str) -> list[StepTimed]:
-    return [event for event in run.events if isinstance(event, StepTimed) and event.step_kind == kind]
-
-
-def refuse_failures(runs: Iterable[Run]) -> None:
-    """Raises LabError if one failed, or went on without a part of what was to be measured."""
-    for run in runs:
-        fallen = next((event.reason for event in run.events if isinstance(event, FellBack)), None)
-        if run.reason == "error" or fallen:
-            raise LabError(fallen or run.finished.message)
+    sheet.say("Speculation with acceptance as it is asked for:")
+    speculation = Speculation(sheet, lab, script, plain, gammas, decode)
+    with sheet.attempt("speculation"):
+        speculation.warm_up(PROMPT_TOKENS + tokens)
+        speculation.measure(reserve=40)
+    sheet.say(f"Prefill of {long:,} tokens by torch's back ends and by the engine's kernels:")
+    time_prefill(sheet, lab, long)
+    if not small and sheet.has_time(30, "compiled layers"):
+        sheet.say("Compiled:")
+        measure("decode, compiled", 3, torch_compile=True)
+        measure("decode, compiled, no graphs", 2, few, torch_compile=True, cuda_graphs=False)
+    with sheet.attempt("speculation, again"):
+        for _ in range(PASSES - 1):
+            if not speculation.measure(reserve=3):
+                break
 
 
 def format_large(result: dict) -> list[str]:
@@ -141,8 +101,4 @@ def format_large(result: dict) -> list[str]:
         f"{row['of_copy']:.0%} of a copy"
         for name, row in result.get("decode", {}).items()
     ]
-    for rate in RATES:
-        rows = [row for row in result.get("speculation", ()) if row["acceptance"] == rate]
-        told = "  ".join(f"{row['gamma']}: {row['speedup']:.2f} ({row['formula']:.2f})" for row in rows)
-        lines.append(f"speed-up (and the formula's) at acceptance {rate} by gamma  {told}")
-    return lines
+    return lines + format_speculation(result) + format_prefill(result)

@@ -2,64 +2,134 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+import time
+from contextlib import ExitStack
+from dataclasses import replace
 
-from lab.bench.ladder import PROMPTS, Generate, Row, ladder_configs, stock_generate, time_rows
+import torch
+
+from lab.bench.gpu.runs import refuse_failures
+from lab.bench.gpu.sheet import Sheet, spread
+from lab.bench.ladder import PROMPTS, Generate, ladder_configs, stock_generate
+from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
 from lab.load import load_engine
 
 GAMMA = 4
+SPECULATION = f"cache + speculation (gamma {GAMMA})"
+RATIOS = (
+    ("cache", "transformers generate"),
+    ("cache", "cache, no graphs"),
+    (SPECULATION, "transformers assisted generation"),
+)
 
 
-def run_pair(result: dict, report: Callable[[str], None], *, device: str, small: bool) -> None:
-    """Fill ``result`` with ``rows``: output tokens a second of whole greedy calls, medians and quartiles; and with
-    ``static``, where fewer prompts are asked, for transformers compiles its static cache anew for each length.
+def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> None:
+    """Fill ``rows``: output tokens a second of whole greedy calls, medians and quartiles; and ``static``, with one
+    prompt only, for transformers compiles its static cache anew for each length. What says most comes first.
     """
-    max_tokens, repeats, prompts = (6, 2, PROMPTS[:1]) if small else (128, 2, PROMPTS[:4])
+    max_tokens = 6 if small else 128
+    prompts, rounds = (PROMPTS[:1], 2) if small else (PROMPTS[:4], 4)
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    engine = load_engine(device=str(device), dtype=dtype)
 
-    engine = load_engine(device=device)
+    def lab(config: EngineConfig) -> Generate:
+        def generate(prompt: str) -> int:
+            run = engine.generate(prompt, config, sampling)
+            refuse_failures([run])
+            return len(run.token_ids)
 
-    def lab(config: EngineConfig, **changes: bool) -> Generate:
-        config = replace(config, **changes)
-        return lambda prompt: len(engine.generate(prompt, config, sampling).token_ids)
+        return generate
 
-    result |= {"dtype": engine.dtype, "kernels": engine.kernels, "cuda_graphs": engine.cuda_graphs, "gamma": GAMMA}
-    rows = {name: lab(config) for name, config in ladder_configs(GAMMA).items()}
-    for name, config in ladder_configs(GAMMA).items():
-        if config.kv_cache and engine.cuda_graphs:
-            rows[f"{name}, no graphs"] = lab(config, cuda_graphs=False)
-    rows["transformers generate"] = stock_generate(engine, max_tokens)
-    rows["transformers assisted generation"] = stock_generate(engine, max_tokens, GAMMA)
-    result["rows"] = _as_dicts(time_rows(engine, rows, repeats, report, prompts))
-    medians = {name: row["median"] for name, row in result["rows"].items()}
-    pairs = [
-        ("cache", "transformers generate"),
-        ("cache", "cache, no graphs"),
-        (f"cache + speculation (gamma {GAMMA})", "transformers assisted generation"),
-    ]
-    result["ratios"] = {f"{a} / {b}": medians[a] / medians[b] for a, b in pairs if b in medians}
+    def stock(gamma: int | None = None, cache: str | None = None) -> Generate:
+        return stock_generate(engine, max_tokens, gamma, cache)
 
-    report("torch.compile, and transformers' static cache (compiled by transformers on a GPU):")
-    cache = EngineConfig()
-    compiled = replace(cache, torch_compile=not small)
-    rows = {"cache": lab(cache), "cache, compiled": lab(compiled)}
-    if engine.cuda_graphs:
-        rows["cache, no graphs"] = lab(cache, cuda_graphs=False)
-        rows["cache, compiled, no graphs"] = lab(compiled, cuda_graphs=False)
-    rows |= {
-        "transformers generate": stock_generate(engine, max_tokens),
-        "transformers generate, static cache": stock_generate(engine, max_tokens, cache_implementation="static"),
+    sheet.result |= {"dtype": engine.dtype, "kernels": engine.kernels, "cuda_graphs": engine.cuda_graphs}
+    configs = ladder_configs(GAMMA)
+    ladder = {name: lab(config) for name, config in configs.items()}
+    singly = {
+        f"{name}, no graphs": lab(replace(config, cuda_graphs=False))
+        for name, config in configs.items()
+        if config.kv_cache and engine.cuda_graphs
     }
-    target, _ = engine.models(compiled)
-    result["compiled"] = target.compiled
-    result["compile_failure"] = target.compile_failure
-    result["static"] = _as_dicts(time_rows(engine, rows, repeats * 2, report, prompts[:1]))
+    first = {"cache": ladder.pop("cache"), "transformers generate": stock(), SPECULATION: ladder.pop(SPECULATION)}
+    first["transformers assisted generation"] = stock(GAMMA)
+    if "cache, no graphs" in singly:
+        first["cache, no graphs"] = singly.pop("cache, no graphs")
+    for name, config in configs.items():  # a window that the end cuts short is a graph too, and the prompt says which
+        if config.speculative != "off" and engine.cuda_graphs:
+            with sheet.attempt(f"{name}, to warm up"):
+                for prompt in prompts:
+                    lab(config)(prompt)
+    time_rows(sheet, engine, "rows", first | ladder, prompts, rounds, reserve=70)
+
+    sheet.say("torch.compile, and transformers' static cache (compiled by transformers on a GPU):")
+    compiled = EngineConfig(torch_compile=not small)
+    rows = {"cache": first["cache"], "transformers generate": first["transformers generate"]}
+    rows["transformers generate, static cache"] = stock(cache="static")
+    rows["cache, compiled"] = lab(compiled)
+    if engine.cuda_graphs:
+        rows["cache, no graphs"] = first["cache, no graphs"]
+        rows["cache, compiled, no graphs"] = lab(replace(compiled, cuda_graphs=False))
+    time_rows(sheet, engine, "static", rows, prompts[:1], rounds, reserve=15)
+
+    if singly and sheet.has_time(10, "the other rows without graphs"):
+        time_rows(sheet, engine, "rows", singly, prompts[:2], 2, reserve=2)
+    sheet.result["ratios"] = ratios(sheet.result)
 
 
-def _as_dicts(rows: list[Row]) -> dict[str, dict]:
-    return {row.name: asdict(row) for row in rows}
+def time_rows(
+    sheet: Sheet,
+    engine: Engine,
+    into: str,
+    rows: dict[str, Generate],
+    prompts: tuple[str, ...],
+    rounds: int,
+    *,
+    reserve: float,
+) -> None:
+    """Time all rows once a round, each round with the next prompt and in another order.
+
+    The first round warms every row up before it is timed, so that each has a figure early. Another one begins only if
+    it would leave ``reserve`` seconds to what comes later. A row that fails is not asked again.
+    """
+    found: dict[str, dict] = sheet.result.setdefault(into, {})
+    rates: dict[str, list[float]] = {name: [] for name in rows}
+    took = 0.0
+    for number, order in enumerate([list(rows), *shuffled(rows, rounds - 1)]):
+        if number and not sheet.has_time(took + reserve, f"rounds {number + 1} to {rounds} of {into}"):
+            break
+        took = 0.0
+        for name in order:
+            if len(rates[name]) < number:
+                continue
+            with sheet.attempt(name):
+                if not number:
+                    _timed(engine, name, rows[name], prompts[0])
+                tokens, seconds = _timed(engine, name, rows[name], prompts[number % len(prompts)])
+                took += seconds
+                rates[name].append(tokens / seconds)
+                found[name] = spread(rates[name])
+        sheet.say(f"  round {number + 1} of {rounds} done")
+
+
+def _timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[int, float]:
+    """Tokens, and the seconds they took. Plugging transformers' own attention in and out is not part of them."""
+    with ExitStack() as stack:
+        if name.startswith("transformers"):
+            for model in (engine.target, engine.draft):
+                stack.enter_context(model.stock_attention())
+        began = time.perf_counter()
+        tokens = generate(prompt)
+        if engine.device.startswith("cuda"):
+            torch.cuda.synchronize(engine.device)
+        return tokens, time.perf_counter() - began
+
+
+def ratios(result: dict) -> dict[str, float]:
+    rows = result.get("rows", {})
+    return {f"{a} / {b}": rows[a]["median"] / rows[b]["median"] for a, b in RATIOS if a in rows and b in rows}
 
 
 def format_pair(result: dict) -> list[str]:
@@ -67,4 +137,4 @@ def format_pair(result: dict) -> list[str]:
     lines = []
     for part in ("rows", "static"):
         lines += [f"{row['median']:9.1f} tokens/s  {name}" for name, row in result.get(part, {}).items()]
-    return lines + [f"{ratio:9.2f}           {name}" for name, ratio in result.get("ratios", {}).items()]
+    return lines + [f"{ratio:9.2f}           {name}" for name, ratio in ratios(result).items()]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from lab.bench.gpu.large import refuse_failures
+import torch
+
+from lab.bench.gpu.runs import refuse_failures
+from lab.bench.gpu.sheet import Sheet
 from lab.bench.ladder import PROMPTS
 from lab.config import EngineConfig, SamplingParams
 from lab.load import load_engine
@@ -19,22 +21,20 @@ CONFIGS = {
 }
 
 
-def record(folder: Path, report: Callable[[str], None], *, device: str, small: bool) -> list[str]:
-    """Save a run of each setting for a few prompts. The second run is kept: nothing is compiled or captured in it.
-
-    Returns:
-        The files' names.
+def record(sheet: Sheet, folder: Path, *, device: torch.device, dtype: str, small: bool) -> None:
+    """Save a run of each setting for a few prompts; ``files`` are their names. The second run is kept: nothing is
+    compiled or captured in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    engine = load_engine(device=device)
+    engine = load_engine(device=str(device), dtype=dtype)
     sampling = SamplingParams(max_tokens=8 if small else 48, temperature=0.8, seed=0)
-    names = []
+    names = sheet.result["files"] = []
     for setting, config in CONFIGS.items():
         for number, prompt in enumerate(PROMPTS[:2], 1):
-            engine.generate(prompt, config, sampling)
-            run = engine.generate(prompt, config, sampling)
-            refuse_failures([run])
-            names.append(f"{setting}-{number}.json")
-            run.save(folder / names[-1])
-    report(f"  {len(names)} runs in {folder}")
-    return names
+            with sheet.attempt(f"{setting}-{number}"):
+                engine.generate(prompt, config, sampling)
+                run = engine.generate(prompt, config, sampling)
+                refuse_failures([run])
+                run.save(folder / f"{setting}-{number}.json")
+                names.append(f"{setting}-{number}.json")
+    sheet.say(f"  {len(names)} runs in {folder}")

@@ -1,24 +1,21 @@
-"""The parts one after another: each with a limit of time, none able to take another down."""
+"""The parts one after another, each in a process of its own with a limit of time: none can take another down."""
 
 from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-import torch
-
-from lab.bench.gpu.attention import format_attention, run_attention
-from lab.bench.gpu.capacity import format_capacity, run_capacity
-from lab.bench.gpu.device import clean_up, describe
-from lab.bench.gpu.large import format_large, run_large
-from lab.bench.gpu.pair import format_pair, run_pair
-from lab.bench.gpu.recording import record
+from lab.bench.gpu.attention import format_attention
+from lab.bench.gpu.capacity import format_capacity
+from lab.bench.gpu.large import format_large
+from lab.bench.gpu.pair import format_pair
+from lab.bench.gpu.sheet import format_gaps
 
 TITLES = {
     1: "the embedded pair (output tokens/s of whole calls, greedy)",
@@ -26,88 +23,114 @@ TITLES = {
     3: "the attention kernel, one layer, one new token a sequence",
     4: "a long-tailed mix in a fixed piece of memory",
 }
-SECONDS = {1: 125, 2: 140, 3: 75, 4: 95}
-RECORDING_SECONDS = 20
-"""Most a part may take: 455 in all."""
-FORMATS = {1: format_pair, 2: format_large, 3: format_attention, 4: format_capacity}
-
-
-class OutOfTimeError(BaseException):
-    """A part has used its time up. Not an Exception: the engine would take it for a step that failed."""
+RECORDING = "recording"
+SECONDS = {"1": 130, "2": 125, "3": 75, "4": 105, RECORDING: 20}
+"""Most a part may take, its process's start included: 455 in all. What it leaves, the next ones may take."""
+TO_DIE = 10
+"""Seconds that a process is given after it was killed. One that waits for a broken driver may never go."""
+FORMATS = {"1": format_pair, "2": format_large, "3": format_attention, "4": format_capacity}
 
 
 def run_gpu(
-    parts: list[int], out: Path, report: Callable[[str], None], *, device: str, small: bool, folder: Path | None
+    parts: list[int],
+    out: Path,
+    report: Callable[[str], None],
+    *,
+    device: str,
+    small: bool,
+    folder: Path | None,
+    dtype: str = "auto",
 ) -> str:
     """Run the parts, writing all that is known to ``out`` after each. ``folder``: for recorded runs.
+
+    This process does not touch the device.
 
     Returns:
         The table.
     """
-    place = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    run = {
-        1: partial(run_pair, device=device),
-        2: partial(run_large, device=place),
-        3: partial(run_attention, device=place),
-        4: partial(run_capacity, device=place),
-    }
-    result: dict[str, object] = {"bench": "gpu", "small": small, "machine": describe(place), "parts": {}}
+    result: dict = {"bench": "gpu", "small": small, "dtype": dtype, "machine": {}, "parts": {}}
+    options = {"device": device, "dtype": dtype, "small": small}
+    until = time.time()
     for part in parts:
         report(f"Part {part}: {TITLES[part]}")
-        found: dict[str, object] = {}
-        result["parts"][str(part)] = entry = {"title": TITLES[part], "result": found}
-        with guarded(entry, SECONDS[part], report):
-            run[part](found, report, small=small)
-        clean_up(place)
+        until += SECONDS[str(part)]
+        entry = {"title": TITLES[part]} | apart(str(part), out, until, options, report)
+        result["machine"] = entry.pop("machine", None) or result["machine"]
+        result["parts"][str(part)] = entry
         _write(out, result)
     if folder is not None:
-        result["recorded"] = entry = {}
-        with guarded(entry, RECORDING_SECONDS, report):
-            entry["files"] = record(folder, report, device=device, small=small)
+        report(f"Runs to be replayed, in {folder}")
+        until += SECONDS[RECORDING]
+        result["recorded"] = apart(RECORDING, out, until, options | {"folder": str(folder)}, report)
+        result["machine"] = result["recorded"].pop("machine", None) or result["machine"]
         _write(out, result)
     return format_gpu(result)
 
 
-@contextmanager
-def guarded(entry: dict, seconds: float, report: Callable[[str], None]) -> Iterator[None]:
-    """Let what fails or takes too long be told in ``entry``, and the rest go on."""
+def apart(name: str, out: Path, until: float, options: dict, report: Callable[[str], None]) -> dict:
+    """Run a part in a process, and stop it at ``until``, in seconds as ``time.time`` counts them.
 
-    def over(*_: object) -> None:
-        raise OutOfTimeError(f"stopped after {seconds:g} s")
+    Returns:
+        The part's entry (``Sheet``) as far as it came, with ``seconds``, and ``failure`` if it did not come to its end.
+    """
+    sheet = out.with_name(f"{out.name}.part-{name}")
+    sheet.parent.mkdir(parents=True, exist_ok=True)
+    sheet.unlink(missing_ok=True)
+    began = time.time()
+    ended = _run(command(name, sheet, until, options), until)
+    entry: dict = {"result": {}}
+    with suppress(OSError, ValueError):  # it ended before it wrote anything
+        entry = json.loads(sheet.read_text("utf-8"))
+    entry["seconds"] = time.time() - began
+    if not entry.pop("done", False):
+        entry["failure"] = ended
+        report(f"  {ended}")
+    for left in sheet.parent.glob(f"{sheet.name}*"):
+        left.unlink()
+    return entry
 
-    began = time.perf_counter()
-    before = signal.signal(signal.SIGALRM, over)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+def command(name: str, sheet: Path, until: float, options: dict) -> list[str]:
+    return [sys.executable, "-m", "lab.bench.gpu.part", name, str(sheet), str(until), json.dumps(options)]
+
+
+def _run(command: list[str], until: float) -> str:
+    """Run a process till it ends or is stopped. Returns which of the two, in words."""
+    began = time.time()
     try:
-        yield
-    except (Exception, OutOfTimeError) as error:
-        entry["failure"] = f"{type(error).__name__}: {error}"
-        entry["traceback"] = traceback.format_exc()
-        report(f"  failed: {entry['failure'][:300]}")
+        process = subprocess.Popen(command)
+    except OSError as error:
+        return f"its process could not be started: {error}"
+    try:
+        code = process.wait(max(0, until - began))
+    except subprocess.TimeoutExpired:
+        return f"stopped after {time.time() - began:.3g} s"
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        entry["seconds"] = time.perf_counter() - began
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(TO_DIE)
+    return f"its process ended with {signal.Signals(-code).name if code < 0 else code}"
 
 
 def _write(out: Path, result: dict) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
 def format_gpu(result: dict) -> str:
     """The table: every part's lines, and why one has fewer than it should."""
     machine = result["machine"]
-    lines = [
-        f"{machine.get('accelerator', machine['processor'])}, driver {machine.get('driver', '-')}, torch "
-        f"{machine['torch']}, transformers {machine['transformers']}, triton {machine['triton']}"
-    ]
+    versions = (f"{name} {machine.get(name, '-')}" for name in ("driver", "torch", "transformers", "triton"))
+    name = machine.get("accelerator", machine.get("processor", "a device that could not be asked"))
+    lines = [", ".join((name, *versions))]
     for part, entry in result["parts"].items():
         lines += ["", f"{part}. {entry['title']} ({entry['seconds']:.0f} s)"]
         if "failure" in entry:
             lines.append(f"not all of it: {entry['failure'][:200]}")
         try:
-            lines += FORMATS[int(part)](entry["result"])
-        except (KeyError, IndexError, ValueError):
-            lines.append("too little was measured for a table")
+            lines += FORMATS[part](entry["result"])
+        except Exception as error:  # half a measurement: the other lines are wanted
+            lines.append(f"too little was measured for a table ({type(error).__name__}: {error})")
+        lines += format_gaps(entry["result"])
+    if "failure" in (recorded := result.get("recorded", {})):
+        lines += ["", f"not all runs were recorded: {recorded['failure'][:200]}"]
     return "\n".join(lines)

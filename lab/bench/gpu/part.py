@@ -1,0 +1,62 @@
+"""One part of the bench, in a process of its own: a device that one part has broken is whole again for the next.
+
+``session`` starts it: ``python -m lab.bench.gpu.part NAME FILE UNTIL OPTIONS``, the options those of ``run_part`` as
+JSON. What it finds is in the file (``Sheet``).
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from transformers.utils import logging as transformers_logging
+
+from lab.bench.gpu.attention import run_attention
+from lab.bench.gpu.capacity import run_capacity
+from lab.bench.gpu.device import describe
+from lab.bench.gpu.large import run_large
+from lab.bench.gpu.pair import run_pair
+from lab.bench.gpu.recording import record
+from lab.bench.gpu.sheet import Sheet
+from lab.pair.loading import resolve_dtype
+
+RUN: dict[str, Callable] = {"1": run_pair, "2": run_large, "3": run_attention, "4": run_capacity}
+
+
+def run_part(name: str, sheet: Sheet, *, device: str, dtype: str, small: bool, folder: str | None = None) -> None:
+    """Fill the sheet. ``name``: a part's number, or "recording"; ``folder``: where that leaves its files.
+
+    What fails is in the sheet.
+    """
+    try:
+        place = torch.device(device, 0) if device == "cuda" else torch.device(device)
+        sheet.entry["machine"] = describe(place)
+        sheet.keep()
+        if name == "recording":
+            record(sheet, Path(folder), device=place, dtype=dtype, small=small)
+        elif name == "1":  # where it computes in C there is more to "auto" than a dtype
+            run_pair(sheet, device=place, dtype=dtype, small=small)
+        else:
+            RUN[name](sheet, device=place, dtype=resolve_dtype(dtype, device), small=small)
+    except Exception as error:
+        sheet.fail(error)
+    sheet.entry["done"] = True
+    sheet.keep()
+
+
+def main(name: str, path: str, until: str, options: str) -> None:
+    transformers_logging.set_verbosity_error()
+    gc.freeze()  # what has been imported stays: ``clean_up`` need not look through it every time
+    run_part(name, Sheet(Path(path), float(until)), **json.loads(options))
+    # All is said. Taking things down in good order can fail or hang on a device that is broken.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

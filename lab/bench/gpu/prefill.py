@@ -1,0 +1,46 @@
+"""A long prompt read by each back end of attention: what flash attention saves."""
+
+from __future__ import annotations
+
+from lab.bench.gpu.models import prompt
+from lab.bench.gpu.runs import refuse_failures, steps
+from lab.bench.gpu.sheet import Sheet, spread
+from lab.config import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
+
+CHOICES = ("flash", "efficient", "auto", "math")
+"""The one that takes most memory last. "auto" is the engine's own kernels on a GPU."""
+RUNS = 3
+
+
+def time_prefill(sheet: Sheet, lab: Engine, tokens: int) -> None:
+    """Fill ``prefill``: milliseconds of the target's passes over a prompt, and the most memory that was in use."""
+    found = sheet.result["prefill"] = {}
+    blocks = -(-(tokens + 1) // EngineConfig().block_size)
+    sampling = SamplingParams(max_tokens=1, ignore_eos=True)
+    for choice in CHOICES:
+        if choice == "efficient" and lab.target.device.type == "cpu":
+            continue  # torch has none there
+        if not sheet.has_time(10, f"prefill by {choice}"):
+            continue
+        with sheet.attempt(f"prefill by {choice}"):
+            config = EngineConfig(prefill_attention=choice, num_blocks=blocks)
+            runs = [lab.generate(prompt(tokens), config, sampling) for _ in range(1 + RUNS)][1:]
+            refuse_failures(runs)
+            taken = spread([sum(step.verify_ms for step in steps(run, "prefill")) for run in runs])
+            found[choice] = {
+                "tokens": tokens,
+                "milliseconds": taken["median"],
+                "spread": taken,
+                "tokens_per_second": 1000 * tokens / taken["median"],
+                "peak_bytes": max(run.metrics.peak_memory_bytes for run in runs),
+            }
+            sheet.say(f"  {choice}: {taken['median']:.0f} ms")
+
+
+def format_prefill(result: dict) -> list[str]:
+    return [
+        f"{row['milliseconds']:9.1f} ms        prefill of {row['tokens']:,} tokens, attention by {choice}, at most "
+        f"{row['peak_bytes'] / 1e9:.1f} GB in use"
+        for choice, row in result.get("prefill", {}).items()
+    ]

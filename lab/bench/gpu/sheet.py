@@ -1,0 +1,91 @@
+"""What a part of the bench has measured so far, in a file as soon as it is known: a part may end at any moment."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+MOST_GAPS = 6
+"""Lines of a table on what is missing."""
+
+
+class Sheet:
+    """A part's results, on disk whenever something has been added.
+
+    Args:
+        path: the file, JSON. None: they are kept in memory only.
+        until: when the part will be stopped, in seconds as ``time.time`` counts them.
+
+    Attributes:
+        entry: all that is known of the part. ``done``: it came to its end; ``failure``, ``traceback``: what ended it.
+        result: what it measured, the entry's own. ``failures``: what could not be measured, and why;
+            ``left_out``: what there was no time for.
+    """
+
+    def __init__(self, path: Path | None = None, until: float = math.inf) -> None:
+        self._path = path
+        self._until = until
+        self.result: dict = {}
+        self.entry: dict = {"result": self.result}
+
+    @property
+    def seconds_left(self) -> float:
+        return self._until - time.time()
+
+    def keep(self) -> None:
+        """Write all to the file, which is whole at any moment."""
+        if self._path:
+            new = self._path.with_name(f"{self._path.name}.new")
+            new.write_text(json.dumps(self.entry, default=str), "utf-8")
+            new.replace(self._path)
+
+    def say(self, line: str) -> None:
+        """To whoever watches; and keep what is known."""
+        print(line, flush=True)
+        self.keep()
+
+    @contextmanager
+    def attempt(self, what: str) -> Iterator[None]:
+        """Measure ``what``, and keep it. If it fails, that is told in ``failures``, and the part goes on."""
+        try:
+            yield
+        except Exception as error:
+            self.result.setdefault("failures", {})[what] = _told(error)
+            self.say(f"  {what} failed: {_told(error)[:300]}")
+        self.keep()
+
+    def has_time(self, seconds: float, what: str) -> bool:
+        """Whether so many seconds are left. If not, ``left_out`` tells of ``what`` is not done."""
+        if self.seconds_left >= seconds:
+            return True
+        self.result.setdefault("left_out", []).append(f"{what} ({max(self.seconds_left, 0):.0f} s were left)")
+        self.keep()
+        return False
+
+    def fail(self, error: Exception) -> None:
+        """The whole part ends with an error."""
+        self.entry |= {"failure": _told(error), "traceback": "".join(traceback.format_exception(error))}
+        self.say(f"  failed: {_told(error)[:300]}")
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles of what was measured, and how often it was."""
+    lower, median, upper = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else 3 * [*values]
+    return {"median": median, "lower": lower, "upper": upper, "samples": len(values)}
+
+
+def format_gaps(result: dict) -> list[str]:
+    """The lines on what is missing in a part."""
+    lines = [f"failed: {what}: {why[:160]}" for what, why in result.get("failures", {}).items()]
+    lines += [f"left out: {what}" for what in result.get("left_out", ())]
+    return lines[:MOST_GAPS] + [f"and {len(lines) - MOST_GAPS} more"] * (len(lines) > MOST_GAPS)

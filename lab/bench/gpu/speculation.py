@@ -1,0 +1,146 @@
+"""Speculation with a draft that is right as often as is asked for, against what the formula says.
+
+A round of gamma proposals, each right with probability a, gives (1 - a^(gamma + 1)) / (1 - a) tokens in the mean and
+takes 1 + gamma c passes' time (Leviathan et al., 2211.17192), c being a proposal's time in decode steps.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from lab.bench.gpu.models import guess
+from lab.bench.gpu.runs import steps
+from lab.bench.gpu.sheet import Sheet, spread
+from lab.config import EngineConfig
+from lab.decode.engine import Engine
+from lab.decode.window import tokens_per_round
+from lab.trace.recorder import Run
+
+RATES = (0.5, 0.7, 0.9)
+
+
+class Speculation:
+    """Fills ``speculation``: a row for every acceptance and gamma, made of all runs so far.
+
+    Args:
+        lab: with a draft whose script may be written into.
+        script: the target's.
+        plain: the setting without speculation.
+        gammas: those first that are wanted first.
+        decode: decodes, all tokens or so many.
+    """
+
+    def __init__(
+        self,
+        sheet: Sheet,
+        lab: Engine,
+        script: torch.Tensor,
+        plain: EngineConfig,
+        gammas: tuple[int, ...],
+        decode: Callable[..., Run],
+    ) -> None:
+        self._sheet = sheet
+        self._lab = lab
+        self._script = script
+        self._plain = plain
+        self._configs = {g: replace(plain, speculative="draft", num_speculative_tokens=g) for g in gammas}
+        self._decode = decode
+        self._runs: dict[tuple[float, int], list[dict[str, float]]] = defaultdict(list)
+        self._passes = 0
+        sheet.result["speculation"] = []
+
+    def warm_up(self, longest: int) -> None:
+        """Capture and compile all that the measured runs need, of up to ``longest`` tokens.
+
+        First the graphs of every window, for a window that the run's end cuts short is another gamma's. Then a short
+        run of each, by a draft that is wrong as often as it will be.
+        """
+        for config in self._configs.values():
+            self._lab.warm_up(config, longest=longest)
+        self._lab.draft.script.copy_(guess(self._script, RATES[0]))
+        for gamma, config in self._configs.items():
+            self._decode(config, 4 * (gamma + 1))
+
+    def measure(self, reserve: float) -> bool:
+        """Another run of every pair, while it leaves ``reserve`` seconds; and a plain one, to which they are compared.
+
+        The draft is wrong in other places in each pass.
+
+        Returns:
+            Whether there was time for all.
+        """
+        began = time.perf_counter()
+        plain = self._decode(self._plain)
+        longest = time.perf_counter() - began
+        base = plain.metrics.tokens_per_second
+        step_ms = statistics.median(step.total_ms for step in steps(plain, "decode"))
+        for gamma, config in self._configs.items():
+            what = f"run {self._passes + 1} of speculation from gamma {gamma} on"
+            if not self._sheet.has_time(len(RATES) * longest + reserve, what):
+                return False
+            for rate in RATES:
+                self._lab.draft.script.copy_(guess(self._script, rate, seed=self._passes))
+                began = time.perf_counter()
+                run = self._decode(config)
+                longest = max(longest, time.perf_counter() - began)
+                self._runs[rate, gamma].append(_figures(run, gamma, base, step_ms))
+                self._sheet.result["speculation"] = [_row(*key, runs) for key, runs in sorted(self._runs.items())]
+                self._sheet.keep()
+            self._sheet.say(f"  gamma {gamma} done")
+        self._passes += 1
+        return True
+
+
+def _figures(run: Run, gamma: int, base: float, step_ms: float) -> dict[str, float]:
+    """Of one run. ``base``: tokens/s of a plain one, whose steps take ``step_ms``."""
+    rounds = [step for step in steps(run, "verify") if step.target_tokens == gamma + 1]
+    proposal_ms = statistics.median(step.draft_ms for step in rounds) / gamma
+    c, given, speedup = proposal_ms / step_ms, run.metrics.mean_acceptance_length, run.metrics.tokens_per_second / base
+    return {
+        "speedup": speedup,
+        "c": c,
+        "proposal_ms": proposal_ms,
+        "verify_ms": statistics.median(step.verify_ms for step in rounds),
+        "tokens_per_round": given,
+        "formula_as_accepted": given / (1 + gamma * c),
+        "measured_over_formula_as_accepted": speedup / (given / (1 + gamma * c)),
+    }
+
+
+def _row(rate: float, gamma: int, runs: list[dict[str, float]]) -> dict:
+    """Medians over the runs. ``formula``: with the acceptance that was asked for; ``formula_as_accepted``: with the
+    tokens a round that the same runs gave, of which a few dozen rounds give now more and now fewer.
+    """
+    medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
+    expected = tokens_per_round(rate, gamma)
+    formula = expected / (1 + gamma * medians["c"])
+    return {
+        "acceptance": rate,
+        "gamma": gamma,
+        **medians,
+        "spread": spread([run["speedup"] for run in runs]),
+        "expected_tokens_per_round": expected,
+        "formula": formula,
+        "measured_over_formula": medians["speedup"] / formula,
+    }
+
+
+def format_speculation(result: dict) -> list[str]:
+    lines = []
+    for rate in RATES:
+        rows = [row for row in result.get("speculation", ()) if row["acceptance"] == rate]
+        cells = (
+            f"{row['gamma']}: {row['speedup']:.2f} ({row['formula']:.2f}, {row['formula_as_accepted']:.2f})"
+            for row in rows
+        )
+        if rows:
+            lines.append(f"speed-up at acceptance {rate} by gamma: {'  '.join(cells)}")
+    if lines:
+        lines.append("  in brackets: the formula's, with that acceptance, and with the tokens a round that came")
+    return lines
