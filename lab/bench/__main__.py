@@ -78,6 +78,7 @@ def main() -> None:
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
     gpu.add_argument("--device", default=best_device())
+    gpu.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")
     gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"))
     gpu.add_argument("--record", type=Path, metavar="DIR", help="save a few runs there, to be replayed")
     gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
@@ -85,7 +86,8 @@ def main() -> None:
 
     transformers_logging.set_verbosity_error()
     if args.bench == "gpu":
-        table = run_gpu(args.part, args.out, _report, device=args.device, small=args.small, folder=args.record)
+        where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
+        table = run_gpu(args.part, args.out, _report, small=args.small, **where)
         print(f"\n{table}\n\nwritten to {args.out}")
         return
     try:
