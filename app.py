@@ -21,7 +21,7 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, whic
 # operation, and one that has to share its core holds all of them up.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 
-from visualize.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
+from visualize.server.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: then no forked process could use one any more
     import spaces  # noqa: F401
@@ -34,19 +34,19 @@ from starlette.middleware import Middleware
 from lab import LabError
 from lab.engines import EMBEDDED, Engines, listed, own
 from lab.remote.server import Server
-from visualize import programs
-from visualize.apart import Apart
-from visualize.channel import ROUTE
-from visualize.guard import Guard
-from visualize.instructor import Answers
-from visualize.leaving import Leaving
-from visualize.monitoring import Monitor
+from visualize.lessons.instructor import Answers
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
-from visualize.sessions import share_configurations
-from visualize.settings import DEFAULTS
-from visualize.shelf import MAX_RUN_FILE
-from visualize.work import Line
+from visualize.run.settings import DEFAULTS
+from visualize.server import programs
+from visualize.server.apart import Apart
+from visualize.server.channel import ROUTE
+from visualize.server.guard import Guard
+from visualize.server.leaving import Leaving
+from visualize.server.monitoring import Monitor
+from visualize.server.sessions import share_configurations
+from visualize.server.shelf import MAX_RUN_FILE
+from visualize.server.work import Line
 from visualize.workshop.workshop import Workshop
 
 PATIENCE = 5.0
@@ -75,7 +75,7 @@ def build(
         header.PAGES["Room"] = "room"
     load = engines
     if borrowed:
-        from visualize.zero import borrowing  # a package that only such a Space has
+        from visualize.server.zero import borrowing  # a package that only such a Space has
 
         load = borrowing(engines)
     pages = lab.build(load, line, engines.labels, any_pair=engines.any_pair, workshop=workshop)

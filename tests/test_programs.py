@@ -28,7 +28,7 @@ from lab.memory.models import known
 from tests import load
 from tests.browser.conftest import serving
 from tests.coroutines import complete
-from visualize.programs import NAMES
+from visualize.server.programs import NAMES
 
 PROMPT = "Once upon a time"
 

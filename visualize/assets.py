@@ -15,7 +15,7 @@ from typing import Any
 import plotly
 
 from visualize.figures import looks, shells, timing, verdict
-from visualize.readouts import labels
+from visualize.run.readouts import labels
 from visualize.vocabulary import as_json, css_variables
 
 STATIC = Path(__file__).parent / "static"

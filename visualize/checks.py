@@ -13,10 +13,10 @@ from lab.config import LabError
 from lab.decode.engine import Engine
 from visualize.figures.claims import columns, shells
 from visualize.link import Link
-from visualize.tasks import Record, Task
+from visualize.server.tasks import Record, Task
+from visualize.server.work import Line, Load
 from visualize.text import visible
 from visualize.vocabulary import VERDICTS
-from visualize.work import Line, Load
 
 LINK = Link({"claim": ""}, {"claim": {"": "none"} | {name: claim.quote for name, claim in CLAIMS.items()}}, {}, {})
 

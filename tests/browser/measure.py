@@ -25,9 +25,9 @@ from lab.bench.turns import shuffled
 from lab.machine import hardware
 from lab.trace.metrics import measure
 from tests.browser.conftest import QUIET, Lab, chromium, serving
-from visualize.live import LiveRun
-from visualize.settings import Settings
-from visualize.work import Line
+from visualize.run.settings import Settings
+from visualize.server.live import LiveRun
+from visualize.server.work import Line
 
 TOKENS = 500
 RUNS = 6

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 from lab import Run
 from lab.trace.events import StepTimed
 from tests.browser.conftest import Lab
-from visualize.frames import Frame, Reducer
-from visualize.picture import Picture
+from visualize.run.frames import Frame, Reducer
+from visualize.run.picture import Picture
 
 Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40}

@@ -15,7 +15,7 @@ from visualize.batch.file import load
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import PRESETS
 from visualize.figures import batch as figures
-from visualize.picture import Picture
+from visualize.run.picture import Picture
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"

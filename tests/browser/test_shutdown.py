@@ -74,7 +74,7 @@ def test_a_port_that_is_taken_is_a_sentence_and_a_gpu_that_is_not_wanted_is_not_
         "try:\n"
         "    runpy.run_path('app.py', run_name='__main__')\n"
         "finally:\n"
-        "    from visualize.lanes import LANES\n"
+        "    from visualize.compare.lanes import LANES\n"
         "    print(*LANES)\n"
     )
     with socket.socket() as taken:

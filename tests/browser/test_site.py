@@ -20,8 +20,8 @@ from tests.browser.conftest import ROOT, Lab
 from visualize.export import folder, lessons, runs
 from visualize.export.answers import RECORDED
 from visualize.export.pages import common_files
-from visualize.learner import worked_out
-from visualize.lesson_sheet import stops
+from visualize.lessons.learner import worked_out
+from visualize.lessons.lesson_sheet import stops
 
 COSTS, LOSSLESS = 3, 9  # of a quick export; their answers are arithmetic: the same on every machine
 HOSTILE = "<img src=x onerror=window.pwned=1>"

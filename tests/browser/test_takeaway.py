@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 
 from lab import Run
 from tests.browser.conftest import Lab
-from visualize.shelf import MAX_RUN_FILE
+from visualize.server.shelf import MAX_RUN_FILE
 
 Visit = Callable[..., Lab]
 HOSTILE = (

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 from lab import Run
 from tests.browser.conftest import Lab
 from tests.browser.test_player import assert_shows as assert_stage_shows
-from visualize.frames import Reducer
+from visualize.run.frames import Reducer
 
 Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40, "distributions": 1}

@@ -14,7 +14,7 @@ from lab.trace.recorder import Step
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
 from visualize.figures import batch as figures
-from visualize.picture import Picture
+from visualize.run.picture import Picture
 
 WORDS = 8
 LETTERS = tokenizer().decode(list(range(WORDS)))

@@ -15,10 +15,10 @@ import pytest
 
 from lab.trace.events import Event, RunStarted
 from tests.visualize.conftest import CONFIGS, script
-from visualize import apart
-from visualize.apart import Apart, RefusedError
-from visualize.frames import Reducer
-from visualize.transcript import lines
+from visualize.run.frames import Reducer
+from visualize.run.transcript import lines
+from visualize.server import apart
+from visualize.server.apart import Apart, RefusedError
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,7 +121,10 @@ def test_what_a_reducer_refuses_is_said_and_ends_no_other() -> None:
 
 
 def test_it_ends_with_whoever_began_it() -> None:
-    code = "from visualize.apart import Apart; print(Apart.start()._popen.pid, flush=True); import time; time.sleep(60)"
+    code = (
+        "import time; from visualize.server.apart import Apart; print(Apart.start()._popen.pid, flush=True); "
+        "time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         begun = int(parent.stdout.readline())
         os.kill(begun, 0)
@@ -139,7 +142,7 @@ def test_it_ends_with_whoever_began_it() -> None:
 
 def test_it_knows_neither_torch_nor_gradio() -> None:
     code = (
-        "import sys, visualize.apart, visualize.frames, visualize.batch.frames;"
+        "import sys, visualize.server.apart, visualize.run.frames, visualize.batch.frames;"
         "print([name for name in ('torch', 'transformers', 'gradio', 'numpy') if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -29,9 +29,9 @@ from visualize.batch.live import BatchRun
 from visualize.batch.narrate import said
 from visualize.figures import batch as figures
 from visualize.figures.base import draw
-from visualize.live import transcript
-from visualize.transcript import lines
-from visualize.work import Line
+from visualize.run.transcript import lines
+from visualize.server.live import transcript
+from visualize.server.work import Line
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 

@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.coroutines import complete
-from visualize.channel import ROUTE, Channel
+from visualize.server.channel import ROUTE, Channel
 
 
 def heard(text: str) -> list[str]:

@@ -17,9 +17,9 @@ from visualize import checks
 from visualize.checks import Checks, calculated, listed, opened, shown
 from visualize.figures import claims as figures
 from visualize.figures.base import draw
-from visualize.tasks import follow
+from visualize.server.tasks import follow
+from visualize.server.work import Line
 from visualize.vocabulary import VERDICTS
-from visualize.work import Line
 
 ARITHMETIC = [name for name, claim in CLAIMS.items() if claim.arithmetic]
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"

@@ -21,12 +21,9 @@ from lab.decode.window import tokens_per_round
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from tests.visualize.scripted import WORDS, ScriptedEngine
-from visualize.comparison import COLUMNS, PARTINGS, race, so_far, whole
-from visualize.comparison_run import Comparison, Growth
-from visualize.figures import theory as figures
-from visualize.figures.base import draw
-from visualize.figures.compare import MARKS, times
-from visualize.lanes import (
+from visualize.compare.comparison import COLUMNS, PARTINGS, race, so_far, whole
+from visualize.compare.comparison_run import Comparison, Growth
+from visualize.compare.lanes import (
     BOUNDS,
     CHOICES,
     DEFAULTS,
@@ -38,9 +35,12 @@ from visualize.lanes import (
     preset_of,
     to_inputs,
 )
-from visualize.prediction import growth, theory
-from visualize.tasks import follow
-from visualize.work import Line
+from visualize.compare.prediction import growth, theory
+from visualize.figures import theory as figures
+from visualize.figures.base import draw
+from visualize.figures.compare import MARKS, times
+from visualize.server.tasks import follow
+from visualize.server.work import Line
 
 BYTES = {"auto": 1000, "int8": 500, "int4": 250}
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"

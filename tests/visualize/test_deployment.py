@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from visualize import calculator, settings
-from visualize.deploy_sheet import answer
-from visualize.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
+from visualize.memory import calculator
 from visualize.panels.deploy import _answer
+from visualize.run import settings
+from visualize.vllm.deploy_sheet import answer
+from visualize.vllm.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
 
 
 def told(**changes: Any) -> dict[str, Any]:

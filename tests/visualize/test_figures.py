@@ -12,8 +12,8 @@ import pytest
 from lab.trace.events import Event
 from visualize.figures import CHARTS, apply, blocks, draw, rounds, shells, timing
 from visualize.figures.base import TURN, WINDOW, nice_ceiling, window
-from visualize.frames import Reducer
-from visualize.picture import Picture
+from visualize.run.frames import Reducer
+from visualize.run.picture import Picture
 from visualize.vocabulary import STATES
 
 

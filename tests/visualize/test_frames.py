@@ -30,10 +30,10 @@ from lab.trace.roofline import achieved
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.scripted import LIMITS
 from visualize.figures import rounds
-from visualize.frames import Frame, Reducer
-from visualize.narrate import limit
-from visualize.picture import Picture
-from visualize.readouts import Before, rows
+from visualize.run.frames import Frame, Reducer
+from visualize.run.narrate import limit
+from visualize.run.picture import Picture
+from visualize.run.readouts import Before, rows
 from visualize.text import visible
 
 

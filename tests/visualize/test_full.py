@@ -10,14 +10,14 @@ from functools import partial
 import pytest
 
 from tests.visualize.scripted import ScriptedEngine
-from visualize.comparison_run import Comparison
-from visualize.frames import Reducer
-from visualize.lanes import Inputs
-from visualize.live import LiveRun, transcript
-from visualize.settings import Settings
-from visualize.tasks import follow
-from visualize.transcript import lines
-from visualize.work import FullError, Line
+from visualize.compare.comparison_run import Comparison
+from visualize.compare.lanes import Inputs
+from visualize.run.frames import Reducer
+from visualize.run.settings import Settings
+from visualize.run.transcript import lines
+from visualize.server.live import LiveRun, transcript
+from visualize.server.tasks import follow
+from visualize.server.work import FullError, Line
 
 
 def load(pair: str) -> ScriptedEngine:

@@ -12,7 +12,7 @@ import pytest
 from lab.trace.events import EVENT_TYPES
 from lab.trace.recorder import Run
 from tests.visualize.conftest import CONFIGS, script
-from visualize.shelf import Shelf
+from visualize.server.shelf import Shelf
 
 DOCUMENT = json.loads(Run(script(CONFIGS["all"], max_tokens=6, logprobs=2)).to_json())
 FIRST = {event["kind"]: index for index, event in reversed(list(enumerate(DOCUMENT["events"])))}

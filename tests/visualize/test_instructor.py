@@ -7,10 +7,10 @@ import functools
 from lab import Engine, load_engine
 from lessons.course import course
 from lessons.marking import mark, right_answer
-from visualize.instructor import BLANK, Answers, listed, told
-from visualize.lesson_run import LessonRun
-from visualize.tasks import follow
-from visualize.work import Line
+from visualize.lessons.instructor import BLANK, Answers, listed, told
+from visualize.lessons.lesson_run import LessonRun
+from visualize.server.tasks import follow
+from visualize.server.work import Line
 
 COSTS = 3
 

@@ -14,13 +14,13 @@ import pytest
 from lab import Engine, load_engine
 from lessons.course import course
 from lessons.experiments import Measured
-from visualize import kept_runs
-from visualize.kept_runs import packed, remembered, unpacked
-from visualize.learner import Learner, restored
-from visualize.lesson_run import LessonRun
-from visualize.observation import seen
-from visualize.tasks import follow
-from visualize.work import Line
+from visualize.lessons import kept_runs
+from visualize.lessons.kept_runs import packed, remembered, unpacked
+from visualize.lessons.learner import Learner, restored
+from visualize.lessons.lesson_run import LessonRun
+from visualize.lessons.observation import seen
+from visualize.server.tasks import follow
+from visualize.server.work import Line
 
 COSTS, LOSSLESS = 3, 9
 

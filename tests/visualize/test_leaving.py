@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
-from visualize.leaving import CALLER, Leaving
+from visualize.server.leaving import CALLER, Leaving
 
 
 def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[str], dict[str, str]]:

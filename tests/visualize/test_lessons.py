@@ -19,16 +19,16 @@ from lessons.experiments.runs import MOST
 from lessons.lesson import Lesson
 from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
-from visualize import lesson_sheet as sheet
-from visualize import observation
 from visualize.figures import theory
 from visualize.figures.compare import MARKS
-from visualize.learner import Learner, restored
-from visualize.lesson_run import LessonRun
-from visualize.tasks import follow
-from visualize.transcript import recorded
-from visualize.visitors import OneEach
-from visualize.work import Line
+from visualize.lessons import lesson_sheet as sheet
+from visualize.lessons import observation
+from visualize.lessons.learner import Learner, restored
+from visualize.lessons.lesson_run import LessonRun
+from visualize.run.transcript import recorded
+from visualize.server.tasks import follow
+from visualize.server.visitors import OneEach
+from visualize.server.work import Line
 
 MORE = """  - view: race
     say: Watch.

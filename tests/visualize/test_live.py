@@ -18,12 +18,12 @@ from lab.pair.progress import watching
 from lab.trace.events import Event, Finished
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
-from visualize.frames import Reducer
-from visualize.live import LiveRun, transcript
-from visualize.picture import Picture
-from visualize.settings import Settings
-from visualize.transcript import lines
-from visualize.work import Line
+from visualize.run.frames import Reducer
+from visualize.run.picture import Picture
+from visualize.run.settings import Settings
+from visualize.run.transcript import lines
+from visualize.server.live import LiveRun, transcript
+from visualize.server.work import Line
 
 
 def start(engine: ScriptedEngine, line: Line | None = None, **settings: Any) -> LiveRun:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from lab.config import ConfigError
 from lab.memory.capacity import POLICIES, GiB
 from lab.memory.models import Model, known
-from visualize.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.figures import memory
 from visualize.figures.base import draw
+from visualize.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
+from visualize.memory.sheet import about, formula, in_every_format, notice, readouts, sheet, size
 from visualize.panels.memory import _answer
-from visualize.sheet import about, formula, in_every_format, notice, readouts, sheet, size
 
 LLAMA = known()["llama-3.1-8b"]
 

@@ -12,8 +12,8 @@ from starlette.testclient import TestClient
 from lab import Engine, EngineConfig, SamplingParams
 from lab.trace.events import Committed, Judged, Proposed
 from tests.tiny_models import engine as tiny_engine
-from visualize.monitoring import REASONS, Monitor
-from visualize.work import Line
+from visualize.server.monitoring import REASONS, Monitor
+from visualize.server.work import Line
 
 PROMPT = "Once upon a time there was a fox"
 

@@ -23,9 +23,9 @@ from lab.trace.events import (
 )
 from lab.trace.roofline import Achieved
 from tests.visualize.conftest import script
-from visualize.frames import Reducer
-from visualize.narrate import Narrator, limit
-from visualize.picture import Picture
+from visualize.run.frames import Reducer
+from visualize.run.narrate import Narrator, limit
+from visualize.run.picture import Picture
 from visualize.vocabulary import DRAFTERS, STATES, sentences
 
 

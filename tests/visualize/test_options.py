@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.pair.devices import best_device
-from visualize.options import MAX_USERS, is_private, read_options
+from visualize.server.options import MAX_USERS, is_private, read_options
 
 
 def test_without_a_word_this_machine_alone_is_served() -> None:

@@ -25,9 +25,9 @@ from lab.trace.events import (
 )
 from tests.visualize.conftest import script
 from visualize.figures import apply, blocks
-from visualize.frames import Reducer
-from visualize.picture import Picture
-from visualize.pool import PoolView
+from visualize.run.frames import Reducer
+from visualize.run.picture import Picture
+from visualize.run.pool import PoolView
 
 SIZE, COUNT, ME = 4, 12, 3
 ADMITTED = Admitted(t_ms=0, owner=ME, running=2, waiting=0, cached_tokens=8, live_blocks=(4, 5), cached_blocks=(0, 1))

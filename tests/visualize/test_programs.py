@@ -14,10 +14,10 @@ from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_live import Compiling
-from visualize import programs as programs_module
-from visualize.flat import flat
-from visualize.programs import Programs
-from visualize.work import Line
+from visualize.server import programs as programs_module
+from visualize.server.flat import flat
+from visualize.server.programs import Programs
+from visualize.server.work import Line
 
 LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=1000)}
 

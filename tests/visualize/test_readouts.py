@@ -8,8 +8,8 @@ from lab.config import EngineConfig
 from lab.trace.events import Prefilled
 from lab.trace.metrics import measure
 from tests.visualize.conftest import CONFIGS, script
-from visualize.readouts import DASH, Before, described, difference, labels, rows
-from visualize.settings import Settings
+from visualize.run.readouts import DASH, Before, described, difference, labels, rows
+from visualize.run.settings import Settings
 
 CONFIG = asdict(EngineConfig())
 

@@ -30,13 +30,13 @@ from lab.remote.metrics import (
 from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
 from tests.remote.scripted_vllm import WORDS, ScriptedVLLM, serving
-from visualize import remote
-from visualize.channel import Channel
 from visualize.figures import apply
 from visualize.figures import remote as figures
-from visualize.remote import Asked, Prompts, Watch
-from visualize.watched import ABOUT, Reducer
-from visualize.work import Line
+from visualize.server.channel import Channel
+from visualize.server.work import Line
+from visualize.vllm import remote
+from visualize.vllm.remote import Asked, Prompts, Watch
+from visualize.vllm.watched import ABOUT, Reducer
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}

@@ -9,7 +9,7 @@ import pytest
 from gradio.blocks import BlocksConfig
 from gradio.state_holder import SessionState
 
-from visualize.sessions import share_configurations
+from visualize.server.sessions import share_configurations
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from lab.config import ConfigError, EngineConfig
 from lab.engines import own
 from lab.here import has_gpu
 from lab.kv.attention import refuse_sdpa
-from visualize import settings as page_settings
 from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded import LOGPROBS as LOGPROBS_COST
-from visualize.settings import (
+from visualize.run import settings as page_settings
+from visualize.run.settings import (
     BOUNDS,
     CHOICES,
     DEFAULTS,

@@ -17,11 +17,11 @@ from lab.trace.events import BlockStored, Distributions, Event, Judged, StepTime
 from lab.trace.recorder import Run, RunFileError
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.test_text import HOSTILE
-from visualize.frames import Reducer
-from visualize.picture import Picture
-from visualize.shelf import Shelf
-from visualize.takeaway import COLUMNS, FORMATS, numbers, page
-from visualize.transcript import recorded
+from visualize.run.frames import Reducer
+from visualize.run.picture import Picture
+from visualize.run.takeaway import COLUMNS, FORMATS, numbers, page
+from visualize.run.transcript import recorded
+from visualize.server.shelf import Shelf
 
 
 class Scripts(HTMLParser):

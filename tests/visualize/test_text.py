@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lab.config import EngineConfig
 from tests.visualize.conftest import script
 from visualize.figures import CHARTS
-from visualize.frames import Reducer
-from visualize.picture import Picture
+from visualize.run.frames import Reducer
+from visualize.run.picture import Picture
 from visualize.text import escaped, visible
 
 HOSTILE = [

@@ -12,8 +12,8 @@ from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
 from tests.visualize.conftest import script
 from tests.visualize.test_text import HOSTILE
 from visualize.figures import draw, verdict
-from visualize.frames import Frame, Reducer
-from visualize.verdict import opened
+from visualize.run.frames import Frame, Reducer
+from visualize.run.verdict import opened
 
 ROUND = {"t_ms": 1.0, "step": 3, "position": 1}
 GUESS = Proposed(**ROUND, token_id=7, text=" forest", q=0.5)

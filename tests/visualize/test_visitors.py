@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from tests.visualize.scripted import ScriptedEngine
-from visualize.live import LiveRun
-from visualize.settings import Settings
-from visualize.shelf import Shelf
-from visualize.visitors import OneEach, Visitors
-from visualize.work import Line
+from visualize.run.settings import Settings
+from visualize.server.live import LiveRun
+from visualize.server.shelf import Shelf
+from visualize.server.visitors import OneEach, Visitors
+from visualize.server.work import Line
 
 
 class Desk:

@@ -16,12 +16,12 @@ from lab.config import ConfigError, PromptError
 from lab.trace.events import Event, Finished, StepTimed
 from tests.browser.conftest import started
 from tests.test_programs import call
-from visualize import zero
-from visualize.frames import Reducer
-from visualize.live import LiveRun, transcript
-from visualize.settings import Settings
-from visualize.transcript import lines
-from visualize.work import Line
+from visualize.run.frames import Reducer
+from visualize.run.settings import Settings
+from visualize.run.transcript import lines
+from visualize.server import zero
+from visualize.server.live import LiveRun, transcript
+from visualize.server.work import Line
 
 CONFIG = EngineConfig(speculative="draft", paged=True)
 

@@ -14,7 +14,7 @@ from lab.trace.events import RunStarted, from_dict, to_dict
 from lab.trace.recorder import Entry, RunFileError, Step, read_json
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import BOUNDS
-from visualize.transcript import reduced
+from visualize.run.transcript import reduced
 
 FORMAT, VERSION = "decode-lab-pool", 1
 

@@ -1,8 +1,8 @@
-"""Steps of many sequences reduced to frames, as ``visualize.frames`` does it with the events of one.
+"""Steps of many sequences reduced to frames, as ``visualize.run.frames`` does it with the events of one.
 
 One frame a step of the engine and one for the end, in order, numbered by ``seq``; a frame says only what changed.
-``visualize.picture`` and the page's script apply both kinds alike. Of a frame's fields these mean something of their
-own here:
+``visualize.run.picture`` and the page's script apply both kinds alike. Of a frame's fields these mean something of
+their own here:
 
     head       first frame only: models and configuration, sequences ``expected``, slots of a block
     tokens     [{owner, text}], what the step committed
@@ -24,7 +24,7 @@ from visualize.batch.blocks import Blocks
 from visualize.batch.readouts import Readings, Tally, rows
 from visualize.batch.sequences import Sequences
 from visualize.figures import batch as figures
-from visualize.frames import Frame
+from visualize.run.frames import Frame
 from visualize.text import visible
 
 SMOOTH = 8

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lab.bench.workload import Job, crowd
 from lab.config import ConfigError, EngineConfig
 from visualize.link import Link
-from visualize.settings import MAX_PROMPT, bounded
+from visualize.run.settings import MAX_PROMPT, bounded
 from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 

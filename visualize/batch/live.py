@@ -9,8 +9,8 @@ from lab.trace.recorder import Step
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.readouts import Readings
-from visualize.live import Live
-from visualize.work import Line, Load
+from visualize.server.live import Live
+from visualize.server.work import Line, Load
 
 
 class BatchRun(Live):

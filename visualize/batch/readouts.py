@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
 from lab.trace.recorder import Entry
-from visualize.readouts import DASH, Reading, beside
+from visualize.run.readouts import DASH, Reading, beside
 
 Readings = dict[str, Reading]
 ABOUT = {

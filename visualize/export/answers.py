@@ -7,7 +7,7 @@ from typing import Any
 from lessons.expressions import Figures
 from lessons.marking import CURVES_DIFFER, Source, drawn, found_by, in_each_repeat, mark, right_numbers, too_noisy
 from lessons.questions import Answer, AnyQuestion, Choice, Curve
-from visualize.lesson_sheet import marked, stops
+from visualize.lessons.lesson_sheet import marked, stops
 
 RECORDED = Source("the recording has", "A quieter machine could tell.")
 """What was measured is not the reader's machine's."""

@@ -12,8 +12,8 @@ from lab.claims.claim import WORDS
 from visualize.export.lessons import address as lesson_address
 from visualize.export.pages import Page, filled
 from visualize.export.runs import Recording, address
-from visualize.readouts import labels, rows
 from visualize.recorded import logprobs_cost
+from visualize.run.readouts import labels, rows
 
 ABOUT = "A language model decoding with nothing hidden, recorded."
 SHOWN = ("speed", "pass", "accepted", "kv", "first")

@@ -11,15 +11,15 @@ from lab.decode.engine import Engine
 from lab.trace.recorder import Run
 from lessons.experiments import Measured, Preset, whole
 from lessons.lesson import Lesson
-from visualize import lesson_sheet as sheet
-from visualize import observation
 from visualize.assets import put_together, read
 from visualize.export.answers import key
 from visualize.export.markdown import to_html
 from visualize.export.pages import CHARTS, Page, filled, part
-from visualize.learner import MOST_CHARACTERS, Learner
+from visualize.lessons import lesson_sheet as sheet
+from visualize.lessons import observation
+from visualize.lessons.learner import MOST_CHARACTERS, Learner
+from visualize.run.transcript import recorded
 from visualize.text import as_line
-from visualize.transcript import recorded
 from visualize.vocabulary import as_json
 
 PREDICT = sheet.PREDICT | {"kept": "Kept. Now see what was recorded."}

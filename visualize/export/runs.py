@@ -14,10 +14,10 @@ from lab.machine import hardware
 from lab.trace.recorder import Run
 from visualize.assets import read, script
 from visualize.export.pages import CHARTS, Page, part
-from visualize.readouts import described
-from visualize.settings import Settings
+from visualize.run.readouts import described
+from visualize.run.settings import Settings
+from visualize.run.transcript import recorded
 from visualize.text import visible
-from visualize.transcript import recorded
 
 REPEATS = 3
 POOL = 512

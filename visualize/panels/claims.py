@@ -11,10 +11,10 @@ from visualize.checks import Checks, opened, setup
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready, warn
 from visualize.panels.look import charts
-from visualize.tasks import follow
+from visualize.server.tasks import follow
+from visualize.server.visitors import OneEach
+from visualize.server.work import Line, Load
 from visualize.text import as_line
-from visualize.visitors import OneEach
-from visualize.work import Line, Load
 
 ABOUT = "What articles say of KV caches and speculation, tested on this machine."
 

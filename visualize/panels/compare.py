@@ -9,22 +9,22 @@ from typing import Any
 import gradio as gr
 
 from lab.bench.compare import FEWEST, MOST
-from visualize import comparison, prediction
 from visualize.assets import read
-from visualize.comparison_run import Comparison, Growth
+from visualize.compare import comparison, prediction
+from visualize.compare.comparison_run import Comparison, Growth
+from visualize.compare.lanes import LINK, NAMES, PRESETS, from_link, preset_of, to_inputs
 from visualize.figures import theory
-from visualize.lanes import LINK, NAMES, PRESETS, from_link, preset_of, to_inputs
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts, script
 from visualize.panels.widgets import Widgets
-from visualize.tasks import follow
+from visualize.server.tasks import follow
+from visualize.server.visitors import OneEach
+from visualize.server.work import Line, Load
 from visualize.text import as_line
-from visualize.visitors import OneEach
 from visualize.vocabulary import as_json
-from visualize.work import Line, Load
 
 ABOUT = "Up to five settings on one prompt, taking turns: speed, memory, and whether they write the same."
 LABELS = {

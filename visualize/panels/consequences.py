@@ -9,7 +9,7 @@ import gradio as gr
 
 from lab.engines import EMBEDDED
 from visualize.recorded import kv_error, logprobs_cost
-from visualize.settings import CHOICES, NEUTRAL, OTHER, Settings, senseless
+from visualize.run.settings import CHOICES, NEUTRAL, OTHER, Settings, senseless
 from visualize.vocabulary import ATTENTIONS, DRAFTERS
 
 

@@ -11,7 +11,7 @@ import gradio as gr
 from visualize.link import Link
 from visualize.panels.consequences import DEPENDENT, GAMMA, SAYS, SWITCHES, state
 from visualize.panels.widgets import Widgets
-from visualize.settings import DEFAULTS, LINK, NAMES, Settings
+from visualize.run.settings import DEFAULTS, LINK, NAMES, Settings
 
 OPENINGS = (
     DEFAULTS["prompt"],

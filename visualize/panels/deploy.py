@@ -8,13 +8,13 @@ import gradio as gr
 
 from lab.config import LabError
 from visualize.assets import read
-from visualize.deploy_sheet import answer
-from visualize.deployment import LABELS, LINK, NAMES, OTHER, from_link, to_inputs
 from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import script
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
+from visualize.vllm.deploy_sheet import answer
+from visualize.vllm.deployment import LABELS, LINK, NAMES, OTHER, from_link, to_inputs
 
 ABOUT = "The settings found here as a command for vLLM, on as many GPUs as it takes."
 SAYS = {

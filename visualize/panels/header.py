@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gradio as gr
 
-from visualize import assets, deployment
+from visualize import assets
+from visualize.vllm import deployment
 
 PAGES = {
     "Lab": "./",

@@ -9,15 +9,15 @@ import gradio as gr
 
 from lessons.course import course
 from lessons.teaching import guide
-from visualize.instructor import Answers, listed, told
-from visualize.lesson_run import LessonRun
+from visualize.lessons.instructor import Answers, listed, told
+from visualize.lessons.lesson_run import LessonRun
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready
 from visualize.panels.lessons import LATEX, component
-from visualize.tasks import Record, follow
+from visualize.server.tasks import Record, follow
+from visualize.server.visitors import OneEach
+from visualize.server.work import Line, Load
 from visualize.text import as_line
-from visualize.visitors import OneEach
-from visualize.work import Line, Load
 
 ABOUT = "For whoever teaches the course: its timing, what to say, and the answers that this machine gives."
 

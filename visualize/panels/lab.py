@@ -9,13 +9,13 @@ from typing import Any
 import gradio as gr
 
 from visualize.assets import ABOUT, TITLE
-from visualize.live import LiveRun
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, keep_address, ready, warn
-from visualize.settings import LINK, OTHER, from_link
-from visualize.shelf import Shelf
-from visualize.visitors import Visitors
-from visualize.work import Line, Load
+from visualize.run.settings import LINK, OTHER, from_link
+from visualize.server.live import LiveRun
+from visualize.server.shelf import Shelf
+from visualize.server.visitors import Visitors
+from visualize.server.work import Line, Load
 from visualize.workshop.workshop import Workshop
 
 UPLOADS = (600, 3600)

@@ -13,24 +13,24 @@ from lab.config import LabError
 from lessons.course import course
 from lessons.lesson import Lesson
 from lessons.marking import checked
-from visualize import lesson_sheet as sheet
-from visualize import observation
 from visualize.assets import put_together, read
-from visualize.instructor import Answers
-from visualize.kept_runs import Runs, packed, remembered
-from visualize.learner import MOST_CHARACTERS, Learner, restored
-from visualize.lesson_run import LessonRun
-from visualize.observation import Seen
+from visualize.lessons import lesson_sheet as sheet
+from visualize.lessons import observation
+from visualize.lessons.instructor import Answers
+from visualize.lessons.kept_runs import Runs, packed, remembered
+from visualize.lessons.learner import MOST_CHARACTERS, Learner, restored
+from visualize.lessons.lesson_run import LessonRun
+from visualize.lessons.observation import Seen
 from visualize.panels import header, stage
 from visualize.panels.events import QUIET, ready, warn
 from visualize.panels.look import charts
-from visualize.shelf import Shelf
-from visualize.tasks import follow
+from visualize.run.transcript import recorded
+from visualize.server.shelf import Shelf
+from visualize.server.tasks import follow
+from visualize.server.visitors import OneEach
+from visualize.server.work import Line, Load
 from visualize.text import as_line
-from visualize.transcript import recorded
-from visualize.visitors import OneEach
 from visualize.vocabulary import as_json
-from visualize.work import Line, Load
 
 LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": "$", "display": False}]
 BROWSER_KEEPS = f"""() => {{

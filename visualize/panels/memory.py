@@ -11,7 +11,8 @@ import gradio as gr
 from lab.config import LabError
 from lab.memory.models import Model, find, known
 from visualize.assets import read
-from visualize.calculator import (
+from visualize.figures import memory
+from visualize.memory.calculator import (
     LABELS,
     LINK,
     NAMES,
@@ -20,12 +21,11 @@ from visualize.calculator import (
     from_link,
     to_inputs,
 )
-from visualize.figures import memory
+from visualize.memory.sheet import sheet
 from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts, script
 from visualize.panels.widgets import Widgets
-from visualize.sheet import sheet
 from visualize.text import as_line, visible
 
 ABOUT = "What keys and values take, and how many sequences fit. Arithmetic, not a measurement."

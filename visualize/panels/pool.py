@@ -26,9 +26,9 @@ from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
-from visualize.shelf import Kind, Shelf
-from visualize.visitors import Visitors
-from visualize.work import Line, Load
+from visualize.server.shelf import Kind, Shelf
+from visualize.server.visitors import Visitors
+from visualize.server.work import Line, Load
 
 ABOUT = "Many sequences in one pool: whose each block is, who waits, who is preempted, what the cache forgets."
 POOL = Kind("decode-lab-pool", list, {"json": ("application/json", file.as_json)}, file.load, file.told)

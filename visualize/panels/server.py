@@ -18,10 +18,10 @@ from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts, script
 from visualize.panels.widgets import Widgets
-from visualize.remote import Prompts, Watch
+from visualize.server.work import Line
 from visualize.text import as_line, visible
-from visualize.watched import labels
-from visualize.work import Line
+from visualize.vllm.remote import Prompts, Watch
+from visualize.vllm.watched import labels
 
 ABOUT = "A vLLM server, watched: its cache, its queue and its guesses, as far as it tells of them."
 LABELS = {"prompt": "Prompt", "max_tokens": "Most tokens", "temperature": "Temperature", "seed": "Seed"}

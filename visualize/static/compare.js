@@ -1,4 +1,4 @@
-// Draws the Compare page from JSON records (visualize/tasks.py): a record tells what is new, the rest stays.
+// Draws the Compare page from JSON records (visualize/server/tasks.py): a record tells what is new, the rest stays.
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup``, sheet.js and race.js
 // put before it.
 

@@ -1,5 +1,5 @@
 // The list of lessons with what is behind the learner, and the progress that the browser keeps:
-// {format, lessons: {number: what visualize/learner.py wants kept}}. Gradio runs this once, as a function of (element,
+// {format, lessons: {number: what visualize/lessons/learner.py wants kept}}. Gradio runs this once, as a function of (element,
 // props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
 
 const FORMAT = "decode-lab-progress";
@@ -46,7 +46,7 @@ function save(lessons) {
 
 const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
 
-/** The recorded runs of this lesson (visualize/kept_runs.py), for its charts; none is kept of a lesson but its last. */
+/** The recorded runs of this lesson (visualize/lessons/kept_runs.py), for its charts; none is kept of a lesson but its last. */
 function saveRuns(runs) {
   try {
     localStorage.removeItem(runsOf(number));

@@ -1,4 +1,4 @@
-// Draws the Deploy page's answer (visualize/deploy_sheet.py): texts as text.
+// Draws the Deploy page's answer (visualize/vllm/deploy_sheet.py): texts as text.
 // Gradio runs this once, as a function of (element, props, watch, ...), with sheet.js put before it.
 
 function read(value) {

@@ -1,4 +1,4 @@
-// How a lesson's run goes on, what became of the prediction, and the charts (visualize/observation.py). Gradio runs this
+// How a lesson's run goes on, what became of the prediction, and the charts (visualize/lessons/observation.py). Gradio runs this
 // once, as a function of (element, props, trigger, watch, ...), with ``setup``, sheet.js and race.js put before it.
 
 const shells = {};

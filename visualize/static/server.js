@@ -1,4 +1,4 @@
-// Draws the Server page: what is told of the server (visualize/watched.py) and of one's own prompt (visualize/remote.py),
+// Draws the Server page: what is told of the server (visualize/vllm/watched.py) and of one's own prompt (visualize/vllm/remote.py),
 // each in a channel of its own. Gradio runs this once, as a function of (element, props, watch, ...), with ``setup`` and
 // sheet.js put before it.
 

@@ -1,4 +1,4 @@
-// The stage: takes in a run's transcript (visualize/transcript.py) and shows the picture of one instant of it.
+// The stage: takes in a run's transcript (visualize/run/transcript.py) and shows the picture of one instant of it.
 // What anything means was decided in Python. The files of this folder are parts of one function of
 // (element, props, server, watch), in the order given in visualize/assets.py, with ``setup`` before them.
 // The Lab's stage and the Pool's share all but what each has of its own, which is in lab.js and pool.js:

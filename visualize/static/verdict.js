@@ -1,4 +1,4 @@
-// A verdict, opened: what one guess was judged by (visualize/verdict.py), in place of the blocks and the times.
+// A verdict, opened: what one guess was judged by (visualize/run/verdict.py), in place of the blocks and the times.
 // The text and the rounds stay, for it is there that guesses are chosen.
 
 const { verdict: verdictLooks } = setup;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from visualize.channel import Channel, find
+from visualize.server.channel import Channel, find
 from visualize.text import as_line
 
 

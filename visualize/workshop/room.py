@@ -11,10 +11,10 @@ from typing import Any
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event
 from lab.trace.recorder import Watch
-from visualize.channel import Channel
 from visualize.figures import room as figures
+from visualize.server.channel import Channel
+from visualize.server.work import TICK, Line
 from visualize.text import as_line
-from visualize.work import TICK, Line
 from visualize.workshop.lead import Lead
 from visualize.workshop.pools import UNTOLD, SharedPools
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from visualize.work import Line
+from visualize.server.work import Line
 from visualize.workshop.access import Access, AccessError, joining
 from visualize.workshop.doors import Doors
 from visualize.workshop.lead import Lead

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from visualize.work import Line
+from visualize.server.work import Line
 from visualize.workshop import access
 from visualize.workshop.access import LENGTH, LETTERS, Access, AccessError, joining, qr_code
 from visualize.workshop.workshop import Workshop

@@ -16,10 +16,10 @@ from starlette.testclient import TestClient
 
 from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
-from visualize.channel import Channel, find
-from visualize.live import LiveRun
-from visualize.settings import Settings
-from visualize.work import Line
+from visualize.run.settings import Settings
+from visualize.server.channel import Channel, find
+from visualize.server.live import LiveRun
+from visualize.server.work import Line
 from visualize.workshop import doors
 from visualize.workshop.workshop import Workshop
 

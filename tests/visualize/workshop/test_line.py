@@ -8,7 +8,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from visualize.work import Line
+from visualize.server.work import Line
 
 
 @settings(max_examples=40, deadline=None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lessons.experiments import Experiment, Measured, Preset
-from visualize.tasks import Record, Task
-from visualize.work import Line, Load
+from visualize.server.tasks import Record, Task
+from visualize.server.work import Line, Load
 
 
 class LessonRun(Task):

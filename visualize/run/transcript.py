@@ -1,7 +1,7 @@
 """A run as text for the page's script: one JSON object a line.
 
 The first line is ``{"run": its id}``, and with ``"live": true`` the others are told in a channel of
-that id (``visualize.channel``); then come frames (``visualize.frames``), and ``{"status": ...}`` or
+that id (``visualize.server.channel``); then come frames (``visualize.run.frames``), and ``{"status": ...}`` or
 ``{"problem": ...}``, a sentence each. The script that reads it is the same for a run under way, one
 from a file, and one in an exported page.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from lab.trace.recorder import Run, RunFileError
-from visualize.frames import Frame, Reducer
+from visualize.run.frames import Frame, Reducer
 
 
 class Reduces(Protocol):

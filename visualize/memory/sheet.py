@@ -8,8 +8,8 @@ from typing import Any
 from lab.config import ConfigError
 from lab.memory.capacity import WEIGHT_BITS, Deployment
 from lab.memory.models import Model
-from visualize.calculator import WEIGHTS
 from visualize.figures import memory
+from visualize.memory.calculator import WEIGHTS
 from visualize.vocabulary import KV_FORMATS
 
 

@@ -14,7 +14,7 @@ from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
 from lab.engines import Pair
 from lab.pair.progress import Loading, watched
-from visualize.compiling import Compiles, compiling
+from visualize.server.compiling import Compiles, compiling
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.remote.metrics import ACCEPTED, DRAFTED, DRAFTS, KV_USAGE, PREEMPTIONS, RUNNING, WAITING, Rates, Reading, rates
 from visualize.figures import remote as figures
-from visualize.readouts import DASH
+from visualize.run.readouts import DASH
 from visualize.text import visible
 
 SHARES_S = 60.0

@@ -10,7 +10,7 @@ from lab.trace.events import Committed, Judged, Proposed, StepTimed
 from lab.trace.recorder import Run
 from visualize.assets import ABOUT, PLOTLY, as_part, header, read, script, styles
 from visualize.document import WITHIN, document
-from visualize.transcript import recorded
+from visualize.run.transcript import recorded
 
 _TIMED = [field.name for field in fields(StepTimed)]
 COLUMNS = (*_TIMED, "proposed", "judged", "accepted", "committed")

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
-from visualize.live import Live
-from visualize.shelf import Shelf
-from visualize.transcript import head
+from visualize.run.transcript import head
+from visualize.server.live import Live
+from visualize.server.shelf import Shelf
 
 
 class UnderWay(Protocol):

@@ -17,7 +17,7 @@ import spaces
 from lab import Engine, load_engine
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.trace.events import Event, Finished, StepTimed
-from visualize.work import Load
+from visualize.server.work import Load
 
 BEGINNING = 20.0
 """Seconds of a call's estimate for the fork, the models and what is compiled."""
@@ -26,7 +26,7 @@ TOKEN = 0.02
 
 
 class BorrowedGPU:
-    """What ``visualize.live`` needs of an engine, decoded in calls that have a GPU.
+    """What ``visualize.server.live`` needs of an engine, decoded in calls that have a GPU.
 
     Args:
         pair: an embedded pair's name.

@@ -11,7 +11,7 @@ from lab.config import EngineConfig
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from visualize.figures.compare import MARKS, bars, times
-from visualize.narrate import quoted
+from visualize.run.narrate import quoted
 from visualize.text import visible
 
 DASH = "–"

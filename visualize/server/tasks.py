@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
-from visualize.work import TICK, Work
+from visualize.server.work import TICK, Work
 
 Record = dict[str, Any]
 

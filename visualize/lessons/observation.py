@@ -12,7 +12,7 @@ from lessons.experiments import Measured, spoken
 from lessons.experiments.growth import NAMES
 from lessons.lesson import Lesson
 from lessons.views import AnyView, Bars, Distances, GrowthChart, Player, Race, Speed
-from visualize import comparison, prediction
+from visualize.compare import comparison, prediction
 from visualize.figures import compare as compare_figures
 from visualize.figures import lessons as lesson_figures
 from visualize.figures import looks

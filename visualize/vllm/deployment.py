@@ -13,9 +13,10 @@ from typing import Any
 from lab.config import ConfigError, EngineConfig
 from lab.memory.models import known
 from lab.remote.deployment import TENSOR_PARALLEL
-from visualize import calculator, settings
-from visualize.calculator import OTHER
 from visualize.link import Link
+from visualize.memory import calculator
+from visualize.memory.calculator import OTHER
+from visualize.run import settings
 
 NAMED = {key: model.name for key, model in known().items() if model.source.startswith("config.json of ")}
 """Models that a server elsewhere can find by their hub id: not this lab's own."""

@@ -11,7 +11,7 @@ from lessons.lesson import Lesson
 from lessons.marking import Mark, mark
 from lessons.questions import AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
-from visualize.learner import Learner
+from visualize.lessons.learner import Learner
 
 ABOUT = "Say what you expect, run it, and see: how decoding is made fast, and when it is not."
 PREDICT = {

@@ -11,9 +11,9 @@ from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.here import has_gpu
 from lab.options import parse_config
 from visualize.link import Link
-from visualize.settings import BOUNDS as LAB_BOUNDS
-from visualize.settings import CHOICES as LAB_CHOICES
-from visualize.settings import MAX_PROMPT
+from visualize.run.settings import BOUNDS as LAB_BOUNDS
+from visualize.run.settings import CHOICES as LAB_CHOICES
+from visualize.run.settings import MAX_PROMPT
 from visualize.text import visible
 
 

@@ -24,12 +24,12 @@ from lab.memory.lengths import Lengths
 from lab.memory.models import find, known
 from lab.options import parse_configs
 from lab.trace.recorder import Run
-from visualize.flat import flat
-from visualize.lanes import BOUNDS as COMPARE_BOUNDS
-from visualize.lanes import MAX_OWN
-from visualize.leaving import caller
-from visualize.settings import BOUNDS, DEFAULTS, bounded
-from visualize.work import TICK, Line, Load, Work
+from visualize.compare.lanes import BOUNDS as COMPARE_BOUNDS
+from visualize.compare.lanes import MAX_OWN
+from visualize.run.settings import BOUNDS, DEFAULTS, bounded
+from visualize.server.flat import flat
+from visualize.server.leaving import caller
+from visualize.server.work import TICK, Line, Load, Work
 
 BOUNDED: dict[str, dict[str, tuple[float, float]]] = {
     "run": {"max_tokens": BOUNDS["max_tokens"]},

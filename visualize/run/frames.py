@@ -39,10 +39,10 @@ from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
 from visualize.figures import blocks, rounds, timing
 from visualize.figures.base import window
-from visualize.narrate import Narrator, limit
-from visualize.pool import PoolEvent, PoolView
-from visualize.readouts import Before, described, difference, rows
-from visualize.step import Step
+from visualize.run.narrate import Narrator, limit
+from visualize.run.pool import PoolEvent, PoolView
+from visualize.run.readouts import Before, described, difference, rows
+from visualize.run.step import Step
 from visualize.text import visible
 from visualize.vocabulary import sentences
 

@@ -14,12 +14,12 @@ from lab.bench.growth import UNCACHED, measure_growth
 from lab.config import ConfigError, EngineConfig
 from lab.decode.engine import Engine
 from lab.trace.recorder import Run
-from visualize import comparison, prediction
-from visualize.lanes import Inputs
-from visualize.settings import bounded
-from visualize.tasks import Record, Task
+from visualize.compare import comparison, prediction
+from visualize.compare.lanes import Inputs
+from visualize.run.settings import bounded
+from visualize.server.tasks import Record, Task
+from visualize.server.work import Line, Load
 from visualize.vocabulary import KV_FORMATS
-from visualize.work import Line, Load
 
 
 class Comparison(Task):

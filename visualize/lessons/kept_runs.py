@@ -16,8 +16,8 @@ from lab.trace.recorder import Run
 from lessons.experiments import Measured
 from lessons.experiments.runs import figures
 from lessons.lesson import Lesson
-from visualize.learner import NONSENSE, Learner
-from visualize.observation import Seen, seen
+from visualize.lessons.learner import NONSENSE, Learner
+from visualize.lessons.observation import Seen, seen
 
 Runs = Mapping[str, Sequence[Run]]
 """By setting, in the order of the repeats."""

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event, Finished, Judged, Preempted, Prefilled, Proposed, RunStarted
 from lab.trace.recorder import Watch
-from visualize.work import Line
+from visualize.server.work import Line
 
 REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 """Why a run ended, in vLLM's words."""

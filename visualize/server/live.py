@@ -1,7 +1,8 @@
 """A run in a thread of its own, and another that tells of it.
 
 The engine must not wait for whoever watches: its thread only appends events to a
-list. The other looks ten times a second, has what is new reduced (``visualize.apart``) and puts it into a channel.
+list. The other looks ten times a second, has what is new reduced (``visualize.server.apart``) and puts
+it into a channel.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any, Protocol
 
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
-from visualize.apart import Apart, Compares
-from visualize.channel import Channel
-from visualize.frames import Reducer
-from visualize.readouts import Before
-from visualize.settings import Settings, bounded
-from visualize.transcript import line
-from visualize.work import TICK, Line, Work, before_yours
+from visualize.run.frames import Reducer
+from visualize.run.readouts import Before
+from visualize.run.settings import Settings, bounded
+from visualize.run.transcript import line
+from visualize.server.apart import Apart, Compares
+from visualize.server.channel import Channel
+from visualize.server.work import TICK, Line, Work, before_yours
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +133,7 @@ class LiveRun(Live):
 
 
 def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
-    """The run's transcript (``visualize.transcript``) as it grows, to its end: what is new."""
+    """The run's transcript (``visualize.run.transcript``) as it grows, to its end: what is new."""
     seen, shown, wait = 0, "", EAGER
     over, due = False, time.monotonic()
     while not over:

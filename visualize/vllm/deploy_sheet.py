@@ -9,9 +9,9 @@ from typing import Any
 from lab.memory.capacity import Deployment
 from lab.memory.models import Model, known
 from lab.remote.deployment import differences, fewest_gpus, holds, serve_command, sharded, splits
-from visualize import calculator
-from visualize.deployment import NAMED, Inputs
-from visualize.sheet import size
+from visualize.memory import calculator
+from visualize.memory.sheet import size
+from visualize.vllm.deployment import NAMED, Inputs
 
 
 def answer(inputs: Inputs) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from visualize.transcript import Reduces, lines
+from visualize.run.transcript import Reduces, lines
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Process:
         self._one_at_a_time = threading.Lock()
         self._popen = subprocess.Popen(
             [sys.executable, "-m", __name__],
-            cwd=Path(__file__).parents[1],
+            cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is the server's: it still has to tell how its runs end
@@ -90,7 +90,7 @@ class Apart:
             return cls._process
 
     def feed(self, events: Sequence[Any]) -> list[str]:
-        """The lines (``visualize.transcript``) that these events complete. Raises RefusedError, or what the reducer
+        """The lines (``visualize.run.transcript``) that these events complete. Raises RefusedError, or what the reducer
         raises."""
         self._fed += events
         if self._at:
@@ -146,6 +146,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    from visualize import apart
+    from visualize.server import apart
 
     apart.serve(sys.stdin.buffer, sys.stdout.buffer)

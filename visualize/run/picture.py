@@ -12,7 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from visualize.figures import CHARTS, Columns, apply, draw, start
-from visualize.frames import Frame
+from visualize.run.frames import Frame
 
 
 class Picture:

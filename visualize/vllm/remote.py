@@ -12,12 +12,12 @@ from typing import Any
 from lab.config import LabError, SamplingParams
 from lab.remote.completion import DETAILED, Completed
 from lab.remote.server import Server, ServerError
-from visualize.channel import Channel
 from visualize.figures import remote as figures
+from visualize.server.channel import Channel
+from visualize.server.visitors import OneEach
+from visualize.server.work import CLOSED, TICK, Line
 from visualize.text import as_line, visible
-from visualize.visitors import OneEach
-from visualize.watched import Reducer
-from visualize.work import CLOSED, TICK, Line
+from visualize.vllm.watched import Reducer
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from lab.trace.events import (
 )
 from visualize.figures import rounds
 from visualize.figures.base import short
+from visualize.run.verdict import opened
 from visualize.text import visible
-from visualize.verdict import opened
 
 
 @dataclass

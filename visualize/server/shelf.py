@@ -11,8 +11,8 @@ from typing import Any
 
 from lab.config import LabError
 from lab.trace.recorder import Run
-from visualize.takeaway import FORMATS
-from visualize.transcript import head, line, recorded
+from visualize.run.takeaway import FORMATS
+from visualize.run.transcript import head, line, recorded
 
 MAX_RUN_FILE = 20 * 2**20
 """Bytes of a file that a visitor may open. A run of 1,000 tokens, the most that the page offers, has about 1 MB."""

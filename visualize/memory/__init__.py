@@ -1,0 +1,1 @@
+"""What fits: the Memory page's question and its answer."""
