@@ -202,7 +202,7 @@ def _attend_kernel(
         column = start + tl.arange(0, COLUMNS)
         inside = column < end
         block = tl.load(tables + sequence * height + column // BLOCK_SIZE, mask=inside, other=0)
-        slot = block * BLOCK_SIZE + column % BLOCK_SIZE
+        slot = block.to(tl.int64) * BLOCK_SIZE + column % BLOCK_SIZE
         numbers = (slot * numbers_slot + kv_head * numbers_head)[:, None] + i[None, :]
         scales = slot * scales_slot + kv_head * scales_head
         # Nothing is loaded from where no token is: what stale slots hold may be NaN, and 0 x NaN is.
