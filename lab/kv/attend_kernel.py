@@ -31,10 +31,24 @@ MOST_ROWS = 64
 """Of a tile: new tokens x the query heads of a KV head."""
 TILE_BYTES = 16 * 1024
 """Keys of a tile, in the dtype they are multiplied in: two such tiles, twice over, fit every GPU's shared memory."""
+MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32 = 16, 8 * 1024
+"""Float32 is multiplied number by number, not by tensor cores, and a tile of it that is larger does not fit in a
+processor's registers: assembled for compute capability 9.0 by Triton 3.6, native, heads of 128, 64 rows keep 6 KB a
+thread in memory, these none."""
 MOST_SPLITS = 128
-SHORTEST_SPLIT = 256
-"""Tokens that are worth a program of their own."""
-PROGRAMS_PER_PROCESSOR = 4
+SHORTEST_SPLIT = 128
+"""Tokens that are worth a program of their own. What it finds is written and read again, in float32: with four query
+heads to a KV head and one new token, 6% of the bytes of so many bfloat16 keys and values, 12% of INT8's. They are two
+tiles of heads of 128, one loaded while the other is computed. Reasoned, not measured."""
+SHORTEST_TO_SPLIT = 512
+"""Tokens of a sequence. For fewer, launching a second kernel is reckoned to take longer than it saves."""
+RESIDENT, RESIDENT_WIDE = 4, 2
+"""Programs that a processor runs at once: of 16 rows, and of more."""
+REGISTERS = 128
+"""That a thread may have where four programs of 128 threads are to run at once: a processor has 65,536. For heads of
+128, compute capability 9.0, Triton 3.6 takes 96 for native, and by itself 151 for INT8 and 168 for INT4: the fourth
+program would wait until one of three has ended. Held to 128, a thread keeps 8 and 16 bytes in memory. So says the
+assembler; not measured on a GPU."""
 
 
 def attend(
@@ -56,21 +70,26 @@ def attend(
     (tokens, heads, dim), (sequences, height) = query.shape, plan.tables.shape
     shared = heads // keys.shape[1]
     width = keys.shape[-1]
-    rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, MOST_ROWS)))
+    exact = query.dtype == torch.float32
+    most_rows, tile_bytes = (MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32) if exact else (MOST_ROWS, TILE_BYTES)
+    rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, most_rows)))
     padded = max(16, triton.next_power_of_2(width))
     # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
     dtype = torch.float32 if INTERPRETED and query.dtype == torch.bfloat16 else query.dtype
-    columns = min(128, max(16, TILE_BYTES // (triton.next_power_of_2(dim) * dtype.itemsize)))
-    tiles = triton.cdiv(plan.longest_new, rows // shared)
+    columns = min(128, max(16, tile_bytes // (triton.next_power_of_2(dim) * dtype.itemsize)))
+    # A tile each, or as many as so many tokens can need however they are divided among the sequences.
+    tile = rows // shared
+    programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
+    resident = RESIDENT if rows == 16 else RESIDENT_WIDE
     if splits is None:
-        splits = _splits(sequences * tiles * keys.shape[1], plan.longest, query.device)
+        splits = _splits(programs * keys.shape[1], resident, plan.longest, query.device)
 
     out = torch.empty(tokens, heads, dim, dtype=query.dtype, device=query.device)
     found = out
     if splits > 1:
         found = torch.empty(tokens, heads, splits, dim, dtype=torch.float32, device=query.device)
     maxima, sums = torch.empty(2, tokens, heads, splits, dtype=torch.float32, device=query.device)
-    _attend_kernel[sequences * tiles, keys.shape[1], splits](
+    _attend_kernel[programs, keys.shape[1], splits](
         found,
         maxima,
         sums,
@@ -83,7 +102,7 @@ def attend(
         plan.starts,
         plan.lengths,
         (dim**-0.5 if scaling is None else scaling) * LOG2_E,
-        tiles,
+        sequences,
         height,
         *query.stride(),
         *keys.stride()[:2],
@@ -103,6 +122,7 @@ def attend(
         SPLITS=splits,
         num_warps=4,
         num_stages=2,
+        maxnreg=REGISTERS if rows == 16 and form != "native" and not exact else None,
     )
     if splits > 1:
         _combine_kernel[tokens, heads](
@@ -111,9 +131,11 @@ def attend(
     return out
 
 
-def _splits(programs: int, longest: int, device: torch.device) -> int:
-    """A power of two: enough for every processor to have a few programs, none with very little to do."""
-    wanted = min(PROGRAMS_PER_PROCESSOR * _processors(device) // programs, longest // SHORTEST_SPLIT, MOST_SPLITS)
+def _splits(programs: int, resident: int, longest: int, device: torch.device) -> int:
+    """A power of two: enough for every processor to have the programs that it runs at once, none with little to do."""
+    if longest < SHORTEST_TO_SPLIT:
+        return 1
+    wanted = min(resident * _processors(device) // programs, longest // SHORTEST_SPLIT, MOST_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)
 
 
@@ -124,7 +146,7 @@ def _processors(device: torch.device) -> int:
 
 # A kernel is compiled again for every kind of argument: not for a table that has grown, nor for where in the
 # plan's one tensor a part happens to begin.
-@triton.jit(do_not_specialize=("tiles", "height"), do_not_specialize_on_alignment=("tables", "starts", "lengths"))
+@triton.jit(do_not_specialize=("sequences", "height"), do_not_specialize_on_alignment=("tables", "starts", "lengths"))
 def _attend_kernel(
     found,  # [N, heads, head_dim], or one for each split [N, heads, splits, head_dim]
     maxima,  # [N, heads, splits]
@@ -138,7 +160,7 @@ def _attend_kernel(
     starts,
     lengths,
     scaling,  # of scores to the base 2
-    tiles,
+    sequences,
     height,
     query_token,
     query_head,
@@ -161,9 +183,9 @@ def _attend_kernel(
     COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    sequence, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     kv_head, split = tl.program_id(1), tl.program_id(2)
     TOKENS: tl.constexpr = ROWS // SHARED
+    sequence, tile = _tile(starts, sequences, TOKENS)
     first = tl.load(starts + sequence).to(tl.int32)
     new = tl.load(starts + sequence + 1).to(tl.int32) - first
     if tile * TOKENS >= new:
@@ -202,7 +224,7 @@ def _attend_kernel(
         column = start + tl.arange(0, COLUMNS)
         inside = column < end
         block = tl.load(tables + sequence * height + column // BLOCK_SIZE, mask=inside, other=0)
-        slot = block * BLOCK_SIZE + column % BLOCK_SIZE
+        slot = block.to(tl.int64) * BLOCK_SIZE + column % BLOCK_SIZE
         numbers = (slot * numbers_slot + kv_head * numbers_head)[:, None] + i[None, :]
         scales = slot * scales_slot + kv_head * scales_head
         # Nothing is loaded from where no token is: what stale slots hold may be NaN, and 0 x NaN is.
@@ -254,6 +276,26 @@ def _attend_kernel(
     tl.store(at, acc.to(found.dtype.element_ty), mask=q_mask)
     if FORMAT == "int4":
         tl.store(at + 1, acc_odd.to(found.dtype.element_ty), mask=q_mask)
+
+
+@triton.jit
+def _tile(starts, sequences, TOKENS: tl.constexpr):
+    """This program's sequence, and which of its tiles.
+
+    Sequence s has the programs from starts[s] // TOKENS + s on, at most one of them too many, and finds itself by
+    halving: no list of tiles has to be brought here (as in vLLM's Triton attention). Where there are as many programs
+    as sequences, each has one tile.
+    """
+    program = tl.program_id(0)
+    several = tl.num_programs(0) > sequences
+    sequence = tl.where(several, 0, program)
+    above = tl.where(several, sequences, program + 1)
+    while above - sequence > 1:
+        middle = (sequence + above) // 2
+        mine = tl.load(starts + middle).to(tl.int32) // TOKENS + middle <= program
+        sequence, above = tl.where(mine, middle, sequence), tl.where(mine, above, middle)
+    first = tl.load(starts + sequence).to(tl.int32) // TOKENS + sequence
+    return sequence, tl.where(several, program - first, 0)
 
 
 @triton.jit

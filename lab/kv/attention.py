@@ -100,10 +100,10 @@ class BlockPlan(Plan):
     """What the kernels need beside the N tokens of a packed forward, S sequences one after another.
 
     Attributes:
-        write: [N] int64, a slot for each new token.
-        starts: [S + 1] int64, the row at which each sequence begins; last N.
-        lengths: [S] int64, tokens of each, the new ones included.
-        tables: [S, B] int64, the blocks of each in the order of their positions, the shorter ones padded.
+        write: [N] int32 or int64, as are the others; a slot for each new token.
+        starts: [S + 1], the row at which each sequence begins; last N.
+        lengths: [S], tokens of each, the new ones included.
+        tables: [S, B], the blocks of each in the order of their positions, the shorter ones padded.
         block_size: slots in a block.
         longest_new: most new tokens of a sequence.
         longest: most tokens of a sequence.

@@ -12,7 +12,7 @@ from lab.kv.storage import KVStorage
 
 
 class Packed(NamedTuple):
-    """Of S sequences with N new tokens between them. All are int64.
+    """Of S sequences with N new tokens between them. All are int32: half the bytes on their way to the device.
 
     Attributes:
         positions: [N] of the new tokens, sequence by sequence.
@@ -33,8 +33,8 @@ class Packed(NamedTuple):
     @classmethod
     def nothing(cls) -> Packed:
         """No sequence at all: padded, a step that does no harm."""
-        none = torch.zeros(0, dtype=torch.long)
-        return cls(none, none, none, torch.zeros(1, dtype=torch.long), none, none.view(0, 0))
+        none = torch.zeros(0, dtype=torch.int32)
+        return cls(none, none, none, torch.zeros(1, dtype=torch.int32), none, none.view(0, 0))
 
     def padded(self, rows: int, sequences: int, height: int) -> Packed:
         """The same step in larger tensors: N ``rows``, all of them kept, S ``sequences``, B ``height``.

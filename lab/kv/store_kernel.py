@@ -23,7 +23,7 @@ WHOLE = tl.constexpr(12582912.0)
 
 
 def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Write ``key`` and ``value``, [N, kv_heads, head_dim] of any strides, to ``slots``, [N] int64.
+    """Write ``key`` and ``value``, [N, kv_heads, head_dim] of any strides, to ``slots``, [N] int32 or int64.
 
     A slot of -1 is none: that row is padding, and is not written.
     """
@@ -79,7 +79,7 @@ def _store_kernel(
     PADDED_PAIRS: tl.constexpr,
 ):
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    slot = tl.load(slots + token)
+    slot = tl.load(slots + token).to(tl.int64)
     if slot < 0:
         return
     numbers = slot * numbers_slot + head * numbers_head

@@ -14,6 +14,7 @@ those it takes a copy of its own (copy on write).
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 
 from lab.kv.blocks import BlockPool, Emit
@@ -28,6 +29,7 @@ class BlockTable:
     """The blocks of one sequence, in the order of its positions.
 
     Attributes:
+        blocks: int32 side by side in memory, so that a step copies them and does not go through them one by one.
         length: tokens whose keys and values are wanted.
     """
 
@@ -35,7 +37,7 @@ class BlockTable:
         self.pool = pool
         self.owner = owner
         self.paged = paged
-        self.blocks: list[int] = []
+        self.blocks = array("i")
         self.length = 0
         self._emit = emit
         self._copy = copy
@@ -152,3 +154,12 @@ class BlockTable:
             references=references,
             cached=cached,
         )
+
+
+def side_by_side(tables: Sequence[array[int]], height: int) -> array[int]:
+    """The first ``height`` blocks of S sequences, [S, height] int32 row after row, the shorter ones padded with 0."""
+    rows = array("i", bytes(array("i").itemsize * len(tables) * height))
+    for start, blocks in zip(range(0, len(rows), height), tables, strict=True):
+        part = blocks[:height]
+        rows[start : start + len(part)] = part
+    return rows

@@ -14,6 +14,7 @@ from torch import nn
 
 from lab.config import SamplingParams
 from lab.kv.storage import KVStorage
+from lab.kv.table import side_by_side
 from lab.native.build import BuildError, library
 from lab.native.refusal import refusal
 from lab.native.sampling import described
@@ -127,7 +128,7 @@ class NativeModel:
         counts = [len(new.token_ids) for new in batch]
         if storage is None:
             slots = self._scratch(len(batch) * max(counts))
-            tables, block_size = [[i] for i in range(len(batch))], max(counts)
+            tables, block_size = [array("i", [i]) for i in range(len(batch))], max(counts)
         else:
             slots = self._storage(storage)
             tables, block_size = [new.table.blocks for new in batch], batch[0].table.pool.block_size
@@ -140,7 +141,7 @@ class NativeModel:
         kept = (
             array("i", [new.start for new in batch]),
             array("i", counts),
-            array("i", [block for table in tables for block in table + [0] * (height - len(table))]),
+            side_by_side(tables, height),
             keep,
         )
         starts, many, blocks, rows = (some.buffer_info()[0] for some in kept)

@@ -1,13 +1,18 @@
 """Compiles the kernels for a GPU that need not be there: ``python -m tests.kv.compile_kernels 90``.
 
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
-Prints a line for each kernel: its name, and its bytes of shared memory.
+Prints a line for each kernel: its name, a tile's rows (0: it has none), its bytes of shared memory, and of each thread
+the registers and the bytes that did not fit into them.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from itertools import product
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 
 import torch
@@ -20,10 +25,14 @@ from lab.kv.storage import FORMATS, KVStorage
 
 def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: bool, **kwargs: object) -> None:
     binary = run(self, *args, grid=grid, warmup=True, **kwargs)
-    assert binary.asm["cubin"]
-    print(self.__name__, binary.metadata.shared)
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(binary.asm["cubin"])
+        usage = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    of_a_thread = re.search(r"REG:(\d+) STACK:(\d+)", usage).groups()
+    print(self.__name__, kwargs.get("ROWS", 0), binary.metadata.shared, *of_a_thread)
 
 
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 run, triton.JITFunction.run = triton.JITFunction.run, compile_only
 target = GPUTarget("cuda", int(sys.argv[1]), 32)
 triton.runtime.driver.set_active(
@@ -31,17 +40,22 @@ triton.runtime.driver.set_active(
         get_current_target=lambda: target, get_current_device=lambda: 0, get_current_stream=lambda device: 0
     )
 )
-for kv_format, dtype in [*product(FORMATS, [torch.bfloat16]), ("auto", torch.float32), ("int8", torch.float16)]:
+steps = (1, 8), (20, 1)  # new tokens and splits
+kinds = [
+    *product(FORMATS, [torch.bfloat16], steps),
+    ("auto", torch.float32, steps[1]),
+    ("int8", torch.float16, steps[0]),
+]
+for kv_format, dtype, (new, splits) in kinds:
     storage = KVStorage(kv_format, 32, layers=1, kv_heads=2, head_dim=128, dtype=dtype, device=torch.device("cpu"))
     layer = storage.layers[0]
-    store_kernel.store(layer, torch.arange(20), *torch.randn(2, 20, 2, 128, dtype=dtype))
-    for new, splits in ((1, 8), (20, 1)):
-        plan = SimpleNamespace(
-            starts=torch.tensor([0, new]),
-            lengths=torch.tensor([20]),
-            tables=torch.tensor([[0, 1]]),
-            block_size=16,
-            longest_new=new,
-            longest=20,
-        )
-        attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
+    store_kernel.store(layer, torch.arange(20, dtype=torch.int32), *torch.randn(2, 20, 2, 128, dtype=dtype))
+    plan = SimpleNamespace(
+        starts=torch.tensor([0, new], dtype=torch.int32),
+        lengths=torch.tensor([20], dtype=torch.int32),
+        tables=torch.tensor([[0, 1]], dtype=torch.int32),
+        block_size=16,
+        longest_new=new,
+        longest=20,
+    )
+    attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)

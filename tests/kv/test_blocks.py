@@ -11,7 +11,7 @@ from lab.config import PoolExhaustedError
 from lab.kv import prefix as prefix_module
 from lab.kv.blocks import BlockPool
 from lab.kv.prefix import Prefix
-from lab.kv.table import BlockTable
+from lab.kv.table import BlockTable, side_by_side
 from lab.trace.events import BlockAllocated, BlockCopied, BlockEvicted, BlockFreed, BlockShared, BlockStored
 
 ROOT = Prefix.root("weights")
@@ -134,7 +134,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(owner=owners, more=TOKENS)
     def grow(self, owner, more):
-        table, before = owner.table, list(owner.table.blocks)
+        table, before = owner.table, owner.table.blocks[:]
         if not table.paged:
             more = more[: table.capacity - table.length]
         try:
@@ -156,7 +156,7 @@ class PoolMachine(RuleBasedStateMachine):
         if twice:
             owner.table.release()
         self.open.remove(owner)
-        assert owner.table.blocks == []
+        assert len(owner.table.blocks) == 0
 
     # -- what always holds ------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class PoolMachine(RuleBasedStateMachine):
             held = sum(owner.table.blocks.count(block) for owner in self.open)
             assert self.pool.references(block) == held
         for owner in self.open:
-            assert self.tables[owner.table.owner] == owner.table.blocks
+            assert self.tables[owner.table.owner] == list(owner.table.blocks)
 
     @invariant()
     def states_add_up(self):
@@ -185,7 +185,15 @@ class PoolMachine(RuleBasedStateMachine):
                 assert table.capacity - table.length < self.size
             else:
                 first = table.blocks[0] if table.blocks else 0
-                assert table.blocks == list(range(first, first + len(table.blocks)))
+                assert list(table.blocks) == list(range(first, first + len(table.blocks)))
+
+    @invariant()
+    def steps_are_told_the_tables_that_the_events_tell(self):
+        longest = max((len(table) for table in self.tables.values()), default=0)
+        for height in (1, max(1, longest), longest + 2):
+            rows = [(self.tables[owner.table.owner] + [0] * height)[:height] for owner in self.open]
+            told = side_by_side([owner.table.blocks for owner in self.open], height)
+            assert list(told) == [block for row in rows for block in row]
 
     @invariant()
     def nobody_reads_what_another_wrote(self):
@@ -285,7 +293,7 @@ def test_the_last_owner_writes_in_place():
     for table in tables:
         table.reserve(7)
     assert copies == [(1, 2), (1, 3)]
-    assert [table.blocks for table in tables] == [[0, 2], [0, 3], [0, 1]]
+    assert [list(table.blocks) for table in tables] == [[0, 2], [0, 3], [0, 1]]
 
 
 def test_contiguous_needs_neighbours():

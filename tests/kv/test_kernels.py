@@ -13,6 +13,7 @@ import torch
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
+from lab.kv import attend_kernel
 from lab.kv.attend_kernel import attend
 from lab.kv.attention import BlockPlan
 from lab.kv.storage import FORMATS, KVStorage
@@ -78,14 +79,15 @@ class Case:
             key, value = torch.randn(2, length, kv_heads, head_dim, dtype=dtype, device=DEVICE)
             self.layer.write(slots, key, size * value)
             self.slots.append(slots)
+        whole = random.choice([torch.int32, torch.int64])
         # The heads' rows lie apart, as in a model.
         self.query = torch.randn(kv_heads * shared, sum(new), head_dim, dtype=dtype, device=DEVICE).transpose(0, 1)
         self.new, self.shared, self.size = new, shared, size
         self.plan = BlockPlan(
             write=torch.cat([slots[-count:] for slots, count in zip(self.slots, new, strict=True)]),
-            starts=torch.tensor([0, *new]).cumsum(0).to(DEVICE),
-            lengths=torch.tensor(lengths).to(DEVICE),
-            tables=tables.to(DEVICE),
+            starts=torch.tensor([0, *new]).cumsum(0).to(DEVICE, whole),
+            lengths=torch.tensor(lengths).to(DEVICE, whole),
+            tables=tables.to(DEVICE, whole),
             block_size=block_size,
             longest_new=max(new),
             longest=max(lengths),
@@ -168,6 +170,8 @@ def test_what_is_not_finite_does_not_become_finite(kv_format, odd):
 
 SHARED_MEMORY = 99 * 1024
 """Bytes a program may have on the smallest of today's GPUs, compute capability 8.6 (CUDA C++ Programming Guide)."""
+REGISTERS = 64 * 1024
+"""Of a processor (the same). A program has 128 threads."""
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton compiles here: see the tests marked gpu")
@@ -182,9 +186,13 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    shared = [int(line.split()[1]) for line in done.stdout.splitlines()]
-    assert len(shared) == 5 * 4  # five kinds of numbers; store, attend in splits, combine, attend
-    assert max(shared) <= SHARED_MEMORY
+    compiled = [tuple(map(int, line.split()[1:])) for line in done.stdout.splitlines()]
+    assert len(compiled) == 8 * 2 + 4  # eight kinds: store and attend; and four of them combine
+    for rows, shared, registers, in_memory in compiled:
+        assert shared <= SHARED_MEMORY
+        assert in_memory <= 128
+        resident = attend_kernel.RESIDENT if rows == 16 else attend_kernel.RESIDENT_WIDE
+        assert resident * 128 * registers <= REGISTERS
 
 
 # -- attending -------------------------------------------------------------------------------
@@ -216,9 +224,38 @@ def test_shapes_that_are_no_powers_of_two(kv_format, head_dim, shared):
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
-def test_a_prompt_in_chunks_of_several_tiles(kv_format):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_prompt_in_chunks_of_several_tiles(kv_format, dtype):
     """More new tokens than a tile holds, after tokens that are there already."""
-    assert Case(kv_format, [100, 90, 64], [70, 1, 64], shared=4, kv_heads=1).error() < 1
+    assert Case(kv_format, [100, 90, 64], [70, 1, 64], shared=4, kv_heads=1, dtype=dtype).error() < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_prompt_beside_many_that_decode(monkeypatch, dtype):
+    """Programs for the tokens that there are, not for as many of each sequence as the longest has."""
+    grids, kernel = [], attend_kernel._attend_kernel
+
+    class Launched:
+        def __getitem__(self, grid):
+            grids.append(grid)
+            return kernel[grid]
+
+    monkeypatch.setattr(attend_kernel, "_attend_kernel", Launched())
+    new = [1] * 20
+    new[random.randrange(20)], new[random.randrange(20)] = 50, 17  # one of them may be all there is
+    assert Case("auto", [length + 3 for length in new], new, shared=4, kv_heads=1, dtype=dtype).error() < 1
+    tile = {torch.float32: 16, torch.float16: 64}[dtype] // 4
+    assert grids == [(sum(new) // tile + 20, 1, 1)]
+    assert Case("auto", [4] * 20, [1] * 20, shared=4, kv_heads=1, dtype=dtype).error() < 1
+    assert grids[1:] == [(20, 1, 1)]
+
+
+def test_into_how_many_a_sequence_is_split(monkeypatch):
+    """On a GPU of 132 processors, for 8 KV heads: as many as run at once, each with something to do."""
+    monkeypatch.setattr(attend_kernel, "_processors", lambda device: 132)
+    longest = (384, 512, 2048, 8192, 131_072)
+    assert [attend_kernel._splits(8, 4, length, DEVICE) for length in longest] == [1, 4, 16, 64, 64]
+    assert [attend_kernel._splits(8 * sequences, 4, 8192, DEVICE) for sequences in (8, 32, 224)] == [8, 2, 1]
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)

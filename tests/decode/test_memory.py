@@ -1,0 +1,48 @@
+"""What a step says of memory: never an earlier run's, and looked up without costing the step much."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from lab.decode import pool
+from lab.decode.pool import LOOKS_A_SECOND, memory_in_use
+
+TWO = {torch.device("cuda", 0), torch.device("cuda", 1)}
+
+
+@pytest.fixture
+def peaks(monkeypatch) -> dict[int, int]:
+    """What the GPUs' allocators would tell, to be changed."""
+    bytes_of = {0: 700, 1: 30}
+
+    def told(device: torch.device) -> dict:
+        return {"allocated_bytes": {"all": {"current": 1, "peak": bytes_of[device.index]}}}
+
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", told)
+    return bytes_of
+
+
+def test_of_several_gpus_the_sum(peaks):
+    assert memory_in_use(TWO) == 730
+
+
+def test_a_run_is_told_its_own_peak_however_soon_it_follows(peaks, monkeypatch):
+    """The engine resets the peaks before it, and no time need have passed since the step before."""
+    monkeypatch.setattr(pool.time, "monotonic", lambda: 1.0)
+    assert memory_in_use(TWO) == 730
+    peaks.update({0: 50, 1: 3})
+    assert memory_in_use(TWO) == 53
+    peaks[0] = 60
+    assert memory_in_use(TWO) == 63
+
+
+def test_a_cpus_memory_is_looked_at_a_few_times_a_second(monkeypatch):
+    now, looks = [1000.0], []
+    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pool, "_process", lambda pid: looks.append(pid) or pool.psutil.Process(pid))
+    pool._resident.cache_clear()
+    for step in range(100):  # one second of them
+        now[0] = 1000 + step / 100
+        assert memory_in_use({torch.device("cpu")}) > 0
+    assert len(looks) == LOOKS_A_SECOND
