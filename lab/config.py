@@ -15,6 +15,12 @@ class LabError(Exception):
     """Something the user can mend. The message says what is wrong and what would be right."""
 
 
+def in_short(error: Exception) -> str:
+    """An error of a library's in a line: its kind, and the first line of what it says."""
+    said = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
+
+
 class ConfigError(LabError, ValueError):
     """A setting, or a combination of settings, that makes no sense."""
 

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface
 
-from lab.config import ConfigError
+from lab.config import ConfigError, in_short
 from lab.kv.storage import KVStorage
 
 NAME = "decode_lab"
@@ -289,8 +289,7 @@ def _by_kernels(
     except torch.OutOfMemoryError:
         raise  # the reference would take more
     except Exception as error:
-        first_line = (str(error).strip().splitlines() or ["no message"])[0]
-        raise KernelError(f"{type(error).__name__}: {first_line[:200]}") from error
+        raise KernelError(in_short(error)) from error
 
 
 AttentionInterface.register(NAME, attention)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from lab.config import in_short
 from lab.kv.packed import Packed
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
@@ -140,8 +141,7 @@ class Graphs:
 
     def _fail(self, error: Exception) -> None:
         log.warning("a CUDA graph failed", exc_info=error)
-        first_line = (str(error).strip().splitlines() or ["no message"])[0]
-        self.give_up(f"{type(error).__name__}: {first_line[:200]}")
+        self.give_up(in_short(error))
 
     def _capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured:
         """Record a step of nothing but padding. (Nothing of the recording is kept that knows this object.)"""

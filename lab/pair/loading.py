@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from lab.config import ConfigError, LabError, UnsupportedModelError
+from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
 from lab.pair.devices import DeviceMap, is_out_of_memory, refuse_incomplete
 from lab.pair.models import LanguageModel, refuse_unsupported
 from lab.pair.progress import watching
@@ -93,7 +93,7 @@ def load_model(
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ModelLoadError(
             f"{name} could not be loaded: give a folder with config.json and safetensors, or a hub id of a "
-            f"causal language model. ({_first_line(error)})"
+            f"causal language model. ({in_short(error)})"
         ) from error
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
@@ -113,7 +113,7 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({_first_line(error)})") from error
+        raise ModelLoadError(f"{name} has no tokenizer that can be read. ({in_short(error)})") from error
     if not tokenizer.is_fast:
         raise ModelLoadError(f"{name} has no fast tokenizer (tokenizer.json), which streaming its text needs.")
     return tokenizer
@@ -141,7 +141,3 @@ def refuse_mismatch(
             f"{draft.name} cannot draft for {target.name}: it gives {draft.vocabulary} probabilities a token "
             f"and the target {target.vocabulary}. Choose a draft with the same vocabulary."
         )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

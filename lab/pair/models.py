@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 
-from lab.config import UnsupportedModelError
+from lab.config import UnsupportedModelError, in_short
 from lab.kv.attention import NAME, BlockPlan, Group, StepPlan, attention
 from lab.native.model import Native
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched, rebind_hook
@@ -205,8 +205,7 @@ class LanguageModel:
                 self.forward(rows, rows, plan, rows)
         except Exception as error:  # of the compiler's many kinds, or of the one it calls
             log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
-            cause = getattr(error, "inner_exception", error)
-            self.compile_failure = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or ['no message'])[0]}"
+            self.compile_failure = in_short(getattr(error, "inner_exception", error))
             for layer in layers:
                 layer._compiled_call_impl = None
             self.model.set_attn_implementation(NAME)

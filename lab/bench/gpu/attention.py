@@ -115,10 +115,10 @@ def _by_kernel(
     height, device = -(-context // BLOCK_SIZE), query.device
     blocks = torch.randperm(batch * height) if paged else torch.arange(batch * height)
     plan = BlockPlan(
-        write=torch.zeros(0, dtype=torch.long, device=device),
-        starts=torch.arange(batch + 1, device=device),
-        lengths=torch.full((batch,), context, device=device),
-        tables=blocks.view(batch, height).to(device),
+        write=torch.zeros(0, dtype=torch.int32, device=device),
+        starts=torch.arange(batch + 1, dtype=torch.int32, device=device),
+        lengths=torch.full((batch,), context, dtype=torch.int32, device=device),
+        tables=blocks.view(batch, height).to(device, torch.int32),
         block_size=BLOCK_SIZE,
         longest_new=1,
         longest=context,
