@@ -5,11 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import signal
 import socket
+import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from gradio_client import Client
+from gradio_client.client import Job
 from gradio_client.exceptions import AppError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,7 +30,7 @@ from lab.memory.capacity import Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from tests import load
-from tests.browser.conftest import serving
+from tests.browser.conftest import started
 from tests.coroutines import complete
 from visualize.server.programs import NAMES
 
@@ -34,12 +38,24 @@ PROMPT = "Once upon a time"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running app; it may not have failed at anything."""
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the app keeps files that were sent to it."""
+    return tmp_path_factory.mktemp("sent")
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory, sent: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A running app; it may not have failed at anything."""
     log = tmp_path_factory.mktemp("app") / "log.txt"
-    with serving(log) as address:
-        yield address
+    with started(log, GRADIO_TEMP_DIR=str(sent)) as running:
+        yield running
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(scope="module")
+def server(app: tuple[str, subprocess.Popen]) -> str:
+    """Its address."""
+    return app[0]
 
 
 @pytest.fixture(scope="module")
@@ -123,23 +139,6 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
     answer = ask(client, "calculator", **asked)
     assert answer["sequences"] == {policy: expected.sequences(policy) for policy in ("contiguous", "paged")}
     assert ask(client, "calculator", **asked | {"memory": 48.0}) == answer
-
-
-def test_who_waits_is_told_how_many_are_before(client: Client) -> None:
-    long = {"max_tokens": 400, "ignore_eos": True, "kv_cache": False}
-    jobs = [client.submit(api_name="/run", prompt=PROMPT, **long)]
-    told: list[list[str]] = [[], [], []]
-
-    def heard(who: int, words: str) -> bool:
-        for job, its in zip(jobs, told, strict=False):
-            its.extend(unit.desc for unit in job.status().progress_data or () if unit.desc not in its)
-        return words in told[who]
-
-    wait_until(lambda: heard(0, "Under way"), 10)
-    for before, words in ((1, "Waiting: 1 run is before yours."), (2, "Waiting: 2 runs are before yours.")):
-        jobs.append(client.submit(api_name="/run", prompt=PROMPT, max_tokens=5))
-        wait_until(lambda who=before, words=words: heard(who, words), 10)
-    assert [json.loads(job.result(120))["metrics"]["generated_tokens"] for job in jobs] == [400, 5, 5]
 
 
 @pytest.mark.parametrize(
@@ -243,14 +242,38 @@ def wait_until(so: Callable[[], bool], seconds: float) -> None:
     assert so()
 
 
+def hung_on(server: str, name: str, body: Any) -> Any:
+    """A call of somebody who waits for its answer, and hangs up by closing this."""
+    status, answer = post(f"{server}/gradio_api/call/v2/{name}", json.dumps(body).encode())
+    assert status == 200
+    return urllib.request.urlopen(f"{server}/gradio_api/call/{name}/{json.loads(answer)['event_id']}")
+
+
+FOREVER = {"prompt": PROMPT, "kv_cache": False, "max_tokens": 1000, "ignore_eos": True}
 SLOW = [f"kv_cache=false,block_size={size}" for size in range(1, 6)]
 LONG = {"prompt": PROMPT, "settings": SLOW, "repeats": 9, "max_tokens": 256, "ignore_eos": True}  # half a minute
 
 
+def test_who_waits_is_told_how_many_are_before(server: str, client: Client) -> None:
+    first = hung_on(server, "run", FOREVER)
+    wait_until(lambda: inside(server) == 1, 10)
+    jobs: list[Job] = []
+    told: list[list[str]] = [[], []]
+
+    def heard(who: int, words: str) -> bool:
+        for job, its in zip(jobs, told, strict=False):
+            its.extend(unit.desc for unit in job.status().progress_data or () if unit.desc not in its)
+        return words in told[who]
+
+    for who, words in enumerate(("Waiting: 1 run is before yours.", "Waiting: 2 runs are before yours.")):
+        jobs.append(client.submit(api_name="/run", prompt=PROMPT, max_tokens=5))
+        wait_until(lambda who=who, words=words: heard(who, words), 20)
+    first.close()
+    assert [json.loads(job.result(60))["metrics"]["generated_tokens"] for job in jobs] == [5, 5]
+
+
 def test_who_hangs_up_is_noticed(server: str) -> None:
-    status, answer = post(f"{server}/gradio_api/call/v2/compare", json.dumps(LONG).encode())
-    assert status == 200
-    stream = urllib.request.urlopen(f"{server}/gradio_api/call/compare/{json.loads(answer)['event_id']}")
+    stream = hung_on(server, "compare", LONG)
     wait_until(lambda: inside(server) == 1, 10)
     stream.close()
     wait_until(lambda: inside(server) == 0, 5)
@@ -368,3 +391,23 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
                 assert answer.content[0].text
 
     complete(use())
+
+
+def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
+    app: tuple[str, subprocess.Popen], sent: Path
+) -> None:
+    """The last of these tests: there is no server after it."""
+    server, process = app
+    file = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.json"\r\n\r\n{}\r\n--x--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    urllib.request.urlopen(urllib.request.Request(f"{server}/gradio_api/upload", file, kind)).close()
+    assert list(sent.rglob("a.json"))
+    calls = [hung_on(server, "run", FOREVER) for _ in range(3)]
+    with ThreadPoolExecutor() as callers:
+        answers = [callers.submit(call.read) for call in calls]
+        wait_until(lambda: inside(server) == 3, 20)
+        process.send_signal(signal.SIGTERM)
+        for answer in answers:  # of one that is at work, and of two that wait
+            assert b"The server is being shut down." in answer.result()
+    assert process.wait(6) == 0
+    assert not list(sent.rglob("a.json"))

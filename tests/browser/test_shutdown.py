@@ -7,12 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from tests.browser.conftest import ROOT, Lab, started
 
@@ -21,11 +18,6 @@ Visit = Callable[..., Lab]
 
 def asked(address: str) -> str:
     return urllib.request.urlopen(address, timeout=10).read().decode()
-
-
-def posted(address: str, body: bytes, kind: str = "application/json") -> Any:
-    request = urllib.request.Request(address, body, {"Content-Type": kind})
-    return json.load(urllib.request.urlopen(request, timeout=10))
 
 
 def test_it_tells_of_itself_and_ends_what_is_under_way(visit: Visit, tmp_path: Path) -> None:
@@ -45,25 +37,6 @@ def test_it_tells_of_itself_and_ends_what_is_under_way(visit: Visit, tmp_path: P
         assert lab.page.locator(".token:not(.prompt)").count() >= 5
         assert app.wait(20) == 0
         lab.page.close()  # which looks for its server again and again
-    assert "Traceback" not in log.read_text(), log.read_text()
-
-
-def test_programs_are_told_before_it_ends_and_files_that_were_sent_are_gone(tmp_path: Path) -> None:
-    log, sent = tmp_path / "log.txt", tmp_path / "sent"
-    long = {"prompt": "A fox", "kv_cache": False, "max_tokens": 1000, "ignore_eos": True}
-    file = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.json"\r\n\r\n{}\r\n--x--\r\n'
-    with started(log, GRADIO_TEMP_DIR=str(sent)) as (address, app), ThreadPoolExecutor() as callers:
-        posted(f"{address}/gradio_api/upload", file, "multipart/form-data; boundary=x")
-        assert list(sent.rglob("a.json"))
-        events = [posted(f"{address}/gradio_api/call/v2/run", json.dumps(long).encode())["event_id"] for _ in range(3)]
-        answers = [callers.submit(asked, f"{address}/gradio_api/call/run/{event}") for event in events]
-        while "decode_lab:visits 3.0" not in asked(f"{address}/metrics"):
-            time.sleep(0.05)
-        app.send_signal(signal.SIGTERM)
-        for answer in answers:  # of one that is at work, and of two that wait
-            assert "The server is being shut down." in answer.result()
-        assert app.wait(6) == 0
-    assert not list(sent.rglob("a.json"))
     assert "Traceback" not in log.read_text(), log.read_text()
 
 

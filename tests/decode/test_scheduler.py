@@ -158,7 +158,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.engine.occupancy().live == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=90, stateful_step_count=25)
+SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestScheduler = SchedulerMachine.TestCase
 
 
