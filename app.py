@@ -64,10 +64,13 @@ def build(
     attached: Server | None = None,
     borrowed: bool = False,
     workshop: Workshop | None = None,
+    *,
+    told: dict[str | None, str],
 ) -> gr.Blocks:
     """All pages: the Lab at the root, every other at an address of its own. Lessons and claims are of the embedded
     pair; the others are of whichever there are. ``line`` is one for all: there is one machine. ``attached`` is a vLLM
     server to watch. ``borrowed``: the Lab's runs have a GPU each, on loan. ``workshop``: those who come are in one.
+    ``told``: see ``Programs``.
     """
     if attached:
         header.PAGES["Server"] = "server"
@@ -101,7 +104,7 @@ def build(
         with pages.route("Room", "/room", show_in_navbar=False):
             room.build(pages)
     with pages:
-        programs.build(pages, engines, line)
+        programs.build(pages, engines, line, told)
     return pages
 
 
@@ -133,7 +136,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.share:
         print(SHARED, file=sys.stderr)
     waiting: set[str] = set()
-    pages = build(engines, embedded, line, options.attach, borrowed, workshop)
+    told: dict[str | None, str] = {}
+    pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
     share_configurations(pages)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
@@ -141,7 +145,10 @@ def main(arguments: list[str] | None = None) -> None:
         pages.launch(
             app_kwargs={
                 "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
-                "middleware": [Middleware(Leaving, waiting=waiting), Middleware(Guard, names=programs.NAMES)],
+                "middleware": [
+                    Middleware(Leaving, waiting=waiting, told=told),
+                    Middleware(Guard, names=programs.NAMES),
+                ],
             },
             server_name=options.host,
             server_port=options.port,

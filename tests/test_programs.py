@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import re
 import signal
@@ -268,7 +269,10 @@ def test_who_waits_is_told_how_many_are_before(server: str, client: Client) -> N
     for who, words in enumerate(("Waiting: 1 run is before yours.", "Waiting: 2 runs are before yours.")):
         jobs.append(client.submit(api_name="/run", prompt=PROMPT, max_tokens=5))
         wait_until(lambda who=who, words=words: heard(who, words), 20)
+    last = hung_on(server, "run", {"prompt": PROMPT, "max_tokens": 5})
+    assert b'data: "Waiting: 3 runs are before yours."\n' in itertools.takewhile(bool, iter(last.readline, None))
     first.close()
+    assert b"event: complete" in last.read()
     assert [json.loads(job.result(60))["metrics"]["generated_tokens"] for job in jobs] == [5, 5]
 
 

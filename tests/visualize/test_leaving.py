@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tests.coroutines import complete
 from visualize.server.leaving import CALLER, Leaving
+from visualize.server.work import TICK
 
 
 def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[str], dict[str, str]]:
@@ -37,7 +39,7 @@ def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[s
         pass
 
     scope = {"type": "http", "path": path, "method": method, "headers": [(CALLER.encode(), b"forged")], "app": app}
-    complete(Leaving(within, waiting)(scope, receive, send))
+    complete(Leaving(within, waiting, {})(scope, receive, send))
     assert not waiting
     return gone, list(holder.session_data), heard
 
@@ -61,3 +63,31 @@ def test_others_are_let_pass(path: str, method: str) -> None:
     assert gone == []
     assert kept == ["abc", "page"]
     assert heard == {CALLER: "forged"}
+
+
+@pytest.mark.parametrize(("method", "status", "told"), [("GET", 200, True), ("GET", 404, False), ("POST", 200, False)])
+def test_a_stream_says_between_what_gradio_says_what_its_caller_waits_for(method: str, status: int, told: bool) -> None:
+    path = "/gradio_api/call/run/abc" if method == "GET" else "/gradio_api/mcp/"
+    sent: list[bytes] = []
+    says = {"abc": "Waiting: 2 runs are before yours."}
+    holder = SimpleNamespace(session_data={}, time_last_used={}, lock=threading.Lock())
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(2 * TICK)
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await asyncio.sleep(3 * TICK)
+        says["abc"] = "Under way"
+        await asyncio.sleep(3 * TICK)
+        await send({"type": "http.response.body", "body": b"the answer"})
+        says["abc"] = "too late"
+        await asyncio.sleep(3 * TICK)
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b"start"))
+
+    scope = {"type": "http", "path": path, "method": method, "headers": [], "app": SimpleNamespace(state_holder=holder)}
+    complete(Leaving(within, set(), says)(scope, None, send))
+    progress = [
+        f'event: progress\ndata: "{words}"\n\n'.encode() for words in ("Waiting: 2 runs are before yours.", "Under way")
+    ]
+    assert sent == [b"start", *(progress if told else []), b"the answer"]

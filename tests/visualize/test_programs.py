@@ -26,8 +26,8 @@ def caller(name: str) -> gr.Request:
     return SimpleNamespace(session_hash=name, headers={})
 
 
-def programs(line: Line | None = None) -> Programs:
-    return Programs(lambda pair: ScriptedEngine(0.01), line or Line())
+def programs(line: Line | None = None, told: dict | None = None) -> Programs:
+    return Programs(lambda pair: ScriptedEngine(0.01), line or Line(), {} if told is None else told)
 
 
 def test_a_caller_who_leaves_ends_what_was_asked_for_and_nothing_else() -> None:
@@ -61,29 +61,40 @@ def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
         complete(leave())
 
 
-def test_who_waits_is_told_of_each_change_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(programs_module, "_tell", told.append)
-    line, cancelled = Line(), threading.Event()
-    some = programs(line)
+def test_who_waits_is_told_of_each_change_once_and_nothing_of_it_is_kept() -> None:
+    said: list[str] = []
+
+    class Told(dict):
+        def __setitem__(self, who: str, status: str) -> None:
+            said.append(status)
+            super().__setitem__(who, status)
+
+    line, cancelled, told = Line(), threading.Event(), Told()
+    some = programs(line, told)
 
     async def wait() -> None:
         with line.turn(object(), cancelled):
-            waiting = asyncio.create_task(some.run(caller("a"), "A fox", EngineConfig(), SamplingParams(max_tokens=20)))
-            while not told:
+            how = (EngineConfig(), SamplingParams(max_tokens=20))
+            waiting, left = (asyncio.create_task(some.run(caller(who), "A fox", *how)) for who in "ab")
+            while len(told) < 2:
                 await asyncio.sleep(0.01)
+            some.leave(caller("b"))
+            with pytest.raises(LabError, match="was stopped"):
+                await left
+            said.clear()
             await asyncio.sleep(0.1)
+            assert told == {"a": "Waiting: 1 run is before yours."}
         await waiting
 
     complete(wait())
-    assert told[-2:] == ["Waiting: 1 run is before yours.", "Under way"]
-    assert len(told) == len(set(told))
+    assert said == ["Under way"]
+    assert told == {}
 
 
 @pytest.mark.parametrize("name", ["run", "compare"])
 def test_who_leaves_while_layers_are_compiled_holds_up_nobody(name: str) -> None:
     engine, line = Compiling(), Line()
-    some = Programs(lambda pair: engine, line)
+    some = Programs(lambda pair: engine, line, {})
     compiled = EngineConfig(kernels="reference", torch_compile=True)
     settings = ["", "kernels=reference,torch_compile=true"]
     asked = {"run": ("A fox", compiled, LONG["sampling"]), "compare": ("A fox", settings, SamplingParams(max_tokens=9))}
@@ -106,7 +117,7 @@ def test_layers_that_cannot_be_compiled_are_a_sentence_and_nothing_in_the_log(ca
         def models(self, config: EngineConfig) -> None:
             raise ConfigError("A step in C has no use for it.")
 
-    some = Programs(lambda pair: Refusing(), Line())
+    some = Programs(lambda pair: Refusing(), Line(), {})
     with pytest.raises(LabError, match="no use for it"):
         complete(some.run(caller("a"), "A fox", EngineConfig(torch_compile=True), SamplingParams()))
     assert "Traceback" not in capfd.readouterr().err

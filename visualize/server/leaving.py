@@ -1,4 +1,4 @@
-"""Callers who leave without a word: whoever waits over a connection of its own has gone when that closes.
+"""Callers who wait over a connection of their own: they are told for what, and have gone when it closes.
 
 A page keeps a connection open for as long as it is there, and Gradio tells those who listen to ``unload`` when it
 breaks off. A program that fetches an answer by HTTP, or a tool's by MCP, has only the connection on which it waits.
@@ -6,6 +6,8 @@ breaks off. A program that fetches an answer by HTTP, or a tool's by MCP, has on
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -14,6 +16,8 @@ import gradio as gr
 from gradio.block_function import BlockFunction
 from gradio.state_holder import StateHolder
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from visualize.server.work import TICK
 
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
 """Where a program waits for what it called; the last part is the event, and so the session of a caller without one."""
@@ -31,12 +35,16 @@ class Leaving:
     """Tells the listeners to ``unload`` of a caller who has left, as ``session_hash`` of their request. Of who has been
     answered, nothing is kept.
 
+    A program that fetches an answer by HTTP hears between Gradio's heartbeats, as events called "progress", what it
+    waits for. (Other callers hear of it from Gradio.)
+
     Args:
         waiting: holds at any time who has not been answered yet.
+        told: by caller, what there is to tell.
     """
 
-    def __init__(self, app: ASGIApp, waiting: set[str]) -> None:
-        self._app, self._waiting = app, waiting
+    def __init__(self, app: ASGIApp, waiting: set[str], told: Mapping[str | None, str]) -> None:
+        self._app, self._waiting, self._told = app, waiting, told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope.get("path", ""), scope.get("method")
@@ -49,12 +57,24 @@ class Leaving:
         else:
             await self._app(scope, receive, send)
             return
-        app, answered = scope["app"], False  # asked now: within, MCP is an app of its own
+        app, streams, answered = scope["app"], False, False  # asked now: within, MCP is an app of its own
 
-        async def told(message: Message) -> None:
-            nonlocal answered
-            await send(message)
+        async def passed_on(message: Message) -> None:
+            nonlocal streams, answered
             answered |= message["type"] == "http.response.body" and not message.get("more_body")
+            await send(message)
+            if message["type"] == "http.response.start":
+                streams = method == "GET" and message["status"] == 200
+
+        async def progress() -> None:
+            said = ""
+            while not answered:
+                now = self._told.get(who, said)
+                if streams and now != said:
+                    said = now
+                    event = f"event: progress\ndata: {json.dumps(now)}\n\n"
+                    await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
+                await asyncio.sleep(TICK)
 
         async def heard() -> Message:
             message = await receive()
@@ -63,9 +83,11 @@ class Leaving:
             return message
 
         self._waiting.add(who)
+        telling = asyncio.create_task(progress())
         try:
-            await self._app(scope, heard, told)
+            await self._app(scope, heard, passed_on)
         finally:
+            telling.cancel()
             self._waiting.discard(who)
             _forget(app.state_holder, who)
 

@@ -79,10 +79,14 @@ class Job(Work):
 
 
 class Programs:
-    """The functions. Their runs wait in ``line`` with those of the pages, and end when their caller leaves."""
+    """The functions. Their runs wait in ``line`` with those of the pages, and end when their caller leaves.
 
-    def __init__(self, load: Load, line: Line) -> None:
-        self._load, self._line = load, line
+    Args:
+        told: by caller, what each waits for: filled here.
+    """
+
+    def __init__(self, load: Load, line: Line, told: dict[str | None, str]) -> None:
+        self._load, self._line, self._told = load, line, told
         self._jobs: dict[str | None, set[Job]] = {}
 
     def leave(self, request: gr.Request) -> None:
@@ -95,12 +99,19 @@ class Programs:
         mine = self._jobs.setdefault(who := caller(request), set())
         mine.add(job)
         try:
-            return await job.finished(_tell)
+            return await job.finished(lambda status: self._tell(who, status))
         finally:
             job.cancelled.set()
             mine.discard(job)
-            if not mine and self._jobs.get(who) is mine:  # who has left may have called again
-                del self._jobs[who]
+            if not mine and self._jobs.get(who, mine) is mine:  # who has left may have called again
+                self._jobs.pop(who, None)
+                self._told.pop(who, None)
+
+    def _tell(self, who: str | None, status: str) -> None:
+        """To those who listen to progress, as Gradio's own client and MCP do (which hears of steps only), and to those
+        who wait by plain HTTP (``leaving``)."""
+        gr.Progress()((0, None), desc=status)
+        self._told[who] = status
 
     async def run(
         self,
@@ -222,14 +233,9 @@ class Programs:
         return fit_answer(found, deployment)
 
 
-def _tell(status: str) -> None:
-    """To callers who listen to progress, as Gradio's own clients and those of MCP do. MCP hears only of steps."""
-    gr.Progress()((0, None), desc=status)
-
-
-def build(pages: gr.Blocks, load: Load, line: Line) -> None:
-    """Add the functions to ``pages``. Everything else of it stays private."""
-    programs = Programs(load, line)
+def build(pages: gr.Blocks, load: Load, line: Line, told: dict[str | None, str]) -> None:
+    """Add the functions to ``pages``. Everything else of it stays private. ``told``: see ``Programs``."""
+    programs = Programs(load, line, told)
     for name, bounds in BOUNDED.items():
         gr.api(flat(getattr(programs, name), bounds), concurrency_limit=None)
     pages.unload(programs.leave)
