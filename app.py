@@ -105,6 +105,7 @@ def build(
             room.build(pages)
     with pages:
         programs.build(pages, engines, line, told)
+    share_configurations(pages)
     return pages
 
 
@@ -138,7 +139,6 @@ def main(arguments: list[str] | None = None) -> None:
     waiting: set[str] = set()
     told: dict[str | None, str] = {}
     pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
-    share_configurations(pages)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     try:

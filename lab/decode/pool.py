@@ -192,7 +192,6 @@ class Pool:
             sequence.keep(sequence.computed + turn.count)
         elif not outcome.finite:
             self.failed.append((sequence, LabError(NOT_FINITE)))
-            return kind  # nothing of it shall be found by others
         else:
             if not sequence.generated:
                 sequence.recorder.emit(Prefilled, tokens=sequence.prompt_length, cached_tokens=sequence.cached_tokens)

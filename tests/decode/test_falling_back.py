@@ -127,6 +127,13 @@ def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
     assert "RuntimeError: gone" in run.finished.message
 
 
+def test_what_is_not_finite_is_found_by_nobody(lab, monkeypatch):
+    cached = replace(PLAIN, enable_prefix_caching=True)
+    monkeypatch.setattr(lab.target, "forward", failing(lab.target.forward, 0, None))
+    assert lab.generate(PROMPT, cached, SamplingParams(max_tokens=20)).reason == "error"
+    assert lab.occupancy().cached == 0
+
+
 @pytest.mark.parametrize("length", [1, 5, 12])
 def test_a_broken_draft_that_is_right_by_chance_skips_nothing(length):
     """Of what is not finite the likeliest token is token 0, which the target says too after its first one."""

@@ -11,7 +11,7 @@ import pytest
 
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.window import PROBE_EVERY, Costs, Window, best_window, tokens_per_round
-from lab.trace.events import Committed, Event, Proposed, StepTimed
+from lab.trace.events import Committed, Event, Proposed, StepTimed, WindowChanged
 from tests import tiny_models
 
 PROPOSAL, PASS, TOKEN = 0.9, 6.5, 0.45  # milliseconds: about what the embedded pair takes on one CPU core
@@ -267,3 +267,13 @@ def test_only_recent_steps_count():
         for _ in range(200):
             costs.observe(1, ms, 0.0, 0, 0.0)
     assert costs.pass_ms(1) == 10
+
+
+def test_nothing_is_said_of_a_window_that_will_not_be_used(monkeypatch):
+    monkeypatch.setattr(Window, "observe", lambda *_: True)
+    config = EngineConfig(speculative="draft", adaptive_window=True)
+    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=20))
+    changes = [event.step for event in run.events if isinstance(event, WindowChanged)]
+    steps = [event.step for event in run.events if isinstance(event, StepTimed)]
+    assert changes
+    assert set(changes) <= set(steps)

@@ -61,6 +61,22 @@ def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
         complete(leave())
 
 
+def test_who_left_and_called_again_can_leave_again() -> None:
+    some = programs()
+
+    async def call_twice() -> dict:
+        first = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        await asyncio.sleep(0.1)
+        some.leave(caller("a"))
+        second = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        await first
+        await asyncio.sleep(0.1)
+        some.leave(caller("a"))
+        return await asyncio.wait_for(second, 3)
+
+    assert complete(call_twice())["reason"] == "cancelled"
+
+
 def test_who_waits_is_told_of_each_change_once_and_nothing_of_it_is_kept() -> None:
     said: list[str] = []
 

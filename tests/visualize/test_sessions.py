@@ -9,7 +9,10 @@ import pytest
 from gradio.blocks import BlocksConfig
 from gradio.state_holder import SessionState
 
+import app
+from lab.engines import Engines
 from visualize.server.sessions import share_configurations
+from visualize.server.work import Line
 
 
 @pytest.fixture
@@ -47,3 +50,12 @@ def test_a_session_has_what_gradio_gives_it_and_asks_no_component_again(asked: l
     assert second.config_values[number._id]["props"]["value"] == 9
     assert asked == ["another"]
     assert SessionState(pages).config_values == expected
+
+
+def test_the_labs_own_pages_are_shared(asked: list[str]) -> None:
+    engines = Engines()
+    pages = app.build(engines, engines, Line(), told={})
+    SessionState(pages)
+    asked.clear()
+    SessionState(pages)
+    assert asked == []

@@ -99,7 +99,7 @@ def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
 
 
 def _forget(sessions: StateHolder, who: str) -> None:
-    """A session of Gradio's is half a megabyte, of which it keeps thousands. Nobody comes back to one call's."""
+    """A session of Gradio's is a fifth of a megabyte, of which it keeps thousands. Nobody comes back to one call's."""
     with sessions.lock:
         sessions.session_data.pop(who, None)
         sessions.time_last_used.pop(who, None)

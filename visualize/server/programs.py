@@ -41,9 +41,8 @@ NAMES = tuple(BOUNDED)
 PAIR = DEFAULTS["pair"]
 MAX_PROMPT = 100_000
 """Characters. What the model holds is counted in tokens, and refused by the engine."""
-
-
 UNDER_WAY = "Under way"
+"""What a caller is told whose run waits for nothing."""
 MOST_SECONDS = 600
 """A call that takes longer is ended: it may be that nobody waits for it any more."""
 
