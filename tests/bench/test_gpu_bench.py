@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 
+import psutil
 import pytest
 import torch
 
@@ -79,7 +80,7 @@ def test_every_part_measures_and_is_told(tmp_path, monkeypatch):
     assert all(Run.load(path).reason for path in folder.iterdir())
 
 
-WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({}));"
+WRITES = "import json, os, sys, time; open(sys.argv[1], 'w').write(json.dumps({} | {{'pid': os.getpid()}}));"
 ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerator": "a GPU"}}
 CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
 
@@ -103,6 +104,7 @@ def test_a_part_that_dies_or_hangs_loses_neither_its_own_figures_nor_the_others(
     assert parts["1"]["failure"] == "its process ended with SIGABRT"
     assert parts["2"] == parts["2"] | {"failure": "its process ended with 3", "result": {}}
     assert parts["3"]["failure"].startswith("stopped after")
+    assert not psutil.pid_exists(parts["3"]["pid"])
     assert "failure" not in parts["4"]
     assert result["recorded"]["failure"] == "its process ended with 0"
     assert result["machine"] == {"accelerator": "a GPU"}
