@@ -32,6 +32,7 @@ def load_engine(
     max_num_batched_tokens: int | None = None,
     kv_bytes: int | None = None,
     kernels: KernelChoice = "auto",
+    fuse_layers: bool = True,
     watch: Watch | None = None,
 ) -> Engine:
     """Load a target model and perhaps a draft, ready to decode.
@@ -51,7 +52,7 @@ def load_engine(
             ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.
         kernels: "triton", "c" or "reference" (torch); see ``Engine``.
-        watch: see ``Engine``.
+        fuse_layers, watch: see ``Engine``.
 
     Raises:
         ModelLoadError: a model that cannot be found or read.
@@ -64,6 +65,7 @@ def load_engine(
         "max_num_batched_tokens": max_num_batched_tokens,
         "kv_bytes": kv_bytes,
         "kernels": kernels,
+        "fuse_layers": fuse_layers,
         "watch": watch,
     }
     if device_map is None:

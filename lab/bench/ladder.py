@@ -33,6 +33,8 @@ PROMPTS = (
     "Long ago, by the side of the sea, a fisherman",
 )
 GAMMAS = (1, 2, 3, 4, 6, 8)
+BY_TORCH = EngineConfig(kernels="reference")
+"""The configuration whose models have transformers' own layers."""
 
 Generate = Callable[[str], int]
 """Decodes a prompt; returns how many tokens came out."""
@@ -124,12 +126,12 @@ def time_rows(
     prompts = PROMPTS if prompts is None else prompts
     rates: dict[str, list[float]] = {name: [] for name in rows}
     for name in rows:  # one call each to warm up; not counted
-        _timed(engine, name, rows[name], prompts[0])
+        timed(engine, name, rows[name], prompts[0])
     orders = shuffled(rows, repeats * len(prompts))
     for repeat in range(repeats):
         for prompt in prompts:
             for name in next(orders):
-                tokens, seconds = _timed(engine, name, rows[name], prompt)
+                tokens, seconds = timed(engine, name, rows[name], prompt)
                 rates[name].append(tokens / seconds)
         report(f"  repeat {repeat + 1} of {repeats} done")
     result = []
@@ -139,17 +141,16 @@ def time_rows(
     return result
 
 
-def _timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[int, float]:
-    # Plugging transformers' own attention in and out is not part of its generation.
-    stock = name.startswith("transformers")
-    models = (engine.target, engine.draft) if stock else ()
+def timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[int, float]:
+    """Tokens, and the seconds they took. Plugging transformers' own attention in and out is not part of them."""
+    models = engine.models(BY_TORCH) if name.startswith("transformers") else ()
     with ExitStack() as stack:
         for model in models:
             stack.enter_context(model.stock_attention())
         began = time.perf_counter()
         tokens = generate(prompt)
         if engine.device.startswith("cuda"):
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(engine.device)
         return tokens, time.perf_counter() - began
 
 
@@ -177,18 +178,20 @@ def stock_generate(
 ) -> Generate:
     """transformers' ``generate`` with its dynamic cache or another; with ``gamma``: its assisted generation."""
 
+    target, draft = engine.models(BY_TORCH)
+
     def generate(prompt: str) -> int:
         ids = engine.tokenizer(prompt, return_tensors="pt").input_ids.to(engine.device)
         options: dict[str, object] = {}
         if gamma is not None:
             # The same window every round, as in the lab: neither its schedule nor its early stop.
-            settings = engine.draft.model.generation_config
+            settings = draft.model.generation_config
             settings.num_assistant_tokens = gamma
             settings.num_assistant_tokens_schedule = "constant"
             settings.assistant_confidence_threshold = 0.0
-            options["assistant_model"] = engine.draft.model
+            options["assistant_model"] = draft.model
         with torch.inference_mode():
-            output = engine.target.model.generate(
+            output = target.model.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=max_tokens,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
+from lab.bench.ladder import BY_TORCH
 from lab.bench.workload import Job
 from lab.config import LabError
 from lab.decode.engine import Engine
@@ -49,7 +50,7 @@ def serve_stock(engine: Engine, jobs: list[Job], max_batch_tokens: int) -> Stock
     greedy = GenerationConfig(do_sample=False, eos_token_id=-1)
     results = {}
     with (
-        engine.target.stock_attention() as model,
+        engine.models(BY_TORCH)[0].stock_attention() as model,
         model.continuous_batching_context_manager(greedy, continuous_batching_config=settings) as manager,
     ):
         began = time.perf_counter()

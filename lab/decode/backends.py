@@ -28,13 +28,17 @@ class Backends:
         ConfigError: kernels where they cannot run.
     """
 
-    def __init__(self, target: LanguageModel, draft: LanguageModel | None, kernels: KernelChoice) -> None:
+    def __init__(
+        self, target: LanguageModel, draft: LanguageModel | None, kernels: KernelChoice, *, fuse_layers: bool = True
+    ) -> None:
         self.kernels: Kernel = choose_kernels(kernels, target.device)
-        if self.kernels != "c":
-            target, draft = target.by_torch(), draft and draft.by_torch()
-        self.target = target
-        self.draft = draft
         self._by_torch: Pair = target.by_torch(), draft and draft.by_torch()
+        self._fuses = self.kernels == "triton" and fuse_layers
+        self.target, self.draft = (target, draft) if self.kernels == "c" else self._by_torch
+        if self._fuses:
+            from lab.fused.layer import fused
+
+            self.target, self.draft = fused(self.target), self.draft and fused(self.draft)
         self._compiled: Pair | None = None
         self._compiling = threading.Lock()
         self.prepare()
@@ -49,6 +53,11 @@ class Backends:
         if self.kernels == "c":
             for model in self._models:
                 model.native.prepare(model)
+        if self._fuses:
+            from lab.fused.layer import merge
+
+            for model in self._models:
+                merge(model)
 
     def weights_identity(self) -> tuple[int, ...]:
         return tuple(model.identity() for model in self._models)

@@ -48,6 +48,8 @@ class Engine:
         kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
             (``lab.native``; made ready here, in about a second), "reference": torch. "auto": Triton on a GPU if it is
             installed, C on a CPU. Where they fail, the reference goes on (``FellBack``).
+        fuse_layers: with Triton's kernels, compute layers like a Llama's in few launches (``lab.fused``). False: as
+            transformers does, to see what that is worth.
         watch: told of every event of every sequence, in the order in which they happen, by the thread that makes
             it; the engine waits for its return.
 
@@ -71,6 +73,7 @@ class Engine:
         max_num_batched_tokens: int | None = None,
         kv_bytes: int | None = None,
         kernels: KernelChoice = "auto",
+        fuse_layers: bool = True,
         watch: Watch | None = None,
     ) -> None:
         tokens = max_num_batched_tokens or BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
@@ -79,7 +82,7 @@ class Engine:
                 f"max_num_seqs={max_num_seqs} and max_num_batched_tokens={tokens} are too few: a step holds at least "
                 "one sequence, and a round of it up to 33 tokens."
             )
-        self._backends = backends = Backends(target, draft, kernels)
+        self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
         self._budget = Budget(self.target, self.draft, kv_bytes)

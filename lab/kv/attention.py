@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Literal, get_args
 
@@ -188,7 +190,8 @@ def attention(
         )
     new_key, new_value = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if isinstance(plan, BlockPlan):
-        return _by_kernels(module.layer_idx, query[0].transpose(0, 1), new_key, new_value, plan, scaling)[None], None
+        query = query[0].transpose(0, 1)
+        return attend_by_kernels(module.layer_idx, query, new_key, new_value, plan, scaling)[None], None
     if plan.storage is not None:
         layer = plan.storage.layers[module.layer_idx]
         layer.write(plan.write, new_key, new_value)
@@ -273,21 +276,37 @@ def refuse_sdpa(choice: SdpaChoice, device: torch.device, dtype: torch.dtype, he
         ) from error
 
 
-def _by_kernels(
-    layer_idx: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, plan: BlockPlan, scaling: float | None
+def attend_by_kernels(
+    layer_idx: int,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    plan: BlockPlan,
+    scaling: float | None = None,
 ) -> torch.Tensor:
-    """query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d]."""
+    """Store the new keys and values, then attend: query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d].
+
+    Raises:
+        KernelError: see there.
+    """
     # Here, so that the lab works where Triton is not installed.
     from lab.kv.attend_kernel import attend
     from lab.kv.store_kernel import store
 
     layer = plan.storage.layers[layer_idx]
+    with launching(query):
+        store(layer, plan.write, key, value)
+        return attend(layer, query, plan, scaling)
+
+
+@contextmanager
+def launching(on: torch.Tensor) -> Iterator[None]:
+    """Triton launches on the device of ``on``; whatever is wrong with a kernel is a ``KernelError``."""
     try:
-        with torch.cuda.device_of(query):  # Triton launches on the current device
-            store(layer, plan.write, key, value)
-            return attend(layer, query, plan, scaling)
-    except torch.OutOfMemoryError:
-        raise  # the reference would take more
+        with torch.cuda.device_of(on):
+            yield
+    except (torch.OutOfMemoryError, KernelError):
+        raise  # of memory the reference would take more
     except Exception as error:
         raise KernelError(in_short(error)) from error
 

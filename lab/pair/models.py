@@ -172,6 +172,15 @@ class LanguageModel:
         other.compile()
         return other
 
+    def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:
+        """The same model with ``wrap(layer)`` in the place of each layer."""
+        other = copy.copy(self)
+        other.model = _cut(self.model, self.layers, self.layers)
+        layers = _layers(other.model, self.layers)
+        for i, layer in enumerate(layers):
+            layers[i] = wrap(layer)
+        return other
+
     def early_layers(self, wanted: int | None) -> int:
         """Layers an early exit computes: those wanted, or a quarter of all."""
         return max(1, self.layers // 4) if wanted is None else wanted

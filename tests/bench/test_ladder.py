@@ -50,8 +50,8 @@ def test_transformers_decodes_the_same_tokens_in_the_bench(lab):
     }
     (row,) = time_rows(lab, counts, 1, lambda line: None)
     assert row.samples == len(ladder.PROMPTS)
-    assert ladder._timed(lab, "transformers generate", ladder.stock_generate(lab, 9), "The king")[0] == 9
-    assert ladder._timed(lab, "transformers assisted", ladder.stock_generate(lab, 9, gamma=3), "The king")[0] == 9
+    assert ladder.timed(lab, "transformers generate", ladder.stock_generate(lab, 9), "The king")[0] == 9
+    assert ladder.timed(lab, "transformers assisted", ladder.stock_generate(lab, 9, gamma=3), "The king")[0] == 9
 
 
 def test_the_row_without_a_record_makes_no_events_of_a_step(monkeypatch):

@@ -19,6 +19,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
+from lab.fused.kernels import rms_norm, rotate, swiglu
 from lab.kv import attend_kernel, store_kernel
 from lab.kv.storage import FORMATS, KVStorage
 
@@ -59,3 +60,9 @@ for kv_format, dtype, (new, splits) in kinds:
         longest=20,
     )
     attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
+for dtype in (torch.bfloat16, torch.float32):  # as wide as a Llama 8B
+    x, weight = torch.randn(2, 4096, dtype=dtype), torch.randn(4096, dtype=dtype)
+    rms_norm(x, weight, 1e-5)
+    swiglu(torch.randn(2, 2 * 14336, dtype=dtype))
+    for norms in (None, (weight[:128], weight[:128])):
+        rotate(torch.randn(2, 48 * 128, dtype=dtype), 32, 8, *torch.randn(2, 2, 128, dtype=dtype), norms, 1e-6)

@@ -13,6 +13,7 @@ from lab.bench.gpu.runs import refuse_failures, steps
 from lab.bench.gpu.sheet import Sheet, spread
 from lab.bench.gpu.speculation import Speculation, format_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
+from lab.decode.engine import Engine
 from lab.trace.recorder import Run
 
 PROMPT_TOKENS = 128
@@ -30,12 +31,12 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
     script = random_script(shapes[0], device)
     target = Scripted(shapes[0], script, "8B-shaped", dtype=dtype, device=device)
     draft = Scripted(shapes[1], script.clone(), "1B-shaped", dtype=dtype, device=device)
-    lab = engine(target, draft)
+    lab, unfused = engine(target, draft), engine(target, fuse_layers=False)
     plain = EngineConfig(num_blocks=-(-(PROMPT_TOKENS + tokens) // EngineConfig().block_size) + 4)
     sheet.say(f"  the models are there, with {sheet.seconds_left:.0f} s left")
 
-    def decode(config: EngineConfig, tokens: int = tokens) -> Run:
-        run = lab.generate(prompt(PROMPT_TOKENS), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
+    def decode(config: EngineConfig, tokens: int = tokens, by: Engine = lab) -> Run:
+        run = by.generate(prompt(PROMPT_TOKENS), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
         refuse_failures([run])
         return run
 
@@ -52,11 +53,11 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
         "decode": {},
     }
 
-    def measure(name: str, runs: int, tokens: int = tokens, **changes: bool) -> None:
+    def measure(name: str, runs: int, tokens: int = tokens, by: Engine = lab, **changes: bool) -> None:
         config = replace(plain, **changes)
         with sheet.attempt(name):
-            decode(config, 4)
-            measured = [decode(config, tokens) for _ in range(runs)]
+            decode(config, 4, by)
+            measured = [decode(config, tokens, by) for _ in range(runs)]
             rates = spread([run.metrics.tokens_per_second for run in measured])
             read = target.weight_bytes + (PROMPT_TOKENS + tokens / 2) * token_bytes
             moved, timed = read * rates["median"], [step for run in measured for step in steps(run, "decode")]
@@ -76,6 +77,8 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
     measure("decode", 3)
     if lab.cuda_graphs:
         measure("decode, no graphs", 2, few, cuda_graphs=False)
+        measure("decode, layers of transformers", 2, by=unfused)
+        measure("decode, layers of transformers, no graphs", 2, few, by=unfused, cuda_graphs=False)
 
     sheet.say("Speculation with acceptance as it is asked for:")
     speculation = Speculation(sheet, lab, script, plain, gammas, decode)

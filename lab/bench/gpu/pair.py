@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
 
 from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet, spread
-from lab.bench.ladder import PROMPTS, Generate, ladder_configs, stock_generate
+from lab.bench.ladder import PROMPTS, Generate, ladder_configs, stock_generate, timed
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -106,25 +104,12 @@ def time_rows(
                 continue
             with sheet.attempt(name):
                 if not number:
-                    _timed(engine, name, rows[name], prompts[0])
-                tokens, seconds = _timed(engine, name, rows[name], prompts[number % len(prompts)])
+                    timed(engine, name, rows[name], prompts[0])
+                tokens, seconds = timed(engine, name, rows[name], prompts[number % len(prompts)])
                 took += seconds
                 rates[name].append(tokens / seconds)
                 found[name] = spread(rates[name])
         sheet.say(f"  round {number + 1} of {rounds} done")
-
-
-def _timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[int, float]:
-    """Tokens, and the seconds they took. Plugging transformers' own attention in and out is not part of them."""
-    with ExitStack() as stack:
-        if name.startswith("transformers"):
-            for model in (engine.target, engine.draft):
-                stack.enter_context(model.stock_attention())
-        began = time.perf_counter()
-        tokens = generate(prompt)
-        if engine.device.startswith("cuda"):
-            torch.cuda.synchronize(engine.device)
-        return tokens, time.perf_counter() - began
 
 
 def ratios(result: dict) -> dict[str, float]:

@@ -1,0 +1,136 @@
+"""A Llama's layer in ten launches instead of forty.
+
+A step of one token reads every weight once, and between two of its matrices there is hardly anything to compute. What
+a GPU then waits for is the next launch, also within a CUDA graph: a kernel that is done has to empty its processors
+before the next one can fill them. So matrices with the same input are one (query, key and value; gate and up), small
+operations between them are one kernel each, and a product is added to the residual stream by the multiplication
+itself. vLLM, TensorRT-LLM and gpt-fast do the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lab.fused.kernels import rms_norm, rotate, swiglu
+from lab.kv.attention import BlockPlan, StepPlan, attend_by_kernels, launching
+from lab.pair.llama import is_plain, unlike_llama
+from lab.pair.models import LanguageModel
+
+
+def fused(model: LanguageModel) -> LanguageModel:
+    """The same weights with fused layers; the model itself, if it has no layers like a Llama's."""
+    return model if unlike_llama(model) else model.with_layers(FusedLayer)
+
+
+def merge(model: LanguageModel) -> None:
+    """Before the first step, and after weights or adapters have changed. Copies what is not merged yet."""
+    for module in model.model.modules():
+        if isinstance(module, FusedLayer):
+            module.merge()
+
+
+class FusedLayer(nn.Module):
+    """Computes what ``layer`` does where attention goes by kernels; everything else ``layer`` computes itself.
+
+    Its weights are those of ``layer``, whose matrices become parts of larger ones: there is no second copy.
+
+    Args:
+        layer: a decoder layer of transformers, of a family that ``lab.pair.llama`` names.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self._merged: tuple[Merged, Merged] | None = None
+
+    def merge(self) -> None:
+        """Nothing is copied where the matrices still are what this made of them; they may hold other numbers."""
+        attention, mlp = self.layer.self_attn, self.layer.mlp
+        together = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
+        added = attention.o_proj, mlp.down_proj
+        if not all(map(is_plain, (*together[0], *together[1], *added))) or any(one.bias is not None for one in added):
+            self._merged = None
+        elif self._merged is None or not all(map(Merged.holds, self._merged, together)):
+            self._merged = tuple(map(Merged, together))
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        plan: StepPlan | BlockPlan | None = None,
+        **options: object,
+    ) -> torch.Tensor:
+        """[1, N, hidden] -> [1, N, hidden], which may be the same memory.
+
+        Raises:
+            KernelError: see there. New keys and values may have been stored or not; storing them again is safe.
+        """
+        if self._merged is None or not isinstance(plan, BlockPlan):
+            return self.layer(hidden_states, position_embeddings=position_embeddings, plan=plan, **options)
+        cosine, sine = (angles[0] for angles in position_embeddings)
+        with launching(hidden_states):
+            return self._fused(hidden_states[0], cosine, sine, plan)[None]
+
+    def _fused(self, x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, plan: BlockPlan) -> torch.Tensor:
+        layer, attention, mlp = self.layer, self.layer.self_attn, self.layer.mlp
+        in_qkv, in_gate_up = self._merged
+        dim = attention.head_dim
+        heads, kv_heads = (projection.out_features // dim for projection in (attention.q_proj, attention.k_proj))
+        norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
+
+        qkv = in_qkv(_normed(x, layer.input_layernorm))
+        rotate(
+            qkv,
+            heads,
+            kv_heads,
+            cosine,
+            sine,
+            norms and tuple(norm.weight for norm in norms),
+            norms[0].variance_epsilon if norms else 0.0,
+        )
+        query, key, value = qkv.view(len(x), -1, dim).split((heads, kv_heads, kv_heads), 1)
+        attended = attend_by_kernels(attention.layer_idx, query, key, value, plan, attention.scaling)
+        x = x.addmm_(attended.view(len(x), -1), attention.o_proj.weight.t())
+        between = swiglu(in_gate_up(_normed(x, layer.post_attention_layernorm)))
+        return x.addmm_(between, mlp.down_proj.weight.t())
+
+
+class Merged:
+    """Matrices with the same input as one.
+
+    Args:
+        linears: all with a bias, or none. Their numbers become parts of one tensor.
+    """
+
+    def __init__(self, linears: tuple[nn.Linear, ...]) -> None:
+        self._weight = _side_by_side(linears, "weight")
+        self._bias = None if linears[0].bias is None else _side_by_side(linears, "bias")
+        self._addresses = _addresses(linears)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, inputs] -> [N, outputs of all]."""
+        return F.linear(x, self._weight, self._bias)
+
+    def holds(self, linears: tuple[nn.Linear, ...]) -> bool:
+        """Whether their numbers still are parts of it."""
+        return _addresses(linears) == self._addresses
+
+
+def _side_by_side(linears: tuple[nn.Linear, ...], name: str) -> torch.Tensor:
+    parts = [getattr(linear, name).detach() for linear in linears]
+    with torch.inference_mode(False):
+        whole = torch.cat(parts)
+    for linear, part in zip(linears, whole.split(list(map(len, parts))), strict=True):
+        setattr(linear, name, nn.Parameter(part, requires_grad=False))
+    return whole
+
+
+def _addresses(linears: tuple[nn.Linear, ...]) -> list[int]:
+    return [parameter.data_ptr() for linear in linears for parameter in linear.parameters()]
+
+
+def _normed(x: torch.Tensor, norm: nn.Module) -> torch.Tensor:
+    return rms_norm(x, norm.weight, norm.variance_epsilon)

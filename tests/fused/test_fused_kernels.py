@@ -1,0 +1,103 @@
+"""What lies between a layer's matrices, against float64: in Triton's interpreter, or for real where there is a GPU."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+
+from lab.fused.kernels import rms_norm, rotate, swiglu
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ERROR = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+"""Largest difference to float64, of a number's own size and a thousandth: a step of the dtype (the interpreter cuts
+off, and does not round)."""
+DTYPES = pytest.mark.parametrize("dtype", ERROR)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """New inputs every time. The number is in the report of a test that fails."""
+    seed = random.getrandbits(31)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    return seed
+
+
+@pytest.fixture(autouse=True)
+def _poisoned_outputs():
+    """What ``torch.empty`` returns is full of NaN: a result that is not written is noticed."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def error(ours: torch.Tensor, exact: torch.Tensor, size: torch.Tensor | None = None) -> float:
+    """The largest, over the one that the dtype is granted. ``size``: of what was added up to it."""
+    size = exact.abs() if size is None else size
+    return ((ours.double() - exact).abs() / (size + 1e-3)).max().item() / ERROR[ours.dtype]
+
+
+@DTYPES
+@pytest.mark.parametrize("size", [1, 48, 576, 4096])
+def test_a_norm(dtype, size):
+    """Rows of very different sizes; one of zeros, which epsilon keeps from a division by 0."""
+    x = torch.randn(5, size, device=DEVICE) * torch.logspace(-2, 2, 5, device=DEVICE)[:, None]
+    x[3] = 0
+    x, weight = x.to(dtype), torch.randn(size, device=DEVICE).to(dtype)
+    exact = F.rms_norm(x.double(), (size,), weight.double(), 1e-5)
+    assert error(rms_norm(x, weight, 1e-5), exact) < 1
+
+
+@DTYPES
+@pytest.mark.parametrize("size", [1, 96, 1024, 1536])
+def test_a_gate(dtype, size):
+    gate_up = (4 * torch.randn(3, 2 * size, device=DEVICE)).to(dtype)
+    gate, up = gate_up.double().chunk(2, -1)
+    assert error(swiglu(gate_up), F.silu(gate) * up) < 1
+
+
+def test_a_gate_that_is_shut_or_wide_open():
+    """No overflow on either side."""
+    out = swiglu(torch.tensor([[-1e4, 1e4, 0, 2, 2, 2]], device=DEVICE))
+    assert out.tolist() == [[0, 2e4, 0]]
+
+
+def angles(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [tokens, dim]. The halves differ, as those of no known model do."""
+    turned = 7 * torch.randn(tokens, dim, device=DEVICE)
+    return turned.cos().to(dtype), turned.sin().to(dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 12), (3, 1, 64), (2, 2, 128)])
+def test_queries_and_keys_are_turned_and_values_are_not(dtype, normed, heads, kv_heads, dim):
+    tokens, epsilon = 5, 1e-6
+    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, device=DEVICE).to(dtype)
+    cosine, sine = angles(tokens, dim, dtype)
+    norms = tuple(torch.randn(2, dim, device=DEVICE).to(dtype)) if normed else None
+    *turning, value = qkv.clone().view(tokens, -1, dim).split((heads, kv_heads, kv_heads), 1)
+    exact, size = [], []
+    for x, norm in zip(turning, norms or (None, None), strict=True):
+        x = x.double() if norm is None else F.rms_norm(x.double(), (dim,), norm.double(), epsilon)
+        low, high = x.chunk(2, -1)
+        straight, across = x * cosine.double()[:, None], torch.cat((-high, low), -1) * sine.double()[:, None]
+        exact.append(straight + across)
+        size.append(straight.abs() + across.abs())
+    rotate(qkv, heads, kv_heads, cosine, sine, norms, epsilon)
+    turned, untouched = qkv.view(tokens, -1, dim).split((heads + kv_heads, kv_heads), 1)
+    assert error(turned, torch.cat(exact, 1), torch.cat(size, 1)) < 1
+    assert torch.equal(untouched, value)
+
+
+def test_what_is_not_finite_stays_so_and_with_its_own_token():
+    x = torch.randn(3, 48, device=DEVICE)
+    x[1, 7] = torch.nan
+    for out in (rms_norm(x, torch.ones(48, device=DEVICE), 1e-6), swiglu(x)):
+        assert out[1].isnan().any()
+        assert out[[0, 2]].isfinite().all()

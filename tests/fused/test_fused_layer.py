@@ -1,0 +1,286 @@
+"""Fused layers say what transformers' own say, with its weights and a quarter of the launches."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import MistralConfig
+
+pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+
+from lab import EngineConfig, SamplingParams
+from lab.fused import layer as fused_layer
+from lab.fused.layer import FusedLayer, fused, merge
+from lab.kv.attention import BlockPlan
+from lab.kv.storage import KVStorage
+from lab.pair.llama import unlike_llama
+from lab.pair.models import LanguageModel
+from lab.trace.events import FellBack
+from tests import tiny_models
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BLOCK, BLOCKS = 4, 12
+FAMILIES = {
+    "llama": {},
+    "llama, one head dim for all": {"head_dim": 20, "num_key_value_heads": 1},
+    "qwen2": {},
+    "qwen3": {},
+    "mistral": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def _mistral(monkeypatch):
+    llama = tiny_models.CONFIGS["llama"].to_diff_dict()
+    sizes = {key: value for key, value in llama.items() if key not in ("model_type", "transformers_version")}
+    monkeypatch.setitem(tiny_models.CONFIGS, "mistral", MistralConfig(**sizes, sliding_window=None))
+
+
+def model_of(family: str, **changes: object) -> LanguageModel:
+    random = tiny_models.random_model(family.split(",")[0], **FAMILIES.get(family, {}), **changes)
+    with torch.no_grad():
+        for parameter in random.parameters():
+            if parameter.ndim == 1:  # norms of 1 and biases of 0 would not be missed
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return LanguageModel(random.to(DEVICE).requires_grad_(False), family)
+
+
+def merged(model: LanguageModel) -> LanguageModel:
+    model = fused(model)
+    merge(model)
+    return model
+
+
+def storage_for(model: LanguageModel) -> KVStorage:
+    sizes = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+    return KVStorage("auto", BLOCK * BLOCKS, **sizes, dtype=model.dtype, device=DEVICE)
+
+
+def step(model: LanguageModel, storage: KVStorage, sequences: list[tuple[list[int], int, int]], seed: int = 0):
+    """Logits of random tokens. ``sequences``: blocks, tokens that are there already, and new ones."""
+    slots = [
+        torch.tensor([blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(old, old + new)])
+        for blocks, old, new in sequences
+    ]
+    height = max(len(blocks) for blocks, _, _ in sequences)
+    counts, lengths = [new for *_, new in sequences], [old + new for _, old, new in sequences]
+    plan = BlockPlan(
+        write=torch.cat(slots).to(DEVICE),
+        starts=torch.tensor([0, *counts]).cumsum(0).to(DEVICE),
+        lengths=torch.tensor(lengths, device=DEVICE),
+        tables=torch.tensor([blocks + [0] * (height - len(blocks)) for blocks, *_ in sequences], device=DEVICE),
+        block_size=BLOCK,
+        longest_new=max(counts),
+        longest=max(lengths),
+        storage=storage,
+    )
+    positions = torch.cat([torch.arange(old, old + new) for _, old, new in sequences]).to(DEVICE)
+    ids = torch.randint(256, positions.shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+    with torch.inference_mode():
+        return model.forward(ids, positions, plan, torch.arange(len(ids), device=DEVICE))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers_layers(family):
+    """Prompts beside each other, then a token here and a verify there, over what the prompts stored."""
+    plain = model_of(family)
+    ours = merged(plain)
+    assert ours is not plain
+    prompts = [([3, 7], 0, 5), ([1, 9, 4], 0, 9)]
+    then = [([3, 7], 5, 1), ([1, 9, 4], 9, 3)]
+    kept = [storage_for(plain) for _ in range(2)]
+    for sequences, seed in ((prompts, 0), (then, 1)):
+        ours_said, said = (
+            step(model, where, sequences, seed) for model, where in zip((ours, plain), kept, strict=True)
+        )
+        torch.testing.assert_close(ours_said, said, rtol=1e-4, atol=1e-4 * said.abs().max().item())
+
+
+class Launches(TorchDispatchMode):
+    """Counts what torch computes, other than views and memory that nobody has written to yet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        inputs = {one.untyped_storage()._cdata for one in (*args, *(kwargs or {}).values()) if torch.is_tensor(one)}
+        new = torch.is_tensor(out) and out.untyped_storage()._cdata not in inputs
+        name = func._schema.name
+        self.count += (new or name.endswith("_")) and "empty" not in name
+        return out
+
+
+@pytest.mark.parametrize(("family", "before"), [("llama", 39), ("qwen3", 55)])
+def test_a_layer_takes_ten_launches(monkeypatch, family, before):
+    """In bfloat16, of one token: four products, store and attend, and four kernels between."""
+    plain = model_of(family)
+    plain.model.bfloat16()
+    ours, ran = merged(plain), []
+
+    def stands_in(name, result):
+        def launch(x, *args):
+            ran.append(name)
+            return result(x)
+
+        return launch
+
+    def attend(layer_idx, query, *args):
+        ran.extend(("store", "attend"))
+        return torch.empty(query.shape, dtype=query.dtype, device=query.device)
+
+    def half(x):
+        return x.new_empty(len(x), x.shape[1] // 2)
+
+    for name, result in (("rms_norm", torch.empty_like), ("rotate", lambda x: None), ("swiglu", half)):
+        monkeypatch.setattr(fused_layer, name, stands_in(name, result))
+    monkeypatch.setattr(fused_layer, "attend_by_kernels", attend)
+    monkeypatch.setattr("lab.kv.attention.attend_by_kernels", attend)
+    x = torch.randn(1, 1, 48, dtype=torch.bfloat16, device=DEVICE)
+    inputs = {
+        "position_embeddings": plain.model.model.rotary_emb(x, torch.tensor([[3]], device=DEVICE)),
+        "plan": BlockPlan(*[None] * 4, 1, 1, 1, None),
+    }
+    with torch.no_grad(), Launches() as launches:
+        plain.model.model.layers[0](x, **inputs)
+    assert launches.count + len(ran) == before
+    ran.clear()
+    with torch.no_grad(), Launches() as launches:
+        ours.model.model.layers[0](x, **inputs)
+    assert ran == ["rms_norm", "rotate", "store", "attend", "rms_norm", "swiglu"]
+    assert launches.count == 4
+
+
+# -- weights -----------------------------------------------------------------------------------
+
+
+def test_there_is_one_copy_of_the_weights():
+    plain = model_of("qwen2")
+    read, numbers, layers = plain.weight_bytes, copy.deepcopy(plain.model.state_dict()), plain.layer_weights
+    ours = merged(plain)
+    assert (ours.weight_bytes, ours.layer_weights) == (read, layers)
+    layer = plain.model.model.layers[1]
+    for together in (["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]):
+        parent = layer.self_attn if "q_proj" in together else layer.mlp
+        whole = {getattr(parent, name).weight.untyped_storage().data_ptr() for name in together}
+        assert len(whole) == 1
+    assert all(torch.equal(number, numbers[name]) for name, number in plain.model.state_dict().items())
+
+
+def test_weights_that_change_are_the_ones_that_count():
+    """In place, at once; others in their place, when they are merged again. Merging twice copies nothing."""
+    plain = model_of("llama")
+    ours, prompt = merged(plain), [([2], 0, 4)]
+    before = step(ours, storage_for(plain), prompt)
+    where = plain.identity()
+    merge(ours)
+    assert plain.identity() == where
+    attention = plain.model.model.layers[0].self_attn
+    with torch.no_grad():
+        attention.k_proj.weight.mul_(1.5)
+    changed = step(ours, storage_for(plain), prompt)
+    torch.testing.assert_close(changed, step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3)
+    assert not torch.allclose(changed, before, atol=1e-3)
+    attention.v_proj.weight = torch.nn.Parameter(-attention.v_proj.weight)
+    merge(ours)
+    torch.testing.assert_close(
+        step(ours, storage_for(plain), prompt), step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3
+    )
+
+
+def test_an_adapter_is_not_passed_over():
+    """A matrix that has become another kind of module: its layer is computed as transformers does."""
+    plain = model_of("llama")
+    ours = merged(plain)
+
+    class Adapted(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    plain.model.model.layers[1].mlp.up_proj.__class__ = Adapted
+    merge(ours)
+    prompt = [([2], 0, 4)]
+    torch.testing.assert_close(
+        step(ours, storage_for(plain), prompt), step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3
+    )
+
+
+# -- which models ------------------------------------------------------------------------------
+
+
+def test_models_with_other_layers_are_left_alone():
+    gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "gpt2")
+    assert "gpt2" in unlike_llama(gpt2)
+    assert fused(gpt2) is gpt2
+    assert "gelu" in unlike_llama(model_of("llama", hidden_act="gelu"))
+    partial = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    assert "partial" in unlike_llama(model_of("llama", rope_parameters=partial))
+    assert unlike_llama(model_of("llama")) is None
+
+
+def test_biases_behind_attention_are_not_forgotten():
+    plain = model_of("llama", attention_bias=True, mlp_bias=True)
+    prompt = [([2], 0, 4)]
+    torch.testing.assert_close(
+        step(merged(plain), storage_for(plain), prompt), step(plain, storage_for(plain), prompt), rtol=1e-4, atol=1e-3
+    )
+
+
+# -- in the engine -----------------------------------------------------------------------------
+
+SAMPLING = SamplingParams(max_tokens=6, ignore_eos=True)
+
+
+def engine(**settings: object):
+    return tiny_models.engine("qwen3", "good", shape={"num_hidden_layers": 2}, kernels="triton", **settings)
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[int]:
+    """How many layers were computed fused."""
+    computed, compute = [0], FusedLayer._fused
+
+    def counted(*args):
+        computed[0] += 1
+        return compute(*args)
+
+    monkeypatch.setattr(FusedLayer, "_fused", counted)
+    return computed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
+@pytest.mark.parametrize("config", [EngineConfig(speculative="early_exit"), EngineConfig(speculative="draft")])
+def test_the_engine_says_the_same_with_them(calls, config):
+    """An early exit too is a part of them; torch's own attention, and a run without a cache, are not."""
+    lab = engine()
+    run = lab.generate("A king", config, SAMPLING)
+    assert calls[0] > 0
+    computed = calls[0]
+    assert run.token_ids == lab.generate("A king", EngineConfig(kernels="reference"), SAMPLING).token_ids
+    assert run.token_ids == lab.generate("A king", EngineConfig(kv_cache=False), SAMPLING).token_ids
+    assert run.token_ids == engine(fuse_layers=False).generate("A king", config, SAMPLING).token_ids
+    assert calls[0] == computed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
+def test_a_kernel_between_matrices_that_fails(monkeypatch):
+    """Like one of attention: the reference goes on, and the run says why."""
+    lab = engine()
+    expected = lab.generate("A king", EngineConfig(kernels="reference"), SAMPLING).token_ids
+    launch, ran = fused_layer.swiglu, []
+
+    def fails_later(x):
+        ran.append(x)
+        if len(ran) > 5:
+            raise RuntimeError("out of registers\nand much more")
+        return launch(x)
+
+    monkeypatch.setattr(fused_layer, "swiglu", fails_later)
+    run = lab.generate("A king", EngineConfig(), SAMPLING)
+    assert run.token_ids == expected
+    (event,) = [event for event in run.events if isinstance(event, FellBack)]
+    assert (event.part, event.reason) == ("kernel", "RuntimeError: out of registers")
