@@ -145,6 +145,12 @@ class Engine:
                     return place
         return None
 
+    @property
+    def capturing(self) -> str | None:
+        """The step that is becoming a CUDA graph now, for whoever waits for it."""
+        graphs = (pool.cache.graphs for pool in self._pools if pool.cache and pool.cache.graphs)
+        return next((captured.capturing for captured in graphs if captured.capturing), None)
+
     # -- asking ------------------------------------------------------------------------------
 
     def generate(self, prompt: str, config: EngineConfig | None = None, sampling: SamplingParams | None = None) -> Run:

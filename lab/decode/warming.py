@@ -37,7 +37,7 @@ def capture_ahead(
             for model, storage, new in wanted:
                 bucket = Bucket.of(most, new, context)
                 if bucket and cache.graphs.on:
-                    report(f"CUDA graph: {model.name}, {most} x {new} tokens, context {context:,}")
+                    report(f"CUDA graph: {model.name}, {bucket}")
                     cache.graphs.capture(model, bucket, cache.blocks.block_size, storage)
 
 

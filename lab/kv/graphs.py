@@ -40,6 +40,9 @@ class Bucket(NamedTuple):
     new: int
     context: int
 
+    def __str__(self) -> str:
+        return f"{self.sequences} x {self.new} tokens, context {self.context:,}"
+
     @property
     def rows(self) -> int:
         return self.sequences * self.new
@@ -79,11 +82,14 @@ class Graphs:
     Attributes:
         on: graphs are in use.
         failure: why they are not any more.
+        capturing: what is being captured now, for whoever waits for it. The first time its kernels are compiled too,
+            which takes seconds.
     """
 
     def __init__(self) -> None:
         self.on = True
         self.failure: str | None = None
+        self.capturing: str | None = None
         self._captured: dict[tuple[LanguageModel, Bucket], Captured] = {}
         self._place: Place | None = None
 
@@ -102,11 +108,14 @@ class Graphs:
         """The graph of a bucket, captured now if it was not before. None: it failed, and graphs are given up."""
         try:
             if (model, bucket) not in self._captured:
+                self.capturing = f"{model.name}, {bucket}"
                 self._captured[model, bucket] = self._capture(model, bucket, block_size, storage)
             return self._captured[model, bucket]
         except Exception as error:
             self._fail(error)
             return None
+        finally:
+            self.capturing = None
 
     def forward(
         self,

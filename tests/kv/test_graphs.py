@@ -245,6 +245,24 @@ def test_warming_up_captures_what_is_needed_later(engine):
 
 
 @without_gpu
+@pytest.mark.parametrize("failing", [None, {"record": 2}])
+def test_who_waits_is_told_what_is_captured(engine, monkeypatch, failing):
+    """While it is, and not when it has failed."""
+    lab, record, told = engine(failing=failing), Again.record, []
+
+    def looked_at(place, run):
+        told.append(lab.capturing)
+        return record(place, run)
+
+    monkeypatch.setattr(Again, "record", looked_at)
+    assert lab.capturing is None
+    lab.generate(PROMPT, replace(DRAFT, kv_dtype="auto"), SAMPLING)
+    guess, judge = "good, 1 x 1 tokens, context 512", "llama, 1 x 4 tokens, context 512"
+    assert told == [guess, judge] if failing else told[:2] == [guess, judge]
+    assert lab.capturing is None
+
+
+@without_gpu
 def test_warming_up_that_fails_is_told_by_the_first_run(engine):
     lab = engine(failing={"record": 2})
     lines: list[str] = []

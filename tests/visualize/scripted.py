@@ -117,7 +117,7 @@ class ScriptedEngine:
     """``seconds`` a step take in real time; ``words`` are what it says, over and over."""
 
     context_length = 1024
-    device, dtype = "cpu", "float32"
+    device, dtype, capturing = "cpu", "float32", None
 
     def __init__(self, seconds: float = 0.0, words: list[str] = WORDS, others: list[str] = OTHERS) -> None:
         self._seconds, self._words, self._others = seconds, words, others

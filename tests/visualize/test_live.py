@@ -162,6 +162,32 @@ def test_who_waits_for_blocks_is_told_so() -> None:
     ]
 
 
+def test_who_waits_for_a_cuda_graph_is_told_so() -> None:
+    class Captures(ScriptedEngine):
+        """Captures until two looks have seen it."""
+
+        steps, over = ["draft, 1 x 1 tokens, context 512", "target, 1 x 5 tokens, context 512"], threading.Event()
+
+        @property
+        def capturing(self) -> str | None:
+            if self.steps:
+                return self.steps.pop(0)
+            self.over.set()
+            return None
+
+        def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:
+            assert self.over.wait(10)
+            yield from super().stream(*asked, **named)
+
+    said = [
+        record["status"] for record in records("".join(told(start(Captures(), max_tokens=3)))) if "status" in record
+    ]
+    assert said[:2] == [
+        "Capturing a CUDA graph, once for steps like this one: draft, 1 x 1 tokens, context 512 …",
+        "Capturing a CUDA graph, once for steps like this one: target, 1 x 5 tokens, context 512 …",
+    ]
+
+
 def test_whoever_stops_waiting_lets_the_next_one_pass() -> None:
     line, engine = Line(), ScriptedEngine(0.02)
     first, second = start(engine, line, max_tokens=60), start(engine, line)

@@ -37,6 +37,9 @@ class Streams(Protocol):
 
     def models(self, config: EngineConfig) -> object: ...
 
+    @property
+    def capturing(self) -> str | None: ...
+
     def ahead(self, cancelled: threading.Event) -> int | None: ...
 
     def stream(
@@ -110,7 +113,6 @@ class LiveRun(Live):
         self, line: Line, load: Callable[[str], Streams], settings: Settings, before: Before | None = None
     ) -> None:
         self._settings = settings
-        self._engine: Streams | None = None
         super().__init__(line, load, Reducer(before))
 
     def status(self) -> str:
@@ -125,7 +127,6 @@ class LiveRun(Live):
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()
         engine: Streams = self.engine(settings.models())
-        self._engine = engine
         config = settings.engine_config(num_blocks=_pool(engine, settings))
         self.compile(engine, [config])
         if not self.cancelled.is_set():

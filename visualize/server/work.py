@@ -132,6 +132,7 @@ class Work(ABC):
         self.cancelled = threading.Event()
         self._line, self._load = line, load
         self._loading: Loading | None = None
+        self._engine: Any = None
         self._compiling = ""
         own = contextvars.copy_context()  # of the visitor's request: a ZeroGPU Space asks whose it is
         threading.Thread(target=own.run, args=(self._run,), name="decode-lab-work", daemon=True).start()
@@ -147,15 +148,18 @@ class Work(ABC):
             return loading.status() or "Loading the models …"
         if self._compiling:
             return self._compiling
-        ahead = self._line.ahead(self)
-        return f"Waiting: {before_yours(ahead)}" if ahead else ""
+        if ahead := self._line.ahead(self):
+            return f"Waiting: {before_yours(ahead)}"
+        captured = self._engine and self._engine.capturing
+        return f"Capturing a CUDA graph, once for steps like this one: {captured} …" if captured else ""
 
     def engine(self, pair: str | Pair) -> Any:
         """The engine of a model pair, loaded if it must be."""
         self._loading = Loading(self.cancelled)
         try:
             with watched(self._loading):
-                return self._load(pair)
+                self._engine = self._load(pair)
+            return self._engine
         finally:
             self._loading = None
 

@@ -42,6 +42,9 @@ class BorrowedGPU:
     def models(self, config: EngineConfig) -> None:
         """Nothing is compiled there."""
 
+    capturing = None
+    """Nor is anything seen from here that is captured there."""
+
     def ahead(self, cancelled: threading.Event) -> None:
         """Its pool is its own: nobody is before it."""
 
