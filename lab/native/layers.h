@@ -1,6 +1,7 @@
 /* The layers that know no position: linear ones, SwiGLU, RMSNorm. Matrices are row-major and rows are tokens. */
 #pragma once
 #include "model.h"
+#include "together.h"
 
 /* What a linear layer is given: rows of numbers, and the same rounded to bfloat16 where products are of those. */
 typedef struct {
@@ -116,8 +117,7 @@ static void take(Input *input, const float *x, size_t count) {
 
 /* y = x W^T + b, or y += with `add`. Threads share the blocks and go on without waiting for each other. */
 static void apply(const Linear *linear, const Input *input, int rows, float *y, int add, float *out) {
-#pragma omp for schedule(static) nowait
-    for (int block = 0; block < blocks_of(linear); block++) {
+    for (int block = first_of(blocks_of(linear)); block < end_of(blocks_of(linear)); block++) {
         block_of(linear, block, input, rows, out);
         const int first = block * BLOCK;
         const int width = linear->outputs - first < BLOCK ? linear->outputs - first : BLOCK;
@@ -135,8 +135,7 @@ static void apply(const Linear *linear, const Input *input, int rows, float *y, 
 static void gated(const Layer *layer, const Input *input, int rows, float *y, float *out) {
     const int outputs = layer->gate.outputs;
     float *other = out + (size_t)rows * BLOCK;
-#pragma omp for schedule(static) nowait
-    for (int block = 0; block < blocks_of(&layer->gate); block++) {
+    for (int block = first_of(blocks_of(&layer->gate)); block < end_of(blocks_of(&layer->gate)); block++) {
         block_of(&layer->gate, block, input, rows, out);
         block_of(&layer->up, block, input, rows, other);
         for (int r = 0; r < rows; r++)

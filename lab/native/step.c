@@ -9,7 +9,7 @@
  * summed, never by how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/native/build.py` compiles it for the processor
- * at hand. To read in this order: vectors.h, model.h, layers.h, cache.h, attention.h, sample.h, judge.h, and last
+ * at hand. To read in this order: vectors.h, model.h, together.h, layers.h, cache.h, attention.h, sample.h, judge.h, and last
  * the step.
  */
 #include <stdlib.h>
@@ -19,80 +19,125 @@
 #include "layers.h"
 #include "sample.h"
 
+/* A forward, as its threads see it. The matrices are shared: [rows, ...]. */
+typedef struct {
+    const Model *model;
+    const Storage *storage;
+    const Plan *plan;
+    float *x, *query, *key, *value, *inner, *logits;
+    int *claimed; /* [layers]: heads of attention that somebody computes */
+    int layers, failed;
+} Forward;
+
+static void attend_all(const Forward *its, int l, float *found, Softmax *softmax) {
+    const Model *model = its->model;
+    const Plan *plan = its->plan;
+    const size_t d = model->head_dim, q_row = model->heads * d, kv_row = model->kv_heads * d;
+    for (int task; (task = claim(its->claimed + l)) < plan->sequences * model->kv_heads;) {
+        const int s = task / model->kv_heads, head = task % model->kv_heads;
+        int row = 0;
+        for (int i = 0; i < s; i++) row += plan->counts[i];
+        const Task mine = {
+            .model = model, .storage = its->storage, .slots = its->storage->layer + l, .head = head,
+            .table = plan->tables + (size_t)s * plan->height, .block_size = plan->block_size,
+            .start = plan->starts[s], .count = plan->counts[s],
+            .query = its->query + row * q_row + head * (model->heads / model->kv_heads) * d,
+            .key = its->key + row * kv_row + head * d, .value = its->value + row * kv_row + head * d,
+        };
+        attend(&mine, model->layer + l, found, softmax);
+    }
+}
+
+/* What each thread does of a forward. It normalises for itself: cheaper than waiting for another one's result. */
+static void go_forward(void *given) {
+    Forward *its = given;
+    const Model *model = its->model;
+    const Plan *plan = its->plan;
+    const int rows = plan->rows, hidden = model->hidden;
+    const size_t q_row = (size_t)model->heads * model->head_dim, shared = model->heads / model->kv_heads;
+    const int wide = model->layer[0].gate.outputs;
+    const size_t most = hidden + q_row + wide; /* of a linear layer's inputs, and to spare */
+    float *mine = malloc(rows * ((hidden + q_row + 2 * BLOCK + most / 2) * sizeof(float) + shared * sizeof(Softmax)));
+    float *normed = mine, *found = normed + (size_t)rows * hidden, *out = found + rows * q_row;
+    Softmax *softmax = (Softmax *)(out + (size_t)rows * 2 * BLOCK);
+    Input input = {NULL, model->rounded ? (uint32_t *)(softmax + rows * shared) : NULL};
+    if (!mine) __atomic_store_n(&its->failed, 1, __ATOMIC_RELAXED);
+    meet();
+    if (its->failed) {
+        free(mine);
+        return;
+    }
+    for (int l = 0; l < its->layers; l++) {
+        const Layer *layer = model->layer + l;
+        normalise(its->x, layer->attention_norm, model->epsilon, rows, hidden, normed);
+        take(&input, normed, (size_t)rows * hidden);
+        apply(&layer->query, &input, rows, its->query, 0, out);
+        apply(&layer->key, &input, rows, its->key, 0, out);
+        apply(&layer->value, &input, rows, its->value, 0, out);
+        meet();
+        attend_all(its, l, found, softmax);
+        meet();
+        take(&input, its->query, rows * q_row);
+        apply(&layer->output, &input, rows, its->x, 1, out);
+        meet();
+        normalise(its->x, layer->mlp_norm, model->epsilon, rows, hidden, normed);
+        take(&input, normed, (size_t)rows * hidden);
+        gated(layer, &input, rows, its->inner, out);
+        meet();
+        take(&input, its->inner, (size_t)rows * wide);
+        apply(&layer->down, &input, rows, its->x, 1, out);
+        meet();
+    }
+    for (int i = 0; i < plan->kept; i++)
+        normalise(its->x + (size_t)plan->keep[i] * hidden, model->final_norm, model->epsilon, 1, hidden,
+                  normed + (size_t)i * hidden);
+    take(&input, normed, (size_t)plan->kept * hidden);
+    apply(&model->head, &input, plan->kept, its->logits, 0, out);
+    free(mine);
+}
+
 /* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if there
    is no memory. */
 int forward(
     const Model *model, int layers, const Storage *storage, const Plan *plan, float *logits, int threads) {
-    const int rows = plan->rows, hidden = model->hidden, d = model->head_dim;
-    const size_t q_row = (size_t)model->heads * d, kv_row = (size_t)model->kv_heads * d;
+    const int rows = plan->rows, hidden = model->hidden;
+    const size_t q_row = (size_t)model->heads * model->head_dim, kv_row = (size_t)model->kv_heads * model->head_dim;
     const int wide = model->layer[0].gate.outputs;
-    float *memory = malloc((rows * (hidden + q_row + 2 * kv_row + wide)) * sizeof(float));
-    if (!memory) return 1;
-    float *x = memory, *query = x + (size_t)rows * hidden, *key = query + rows * q_row, *value = key + rows * kv_row,
-          *inner = value + rows * kv_row;
+    float *x = malloc(rows * (hidden + q_row + 2 * kv_row + wide) * sizeof(float));
+    if (!x) return 1;
     for (int r = 0; r < rows; r++)
         memcpy(x + (size_t)r * hidden, model->embedding + plan->token_ids[r] * hidden, hidden * sizeof(float));
+    int claimed[layers];
+    memset(claimed, 0, sizeof(claimed));
+    Forward its = {.model = model, .storage = storage, .plan = plan, .x = x, .query = x + (size_t)rows * hidden,
+                   .logits = logits, .claimed = claimed, .layers = layers};
+    its.key = its.query + rows * q_row, its.value = its.key + rows * kv_row, its.inner = its.value + rows * kv_row;
+    together(threads, go_forward, &its);
+    free(x);
+    return its.failed;
+}
 
-    int failed = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        /* Every thread normalises for itself: cheaper than waiting for another one's result. */
-        const size_t most = hidden + q_row + wide; /* of a linear layer's inputs, and to spare */
-        const size_t shared = model->heads / model->kv_heads;
-        float *mine = malloc(
-            rows * ((hidden + q_row + 2 * BLOCK + most / 2) * sizeof(float) + shared * sizeof(Softmax)));
-        float *normed = mine, *found = normed + (size_t)rows * hidden, *out = found + rows * q_row;
-        Softmax *softmax = (Softmax *)(out + (size_t)rows * 2 * BLOCK);
-        Input input = {NULL, model->rounded ? (uint32_t *)(softmax + rows * shared) : NULL};
-        if (!mine) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
-            for (int l = 0; l < layers; l++) {
-                const Layer *layer = model->layer + l;
-                normalise(x, layer->attention_norm, model->epsilon, rows, hidden, normed);
-                take(&input, normed, (size_t)rows * hidden);
-                apply(&layer->query, &input, rows, query, 0, out);
-                apply(&layer->key, &input, rows, key, 0, out);
-                apply(&layer->value, &input, rows, value, 0, out);
-#pragma omp barrier
-#pragma omp for schedule(dynamic)
-                for (int task = 0; task < plan->sequences * model->kv_heads; task++) {
-                    const int s = task / model->kv_heads, head = task % model->kv_heads;
-                    int row = 0;
-                    for (int i = 0; i < s; i++) row += plan->counts[i];
-                    const Task its = {
-                        .model = model, .storage = storage, .slots = storage->layer + l, .head = head,
-                        .table = plan->tables + (size_t)s * plan->height, .block_size = plan->block_size,
-                        .start = plan->starts[s], .count = plan->counts[s],
-                        .query = query + row * q_row + (size_t)head * (model->heads / model->kv_heads) * d,
-                        .key = key + row * kv_row + (size_t)head * d, .value = value + row * kv_row + (size_t)head * d,
-                    };
-                    attend(&its, layer, found, softmax);
-                }
-                take(&input, query, rows * q_row);
-                apply(&layer->output, &input, rows, x, 1, out);
-#pragma omp barrier
-                normalise(x, layer->mlp_norm, model->epsilon, rows, hidden, normed);
-                take(&input, normed, (size_t)rows * hidden);
-                gated(layer, &input, rows, inner, out);
-#pragma omp barrier
-                take(&input, inner, (size_t)rows * wide);
-                apply(&layer->down, &input, rows, x, 1, out);
-#pragma omp barrier
-            }
-            for (int i = 0; i < plan->kept; i++)
-                normalise(x + (size_t)plan->keep[i] * hidden, model->final_norm, model->epsilon, 1, hidden,
-                          normed + (size_t)i * hidden);
-            take(&input, normed, (size_t)plan->kept * hidden);
-            apply(&model->head, &input, plan->kept, logits, 0, out);
-        }
-        free(mine);
+typedef struct {
+    const float *logits;
+    int rows, n;
+    const int32_t *places;
+    const Sampling *sampling;
+    float *p;
+    int64_t *tokens;
+    int failed;
+} Samples;
+
+static void sample_share(void *given) {
+    Samples *its = given;
+    double *cumulative = malloc(its->n * sizeof(double));
+    if (!cumulative) __atomic_store_n(&its->failed, 1, __ATOMIC_RELAXED);
+    for (int r = first_of(its->rows); cumulative && r < end_of(its->rows); r++) {
+        const int place = its->places ? its->places[r] : r;
+        its->tokens[place] = sample_row(
+            its->logits + (size_t)r * its->n, its->n, its->sampling->temperatures[place],
+            its->sampling->u ? its->sampling->u + place : NULL, its->p + (size_t)place * its->n, cumulative);
     }
-    free(memory);
-    return failed;
+    free(cumulative);
 }
 
 /* Row r of logits [rows, n] gives the distribution and the token of place places[r], or r: p [places, n], tokens
@@ -100,24 +145,9 @@ int forward(
 int sample(
     const float *logits, int rows, int n, const int32_t *places, const Sampling *sampling, float *p, int64_t *tokens,
     int threads) {
-    int failed = 0;
-#pragma omp parallel num_threads(threads) if (rows > 1)
-    {
-        double *cumulative = malloc(n * sizeof(double));
-        if (!cumulative) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp for schedule(static)
-        for (int r = 0; r < rows; r++) {
-            const int place = places ? places[r] : r;
-            if (cumulative)
-                tokens[place] = sample_row(logits + (size_t)r * n, n, sampling->temperatures[place],
-                                           sampling->u ? sampling->u + place : NULL, p + (size_t)place * n, cumulative);
-        }
-        free(cumulative);
-    }
-    return failed;
+    Samples its = {logits, rows, n, places, sampling, p, tokens, 0};
+    together(rows > 1 ? threads : 1, sample_share, &its);
+    return its.failed;
 }
 
 /* Decode ahead: windows[s] tokens after sequence s, at least one and at most `width`, each of them fed back but the
@@ -161,31 +191,39 @@ int decode_ahead(
     return failed;
 }
 
+typedef struct {
+    const float *logits;
+    int n;
+    const Round *rounds;
+    int count, most;
+    Verdict *verdicts;
+    float *p, *q;
+    int claimed, failed;
+} Rounds;
+
+static void judge_some(void *given) {
+    Rounds *its = given;
+    const size_t n = its->n;
+    float *rows = malloc((its->most + 2) * n * sizeof(float));
+    double *cumulative = malloc(n * sizeof(double));
+    if (!rows || !cumulative) __atomic_store_n(&its->failed, 1, __ATOMIC_RELAXED);
+    for (int i; rows && cumulative && (i = claim(&its->claimed)) < its->count;) {
+        const Round *one = its->rounds + i;
+        size_t first = 0;
+        for (int before = 0; before < i; before++) first += its->rounds[before].proposals + 1;
+        its->verdicts[i] = judge_round(
+            its->logits + first * n, n, one->proposals, one->temperature, one->u, one->tokens, one->q, its->p + first,
+            its->q + first, rows, rows + (its->most + 1) * n, cumulative);
+    }
+    free(rows), free(cumulative);
+}
+
 /* Judge some rounds; logits [sum of (proposals + 1), n], round by round, and so p and q of the proposals, of which each
    round's last place is not written. Returns as forward does. */
 int judge(
     const float *logits, int n, const Round *rounds, int count, Verdict *verdicts, float *p, float *q, int threads) {
-    int failed = 0, most = 0;
-    for (int i = 0; i < count; i++) most = rounds[i].proposals > most ? rounds[i].proposals : most;
-#pragma omp parallel num_threads(threads) if (count > 1)
-    {
-        float *rows = malloc((size_t)(most + 2) * n * sizeof(float));
-        double *cumulative = malloc(n * sizeof(double));
-        if (!rows || !cumulative) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp for schedule(dynamic)
-        for (int i = 0; i < count; i++) {
-            const Round *its = rounds + i;
-            size_t first = 0;
-            for (int before = 0; before < i; before++) first += rounds[before].proposals + 1;
-            if (rows && cumulative)
-                verdicts[i] = judge_round(
-                    logits + first * n, n, its->proposals, its->temperature, its->u, its->tokens, its->q, p + first,
-                    q + first, rows, rows + (size_t)(most + 1) * n, cumulative);
-        }
-        free(rows), free(cumulative);
-    }
-    return failed;
+    Rounds its = {logits, n, rounds, count, 0, verdicts, p, q, 0, 0};
+    for (int i = 0; i < count; i++) its.most = rounds[i].proposals > its.most ? rounds[i].proposals : its.most;
+    together(count > 1 ? threads : 1, judge_some, &its);
+    return its.failed;
 }

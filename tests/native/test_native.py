@@ -6,7 +6,10 @@ import copy
 import functools
 import itertools
 import math
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -91,16 +94,28 @@ def llama() -> LanguageModel:
     return LanguageModel(exact(LLAMA), "llama")
 
 
-def logits_of_both(model: LanguageModel, kv_format: str, lengths: list[tuple[int, int]], block_size: int = 8):
-    """Logits of sequences of (known, new) tokens, by the reference and in C; and what both left in the cache."""
+def logits_of_both(
+    model: LanguageModel, kv_format: str, lengths: list[tuple[int, int]], block_size: int = 8, threads: int = 1
+):
+    """Logits of sequences of (known, new) tokens, by the reference and in C; and what both left in the cache.
+
+    ``threads``: of the step in C. (Torch's would wait for each other, if anything else runs on this machine.)
+    """
     generator = torch.Generator().manual_seed(7)
     results = []
     native = NativeModel(model)
     model = model.by_torch()
     slots = block_size * sum(-(-(known + new) // block_size) for known, new in lengths)
     texts = [torch.randint(0, 257, (known + new,), generator=generator) for known, new in lengths]
-    for step in (lambda batch, storage: forward(model, batch, storage),
-                 lambda batch, storage: native.step(batch, model.layers, storage)):  # fmt: skip
+
+    def in_c(batch, storage):
+        torch.set_num_threads(threads)
+        try:
+            return native.step(batch, model.layers, storage)
+        finally:
+            torch.set_num_threads(1)
+
+    for step in (lambda batch, storage: forward(model, batch, storage), in_c):
         storage, pool = storage_of(model, kv_format, slots), BlockPool(slots // block_size, block_size)
         tables = [table(pool, known + new) for known, new in lengths]
         for text, its, (known, _) in zip(texts, tables, lengths, strict=True):
@@ -137,13 +152,73 @@ def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
 )
 @torch.inference_mode()
 def test_any_lengths_and_blocks(lengths, block_size, threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        (expected, _), (actual, _) = logits_of_both(llama(), "auto", lengths, block_size)
-    finally:
-        torch.set_num_threads(before)
+    (expected, _), (actual, _) = logits_of_both(llama(), "auto", lengths, block_size, threads)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+
+
+@functools.cache
+def native_llama() -> NativeModel:
+    return NativeModel(llama())
+
+
+@torch.inference_mode()
+def by_threads(threads: int) -> torch.Tensor:
+    """The logits of a step that so many threads compute. (Each thread of Python has its own number in torch.)"""
+    torch.set_num_threads(threads)
+    storage, pool = storage_of(llama(), "auto", 160), BlockPool(10, 16)
+    texts = [torch.arange(first, first + count) for first, count in ((0, 40), (90, 3), (60, 17))]
+    batch = [NewTokens(text, 0, table(pool, len(text)), len(text)) for text in texts]
+    return native_llama().step(batch, llama().layers, storage)
+
+
+@pytest.fixture
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_the_same_bits_by_any_number_of_threads():
+    """More of them than cores, fewer again, and more than there is to do; asleep for a while between."""
+    alone = by_threads(1)
+    for threads in (2, 5, 1, 3, 200, 2):
+        assert torch.equal(by_threads(threads), alone)
+        time.sleep(0.01)
+        assert torch.equal(by_threads(threads), alone)
+
+
+@pytest.mark.usefixtures("_threads")
+def test_two_steps_at_once():
+    """One has the threads; the other does not wait for them."""
+    alone, failed = by_threads(1), []
+
+    def steps() -> None:
+        failed.extend(number for number in range(30) if not torch.equal(by_threads(2), alone))
+
+    callers = [threading.Thread(target=steps) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not failed
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    """As a ZeroGPU Space forks one for every call: its parent's threads are not there."""
+    code = """
+import os, torch
+from tests.native.test_native import by_threads
+alone = by_threads(1)
+assert torch.equal(by_threads(2), alone)
+if child := os.fork():
+    assert torch.equal(by_threads(2), alone)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+else:
+    os._exit(0 if torch.equal(by_threads(2), alone) and torch.equal(by_threads(3), alone) else 1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "0\n", done.stderr
 
 
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
