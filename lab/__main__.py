@@ -28,10 +28,13 @@ from lab.options import Parser, add_pair, add_settings, parse_configs, read_sett
 from lab.trace.events import Committed, Finished
 
 INTERRUPTED = 128 + signal.SIGINT
+READ_ENOUGH = 128 + 13
+"""As a shell tells of a program that SIGPIPE has ended."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 (the run failed), 2 (the user can mend it) or 130 (interrupted)."""
+    """Returns the exit status: 0, 1 (the run failed), 2 (the user can mend it), 130 (interrupted) or 141 (whoever reads
+    the output has read enough)."""
     parser = Parser(prog="python -m lab", description="Decode without a page, or work out what fits.")
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands)
@@ -42,15 +45,20 @@ def main(arguments: list[str] | None = None) -> int:
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
     try:
-        return options.do(options)
+        status = options.do(options)
+        sys.stdout.flush()  # here, where what comes of it can be said
+        return status
     except LabError as error:
         print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # whoever read has read enough; what is still to be flushed goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:  # of the output: what is wrong with files becomes a LabError where they are read
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+        if isinstance(error, BrokenPipeError):
+            return READ_ENOUGH
+        print(f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}.", file=sys.stderr)
+        return 2
 
 
 def _add_run(commands: Any) -> None:
@@ -76,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
                 print(event.text, end="", flush=True)
     run = Run(events)
     shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
-    print(shown)
+    print(shown, flush=True)  # before the summary: an output that fails has none
     print(_summary(run), file=sys.stderr)
     return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
 
@@ -193,6 +201,8 @@ def _prompt(options: argparse.Namespace) -> str:
         return options.prompt
     try:
         return sys.stdin.buffer.read().decode("utf-8")
+    except OSError as error:
+        raise LabError(f"the standard input cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
         raise LabError(f"the standard input is no text in UTF-8: byte {error.start} begins no character.") from None
 

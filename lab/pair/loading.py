@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
@@ -13,6 +22,7 @@ from lab.pair.devices import DeviceMap, is_out_of_memory, refuse_incomplete
 from lab.pair.models import LanguageModel, refuse_unsupported
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
+from lab.pair.shape import ModelShape
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
@@ -61,7 +71,8 @@ def load_model(
         quantization: how its linear layers are to keep their weights. None: as they were saved.
 
     Raises:
-        ModelLoadError: nothing readable there, or more than the device has memory for.
+        ModelLoadError: nothing readable there, other weights than the configuration asks for, or more than the device
+            has memory for.
         UnsupportedModelError: the engine would decode it wrongly.
         ConfigError: weights that are quantised already, or a map that leaves some of them out.
         LoadingCancelled: whoever watches has had enough.
@@ -70,6 +81,7 @@ def load_model(
     try:
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)
         refuse_unsupported(config, name)
+        ModelShape.from_config(config)  # else numbers that no model has would be built first
         if quantization is not None:
             refuse_quantised(config, name)
         if loading or isinstance(place, dict):
@@ -79,29 +91,80 @@ def load_model(
             refuse_incomplete(place, empty, name)
         if loading:
             loading.begin(name, empty, dtype.itemsize)
-        model = AutoModelForCausalLM.from_pretrained(
+        model, loaded = AutoModelForCausalLM.from_pretrained(
             where,
             config=config,
             dtype=dtype,
             device_map=place,
             quantization_config=quantization,
             tqdm_class=loading and loading.bar(),
+            ignore_mismatched_sizes=True,  # they are named below, all together
+            output_loading_info=True,
             trust_remote_code=False,
         )
+        refuse_other_weights(model, loaded, name)
+        refuse_odd_end(model, name)
     except LabError:
         raise
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # what is wrong with files from anywhere comes as errors of any kind
+        if is_out_of_memory(error):
+            raise ModelLoadError(
+                f"{name} could not be loaded: the device ran out of memory. Choose a smaller model or dtype."
+            ) from error
         raise ModelLoadError(
             f"{name} could not be loaded: give a folder with config.json and safetensors, or a hub id of a "
-            f"causal language model. ({in_short(error)})"
-        ) from error
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise ModelLoadError(
-            f"{name} could not be loaded: the device ran out of memory. Choose a smaller model or dtype."
+            "causal language model; if it is one, its files are damaged or incomplete, and are to be fetched again. "
+            f"({in_short(error)})"
         ) from error
     return LanguageModel(model, name, rounded=rounded)
+
+
+def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[Any]], name: str) -> None:
+    """Refuse a model of whose weights transformers has made some up, or left some of its layers' out.
+
+    What lies beside the layers that are computed is left alone: another head, or the rest of a larger model. So are
+    masks and tables that older versions saved, and what quantised weights bring with them.
+
+    Args:
+        loaded: transformers' ``missing_keys``, ``mismatched_keys`` and ``unexpected_keys``. Weights that are tied, and
+            buffers that are computed, are in none of them.
+
+    Raises:
+        ModelLoadError: with the first of them.
+    """
+    weights = set(model.state_dict())
+    stacks = {_stack(weight) for weight in weights} - {None}
+    faults = [f"{weight!r} is missing" for weight in sorted(loaded["missing_keys"])]
+    for weight, found, wanted in sorted(loaded["mismatched_keys"]):
+        faults.append(f"{weight!r} has the shape {list(found)} and not {list(wanted)}")
+    if not getattr(model.config, "quantization_config", None):
+        for weight in sorted(loaded["unexpected_keys"]):
+            used = weight.endswith(".weight") or re.sub(r"\.bias$", ".weight", weight) in weights
+            if used and _stack(weight) in stacks:
+                faults.append(f"{weight[:80]!r} has no place")
+    if faults:
+        more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise ModelLoadError(
+            f"{name} could not be loaded: its weights are not those of the {type(model).__name__} that its config.json "
+            f"describes: {'; '.join(faults[:3])}{more}. Its files are incomplete, or one of them is another model's: "
+            "fetch them again."
+        )
+
+
+def refuse_odd_end(model: PreTrainedModel, name: str) -> None:
+    """Raises ModelLoadError: what is to end a text is no token."""
+    end = getattr(model.generation_config, "eos_token_id", None)
+    if not all(token is None or isinstance(token, int) for token in (end if isinstance(end, list) else [end])):
+        raise ModelLoadError(
+            f"{name} could not be loaded: it gives {str(end)[:80]!r} as eos_token_id, which is a token's number, or a "
+            "list of such numbers. Mend its generation_config.json, or fetch it again."
+        )
+
+
+def _stack(weight: str) -> str | None:
+    """Where the layers are that a weight is in one of: "model.layers" for "model.layers.0.mlp.up_proj.weight"."""
+    found = re.match(r"(.+?)\.\d+\.", weight)
+    return found and found[1]
 
 
 def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
@@ -112,7 +175,8 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+        tokenizer("a")  # some of what is wrong is found when it is used
+    except Exception as error:  # as above
         raise ModelLoadError(f"{name} has no tokenizer that can be read. ({in_short(error)})") from error
     if not tokenizer.is_fast:
         raise ModelLoadError(f"{name} has no fast tokenizer (tokenizer.json), which streaming its text needs.")

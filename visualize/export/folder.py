@@ -21,10 +21,11 @@ class FolderError(LabError):
 
 
 def check(folder: Path, force: bool = False) -> None:
-    """See that a site may go there.
+    """See that a site may go there, and can.
 
     Raises:
-        FolderError: there is a file of that name, or a folder with something in it that is no site (and no ``force``).
+        FolderError: there is a file of that name, or a folder with something in it that is no site (and no ``force``);
+            or the disk refuses.
     """
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file. Name a folder.")
@@ -33,6 +34,13 @@ def check(folder: Path, force: bool = False) -> None:
             f"{folder} is not empty and holds no site. Name another folder; or --force writes the site into it, over "
             "files of the same names, and leaves the others."
         )
+    above = folder.parent.absolute()
+    nearest = next(place for place in (above, *above.parents) if place.exists())
+    try:
+        for place in (nearest, folder) if folder.exists() else (nearest,):
+            os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=place))
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
 
 
 def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,40 @@ def test_a_file_that_is_no_run_is_refused_at_once(tmp_path: Path, capsys: pytest
     said = fails(capsys, str(tmp_path / "site"), "--run", str(tmp_path / "gone.json"))
     assert "gone.json cannot be read" in said
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["site", "far/away/site"])
+def test_a_place_where_nothing_can_be_written_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def refuse(**how: object) -> str:
+        assert how["dir"] == tmp_path
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    assert f"{tmp_path / place} cannot be written: Permission denied." in fails(capsys, str(tmp_path / place))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_old_site_that_cannot_be_changed_is_refused_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, site = tempfile.mkdtemp, tmp_path / "site"
+    site.mkdir()
+
+    def refuse(**how: object) -> str:
+        if how["dir"] == site:
+            raise PermissionError(13, "Permission denied")
+        return made(**how)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    assert "cannot be written: Permission denied." in fails(capsys, str(site))
+    assert [path.name for path in tmp_path.rglob("*")] == ["site"]
+
+
+def test_a_folder_inside_a_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine", "utf-8")
+    assert "cannot be written: Not a directory." in fails(capsys, str(tmp_path / "file" / "site"))
 
 
 def test_whoever_interrupts_finds_nothing_half_written(

@@ -1,0 +1,218 @@
+"""What a folder must hold: a model whose weights are not all there, or whose files are damaged, is refused in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from lab import LabError, ModelLoadError, SamplingParams, load_engine
+from lab.memory.models import find
+from tests import tiny_models
+
+WEIGHTS = "model.safetensors"
+Weights = dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each architecture, as people save models."""
+    root = tmp_path_factory.mktemp("models")
+    for architecture in tiny_models.CONFIGS:
+        tiny_models.random_model(architecture).save_pretrained(root / architecture)
+        tiny_models.tokenizer().save_pretrained(root / architecture)
+    return root
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Callable[..., Path]:
+    """A copy of one of them, with other settings in its config.json."""
+
+    def copied(architecture: str = "llama", **settings: object) -> Path:
+        where = tmp_path / "model"
+        shutil.copytree(saved / architecture, where)
+        if settings:
+            config = json.loads((where / "config.json").read_text("utf-8"))
+            (where / "config.json").write_text(json.dumps(config | settings), "utf-8")
+        return where
+
+    return copied
+
+
+def change(where: Path, how: Callable[[Weights], Weights]) -> None:
+    save_file(how(load_file(where / WEIGHTS)), where / WEIGHTS, metadata={"format": "pt"})
+
+
+def words(where: Path) -> str:
+    """What is said of a model that is refused: a line."""
+    with pytest.raises(ModelLoadError) as refused:
+        load_engine(where, device="cpu")
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_weights_that_are_missing_are_never_made_up(folder) -> None:
+    where = folder()
+    change(where, lambda weights: {name: weight for name, weight in weights.items() if ".layers.1." not in name})
+    said = words(where)
+    assert "model.layers.1.input_layernorm.weight' is missing" in said
+    assert "and 6 more" in said
+    assert "LlamaForCausalLM" in said
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "said"),
+    [
+        ("llama", {"num_hidden_layers": 9}, "'model.layers.3.input_layernorm.weight' is missing"),
+        ("llama", {"model_type": "qwen3", "head_dim": 12}, "'model.layers.0.self_attn.k_norm.weight' is missing"),
+        ("llama", {"model_type": "qwen2"}, "'model.layers.0.self_attn.k_proj.bias' is missing"),
+        ("llama", {"model_type": "bert"}, r"'bert\.\S+' is missing"),
+        ("llama", {"vocab_size": 300}, r"'lm_head.weight' has the shape \[257, 48\] and not \[300, 48\]"),
+        ("llama", {"intermediate_size": 64}, r"down_proj.weight' has the shape \[48, 96\] and not \[48, 64\]"),
+        ("llama", {"num_hidden_layers": 2}, "'model.layers.2.input_layernorm.weight' has no place"),
+        ("qwen3", {"model_type": "llama"}, "'model.layers.0.self_attn.k_norm.weight' has no place"),
+        ("qwen2", {"model_type": "llama"}, "'model.layers.0.self_attn.k_proj.bias' has no place"),
+    ],
+)
+def test_weights_of_another_model_are_refused(folder, architecture: str, settings: dict, said: str) -> None:
+    where = folder(architecture, **settings)
+    with pytest.raises(ModelLoadError, match=said):
+        load_engine(where, device="cpu")
+
+
+def renamed(weights: Weights) -> Weights:
+    return {name.removeprefix("transformer."): weight for name, weight in weights.items()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "how"),
+    [
+        ("llama", lambda weights: weights),
+        ("llama", lambda weights: weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}),
+        ("llama", lambda weights: weights | {"vision_tower.layers.0.mlp.weight": torch.ones(2, 2)}),
+        ("llama", lambda weights: weights | {"medusa_head.0.0.linear.weight": torch.ones(2, 2)}),
+        ("llama", lambda weights: weights | {"v_head.summary.weight": torch.ones(1, 48)}),
+        ("gpt2", renamed),
+        ("gpt2", lambda weights: renamed(weights) | {"h.0.attn.bias": torch.ones(1, 1, 4, 4)}),
+        ("gpt2", lambda weights: weights | {"transformer.h.0.attn.masked_bias": torch.tensor(-1e4)}),
+    ],
+    ids=["plain", "rotary", "vision", "medusa", "value", "base", "mask", "masked"],
+)
+def test_what_a_model_has_no_need_of_may_lie_beside_it(folder, architecture: str, how: Callable) -> None:
+    """Buffers that older versions saved, other heads, the rest of a larger model."""
+    where = folder(architecture)
+    before = load_engine(where, device="cpu").generate("Once", None, SamplingParams(max_tokens=8)).token_ids
+    change(where, how)
+    assert load_engine(where, device="cpu").generate("Once", None, SamplingParams(max_tokens=8)).token_ids == before
+
+
+def test_weights_that_are_tied_are_saved_once(tmp_path: Path) -> None:
+    tiny_models.random_model("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
+    assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
+    load_engine(tmp_path, device="cpu")
+
+
+def bytes_in(name: str, what: bytes) -> Callable[[Path], object]:
+    return lambda where: (where / name).write_bytes(what)
+
+
+def truncated(where: Path) -> None:
+    (where / WEIGHTS).write_bytes((where / WEIGHTS).read_bytes()[:1000])
+
+
+def pickled(where: Path) -> None:
+    """Weights in Python's own format, which would run a command if they were read as such."""
+
+    class Command:
+        def __reduce__(self) -> tuple:
+            return os.mkdir, (str(where / "ran"),)
+
+    (where / WEIGHTS).unlink()
+    (where / "pytorch_model.bin").write_bytes(pickle.dumps(Command()))
+
+
+def listed_in_a_list(where: Path) -> None:
+    (where / WEIGHTS).unlink()
+    (where / f"{WEIGHTS}.index.json").write_text("[]", "utf-8")
+
+
+def listed_elsewhere(where: Path) -> None:
+    (where / WEIGHTS).unlink()
+    index = {"metadata": {}, "weight_map": {"a": "../../../../etc/passwd"}}
+    (where / f"{WEIGHTS}.index.json").write_text(json.dumps(index), "utf-8")
+
+
+DAMAGE = {
+    "truncated": truncated,
+    "empty": bytes_in(WEIGHTS, b""),
+    "garbage": bytes_in(WEIGHTS, bytes(range(256)) * 40),
+    "pickled": pickled,
+    "no weights": lambda where: (where / WEIGHTS).unlink(),
+    "index, a list": listed_in_a_list,
+    "index, elsewhere": listed_elsewhere,
+    "config, null": bytes_in("config.json", b"null"),
+    "config, a list": bytes_in("config.json", b"[]"),
+    "config, deep": bytes_in("config.json", b"[" * 100_000),
+    "config, bytes": bytes_in("config.json", b"\xff\xfe"),
+    "generation_config, a list": bytes_in("generation_config.json", b"[1]"),
+    "generation_config, its end": bytes_in("generation_config.json", b'{"eos_token_id": {}}'),
+    "generation_config, one of its ends": bytes_in("generation_config.json", b'{"eos_token_id": [1, "a"]}'),
+    "tokenizer_config, its length": bytes_in("tokenizer_config.json", b'{"model_max_length": "a"}'),
+    "tokenizer_config, a list": bytes_in("tokenizer_config.json", b"[]"),
+    "tokenizer_config, deep": bytes_in("tokenizer_config.json", b"[" * 100_000),
+    "tokenizer, nothing": bytes_in("tokenizer.json", b"{}"),
+    "tokenizer, a list": bytes_in("tokenizer.json", b"[]"),
+    "tokenizer, bytes": bytes_in("tokenizer.json", b"\xff\x00"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damaged_files_are_told_in_a_line(folder, damage: Callable[[Path], None]) -> None:
+    where = folder()
+    damage(where)
+    assert "could not be loaded" in (said := words(where)) or "no tokenizer that can be read" in said
+    assert not (where / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden_size": "a"},
+        {"hidden_size": -1},
+        {"hidden_size": 0},
+        {"hidden_size": 50},
+        {"num_attention_heads": 0},
+        {"num_attention_heads": None},
+        {"num_key_value_heads": 0},
+        {"num_hidden_layers": 10**9},
+        {"head_dim": "wide"},
+        {"eos_token_id": [5, "a"]},
+        {"rms_norm_eps": "x"},
+        {"hidden_act": "nosuch"},
+        {"layer_types": 5},
+        {"layer_types": [1, 2, 3]},
+        {"sliding_window": "x", "use_sliding_window": True},
+        {"rope_scaling": {"type": "nosuch", "factor": 2}},
+        {"rope_parameters": []},
+        {"quantization_config": []},
+        {"quantization_config": {"quant_method": "nosuch"}},
+        {"text_config": 5},
+        {"model_type": 5},
+        {"is_encoder_decoder": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("look", [lambda where: load_engine(where, device="cpu"), find], ids=["load", "find"])
+def test_settings_that_no_model_has_are_told_or_mean_nothing(folder, settings: dict, look: Callable) -> None:
+    where = folder(**settings)
+    with suppress(LabError):
+        look(where)
