@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab
@@ -182,6 +183,37 @@ def test_a_curve_is_drawn_with_one_stroke(visit: Visit) -> None:
     expect(handles.nth(2)).to_be_focused()
     page.click("#predict .main")
     expect(page.locator("#predict .verdict")).to_have_text("Kept. Now press Run.")
+
+
+def test_p_and_q_are_seen_by_every_rule_and_moved(visit: Visit) -> None:
+    page = opened(visit(), 9)
+    page.click("#predict label >> nth=0")
+    page.click("#predict .main")
+    page.click("#run")
+    page.wait_for_selector("[data-chart=written] .main-svg", timeout=60_000)
+    said = page.locator(".overlap .said-of")
+
+    def heights(chart: str) -> list[list[float]]:
+        return page.evaluate(f"document.querySelector('[data-chart={chart}] .plot').data.map((trace) => [...trace.y])")
+
+    def too_much() -> float:
+        """How far the highest word stands above p."""
+        accepted, instead, p = heights("written")
+        return max(a + b - c for a, b, c in zip(accepted, instead, p, strict=True))
+
+    expect(said).to_contain_text("What comes out is p.")
+    assert too_much() < 1e-3
+    _, refused, residual, _ = heights("proposed")
+    assert sum(refused) == pytest.approx(sum(residual), abs=1e-3)
+    page.get_by_role("radio", name="A, the residual").press("ArrowRight")
+    expect(said).to_contain_text("away from p.")
+    assert too_much() > 0.05
+    page.get_by_role("slider", name="How far q is from p").press("Home")
+    expect(page.locator(".overlap output")).to_have_text("0% apart")
+    expect(said).to_contain_text("Accepted: 100%, refused: 0%.")
+    assert too_much() < 1e-3
+    page.get_by_role("radio", name="C, without q").check()
+    assert sum(heights("proposed")[1]) > 0.5  # refused, though q is p
 
 
 def run_of(page: Page) -> str:
