@@ -61,6 +61,16 @@ class Theory(View):
     view: Literal["tokens", "speedup", "positions"]
 
 
+class Overlap(View):
+    """p and q word by word, what a rule accepts and what comes out, with q to be moved and the rule to be chosen."""
+
+    view: Literal["overlap"]
+
+    @property
+    def needs(self) -> str | None:
+        return "rules"
+
+
 class Distances(View):
     """How far what each rule draws is from p, draw by draw."""
 
@@ -88,4 +98,6 @@ class Bars(View):
         return list(self.bars.values())
 
 
-AnyView = Annotated[Player | Race | Speed | GrowthChart | Theory | Distances | Bars, Field(discriminator="view")]
+AnyView = Annotated[
+    Player | Race | Speed | GrowthChart | Theory | Overlap | Distances | Bars, Field(discriminator="view")
+]

@@ -35,8 +35,8 @@ class Speculated:
 
     Attributes:
         acceptance: accepted of judged proposals: the a that is likeliest if the theory's assumption holds.
-        judged, accepted: by position.
-        tokens: a round gave.
+        judged, accepted: by position, of runs that differ in what they drew or were asked.
+        tokens: a round of these gave.
         cost: c: median time of a proposal, over that of a pass of the target over one token.
         pass_ratio: median time of a pass over gamma + 1 tokens, over that over one. The theory takes it to be 1.
         speedup: tokens a second over those without speculation, repeat by repeat.
@@ -83,6 +83,9 @@ def without_speculation(name: str, configs: Mapping[str, EngineConfig]) -> str |
 def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     """``runs`` of one setting beside those without speculation, in the order of their repeats.
 
+    Times are of all of them. Verdicts are counted once where repeats share prompt and seed: those say nothing new, and
+    an interval on all of them would be too narrow.
+
     None: no speculation, a window that changes, or no whole round.
     """
     if not runs or not plain:
@@ -92,13 +95,15 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         return None
     gamma = config.num_speculative_tokens
     judged, accepted, rounds = Counter(), Counter(), 0
-    drafting, verifying = [], []
+    drafting, verifying, counted = [], [], set()
     for run in runs:
         proposals = Counter(event.step for event in run.events if isinstance(event, Proposed))
         whole = {step for step, count in proposals.items() if count == gamma}
-        rounds += len(whole)
+        new = (known := _decided_by(run)) not in counted
+        counted.add(known)
+        rounds += new * len(whole)
         for event in run.events:
-            if isinstance(event, Judged) and event.step in whole:
+            if isinstance(event, Judged) and event.step in whole and new:
                 judged[event.position] += 1
                 accepted[event.position] += event.accepted
             elif isinstance(event, StepTimed) and event.step in whole:
@@ -124,3 +129,8 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         pass_ratio=statistics.median(verifying) / pass_ms,
         speedup=Spread.of([a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in rates]),
     )
+
+
+def _decided_by(run: Run) -> tuple[tuple[int, ...], int | None]:
+    """What a setting's verdicts follow from: the prompt, and the seed unless nothing is drawn."""
+    return tuple(run.prompt_token_ids), None if run.sampling.greedy else run.sampling.seed

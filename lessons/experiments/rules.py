@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from lab.decode.acceptance import judge_sampled
+from lab.decode.acceptance import judge_sampled, residual
 from lab.decode.sampling import draw
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
@@ -123,16 +123,27 @@ def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, f
     """What a rule draws from in the end, by calculation, and the share of proposals that it keeps."""
     if rule == "target_alone":
         return p, 0.0
+    kept, replaced = parts_of(rule, p, q)
+    return kept + replaced, float(kept.sum())
+
+
+def parts_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """How often each word is proposed and kept, and how often drawn in place of a refused one. Two of [words]."""
     kept = q * keeping(rule, p, q)
     refused = q - kept
     if rule == "residual":
-        left = (p - q).clamp_min(0)
+        left = residual(p, q)
         replaced = refused.sum() * left / left.sum()
     elif rule == "redrawn_from_p":
         replaced = refused.sum() * p
     else:
         replaced = p * (refused / (1 - p)).sum() - p * refused / (1 - p)
-    return kept + replaced, float(kept.sum())
+    return kept, replaced
+
+
+def moved(p: torch.Tensor, q: torch.Tensor, to: float) -> torch.Tensor:
+    """q on its way from p: at 0 it is p, at 1 itself, and beyond 1 less like p than it is. [words]."""
+    return torch.lerp(p.log(), q.log(), to).softmax(-1)
 
 
 def variation(a: torch.Tensor, b: torch.Tensor) -> float:

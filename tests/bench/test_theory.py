@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,12 @@ from lab.trace.events import Judged, StepTimed
 from lab.trace.recorder import Run
 from tests.visualize.scripted import ScriptedEngine
 
-GREEDY = SamplingParams(max_tokens=80, seed=1)
 
-
-def run(max_tokens: int = 80, seed: int = 1, **config: object) -> Run:
-    sampling = SamplingParams(max_tokens=max_tokens, seed=seed)
-    return Run(ScriptedEngine().stream("Once upon a time", EngineConfig(**config), sampling))
+def run(
+    max_tokens: int = 80, seed: int = 1, temperature: float = 1.0, prompt: str = "Once upon a time", **config: object
+) -> Run:
+    sampling = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature)
+    return Run(ScriptedEngine().stream(prompt, EngineConfig(**config), sampling))
 
 
 @given(st.floats(0, 0.999), st.integers(1, 16), st.floats(0, 2))
@@ -66,6 +67,39 @@ def test_a_run_is_counted_by_hand() -> None:
     assert found.speedup == Spread.of(rates)
     assert found.expected_tokens == pytest.approx(found.tokens, rel=0.25)
     assert found.expected_with_pass == pytest.approx(found.expected_speedup / found.pass_ratio, rel=0.1)
+
+
+def test_a_repeat_with_the_same_draws_is_no_new_evidence() -> None:
+    """Its verdicts are the first run's over again: counted once, or every interval on them would be too narrow. Its
+    times are new."""
+    config = {"speculative": "draft", "num_speculative_tokens": 3}
+    plain = [run() for _ in range(3)]
+    once = speculated([run(**config)], plain[:1])
+    thrice = speculated([run(**config) for _ in range(3)], plain)
+    assert (thrice.judged, thrice.accepted, thrice.tokens) == (once.judged, once.accepted, once.tokens)
+    slower = [replace_times(one, factor) for factor, one in enumerate([run(**config) for _ in range(3)], 1)]
+    assert speculated(slower, plain).cost == pytest.approx(2 * once.cost, rel=0.1)
+
+    def judged(*runs: Run) -> int:
+        return sum(speculated(runs, plain).judged)
+
+    first, other_seed, other_prompt = (
+        run(**config),
+        run(seed=2, **config),
+        run(prompt="There was once a king", **config),
+    )
+    assert judged(first, other_seed, first) == judged(first) + judged(other_seed)
+    assert judged(first, other_prompt, first) == judged(first) + judged(other_prompt)
+    greedy = [run(seed=seed, temperature=0.0, **config) for seed in (1, 1)]
+    assert judged(*greedy) == judged(greedy[0])
+
+
+def replace_times(one: Run, factor: float) -> Run:
+    """The same run, every step so many times as long."""
+    return Run(
+        replace(event, draft_ms=factor * event.draft_ms) if isinstance(event, StepTimed) else event
+        for event in one.events
+    )
 
 
 def test_rounds_cut_short_do_not_count() -> None:

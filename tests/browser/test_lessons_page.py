@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab
@@ -149,6 +151,69 @@ def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
     expect(page.locator(".observe .found")).to_be_hidden()
     expect(page.locator("#run")).to_be_enabled()
     assert done(page, 2) == ["predict"]
+
+
+def test_a_curve_is_drawn_with_one_stroke(visit: Visit) -> None:
+    """From one end of the plot to the other, beside the points: each takes the height at which the stroke passes it."""
+    page = opened(visit(), 2)
+    plot, handles = page.locator("#predict svg"), page.locator("#predict .handle")
+    plot.scroll_into_view_if_needed()
+    box, ends = plot.bounding_box(), [handles.first.bounding_box(), handles.last.bounding_box()]
+    left, right = (end["x"] + end["width"] / 2 for end in ends)
+    top, bottom = box["y"] + 0.15 * box["height"], box["y"] + 0.75 * box["height"]
+    page.mouse.move(left - 10, bottom)
+    page.mouse.down()
+    page.mouse.move(right + 10, top, steps=7)
+    page.mouse.up()
+
+    def drawn() -> list[int]:
+        return [int(handle.get_attribute("aria-valuenow")) for handle in handles.all()]
+
+    found = drawn()
+    steps = [b - a for a, b in itertools.pairwise(found)]
+    assert min(steps) > 0.8 * max(steps) > 0  # a straight line
+    page.mouse.move(left, bottom)  # no longer pressed
+    assert drawn() == found
+    assert page.evaluate("getSelection().toString()") == ""
+    middle = handles.nth(2).bounding_box()
+    page.mouse.click(middle["x"] + 9, middle["y"] + 9)
+    page.keyboard.press("ArrowUp")  # who has chosen a point goes on with the keys
+    assert drawn()[2] in range(found[2], found[2] + 4)
+    assert drawn() == [*found[:2], drawn()[2], *found[3:]]
+    expect(handles.nth(2)).to_be_focused()
+    page.click("#predict .main")
+    expect(page.locator("#predict .verdict")).to_have_text("Kept. Now press Run.")
+
+
+def test_p_and_q_are_seen_by_every_rule_and_moved(visit: Visit) -> None:
+    page = opened(visit(), 9)
+    page.click("#predict label >> nth=0")
+    page.click("#predict .main")
+    page.click("#run")
+    page.wait_for_selector("[data-chart=written] .main-svg", timeout=60_000)
+    said = page.locator(".overlap .said-of")
+
+    def heights(chart: str) -> list[list[float]]:
+        return page.evaluate(f"document.querySelector('[data-chart={chart}] .plot').data.map((trace) => [...trace.y])")
+
+    def too_much() -> float:
+        """How far the highest word stands above p."""
+        accepted, instead, p = heights("written")
+        return max(a + b - c for a, b, c in zip(accepted, instead, p, strict=True))
+
+    expect(said).to_contain_text("What comes out is p.")
+    assert too_much() < 1e-3
+    _, refused, residual, _ = heights("proposed")
+    assert sum(refused) == pytest.approx(sum(residual), abs=1e-3)
+    page.get_by_role("radio", name="A, the residual").press("ArrowRight")
+    expect(said).to_contain_text("away from p.")
+    assert too_much() > 0.05
+    page.get_by_role("slider", name="How far q is from p").press("Home")
+    expect(page.locator(".overlap output")).to_have_text("0% apart")
+    expect(said).to_contain_text("Accepted: 100%, refused: 0%.")
+    assert too_much() < 1e-3
+    page.get_by_role("radio", name="C, without q").check()
+    assert sum(heights("proposed")[1]) > 0.5  # refused, though q is p
 
 
 def run_of(page: Page) -> str:

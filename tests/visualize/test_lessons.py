@@ -19,12 +19,14 @@ from lessons.experiments.runs import MOST
 from lessons.lesson import Lesson
 from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
-from visualize.figures import theory
+from visualize.figures import overlap, theory
+from visualize.figures.base import draw
 from visualize.figures.compare import MARKS
 from visualize.lessons import lesson_sheet as sheet
 from visualize.lessons import observation
 from visualize.lessons.learner import Learner, restored
 from visualize.lessons.lesson_run import LessonRun
+from visualize.lessons.overlap import pictures
 from visualize.run.transcript import recorded
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
@@ -123,7 +125,8 @@ def test_a_run_gives_figures_charts_and_something_to_play(lesson: Lesson, task: 
 
 def test_every_view_of_the_course_has_a_chart() -> None:
     views = {view.view for lesson in course().values() for view in lesson.front.observe}
-    assert views - {"player", "race"} <= set(observation.CHARTS) == set(observation.shells())
+    charts = views - {"player", "race", "overlap"} | {"proposed", "written"}  # an overlap's two
+    assert charts <= set(observation.CHARTS) == set(observation.shells())
     assert set(theory.CHARTS) - {"bars", "gains", "cache"} <= set(observation.CHARTS)
 
 
@@ -135,9 +138,44 @@ def test_distances_are_drawn_rule_by_rule() -> None:
     lesson = course()[9]
     task = LessonRun(Line(), load, lesson.front.preset)
     list(follow(task))
-    lines = observation.seen(lesson, task.measured).panels[0]["chart"]["columns"]
+    lines = observation.seen(lesson, task.measured).panels[1]["chart"]["columns"]
     assert [len(line["x"]) for line in lines] == [8] * len(RULES)
     assert lines[list(RULES).index("redrawn_from_p")]["y"][-1] > 5 * lines[list(RULES).index("residual")]["y"][-1]
+
+
+def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
+    """By hand, with two words. q stands 1 in 5 where p has 1 in 2, so A refuses 3 in 10, and p has 3 in 10 over q."""
+    found = pictures({"p": [0.5, 0.5], "q": [0.8, 0.2]})
+    assert len(found["frames"]) == len(found["rules"]) == 3
+    assert {len(frames) for frames in found["frames"]} == {len(found["stops"])}
+    assert found["stops"][0] == "0% apart"
+    assert found["stops"][found["start"]] == "30.0% apart"
+    a, b, c = ([frames[0], frames[found["start"]]] for frames in found["frames"])
+
+    def heights(frame: dict[str, Any], chart: str) -> list[list[float]]:
+        return [pytest.approx(trace["y"], abs=1e-3) for trace in frame[chart]]
+
+    # In the order of p over q: the word that is proposed too rarely first.
+    assert heights(a[0], "proposed") == [[0.5, 0.5], [0, 0], [0, 0], [0.5, 0.5]]
+    assert heights(a[1], "proposed") == [[0.2, 0.5], [0, 0.3], [0.3, 0], [0.5, 0.5]]
+    assert a[1]["proposed"][2]["base"] == [0.2, 0.8]  # what p has over q stands on q
+    assert heights(a[1], "written") == [[0.2, 0.5], [0.3, 0], [0.5, 0.5]]
+    assert heights(b[1], "proposed") == [[0.2, 0.5], [0, 0.3], [0, 0], [0.5, 0.5]]
+    assert heights(b[1], "written") == [[0.2, 0.5], [0.15, 0.15], [0.5, 0.5]]
+    assert heights(c[1], "proposed") == [[0.1, 0.4], [0.1, 0.4], [0, 0], [0.5, 0.5]]
+    assert heights(c[1], "written") == [[0.1, 0.4], [0.4, 0.1], [0.5, 0.5]]
+    assert a[1]["said"].startswith("Accepted: 70.0%, refused: 30.0%. p has 30.0% over q, just as much")
+    assert [frame[1]["said"].endswith("What comes out is p.") for frame in (a, b, c)] == [True, False, True]
+    assert b[1]["said"].endswith("What comes out is 15.0% away from p.")
+    assert b[0]["said"].endswith("What comes out is p.")
+    for dark in (False, True):
+        for name, make in (("proposed", overlap.proposed_figure), ("written", overlap.written_figure)):
+            figure = draw(make(dark), a[1][name], found["layout"])
+            assert len(figure.data) == len(a[1][name])
+            low, high = figure.layout.yaxis.range
+            tops = [base + y for bar in figure.data for base, y in zip(bar.base or [0, 0], bar.y, strict=True)]
+            assert low == 0
+            assert max(tops) <= high
 
 
 def test_a_run_is_stopped(lesson: Lesson) -> None:

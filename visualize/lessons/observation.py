@@ -11,12 +11,14 @@ from lab.trace.recorder import Run
 from lessons.experiments import Measured, spoken
 from lessons.experiments.growth import NAMES
 from lessons.lesson import Lesson
-from lessons.views import AnyView, Bars, Distances, GrowthChart, Player, Race, Speed
+from lessons.views import AnyView, Bars, Distances, GrowthChart, Overlap, Player, Race, Speed
 from visualize.compare import comparison, prediction
 from visualize.figures import compare as compare_figures
 from visualize.figures import lessons as lesson_figures
 from visualize.figures import looks
+from visualize.figures import overlap as overlap_figures
 from visualize.figures import theory as theory_figures
+from visualize.lessons import overlap
 
 CHARTS = {
     "speed": compare_figures.bars_figure,
@@ -26,8 +28,10 @@ CHARTS = {
     "positions": theory_figures.positions_figure,
     "bars": lesson_figures.bars_figure,
     "distances": lesson_figures.distances_figure,
+    "proposed": overlap_figures.proposed_figure,
+    "written": overlap_figures.written_figure,
 }
-"""The figure of each view that is a chart."""
+"""The figure of each view that is a chart; an overlap has two, "proposed" and "written"."""
 TITLES = {
     "race": "Race",
     "player": "One run, step by step",
@@ -36,6 +40,7 @@ TITLES = {
     "tokens": "Tokens a round",
     "speedup": "Speed-up",
     "positions": "Acceptance by position",
+    "overlap": "p and q, word by word",
     "distances": "Distance from the target's distribution",
 }
 
@@ -46,8 +51,8 @@ def shells() -> dict[str, dict[str, Any]]:
 
 
 class Seen(NamedTuple):
-    """``panels``: one for each view, {view, title, say} with ``chart``, {columns, layout}, or ``race``. ``played``: the
-    run that is to be played, if one is."""
+    """``panels``: one for each view, {view, title, say} with ``chart``, {columns, layout}, ``overlap`` or ``race``.
+    ``played``: the run that is to be played, if one is."""
 
     panels: list[dict[str, Any]]
     played: Run | None
@@ -76,6 +81,8 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
         case Speed():
             named = {spoken(name): some for name, some in runs.items()}
             return panel | {"chart": _drawn(compare_figures.bars(list(named), summarise(named)))}
+        case Overlap():
+            return panel | {"overlap": overlap.pictures(measured["rules"].figures["words"])}
         case Distances():
             return panel | {"chart": _drawn(lesson_figures.distances_columns(measured["rules"].figures))}
         case GrowthChart():

@@ -49,7 +49,7 @@ function show(panels, fresh) {
 }
 
 function figure(panel, i) {
-  const node = make("figure", panel.chart ? "panel" : "said-only");
+  const node = make("figure", panel.overlap ? "panel wide" : panel.chart ? "panel" : "said-only");
   const head = make("figcaption", "panel-head");
   head.append(make("h3", "", panel.title));
   node.append(head);
@@ -63,7 +63,62 @@ function figure(panel, i) {
     node.append(plot);
   }
   node.append(make("p", "see", panel.say));
+  if (panel.overlap) node.append(overlap(panel.overlap));
   return node;
+}
+
+const HEADS = { proposed: "What is proposed (q), held against p", written: "What comes out, held against p" };
+
+/** p and q, with a rule to choose and q to move. Every picture that there may be has come with the record. */
+function overlap({ rules, stops, start, frames, layout }) {
+  const box = make("div", "overlap");
+  const inputs = rules.map((name, i) => {
+    const input = make("input");
+    Object.assign(input, { type: "radio", name: "overlap-rule", checked: i === 0, onchange: show });
+    return input;
+  });
+  const choices = make("div", "choices");
+  choices.setAttribute("role", "radiogroup");
+  choices.setAttribute("aria-label", "Rule");
+  choices.append(...inputs.map((input, i) => {
+    const label = make("label");
+    label.append(input, make("span", "", rules[i]));
+    return label;
+  }));
+  const move = make("input");
+  Object.assign(move, { type: "range", max: stops.length - 1, value: start, oninput: show });
+  move.setAttribute("aria-label", "How far q is from p");
+  const output = make("output");
+  const slider = make("div", "slider");
+  const track = make("div", "track-line");
+  track.append(move);
+  const ends = make("div", "ends");
+  ends.append(make("span", "", "q is p"), make("span", "", "less like p"));
+  slider.append(make("span", "label", "How far q is from p"), output, track, ends);
+  const pair = make("div", "pair");
+  for (const [name, head] of Object.entries(HEADS)) {
+    shells[name] = setup.shells[name];
+    const side = make("div");
+    side.dataset.chart = name;
+    side.append(make("h4", "", head), make("div", "plot"));
+    pair.append(side);
+  }
+  const said = make("p", "said-of");
+  said.setAttribute("role", "status");
+  const controls = make("div", "controls");
+  controls.append(choices, slider);
+  box.append(controls, pair, said);
+
+  function show() {
+    const frame = frames[inputs.findIndex((input) => input.checked)][move.value];
+    for (const name of Object.keys(HEADS)) charts[name] = { columns: frame[name], layout };
+    said.textContent = frame.said;
+    output.textContent = stops[move.value] + (Number(move.value) === start ? ", as in your run" : "");
+    move.setAttribute("aria-valuetext", output.textContent);
+    if (box.isConnected) draw();
+  }
+  show();
+  return box;
 }
 
 function draw() {

@@ -94,6 +94,7 @@ function choice({ options, stage, given, mark }) {
 // -- a curve ---------------------------------------------------------------------------------
 
 const [HIGH, LEFT, RIGHT, TOP, BOTTOM] = [260, 56, 24, 14, 40];
+const STEADY = 12; // a hand that moves a point up or down wavers by so much
 const WIDE = window.matchMedia("(max-width: 820px)").matches ? 360 : 640; // scaled down, its numbers could not be read
 
 function shape(tag, attributes, text) {
@@ -103,7 +104,7 @@ function shape(tag, attributes, text) {
   return node;
 }
 
-/** Points to drag up and down, or to move with the arrow keys; the right ones beside them once it is marked. */
+/** Points that a stroke across the plot sets, or the arrow keys; the right ones beside them once it is marked. */
 function curve({ stops, label, x, given, mark, locked }) {
   const last = stops.length - 1;
   const [first, end] = [x.at[0], x.at.at(-1)];
@@ -132,7 +133,7 @@ function curve({ stops, label, x, given, mark, locked }) {
       handle.setAttribute("aria-label", `${label}, at ${at}`);
       handle.setAttribute("aria-valuemin", 0);
       handle.setAttribute("aria-valuemax", last);
-      draggable(handle, i);
+      listen(handle, i);
     }
     svg.append(handle);
     return handle;
@@ -146,17 +147,40 @@ function curve({ stops, label, x, given, mark, locked }) {
     draw();
   }
 
-  function draggable(handle, i) {
-    const follow = (event) => {
+  /** A stroke, wherever it begins. A point takes the height at which the stroke passes it, and else the one that it has
+      where it comes nearest. */
+  function stroke() {
+    const closest = x.at.map(() => Infinity);
+    const height = (y) => ((HIGH - BOTTOM - y) / (HIGH - TOP - BOTTOM)) * last;
+    let before = null;
+    return ({ clientX, clientY }) => {
       const box = svg.getBoundingClientRect();
-      const y = ((event.clientY - box.top) / box.height) * HIGH;
-      move(i, ((HIGH - BOTTOM - y) / (HIGH - TOP - BOTTOM)) * last);
+      const here = { x: ((clientX - box.left) / box.width) * WIDE, y: ((clientY - box.top) / box.height) * HIGH };
+      const away = x.at.map((at) => Math.abs(across(at) - here.x));
+      x.at.forEach((at, i) => {
+        const share = (across(at) - before?.x) / (here.x - before?.x); // of the way since the last event
+        if (share >= 0 && share < 1) {
+          closest[i] = 0;
+          move(i, height(before.y + share * (here.y - before.y)));
+        }
+        if (away[i] > Math.min(...away) || away[i] > closest[i] + STEADY) return;
+        closest[i] = Math.min(closest[i], away[i]);
+        move(i, height(here.y));
+      });
+      before = here;
     };
-    handle.onpointerdown = (event) => {
-      handle.setPointerCapture(event.pointerId);
-      handle.onpointermove = follow;
+  }
+
+  if (!locked) {
+    svg.onpointerdown = (event) => {
+      svg.setPointerCapture(event.pointerId);
+      svg.onpointermove = stroke();
+      svg.onpointermove(event);
     };
-    handle.onpointerup = handle.onpointercancel = () => (handle.onpointermove = null);
+    svg.onpointerup = svg.onpointercancel = () => (svg.onpointermove = null);
+  }
+
+  function listen(handle, i) {
     handle.onkeydown = (event) => {
       const step = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1, PageUp: 10, PageDown: -10, Home: -last, End: last }[event.key];
       if (step === undefined) return;
@@ -180,7 +204,7 @@ function curve({ stops, label, x, given, mark, locked }) {
   const key = make("p", "drawing-key");
   key.append(make("span", "own", "● you"));
   if (mark) key.append(make("span", "right", "◆ measured"));
-  else key.append(make("span", "", "Drag the points, or choose one with Tab and move it with ↑ and ↓."));
+  else key.append(make("span", "", "Draw across the plot, or choose a point with Tab and move it with ↑ and ↓."));
   box.append(make("span", "label", label), svg, key);
   return [box, () => (drawn ? places.map((place) => stops[place][0]) : null)];
 }

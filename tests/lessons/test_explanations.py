@@ -1,0 +1,114 @@
+"""An explanation says no more of times than the run can tell: figures made by hand, and the sentences they get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from lessons.course import course
+from lessons.lesson import names
+
+
+def measured(number: int, **found: Any) -> dict[str, Any]:
+    """Figures of a lesson's preset, 1 in every repeat but for those found: by name with "__" for dots."""
+
+    def ones(known: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: ones(more) if isinstance(more, Mapping) else [1.0] * 3 for name, more in known.items()}
+
+    figures = ones(names(course()[number].front.preset))
+    for name, value in found.items():
+        *path, last = name.split("__")
+        place = figures
+        for part in path:
+            place = place[part]
+        assert last in place
+        place[last] = value
+    return figures
+
+
+def explained(number: int, **found: Any) -> str:
+    return " ".join(course()[number].explain.fill(measured(number, **found)).split())
+
+
+def growing(exponent: float, low: float, high: float, grows: int = 1) -> dict[str, Any]:
+    own = {"exponent": exponent, "exponent_low": low, "exponent_high": high, "grows": grows}
+    curves = {f"growth__uncached__{name}": value for name, value in own.items()}
+    for way in ("cached", "uncached"):
+        curves |= {f"growth__{way}__lengths": [20.0, 120.0, 240.0], f"growth__{way}__ms": [1.0, 2.0, 4.0]}
+    return curves
+
+
+SMALL = "lies between, too"
+LINE = "cannot be told from a straight line"
+SQUARE = "cannot be told from the square"
+STEEPER = "steeper than the square"
+FLAT = "do not grow above their scatter in this run, so"
+
+
+@pytest.mark.parametrize(
+    ("curve", "said"),
+    [
+        (growing(1.4, 1.2, 1.6), {SMALL}),
+        (growing(1.1, 0.9, 1.3), {LINE}),
+        (growing(2.13, 1.86, 2.44), {SQUARE}),
+        (growing(1.5, 0.8, 2.4), {LINE, SQUARE}),
+        (growing(2.5, 2.2, 2.9), {STEEPER}),
+        (growing(2.5, 2.2, 2.9, grows=0), {FLAT}),
+    ],
+)
+def test_a_power_is_explained_as_far_as_its_interval_goes(curve: dict[str, Any], said: set[str]) -> None:
+    text = explained(2, **curve)
+    assert {one for one in (SMALL, LINE, SQUARE, STEEPER, FLAT) if one in text} == said
+
+
+def test_what_a_token_costs_is_checked_no_closer_than_the_run_tells() -> None:
+    near = course()[2].front.check.near
+    assert "less than the square" in near.fill(measured(2, **growing(1.4, 1.2, 1.6)))
+    assert "less than the square" not in near.fill(measured(2, **growing(2.13, 1.86, 2.44)))
+
+
+NATIVE = {"runs__native__tokens_per_second": [100.0, 100.0, 100.0]}
+BYTES = {"runs__native__step_bytes": 1.1, "runs__int8__step_bytes": 1.05, "runs__int4__step_bytes": 1.0}
+
+
+@pytest.mark.parametrize("name", ["INT8", "INT4"])
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        ([90.0, 95.0, 92.0], "was slower in every repeat"),
+        ([90.0, 105.0, 101.0], "is too near to native for the repeats to agree"),
+        ([103.0, 104.0, 103.0], "was faster in every repeat"),
+        ([169.0, 160.0, 171.0], "was faster in every repeat by more than its bytes can explain"),
+    ],
+)
+def test_a_format_s_speed_is_what_the_repeats_agree_about(name: str, rates: list[float], said: str) -> None:
+    other = {"INT8": "int4", "INT4": "int8"}[name]
+    text = explained(
+        4,
+        **NATIVE,
+        **BYTES,
+        **{f"runs__{name.lower()}__tokens_per_second": rates, f"runs__{other}__tokens_per_second": [100.0] * 3},
+    )
+    assert f"{name} {said}" in text
+    assert ("something else" in text) == ("more than" in said)
+    assert ("costs more here" in text) == ("slower" in said)
+
+
+def test_what_levers_give_together_is_held_against_what_they_give_alone() -> None:
+    def together(*rates: float) -> str:
+        alone = {"no_cache": 10.0, "cached": 100.0, "int8": 100.0, "paged": 100.0, "draft": 150.0}
+        found = {f"runs__{name}__tokens_per_second": [0.9 * rate, rate, rate] for name, rate in alone.items()}
+        found["runs__cached__tokens_per_second"] = [100.0] * 3
+        return explained(12, **found, runs__all__tokens_per_second=list(rates), runs__cached__limit_share=[0.5])
+
+    less, more = "get in each other's way", "helps another"
+    for text, said in (
+        (together(100.0, 105.0, 104.0), [less]),
+        (together(145.0, 150.0, 152.0), []),
+        (together(120.0, 150.0, 180.0), []),
+        (together(180.0, 181.0, 182.0), [more]),
+    ):
+        assert [one for one in (less, more) if one in text] == said
+    assert "0.9× to 1.00×" in text  # INT8, by repeat

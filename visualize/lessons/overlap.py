@@ -1,0 +1,59 @@
+"""The picture of p and q: by each rule, and with q moved towards p or away from it, all by calculation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from lessons.experiments.rules import moved, parts_of, variation
+from lessons.units import WRITE
+from visualize.figures import overlap as figures
+from visualize.figures.lessons import LINES
+
+MOVES = [place / 5 for place in range(11)]
+"""Where q may stand: 0 is p, 1 where it is in the run, and beyond."""
+SAID = {
+    "residual": "p has {residual} over q, just as much: what is drawn from that fills every gap.",
+    "redrawn_from_p": "Anew it draws from all of p, though words that q has too much of have had their share.",
+    "without_q": "It does not look at q, and refuses even of what both have in common.",
+}
+"""Of each rule, what the picture shows."""
+NOTHING = 5e-4
+"""A distance that is not worth telling."""
+percent = WRITE["percent"]
+
+
+def pictures(words: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Every picture that can be chosen: ``frames`` by rule and by place of q, {proposed, written, said} each.
+
+    Args:
+        words: "p" and "q" of the run. Bars stand from the word that p has most over q to the one that q has over p.
+    """
+    p, q = (torch.tensor(words[name], dtype=torch.float64) for name in "pq")
+    order = (q / p).argsort()
+    p, q = p[order], q[order]
+    places = [moved(p, q, to) for to in MOVES]
+    frames = {rule: [_frame(rule, p, place) for place in places] for rule in SAID}
+    tops = [frame.pop("top") for some in frames.values() for frame in some]
+    return {
+        "rules": [LINES[rule][0] for rule in SAID],
+        "stops": [f"{percent(variation(p, place))} apart" for place in places],
+        "start": MOVES.index(1),
+        "frames": list(frames.values()),
+        "layout": figures.layout(len(p), max(tops)),
+    }
+
+
+def _frame(rule: str, p: torch.Tensor, q: torch.Tensor) -> dict[str, Any]:
+    kept, replaced = parts_of(rule, p, q)
+    accepted, off = float(kept.sum()), variation(kept + replaced, p)
+    residual = percent(float((p - q).clamp_min(0).sum()))
+    end = "What comes out is p." if off < NOTHING else f"What comes out is {percent(off)} away from p."
+    said = f"Accepted: {percent(accepted)}, refused: {percent(max(0.0, 1 - accepted))}."
+    return {
+        **figures.columns(p.tolist(), q.tolist(), kept.tolist(), replaced.tolist(), residual=rule == "residual"),
+        "said": f"{said} {SAID[rule].format(residual=residual)} {end}",
+        "top": max(float(some.max()) for some in (p, q, kept + replaced)),
+    }
