@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -171,6 +172,7 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    gc.freeze()  # what is there now stays: to look through it for garbage halts everything for half a second
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
     _wait_for_a_signal()

@@ -10,8 +10,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Page
 
+from lab.trace.recorder import read_json
 from tests.browser.conftest import Lab
-from visualize.batch.file import load
+from visualize.batch.file import of
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import PRESETS
 from visualize.figures import batch as figures
@@ -36,7 +37,7 @@ def ran(lab: Lab) -> None:
 
 def frames_of(file: Path, *, recorded: bool = False) -> list[dict[str, Any]]:
     """The frames of a run, made anew from its file."""
-    return BatchReducer(FEW["sequences"], recorded=recorded).feed(load(file))
+    return BatchReducer(FEW["sequences"], recorded=recorded).feed(of(read_json(file), file.name))
 
 
 def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:

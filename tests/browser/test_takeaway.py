@@ -85,7 +85,7 @@ def test_a_run_is_opened_again_and_no_bad_file_costs_anything(visit: Visit, tmp_
     large.write_bytes(b" " * (MAX_RUN_FILE + 1))
     lab.reopen(large)
     lab.page.wait_for_selector(".toast-body")
-    assert "exceed the maximum allowed size of 20" in lab.page.inner_text(".toast-wrap")
+    assert "exceed the maximum allowed size of 16" in lab.page.inner_text(".toast-wrap")
     assert lab.seen()["text"] == end["text"]
 
     other = visit().open()

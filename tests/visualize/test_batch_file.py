@@ -12,10 +12,14 @@ import pytest
 from hypothesis import given, settings
 
 from lab.bench.workload import Job
-from lab.trace.recorder import RunFileError, Step
+from lab.trace.recorder import RunFileError, Step, read_json
 from tests.visualize.crowd import job, ran, runs
-from visualize.batch.file import as_json, load, told
+from visualize.batch.file import as_json, of, told
 from visualize.batch.frames import BatchReducer
+
+
+def opened(path: Path) -> list[Step]:
+    return of(read_json(path), path.name)
 
 
 @settings(max_examples=25, deadline=None)
@@ -26,7 +30,7 @@ def test_the_file_holds_every_event_with_its_step_and_its_owner_on_one_clock(
     _, steps, _ = run
     path = tmp_path_factory.getbasetemp() / "pool.json"
     path.write_text(as_json(steps), "utf-8")
-    again = load(path)
+    again = opened(path)
     assert [step.entries for step in again] == [step.entries for step in steps if step.entries]
     head, *frames = map(json.loads, told(again, "x").splitlines())
     assert head == {"run": "x"}
@@ -73,7 +77,7 @@ def test_what_is_no_such_file_is_refused_in_a_sentence(tmp_path: Path, document:
     path = tmp_path / "pool.json"
     path.write_text(json.dumps(document), "utf-8")
     with pytest.raises(RunFileError, match=said):
-        load(path)
+        opened(path)
 
 
 def test_events_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
@@ -81,7 +85,7 @@ def test_events_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     entries = [entry for entry in DOCUMENT["entries"] if entry["event"]["kind"] != "block_allocated"]
     path.write_text(json.dumps(DOCUMENT | {"entries": entries}), "utf-8")
     with pytest.raises(RunFileError, match="contradict each other"):
-        told(load(path), "x")
+        told(opened(path), "x")
 
 
 KINDS = {entry["event"]["kind"]: index for index, entry in reversed(list(enumerate(DOCUMENT["entries"])))}
@@ -99,4 +103,4 @@ def test_any_number_anywhere_is_shown_or_refused_soon(tmp_path: Path, kind: str,
         document["entries"][KINDS[kind]]["event"][field] = value
         path.write_text(json.dumps(document), "utf-8")
         with suppress(RunFileError):  # in a sentence
-            assert told(load(path), "x")
+            assert told(opened(path), "x")

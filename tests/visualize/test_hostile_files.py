@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from lab.config import EngineConfig
 from lab.trace.events import EVENT_TYPES
 from lab.trace.recorder import Run
 from tests.visualize.conftest import CONFIGS, script
-from visualize.server.shelf import Shelf
+from visualize.panels.pool import POOL
+from visualize.server.shelf import RUN, Kind, Shelf
 
 DOCUMENT = json.loads(Run(script(CONFIGS["all"], max_tokens=6, logprobs=2)).to_json())
 FIRST = {event["kind"]: index for index, event in reversed(list(enumerate(DOCUMENT["events"])))}
@@ -69,3 +71,26 @@ def test_the_later_of_two_keys_counts(tmp_path: Path) -> None:
 def test_what_is_nested_deep_is_refused(tmp_path: Path, levels: int, around: str) -> None:
     *_, last = opened(tmp_path, around.format("[" * levels + "]" * levels))
     assert "run.json is" in last["problem"]
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "1", '""', "[[1]]"])
+@pytest.mark.parametrize("kind", [RUN, POOL])
+def test_what_would_hold_everything_up_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, value: str
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(f"[{','.join([value] * 1_100_000)}]")
+    monkeypatch.setattr("lab.trace.recorder.json.loads", lambda text: pytest.fail("it was read"))
+    *_, problem = Shelf(kind).reopen("me", path).splitlines()
+    assert "; a page's run has fewer" in problem
+
+
+def test_what_is_larger_than_any_run_is_refused_unread(tmp_path: Path) -> None:
+    assert "at most 8,388,608" in opened(tmp_path, " " * 8 * 2**20 + "1")[-1]["problem"]
+
+
+def test_the_longest_run_of_a_page_is_opened(tmp_path: Path) -> None:
+    config = EngineConfig(paged=True, block_size=4, speculative="draft", num_speculative_tokens=8)
+    text = Run(script(config, max_tokens=1000, logprobs=20)).to_json()
+    assert len(text) > 1_500_000
+    assert "finished" in opened(tmp_path, text)[-1]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lab import Engine, load_engine
+from lab import Engine, RunFileError, load_engine
 from lessons.course import course
 from lessons.experiments import Measured
 from visualize.lessons import kept_runs
@@ -96,3 +96,10 @@ def test_what_is_too_much_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None
     assert {name: len(some) for name, some in unpacked(packed(runs)).items()} == {"native": 1, "int8": 1, "int4": 1}
     monkeypatch.setattr(kept_runs, "MOST_CHARACTERS", 100)
     assert packed(runs) == ""
+
+
+def test_what_would_hold_everything_up_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = text_of([[]] * 600_000)
+    monkeypatch.setattr("lab.trace.recorder.json.loads", lambda text: pytest.fail("it was read"))
+    with pytest.raises(RunFileError, match="more than 500,000 values"):
+        unpacked(text)

@@ -182,3 +182,28 @@ def test_a_run_is_no_longer_there_when_its_visitor_has_left(shelf: Shelf) -> Non
 @pytest.mark.parametrize("wanted", [[], ["one"], ["one", "exe"], None, {"a": 1}, 3])
 def test_a_senseless_wish_is_a_sentence(shelf: Shelf, wanted: object) -> None:
     assert "can be taken away as json, csv, html" in shelf.take_away(wanted)["problem"]
+
+
+def test_of_too_many_visitors_those_go_whose_run_is_oldest(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("visualize.server.shelf.MOST_VISITORS", 3)
+    events = script(CONFIGS["plain"], max_tokens=3)
+    for visitor in ("ann", "ben", "cat", "ann", "dan"):
+        shelf.put(visitor, f"{visitor}'s", events)
+    assert shelf.visitors == {"ann", "cat", "dan"}
+    assert "no longer has this run" in shelf.take_away(["ben's", "csv"])["problem"]
+
+
+def test_of_too_much_the_oldest_goes_and_never_what_came_just_now(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = script(CONFIGS["plain"], max_tokens=30)
+    text = Run(events).to_json()
+    monkeypatch.setattr("visualize.server.shelf.MOST_KEPT", 2.5 * max(2 * len(text), 500 * len(events)))
+    shelf.put("ann", "ann's", events)
+    opened, _ = put(shelf, tmp_path, text)
+    assert shelf.visitors == {"ann", "me"}
+    shelf.put("ben", "ben's", events)
+    assert shelf.visitors == {"me", "ben"}
+    shelf.put("cat", "cat's", events * 10)
+    assert shelf.visitors == {"cat"}
+    assert "no longer has this run" in shelf.take_away([opened, "csv"])["problem"]

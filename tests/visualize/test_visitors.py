@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
+from lab.trace.recorder import Run
+from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from visualize.run.settings import Settings
 from visualize.server.live import LiveRun
@@ -90,3 +96,64 @@ def test_who_leaves_takes_the_runs_along() -> None:
     desk.visitors.leave("nobody")
     assert desk.runs[0].done.wait(2)
     assert "no longer has this run" in desk.shelf.take_away([head["run"], "csv"])["problem"]
+
+
+def test_of_too_many_the_first_is_forgotten_and_none_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Task:
+        def __init__(self, goes_on: bool) -> None:
+            self.goes_on, self.cancelled = goes_on, threading.Event()
+
+    monkeypatch.setattr("visualize.server.visitors.MOST", 2)
+    each: OneEach[Task] = OneEach()
+    for visitor in ("ann", "ben", "ann", "cat", "dan"):
+        each.begin(visitor, lambda visitor=visitor: Task(visitor == "cat"))
+    each.begin("eva", lambda: Task(False))
+    assert [bool(each.last(visitor)) for visitor in ("ann", "ben", "cat", "dan", "eva")] == [False, False, 1, 1, 1]
+    each.begin("fay", lambda: Task(False))
+    assert each.last("cat")
+    assert not each.last("dan")
+
+
+def test_what_is_no_longer_on_the_shelf_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("visualize.server.shelf.MOST_VISITORS", 2)
+    desk = Desk()
+    for visitor in ("ann", "ben", "cat"):
+        desk.begin(visitor, max_tokens=3)
+        desk.wait()
+    gone, *others = map(weakref.ref, desk.runs)
+    desk.runs.clear()
+    gc.collect()
+    assert gone() is None
+    assert all(other() for other in others)
+
+
+def hear(run: LiveRun) -> None:
+    async def all_of_it() -> None:
+        async for _ in run.channel.read():
+            pass
+
+    complete(all_of_it())
+
+
+def test_who_never_came_to_hear_is_forgotten_when_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    for visitor in ("ann", "ben"):
+        desk.begin(visitor, max_tokens=3)
+        desk.wait()
+    hear(desk.runs[1])
+    monkeypatch.setattr("visualize.server.live.ABSENT", 0.01)
+    time.sleep(0.02)
+    desk.begin("cat", max_tokens=3)
+    desk.wait()
+    assert desk.shelf.visitors == {"ben", "cat"}
+    desk.begin("ann", max_tokens=3)
+    assert desk.compared[-1] is None
+
+
+def test_a_run_that_nobody_hears_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("visualize.server.live.ABSENT", 0.3)
+    desk = Desk(0.01)
+    desk.begin("ann", max_tokens=100)
+    desk.begin("ben", max_tokens=100)
+    hear(desk.runs[1])
+    assert [Run(run.events).reason for run in desk.runs] == ["cancelled", "length"]

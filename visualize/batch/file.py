@@ -7,11 +7,10 @@ import json
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from lab.trace.events import RunStarted, from_dict, to_dict
-from lab.trace.recorder import Entry, RunFileError, Step, read_json
+from lab.trace.recorder import Entry, RunFileError, Step
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import BOUNDS
 from visualize.run.transcript import reduced
@@ -29,22 +28,21 @@ def as_json(steps: Sequence[Step]) -> str:
     return json.dumps({"format": FORMAT, "version": VERSION, "entries": records}, ensure_ascii=False)
 
 
-def load(path: Path) -> list[Step]:
-    """The steps that such a file holds.
+def of(document: Any, name: str) -> list[Step]:
+    """The steps in what ``as_json`` writes, read as JSON from a file of that ``name``.
 
     Raises:
         RunFileError: it is none, of another version or damaged, or larger than the page's own.
     """
-    document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise RunFileError(f"{path.name} is no run of a pool: its format is not {FORMAT!r}. The Lab opens single runs.")
+        raise RunFileError(f"{name} is no run of a pool: its format is not {FORMAT!r}. The Lab opens single runs.")
     if document.get("version") != VERSION:
-        raise RunFileError(f"{path.name} has version {document.get('version')!r}; this lab reads {VERSION}.")
+        raise RunFileError(f"{name} has version {document.get('version')!r}; this lab reads {VERSION}.")
     try:
         entries = [(int(record["step"]), _entry(record)) for record in document["entries"]]
         _refuse_impossible([entry for _, entry in entries])
     except (ValueError, TypeError, KeyError) as error:
-        raise RunFileError(f"{path.name} is damaged: {str(error)[:160]}") from error
+        raise RunFileError(f"{name} is damaged: {str(error)[:160]}") from error
     steps = [Step([entry for _, entry in some], last=False) for _, some in groupby(entries, key=lambda pair: pair[0])]
     return [*steps[:-1], Step(steps[-1].entries, last=True)]
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from lab.trace.recorder import Run
+from lab.trace.recorder import Run, parsed
 from lessons.experiments import Measured
 from lessons.experiments.runs import figures
 from lessons.lesson import Lesson
@@ -26,6 +26,8 @@ MOST_CHARACTERS = 1_000_000
 """Of a lesson's runs. A browser keeps about five million for a whole site; the course's lessons have up to 400,000."""
 MOST_BYTES = 20 * 2**20
 """Of the same before they are packed."""
+MOST_VALUES = 500_000
+"""And of the numbers, texts and lists in it."""
 
 
 def packed(runs: Runs) -> str:
@@ -47,7 +49,8 @@ def unpacked(text: str) -> dict[str, list[Run]]:
     plain = inflate.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
     if not inflate.eof:
         raise ValueError("more than was ever packed")
-    return {name: [Run.of(document) for document in some] for name, some in json.loads(plain).items()}
+    documents = parsed(plain, "what was kept", MOST_VALUES)
+    return {name: [Run.of(document) for document in some] for name, some in documents.items()}
 
 
 def remembered(lesson: Lesson, learner: Learner, text: str | None) -> Seen | None:

@@ -26,12 +26,21 @@ from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
-from visualize.server.shelf import Kind, Shelf
+from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
 from visualize.server.visitors import Visitors
 from visualize.server.work import Line, Load
 
 ABOUT = "Many sequences in one pool: whose each block is, who waits, who is preempted, what the cache forgets."
-POOL = Kind("decode-lab-pool", list, {"json": ("application/json", file.as_json)}, file.load, file.told)
+POOL = Kind(
+    name="decode-lab-pool",
+    read=list,
+    formats={"json": ("application/json", file.as_json)},
+    most_bytes=MAX_RUN_FILE,
+    most_values=1_000_000,  # 32 sequences of 256 tokens, long-tailed, have 750,000
+    load=file.of,
+    told=file.told,
+    count=lambda steps: sum(len(step.entries) for step in steps),
+)
 PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
 """The parts of its script, in their order."""
 SAYS = {

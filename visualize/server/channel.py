@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -38,14 +39,31 @@ class Channel:
         self._next = 0
         self._keep = keep
         self.closed = False
+        self._left: float | None = None  # by time.monotonic, when the last reader did
+        self._begun = time.monotonic()
         self._lock = threading.Lock()
         self._wake: set[Callable[[], None]] = set()
         _open[self.id] = self
 
     @property
+    def whole(self) -> bool:
+        """Whether all of it is kept, as a run's is."""
+        return self._keep is None
+
+    @property
     def readers(self) -> int:
         """How many read it now."""
         return len(self._wake)
+
+    @property
+    def unheard(self) -> float:
+        """Seconds for which nobody has read it."""
+        return 0.0 if self._wake else time.monotonic() - (self._left or self._begun)
+
+    @property
+    def never_heard(self) -> bool:
+        """Whether nobody ever read it."""
+        return self._left is None and not self._wake
 
     def put(self, message: str) -> None:
         """One more message, from any thread."""
@@ -89,6 +107,7 @@ class Channel:
                 await news.wait()
         finally:
             with self._lock:
+                self._left = time.monotonic()
                 self._wake.discard(wake)
 
 

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 EAGER = 0.02
 """Seconds from one look to the next until there is news; then twice as many after each, up to ``TICK``."""
+ABSENT = 60.0
+"""Seconds after which a run ends that nobody hears of: a page that is there, or comes back, reads its channel."""
 
 
 class Streams(Protocol):
@@ -74,6 +76,11 @@ class Live(Work):
     @property
     def id(self) -> str:
         return self.channel.id
+
+    @property
+    def deserted(self) -> bool:
+        """Whether it is over, and no page was ever there to hear of it."""
+        return self.channel.closed and self.channel.never_heard and self.channel.unheard > ABSENT
 
     def after(self) -> Any:
         """What the visitor's next run is compared with."""
@@ -140,6 +147,8 @@ def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
     while not over:
         due = max(due + wait, time.monotonic())  # what a look takes is not added to the wait
         over = run.done.wait(due - time.monotonic())  # asked first: what came before ``done`` is then surely seen
+        if run.channel.unheard > ABSENT:
+            run.cancelled.set()
         events = run.events[seen:]
         seen += len(events)
         if events and (news := "".join(reduce(events))):

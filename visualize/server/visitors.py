@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from visualize.run.transcript import head
@@ -21,6 +21,8 @@ class UnderWay(Protocol):
 
 
 Kind = TypeVar("Kind", bound=UnderWay)
+MOST = 500
+"""Visitors whose last is kept: not all who come say when they leave."""
 
 
 class OneEach(Generic[Kind]):
@@ -46,8 +48,22 @@ class OneEach(Generic[Kind]):
             last = self.last(visitor)
             if last and last.goes_on:
                 return None
-            one = self._theirs[visitor] = make()
+            one = make()
+            self._theirs.pop(visitor, None)  # who began last is last
+            self._theirs[visitor] = one
+            self._forget(list(self._theirs)[:-MOST])
             return one
+
+    def keep(self, wanted: Callable[[str | None, Kind], bool]) -> list[str | None]:
+        """Forget who is not ``wanted``, unless it goes on. Returns those who were forgotten."""
+        with self._lock:
+            return self._forget([visitor for visitor, one in self._theirs.copy().items() if not wanted(visitor, one)])
+
+    def _forget(self, visitors: Iterable[str | None]) -> list[str | None]:
+        over = [visitor for visitor in visitors if (one := self.last(visitor)) and not one.goes_on]
+        for visitor in over:
+            self._theirs.pop(visitor, None)
+        return over
 
     def stop(self, visitor: str | None) -> None:
         """End what the visitor has under way, soon."""
@@ -61,7 +77,8 @@ class OneEach(Generic[Kind]):
 
 
 class Visitors:
-    """One run at a time for each visitor. Runs are kept on ``shelf``."""
+    """One run at a time for each visitor. Runs are kept on ``shelf``, and no longer than there. Those of a visitor who
+    never came to hear of one go when others begin."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -79,6 +96,9 @@ class Visitors:
         if live is None:
             return None
         self._shelf.put(visitor, live.id, live.events)
+        there = self._shelf.visitors
+        for other in self._runs.keep(lambda other, run: other in there and not run.deserted):
+            self._shelf.clear(other)
         return head(live.id, live=True)
 
     def stop(self, visitor: str | None) -> None:

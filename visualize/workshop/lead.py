@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 
 from visualize.server.channel import Channel, find
 from visualize.text import as_line
+
+MOST_OPENED = 32_000_000
+"""Characters of runs from files that can be shown, of all visitors. The largest that a page can open has 4,000,000."""
 
 
 class Lead:
@@ -19,8 +23,9 @@ class Lead:
     def __init__(self) -> None:
         self.channel = Channel(keep=1)
         self.query = ""
+        self._lock = threading.Lock()
         self._shown: Channel | None = None  # so that it stays as long as somebody may want to read it
-        self._opened: dict[str | None, Channel] = {}  # by visitor, the last run from a file: it can be shown
+        self._opened: dict[str | None, tuple[Channel, int]] = {}  # by visitor, the last run from a file, and its length
         self.stop()
 
     @property
@@ -28,9 +33,9 @@ class Lead:
         return self.channel.readers
 
     def show(self, run: str, at: int | None, query: str) -> bool:
-        """Show a run's frame. False, and nothing happens: there is no such run any more."""
+        """Show a run's frame. False, and nothing happens: there is no such run any more, or it is no run."""
         channel = find(run)
-        if channel is None:
+        if channel is None or not channel.whole:
             return False
         self._shown, self.query = channel, query
         self._tell(run, at)
@@ -42,16 +47,22 @@ class Lead:
         self._tell(None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:
-        """A visitor opened a run from a file: it can be shown like one that was decoded here."""
+        """A visitor opened a run from a file: it can be shown like one that was decoded here, until too much was
+        opened since."""
         head, _, frames = transcript.partition("\n")
         channel = Channel(id=json.loads(head)["run"])
         channel.put(frames)
         channel.close()
-        self._opened[visitor] = channel
+        with self._lock:
+            self._opened.pop(visitor, None)
+            self._opened[visitor] = channel, len(frames)
+            while len(self._opened) > 1 and sum(length for _, length in self._opened.values()) > MOST_OPENED:
+                del self._opened[next(iter(self._opened))]
 
     def left(self, visitor: str | None) -> None:
         """A visitor has closed the page."""
-        self._opened.pop(visitor, None)
+        with self._lock:
+            self._opened.pop(visitor, None)
 
     def _tell(self, run: str | None, at: int | None) -> None:
         self.channel.put(as_line({"run": run, "at": at}))

@@ -149,6 +149,13 @@ def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: R
     assert room.shown() == {"run": run.id, "at": 3}
 
 
+def test_what_is_no_run_cannot_be_shown(room: Room) -> None:
+    answer = room.ask("join", code=room.workshop.access.code)[1]
+    for channel in ("room", "lead"):
+        assert room.ask("lead", key=KEY, run=answer[channel], at=0)[1]["problem"] == doors.GONE
+    assert room.shown() == {"run": None, "at": None}
+
+
 def test_what_is_shown_stays_as_long_as_it_is_shown(room: Room) -> None:
     line = Line()
     run = LiveRun(line, lambda pair: tiny_engine(), Settings(max_tokens=3, speculation="off", prompt="A fox"))
@@ -177,6 +184,21 @@ def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
     room.workshop.lead.left("visitor 3")
     assert find("other 3") is None
     assert find("other 4")
+
+
+def test_of_too_many_runs_from_files_the_first_can_no_longer_be_shown(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("visualize.workshop.lead.MOST_OPENED", 25)
+    for id in ("one", "two", "three"):
+        room.workshop.lead.opened(f"who opened {id}", f'{{"run": "{id}"}}\n{{"seq": 0}}\n')
+    assert room.ask("lead", key=KEY, run="one", at=0)[1]["problem"] == doors.GONE
+    assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}
+    room.workshop.lead.opened("somebody", '{"run": "four"}\n{"seq": 0}\n')
+    assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}, "it is shown"
+    room.workshop.lead.opened("somebody", f'{{"run": "long"}}\n{"x" * 100}\n')
+    assert find("long")
+    assert not find("three")
 
 
 def test_followers_are_those_who_read(room: Room) -> None:
