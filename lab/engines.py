@@ -21,7 +21,7 @@ from lab.kv.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.models import Model, find, known
 from lab.pair.devices import free_bytes, resolve_device
-from lab.pair.loading import EMBEDDED_DRAFTS, resolve_dtype
+from lab.pair.loading import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
 from lab.pair.progress import watching
 from lab.trace.events import Event
 from lab.trace.recorder import Watch
@@ -60,7 +60,7 @@ def own(target: str | None, draft: str | None) -> Pair:
     Raises:
         ConfigError: neither is named.
     """
-    names = [Path(name).name for name in (target, draft) if name]
+    names = [Path(os.path.abspath(name)).name for name in (target, draft) if name]  # of "..", too
     if not names:
         raise ConfigError("Name a target model: a folder with config.json and safetensors, or a hub id as owner/name.")
     return Pair(" + ".join(names), _where(target), _where(draft))
@@ -210,9 +210,12 @@ class Engines:
         return self.offered[wanted]
 
     def _make_room(self, pair: Pair) -> None:
-        """Raises ConfigError where there is not enough, even when no other large pair is left, and what ``_found``
-        raises."""
-        models = _found([where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS])
+        """Raises ConfigError where there is not enough, even when no other large pair is left, and what
+        ``refuse_absent`` and ``_found`` raise."""
+        places = [where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
+        for where in places:
+            refuse_absent(where)
+        models = _found(places)
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device))
         if needed > free_bytes(device):

@@ -167,6 +167,23 @@ def test_others_than_those_offered_are_refused_where_others_can_reach_the_server
             engines(name)
 
 
+@pytest.mark.parametrize("there", ["/nonexistent", "./nonexistent", "../nonexistent", "/nonexistent/one/two"])
+def test_a_folder_that_is_not_there_is_said_to_be_missing(there: str) -> None:
+    for pair in (own(there, ""), own("", there)):
+        with pytest.raises(LabError, match=f"There is no folder '{there}' here"):
+            Engines(any_pair=True, device="cpu")(pair)
+
+
+def test_a_folder_is_called_by_its_name_however_it_is_named(folders, monkeypatch) -> None:
+    monkeypatch.chdir(folders["target"])
+    assert [own(name, "").label for name in (".", "../target", "../draft/..", "owner/model")] == [
+        "target",
+        "target",
+        folders["target"].parent.name,
+        "model",
+    ]
+
+
 def test_a_pair_needs_a_name() -> None:
     with pytest.raises(LabError, match="Name a target model"):
         own("", "")
