@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -155,6 +156,7 @@ class Engines:
         self._device, self._dtype = resolve_device(device), dtype
         self._monitors = monitors
         self._loaded: dict[Pair, Engine] = {}
+        self._called = {pair: pair.label for pair in EMBEDDED.values()}
         self._loading = threading.Lock()
 
     @property
@@ -177,10 +179,11 @@ class Engines:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
-                watch = _all_of([monitor.watch(pair.label) for monitor in self._monitors])
+                called = self._called.setdefault(pair, self._unused(pair.label))
+                watch = _all_of([monitor.watch(called) for monitor in self._monitors])
                 engine = load_engine(pair.target, pair.draft, device=self._device, dtype=self._dtype, watch=watch)
                 for monitor in self._monitors:
-                    monitor.add(pair.label, engine)
+                    monitor.add(called, engine)
                 if large:
                     self._drop_large()
                 self._loaded[pair] = engine
@@ -208,6 +211,11 @@ class Engines:
         if wanted not in self.offered:
             raise ConfigError(f"There is no pair of models {wanted!r} here; there are {', '.join(self.offered)}.")
         return self.offered[wanted]
+
+    def _unused(self, label: str) -> str:
+        """What a pair is called to monitors: two folders may have one name."""
+        names = itertools.chain([label], (f"{label} ({count})" for count in itertools.count(2)))
+        return next(name for name in names if name not in self._called.values())
 
     def _make_room(self, pair: Pair) -> None:
         """Raises ConfigError where there is not enough, even when no other large pair is left, and what
