@@ -25,6 +25,7 @@ from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
 from lab.options import Parser, add_pair, add_settings, parse_configs, read_settings
+from lab.pair.loading import refuse_absent
 from lab.trace.events import Committed, Finished
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -150,7 +151,11 @@ def _compare(options: argparse.Namespace) -> int:
 def _add_fit(commands: Any) -> None:
     command = commands.add_parser("fit", help="what a model and its cache take on a GPU: arithmetic, nothing is loaded")
     command.set_defaults(do=_fit)
-    command.add_argument("model", help=f"{', '.join(known())}; a folder with a config.json, or a hub id")
+    command.add_argument(
+        "model",
+        type=os.path.expanduser,
+        help=f"{', '.join(known())}; a folder with a config.json, or a hub id",
+    )
     device = command.add_mutually_exclusive_group()
     device.add_argument("--gpu", choices=GPU_KEYS, default="h100-80-gb", metavar="GPU", help=", ".join(GPU_KEYS))
     device.add_argument("--memory", type=float, metavar="GIB", help="of another device")
@@ -189,7 +194,8 @@ def _fit(options: argparse.Namespace) -> int:
 def _model(name: str) -> Model:
     if name in known():
         return known()[name]
-    return find(Path(name) if Path(name).is_dir() else name)
+    refuse_absent(name)
+    return find(Path(name) if os.path.isdir(name) else name)
 
 
 def _add_prompt(command: argparse.ArgumentParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from lab.kv.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.models import Model, find, known
 from lab.pair.devices import free_bytes, resolve_device
-from lab.pair.loading import EMBEDDED_DRAFTS, resolve_dtype
+from lab.pair.loading import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
 from lab.pair.progress import watching
 from lab.trace.events import Event
 from lab.trace.recorder import Watch
@@ -60,7 +61,7 @@ def own(target: str | None, draft: str | None) -> Pair:
     Raises:
         ConfigError: neither is named.
     """
-    names = [Path(name).name for name in (target, draft) if name]
+    names = [Path(os.path.abspath(name)).name for name in (target, draft) if name]  # of "..", too
     if not names:
         raise ConfigError("Name a target model: a folder with config.json and safetensors, or a hub id as owner/name.")
     return Pair(" + ".join(names), _where(target), _where(draft))
@@ -155,6 +156,7 @@ class Engines:
         self._device, self._dtype = resolve_device(device), dtype
         self._monitors = monitors
         self._loaded: dict[Pair, Engine] = {}
+        self._called = {pair: pair.label for pair in EMBEDDED.values()}
         self._loading = threading.Lock()
 
     @property
@@ -177,10 +179,11 @@ class Engines:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
-                watch = _all_of([monitor.watch(pair.label) for monitor in self._monitors])
+                called = self._called.setdefault(pair, self._unused(pair.label))
+                watch = _all_of([monitor.watch(called) for monitor in self._monitors])
                 engine = load_engine(pair.target, pair.draft, device=self._device, dtype=self._dtype, watch=watch)
                 for monitor in self._monitors:
-                    monitor.add(pair.label, engine)
+                    monitor.add(called, engine)
                 if large:
                     self._drop_large()
                 self._loaded[pair] = engine
@@ -209,10 +212,18 @@ class Engines:
             raise ConfigError(f"There is no pair of models {wanted!r} here; there are {', '.join(self.offered)}.")
         return self.offered[wanted]
 
+    def _unused(self, label: str) -> str:
+        """What a pair is called to monitors: two folders may have one name."""
+        names = itertools.chain([label], (f"{label} ({count})" for count in itertools.count(2)))
+        return next(name for name in names if name not in self._called.values())
+
     def _make_room(self, pair: Pair) -> None:
-        """Raises ConfigError where there is not enough, even when no other large pair is left, and what ``_found``
-        raises."""
-        models = _found([where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS])
+        """Raises ConfigError where there is not enough, even when no other large pair is left, and what
+        ``refuse_absent`` and ``_found`` raise."""
+        places = [where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
+        for where in places:
+            refuse_absent(where)
+        models = _found(places)
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device))
         if needed > free_bytes(device):

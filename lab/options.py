@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import os
 import re
 import textwrap
 from collections.abc import Sequence
@@ -118,8 +119,11 @@ def read_settings(settings: type[Settings], options: argparse.Namespace) -> Sett
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """Which models, where and in what: the arguments of ``load_engine``."""
     group = parser.add_argument_group("models")
-    group.add_argument("--target", help="folder or hub id. Default: the embedded pair, which needs no network.")
-    group.add_argument("--draft", help="folder or hub id; beside the embedded target: matched (default) or mismatched.")
+    place = {"type": os.path.expanduser}  # a shell leaves --target=~/model as it is
+    about = "folder or hub id. Default: the embedded pair, which needs no network."
+    group.add_argument("--target", **place, help=about)
+    about = "folder or hub id; beside the embedded target: matched (default) or mismatched."
+    group.add_argument("--draft", **place, help=about)
     group.add_argument("--device", help="cpu, cuda, cuda:1. Default: a GPU if there is one.")
     group.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")
 

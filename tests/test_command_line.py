@@ -97,7 +97,9 @@ def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> No
         (["compare", PROMPT, "", ""], "there twice"),
         (["compare", PROMPT, "", "speed=high"], "there is no setting 'speed'"),
         (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "takes a repeat"),
-        (["fit", "../../no such place"], "is not taken as a hub id"),
+        (["fit", "../../no such place"], "There is no folder '../../no such place' here. Name one with config.json"),
+        (["fit", str(ROOT / "app.py")], "app.py' is a file. Name the folder that it lies in."),
+        (["fit", str(ROOT)], f"{ROOT} holds no config.json that can be read."),
         (["fit", "gpt-2", "--memory", "nan"], "memory is a device's GiB"),
         (["fit", "gpt-2", "--memory", "1e300"], "at most"),
         (["fit", "gpt-2", "--mean", "9000"], "The mean length"),
@@ -108,6 +110,15 @@ def test_what_cannot_be_is_said_in_a_sentence(shell: Shell, arguments: list[str]
     assert (status, out) == (2, "")
     assert said in line
     assert line.count("\n") == 1
+
+
+def test_a_folder_below_ones_home_may_be_named_by_a_tilde(shell: Shell, monkeypatch, tmp_path) -> None:
+    loaded = []
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(command_line, "load_engine", lambda *where, **how: loaded.extend(where) or load_engine())
+    shell("run", PROMPT, "--target=~/model", "--draft=~/draft", "--max-tokens", "1")
+    assert loaded == [str(tmp_path / "model"), str(tmp_path / "draft")]
+    assert f"There is no folder '{tmp_path / 'model'}' here" in shell("fit", "~/model")[2]
 
 
 @pytest.mark.parametrize("settings", [EngineConfig, SamplingParams])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import lab.engines as engines_module
 from lab import EngineConfig, LabError, SamplingParams
+from lab.decode.engine import Engine
 from lab.engines import EMBEDDED, LISTED, Engines, Pair, listed, needed_bytes, own
 from lab.memory.models import find, known
 from lab.pair import loading
@@ -165,6 +167,45 @@ def test_others_than_those_offered_are_refused_where_others_can_reach_the_server
     for name in ("nobody", "../../etc", ""):
         with pytest.raises(LabError, match="there are matched, mismatched"):
             engines(name)
+
+
+@pytest.mark.parametrize("there", ["/nonexistent", "./nonexistent", "../nonexistent", "/nonexistent/one/two"])
+def test_a_folder_that_is_not_there_is_said_to_be_missing(there: str) -> None:
+    for pair in (own(there, ""), own("", there)):
+        with pytest.raises(LabError, match=f"There is no folder '{there}' here"):
+            Engines(any_pair=True, device="cpu")(pair)
+
+
+def test_a_folder_is_called_by_its_name_however_it_is_named(folders, monkeypatch) -> None:
+    monkeypatch.chdir(folders["target"])
+    assert [own(name, "").label for name in (".", "../target", "../draft/..", "owner/model")] == [
+        "target",
+        "target",
+        folders["target"].parent.name,
+        "model",
+    ]
+
+
+def test_monitors_tell_pairs_of_one_name_apart(folders, tmp_path) -> None:
+    (tmp_path / "target").symlink_to(folders["target"], target_is_directory=True)
+    (tmp_path / "Matched").symlink_to(folders["target"], target_is_directory=True)
+
+    class Listening:
+        def __init__(self) -> None:
+            self.watched, self.added = [], []
+
+        def watch(self, model: str) -> Callable[..., None]:
+            self.watched.append(model)
+            return lambda *event: None
+
+        def add(self, model: str, engine: Engine) -> None:
+            self.added.append(model)
+
+    monitor = Listening()
+    engines = Engines(any_pair=True, device="cpu", monitors=[monitor])
+    for place in (folders["target"], tmp_path / "target", folders["target"], tmp_path / "Matched"):
+        engines(own(str(place), ""))
+    assert monitor.watched == monitor.added == ["target", "target (2)", "target", "Matched (2)"]
 
 
 def test_a_pair_needs_a_name() -> None:

@@ -142,7 +142,7 @@ class Intake:
         if config.speculative == "draft" and self._draft is None:
             raise ConfigError(
                 f"speculative='draft' needs a draft model, and {name} was loaded without one. "
-                "Load one with load_engine(draft=...), or choose another drafter."
+                "Name a draft beside it, or choose another way to guess."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
-from lab.config import LabError, UnsupportedModelError
+from lab.config import LabError, UnsupportedModelError, in_short
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
 from lab.pair.models import refuse_unsupported
 from lab.pair.shape import ModelShape
@@ -74,7 +74,7 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     """
     if isinstance(where, str):
         _refuse_other_than_hub_id(where)
-    name = where.name if isinstance(where, Path) else where
+    name = where.resolve().name if isinstance(where, Path) else where
     try:
         config = AutoConfig.from_pretrained(where, trust_remote_code=False, token=False if open_to_all else None)
         refuse_unsupported(config, name)
@@ -82,6 +82,8 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     except LabError:
         raise
     except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
+        if isinstance(where, Path):
+            raise ModelLoadError(f"{where} holds no config.json that can be read. ({in_short(error)})") from error
         raise ModelLoadError(
             f"There is no configuration to be had of {where}. A hub id is owner/name, as Qwen/Qwen3-8B; it needs a "
             "network, or the model in the local cache, and a model that is open to all and brings no code of its own."

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -52,6 +55,26 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
     return found
 
 
+def refuse_absent(where: str | Path) -> None:
+    """Refuse a folder that is not there, before a hub is asked for it.
+
+    Raises:
+        ModelLoadError: neither a folder nor, if it is a ``str``, a hub id.
+    """
+    if os.path.isdir(where):
+        return
+    name = repr(str(where)[:80])
+    if os.path.exists(where):
+        raise ModelLoadError(f"{name} is a file. Name the folder that it lies in.")
+    try:
+        validate_repo_id(where)
+    except HFValidationError:
+        raise ModelLoadError(
+            f"There is no folder {name} here. Name one with config.json and safetensors, or a hub id, which is "
+            "owner/name, as Qwen/Qwen3-8B."
+        ) from None
+
+
 def load_model(
     where: str | Path,
     *,
@@ -77,6 +100,7 @@ def load_model(
         ConfigError: weights that are quantised already, or a map that leaves some of them out.
         LoadingCancelled: whoever watches has had enough.
     """
+    refuse_absent(where)
     loading = watching()
     try:
         config = AutoConfig.from_pretrained(where, trust_remote_code=False)

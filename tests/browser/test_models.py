@@ -41,7 +41,7 @@ def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, f
     assert len(run.token_ids) == 12
     name_models(lab, "<b>nobody</b>", "")
     lab.run()
-    lab.page.wait_for_selector("text=is not taken as a hub id")
+    lab.page.wait_for_selector("text=There is no folder")
     lab.page.wait_for_selector("body:not(.running)")
     lab.pick("pair", "Matched")
     lab.run()

@@ -87,7 +87,7 @@ def test_without_a_network_a_hub_id_is_a_sentence(monkeypatch) -> None:
 def test_a_configuration_that_cannot_be_read_is_a_sentence(tmp_path) -> None:
     for text in ("{not json", "[]", '{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config"}}'):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(ModelLoadError, match="no configuration to be had"):
+        with pytest.raises(ModelLoadError, match=r"holds no config\.json that can be read\. \(\w+: "):
             find(tmp_path)
 
 

@@ -115,9 +115,12 @@ def test_another_tokenizer_is_refused():
 
 
 def test_nothing_there_is_said_so(tmp_path):
-    with pytest.raises(ModelLoadError, match="could not be loaded: give a folder"):
-        load_engine(tmp_path / "none", device="cpu")
+    for where in (tmp_path / "none", str(tmp_path / "none"), "./none"):
+        with pytest.raises(ModelLoadError, match=r"There is no folder '\S*/?none' here\. Name one with config\.json"):
+            load_engine(where, device="cpu")
     (tmp_path / "config.json").write_text("{not json")
+    with pytest.raises(ModelLoadError, match=r"config\.json' is a file\. Name the folder that it lies in\."):
+        load_engine(tmp_path / "config.json", device="cpu")
     with pytest.raises(ModelLoadError, match="could not be loaded"):
         load_engine(tmp_path, device="cpu")
 

@@ -67,7 +67,9 @@ def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None
         (["--attach", "gpu:8000"], {}, "argument --attach: The address of a vLLM server is like http://127.0.0.1:8000"),
         (["--dtype", "int3"], {}, "dtype is 'auto', 'float32'"),
         (["--speed", "11"], {}, "unrecognized arguments: --speed"),
-        ([], {"DECODE_LAB_PORT": "many"}, "app.py, in the environment: argument --port"),
+        ([], {"DECODE_LAB_PORT": "many"}, "app.py: DECODE_LAB_PORT: it is a whole number from 1 to 65,535"),
+        ([], {"GRADIO_SERVER_PORT": "abc"}, "app.py: GRADIO_SERVER_PORT: it is a whole number from 1 to 65,535, not"),
+        ([], {"DECODE_LAB_ATTACH": "gpu:8000"}, "app.py: DECODE_LAB_ATTACH: The address of a vLLM server is like"),
         ([], {"DECODE_LAB_SHARE": "perhaps"}, "DECODE_LAB_SHARE is one of 1, true"),
     ],
 )

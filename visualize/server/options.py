@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lab.config import ConfigError
 from lab.options import Parser, add_pair
@@ -59,9 +59,14 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     )
     add_pair(parser)
     options = argparse.Namespace()
-    parser.prog = "app.py, in the environment"
-    parser.parse_args(_from_environment(parser, environment), options)
     parser.prog = "app.py"
+    parser.exit_on_error = False
+    for variable, argument in _from_environment(parser, environment):
+        try:
+            parser.parse_args([argument], options)
+        except argparse.ArgumentError as error:
+            parser.error(f"{variable}: {error.message}")
+    parser.exit_on_error = True
     parser.parse_args(arguments, options)
     try:
         options.device = resolve_device(options.device)
@@ -83,19 +88,17 @@ def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
     return SWITCH.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)
 
 
-def _from_environment(parser: Parser, environment: Mapping[str, str]) -> list[str]:
-    """The arguments that say the same as the variables. An empty one says nothing."""
+def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The variables, each with the argument that says the same. An empty one says nothing."""
     names = GRADIO | {PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}
-    arguments = []
     for variable, name in names.items():
         value, option = environment.get(variable, ""), name.replace("_", "-")
         if value and name in SWITCHES:
             if value.lower() not in SWITCH:
                 parser.error(f"{variable} is one of {', '.join(SWITCH)}, not {value!r}.")
-            arguments.append(f"--{name}" if SWITCH[value.lower()] else f"--no-{name}")
+            yield variable, f"--{name}" if SWITCH[value.lower()] else f"--no-{name}"
         elif value:
-            arguments.append(f"--{option}={value}")
-    return arguments
+            yield variable, f"--{option}={value}"
 
 
 def _server(key: str | None) -> Callable[[str], Server]:
