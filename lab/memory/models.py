@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
@@ -24,6 +25,8 @@ values of every position in every layer: those with sliding windows (Mistral 7B 
 latent attention (DeepSeek V3)."""
 MOST_PARTS = 1000
 """Layers, or experts of a layer. A configuration comes from anybody, and its model is built, if without weights."""
+PATIENCE = 4.0
+"""Seconds for which a hub may not answer. It is asked once."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,17 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
         ModelLoadError: no hub id, or no configuration to be had there.
         UnsupportedModelError: its cache is not keys and values of every position in every layer.
     """
+    token = False if open_to_all else None
     if isinstance(where, str):
-        _refuse_other_than_hub_id(where)
+        refuse_other_than_hub_id(where)
     name = where.resolve().name if isinstance(where, Path) else where
     try:
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False, token=False if open_to_all else None)
+        config = AutoConfig.from_pretrained(
+            where,
+            trust_remote_code=False,
+            token=token,
+            local_files_only=isinstance(where, str) and not _answers(where, token),
+        )
         refuse_unsupported(config, name)
         shape = ModelShape.from_config(config)
     except LabError:
@@ -112,8 +121,18 @@ def count_parameters(config: PreTrainedConfig) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _refuse_other_than_hub_id(where: str) -> None:
-    """Or a text field would read the server's folders."""
+def _answers(hub: str, token: bool | None) -> bool:
+    """Whether the hub has this model's configuration for us. Left to itself, transformers would ask six times, and wait
+    for longer and longer in between."""
+    try:
+        get_hf_file_metadata(hf_hub_url(hub, "config.json"), token=token, timeout=PATIENCE)
+    except Exception:  # of any library below
+        return False
+    return True
+
+
+def refuse_other_than_hub_id(where: str) -> None:
+    """Or a text field would read the server's folders. Raises ModelLoadError."""
     try:
         validate_repo_id(where)
     except HFValidationError:

@@ -145,6 +145,76 @@ def test_a_run_from_a_file_is_shown_and_then_nothing(visit: Visit, leading: Lab,
     lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('what you see')")
 
 
+def test_of_two_presenters_the_one_who_pressed_last_leads(
+    visit: Visit, presenter: BrowserContext, leading: Lab, code: str
+) -> None:
+    leading.run()
+    leading.finish()
+    lab = visit().open(join=code)
+    sees(lab.page, leading.instant)
+
+    other = Lab(presenter.new_page(), leading.server).open(seed=5, max_tokens=12)
+    state(other.page, "ready")
+    other.run()
+    other.finish()
+    other.page.click("[data-act=lead]")
+    state(other.page, "leading")
+    other.page.keyboard.press("Home")
+    sees(lab.page, 0)
+
+    leading.page.bring_to_front()
+    leading.page.keyboard.press("ArrowLeft")
+    state(leading.page, "ready")  # and is told that somebody else leads
+    assert "Another presenter leads" in leading.page.inner_text(".strip-say")
+    other.page.bring_to_front()
+    other.page.keyboard.press("ArrowRight")
+    sees(lab.page, 1)
+    assert other.page.get_attribute(".strip", "data-state") == "leading"
+
+    leading.page.bring_to_front()
+    leading.page.click("[data-act=lead]")  # and takes over again
+    state(leading.page, "leading")
+    sees(lab.page, leading.instant)
+    other.page.bring_to_front()
+    other.page.wait_for_selector(".strip[data-state=ready]", timeout=15_000)  # who does nothing is told too
+    leading.page.bring_to_front()
+    leading.page.keyboard.press("Home")
+    sees(lab.page, 0)
+    other.page.close()
+
+
+def test_what_is_shown_stays_when_its_presenter_closes_the_page(
+    visit: Visit, presenter: BrowserContext, shown: Lab, code: str
+) -> None:
+    leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900)
+    state(leaving.page, "ready")
+    leaving.page.click("[data-act=lead]")
+    state(leaving.page, "leading")
+    lab = visit().open(join=code)
+    leaving.run()
+    leaving.wait_for_tokens(5)
+    lab.wait_for_tokens(5)
+    leaving.page.close()
+    lab.page.wait_for_function("document.querySelector('.say').textContent.includes('you stopped it')", timeout=20_000)
+    end = lab.instant
+    state(lab.page, "following")
+    lab.page.keyboard.press("Home")
+    sees(lab.page, 0)
+    late = visit().open(join=code)
+    late.wait_for_tokens(5)
+    assert late.instant == end
+
+    shown.page.bring_to_front()
+    shown.page.click("[data-act=lead]")  # somebody else goes on
+    state(shown.page, "leading")
+    late.page.wait_for_function(
+        "run => JSON.parse(document.querySelector('.stage').dataset.run).run === JSON.parse(run).run",
+        arg=shown.page.get_attribute(".stage", "data-run"),
+    )
+    shown.page.click("[data-act=rest]")
+    state(shown.page, "ready")
+
+
 def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: str) -> None:
     lab = Lab(browser.new_page(), server).open(join="AAAAA")  # a browser notes the refusal in its console
     lab.page.wait_for_selector(".strip-say.problem")

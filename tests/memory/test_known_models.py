@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import torch
@@ -82,6 +85,34 @@ def test_without_a_network_a_hub_id_is_a_sentence(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelLoadError, match=r"no configuration to be had of somebody/some-model\..*needs a network"):
         find("somebody/some-model")
+
+
+@pytest.fixture
+def asked(monkeypatch) -> Iterator[list[str]]:
+    """What a hub is asked that has no time for anybody."""
+    asked: list[str] = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            asked.append(self.path)
+            self.send_error(503)
+
+        def log_message(self, *_) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Busy) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{hub.server_port}/{{repo_id}}/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+        yield asked
+        hub.shutdown()
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_is_logged(asked, capfd) -> None:
+    with pytest.raises(ModelLoadError, match="no configuration to be had of somebody/some-model"):
+        find("somebody/some-model")
+    assert len(asked) == 1
+    assert "some-model" not in "".join(capfd.readouterr())
 
 
 def test_a_configuration_that_cannot_be_read_is_a_sentence(tmp_path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -14,8 +17,10 @@ from hypothesis import strategies as st
 from lab.config import ConfigError
 from lab.memory.capacity import POLICIES, GiB
 from lab.memory.models import Model, known
+from lab.pair.loading import ModelLoadError
 from visualize.figures import memory
 from visualize.figures.base import draw
+from visualize.memory import hub
 from visualize.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.memory.sheet import about, formula, in_every_format, notice, readouts, sheet, size
 from visualize.panels.memory import _answer
@@ -73,17 +78,68 @@ def test_bad_input_is_a_sentence(inputs: dict, says: str) -> None:
 def test_the_hub_is_asked_once_for_an_id_until_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def look_up(hub: str, *, open_to_all: bool = False) -> Model:
+    def find(hub: str, *, open_to_all: bool = False) -> Model:
         asked.append((hub, open_to_all))
         return replace(LLAMA, name=hub)
 
-    monkeypatch.setattr("visualize.panels.memory.find", look_up)
+    monkeypatch.setattr("visualize.memory.hub.find", find)
     values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in NAMES]
     (waiting, _), (line, found) = _answer(None, *values)
     assert "Asking the hub for some/model" in json.loads(waiting)["status"]
     assert json.loads(line)["about"].startswith("some/model: 32 layers")
     assert len(list(_answer(found, *values))) == 1
     assert asked == [("some/model", True)]  # by anybody, so not in the name of whose server this is
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What a hub is asked that has nothing, and does not answer for a while."""
+    asked: list[str] = []
+
+    def find(id: str, *, open_to_all: bool) -> Model:
+        asked.append(id)
+        time.sleep(0.2)
+        raise ModelLoadError(f"There is no {id}.")
+
+    monkeypatch.setattr(hub, "find", find)
+    monkeypatch.setattr(hub, "_failed", {})
+    yield asked
+    assert hub._asking == 0
+
+
+def said(id: str) -> str:
+    with pytest.raises(ModelLoadError) as refusal:
+        hub.look_up(id)
+    return str(refusal.value)
+
+
+def test_what_could_not_be_had_is_not_asked_for_again_at_once(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert said("nobody/nothing") == "There is no nobody/nothing."
+    assert said("nobody/nothing") == "There is no nobody/nothing. It was asked for less than a minute ago."
+    assert asked == ["nobody/nothing"]
+    monkeypatch.setattr(hub, "REMEMBERED", 0.01)
+    time.sleep(0.02)
+    said("nobody/else")
+    assert list(hub._failed) == ["nobody/else"]
+    said("nobody/nothing")
+    assert len(asked) == 3
+
+
+def test_the_hub_is_asked_for_few_at_a_time_and_the_others_are_told(asked: list[str]) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(said, [f"nobody/{number}" for number in range(12)]))
+    assert sum("no more at once" in answer for answer in answers) == 12 - hub.AT_ONCE
+    assert len(asked) == hub.AT_ONCE
+    assert "no more at once" not in said("nobody/12")
+
+
+@pytest.mark.parametrize("id", ["gpt2", "../../etc", "a/b/c", "x" * 100_000])
+def test_what_is_no_hub_id_is_asked_for_nowhere(asked: list[str], id: str) -> None:
+    assert "it is owner/name" in said(id)
+    assert asked == []
+    assert not hub._failed
 
 
 def test_formula_and_readouts_are_the_same_numbers() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from lab.config import LabError
-from lab.memory.models import Model, find, known
+from lab.memory.models import Model, known
 from visualize.assets import read
 from visualize.figures import memory
 from visualize.memory.calculator import (
@@ -21,6 +21,7 @@ from visualize.memory.calculator import (
     from_link,
     to_inputs,
 )
+from visualize.memory.hub import look_up
 from visualize.memory.sheet import sheet
 from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
@@ -119,7 +120,7 @@ def _answer(found: Found | None, *values: Any) -> Iterator[tuple[str, Found | No
 
 def _look_up(hub: str) -> Model | str:
     try:
-        return find(hub, open_to_all=True)
+        return look_up(hub)
     except LabError as error:
         return visible(str(error))
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 import gradio as gr
 
 from lab.answers import Answer, compare_answer, fit_answer, run_answer
+from lab.aside import aside
 from lab.bench.compare import FEWEST, MOST
 from lab.bench.compare import compare as compared
 from lab.bench.difference import first_differences
@@ -21,11 +22,12 @@ from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
 from lab.kv.storage import KVFormat
 from lab.memory.capacity import Deployment, WeightFormat, device_bytes
 from lab.memory.lengths import Lengths
-from lab.memory.models import find, known
+from lab.memory.models import known
 from lab.options import parse_configs
 from lab.trace.recorder import Run
 from visualize.compare.lanes import BOUNDS as COMPARE_BOUNDS
 from visualize.compare.lanes import MAX_OWN
+from visualize.memory.hub import look_up
 from visualize.run.settings import BOUNDS, DEFAULTS, bounded
 from visualize.server.flat import flat
 from visualize.server.leaving import caller
@@ -218,7 +220,7 @@ class Programs:
         Returns:
             JSON: bytes of weights, of the cache and of a token; sequences at once, contiguous and paged
         """
-        found = known().get(model) or await asyncio.to_thread(find, model, open_to_all=True)
+        found = known().get(model) or await asyncio.wrap_future(aside(lambda: look_up(model), "decode-lab-hub"))
         deployment = Deployment(
             shape=found.shape,
             parameters=found.parameters,

@@ -7,6 +7,9 @@ const COUNT = 5000; // milliseconds from one look at how many follow to the next
 
 /** out: has not joined · following · alone: joined, on one's own · leading · ready: could lead */
 let state = "";
+const WHO = Math.random().toString(36).slice(2); // this page among those of presenters
+const OTHER = "Another presenter leads now. Lead takes over.";
+let taking = false; // from whoever leads
 let key = presentersKey();
 let code = "";
 let stream;
@@ -74,8 +77,13 @@ async function send() {
     unsent = false;
     const { run = null, at = null } = window.decodeLab.shown ?? {};
     const began = performance.now();
-    const answer = await ask("lead", { key, run, at, query: location.search });
+    const answer = await ask("lead", { key, run, at, query: location.search, who: WHO, take: taking });
     if (state !== "leading") break;
+    taking = false;
+    if (answer.leader) {
+      become("ready", OTHER);
+      break;
+    }
     followers = answer.followers ?? followers;
     say(answer.problem || SAYS.leading(), Boolean(answer.problem));
     await new Promise((done) => setTimeout(done, EVERY - (performance.now() - began)));
@@ -87,11 +95,13 @@ async function knock() {
   const answer = await present(key);
   if (!answer.code) return false;
   ({ code, followers } = answer);
+  if (state === "leading" && !taking && answer.leader && answer.leader !== WHO) become("ready", OTHER);
   return true;
 }
 
 setInterval(async () => {
-  if ((state === "leading" || state === "ready") && !document.hidden && (await knock())) say(SAYS[state]());
+  const before = state;
+  if ((state === "leading" || state === "ready") && !document.hidden && (await knock()) && state === before) say(SAYS[state]());
 }, COUNT);
 
 // -- what a person does, and what the stage tells ----------------------------------------------------
@@ -110,11 +120,12 @@ const acts = {
   },
   lead() {
     become("leading");
+    taking = true;
     send();
   },
   async rest() {
     become("ready");
-    await ask("lead", { key, run: null });
+    await ask("lead", { key, run: null, who: WHO });
   },
   out() {
     shown = {};

@@ -58,9 +58,9 @@ class Doors:
         return {"lead": self._lead.channel.id, "room": self._room.channel.id, "query": self._lead.query}
 
     def _presenter(self, body: Body) -> Body:
-        """{key, page} to what the presenter's screen shows: the code, how to join, and how many follow."""
+        """{key, page} to what the presenter's screen shows: the code, how to join, how many follow, and who leads."""
         self._access.lead(body.get("key"))
-        answer = {"code": self._access.code, "followers": self._lead.followers}
+        answer = {"code": self._access.code, "followers": self._lead.followers, "leader": self._lead.leader}
         try:
             link = joining(str(body.get("page")), self._access.code, self._host)
         except AccessError as error:
@@ -68,9 +68,13 @@ class Doors:
         return answer | {"link": link, "picture": qr_code(link)}
 
     def _show(self, body: Body) -> Body:
-        """{key, run, at, query}: show that to all who follow (``Lead``); ``run`` null: nothing any more."""
+        """{key, run, at, query, who, take}: show that to all who follow (``Lead``); ``run`` null: nothing any more.
+        To {followers}; and {leader}, who was not disturbed, where that is another page than ``who`` and not to be
+        taken over from."""
         self._access.lead(body.get("key"))
         run, at, query = body.get("run"), body.get("at"), body.get("query", "")
+        if not self._lead.leads(str(body.get("who")), take=body.get("take") is True):
+            return {"followers": self._lead.followers, "leader": self._lead.leader}
         if run is None:
             self._lead.stop()
         elif not self._lead.show(str(run), at if isinstance(at, int) else None, str(query)):

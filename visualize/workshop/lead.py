@@ -18,11 +18,13 @@ class Lead:
 
     Attributes:
         query: the presenter's settings, as the Lab's address has them.
+        leader: the presenter's page that shows, by the id it gave itself. Of several, the one that took over last.
     """
 
     def __init__(self) -> None:
         self.channel = Channel(keep=1)
         self.query = ""
+        self.leader: str | None = None
         self._lock = threading.Lock()
         self._shown: Channel | None = None  # so that it stays as long as somebody may want to read it
         self._opened: dict[str | None, tuple[Channel, int]] = {}  # by visitor, the last run from a file, and its length
@@ -41,9 +43,15 @@ class Lead:
         self._tell(run, at)
         return True
 
+    def leads(self, page: str, *, take: bool) -> bool:
+        """Whether this page of a presenter's may show; ``take``: from now on it is the one. If none is, anyone."""
+        if take or self.leader is None:
+            self.leader = page
+        return self.leader == page
+
     def stop(self) -> None:
         """Show nothing."""
-        self._shown, self.query = None, ""
+        self._shown, self.query, self.leader = None, "", None
         self._tell(None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:

@@ -149,6 +149,19 @@ def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: R
     assert room.shown() == {"run": run.id, "at": 3}
 
 
+def test_of_several_presenters_the_one_who_took_over_last_leads(room: Room) -> None:
+    one, other = Channel(), Channel()
+    assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann", take=True)[1] == {"followers": 0}
+    assert room.ask("lead", key=KEY, run=other.id, at=2, who="ben", take=True)[1] == {"followers": 0}
+    for run in (one.id, None):  # neither shows anything any more, nor ends what another shows
+        assert room.ask("lead", key=KEY, run=run, at=1, who="ann")[1] == {"followers": 0, "leader": "ben"}
+        assert room.shown() == {"run": other.id, "at": 2}
+    assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] == "ben"
+    room.ask("lead", key=KEY, run=None, who="ben")
+    assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann")[1] == {"followers": 0}
+    assert room.shown() == {"run": one.id, "at": 1}
+
+
 def test_what_is_no_run_cannot_be_shown(room: Room) -> None:
     answer = room.ask("join", code=room.workshop.access.code)[1]
     for channel in ("room", "lead"):
