@@ -61,7 +61,7 @@ def explained(lesson: Lesson, learner: Learner) -> str:
 
 
 def held(text: str) -> str:
-    """Markdown in which what ends a clause is part of the formula before it: behind one a browser may break the line."""
+    """Markdown in which what ends a clause is in the formula before it: behind one a browser may break the line."""
     return ENDED.sub(r"$\1\\text{\2}$", text)
 
 
