@@ -6,8 +6,8 @@ A word is proposed from q many times over, and accepted or replaced by each rule
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -144,6 +144,23 @@ def parts_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor,
 def moved(p: torch.Tensor, q: torch.Tensor, to: float) -> torch.Tensor:
     """q on its way from p: at 0 it is p, at 1 itself, and beyond 1 less like p than it is. [words]."""
     return torch.lerp(p.log(), q.log(), to).softmax(-1)
+
+
+class Picture(NamedTuple):
+    """Probabilities of each word, from the one that p has most over q to the one that q has most over p."""
+
+    p: list[float]
+    q: list[float]
+    accepted: list[float]
+    replaced: list[float]
+
+
+def picture(rule: str, p: Sequence[float], q: Sequence[float], to: float) -> Picture:
+    """What a rule comes to with q ``moved``."""
+    target, draft = (torch.tensor(some, dtype=torch.float64) for some in (p, q))
+    order = (draft / target).argsort()
+    target, draft = target[order], moved(target[order], draft[order], to)
+    return Picture(*(some.tolist() for some in (target, draft, *parts_of(rule, target, draft))))
 
 
 def variation(a: torch.Tensor, b: torch.Tensor) -> float:

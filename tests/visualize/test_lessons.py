@@ -143,6 +143,13 @@ def test_distances_are_drawn_rule_by_rule() -> None:
     assert lines[list(RULES).index("redrawn_from_p")]["y"][-1] > 5 * lines[list(RULES).index("residual")]["y"][-1]
 
 
+def test_what_ends_a_clause_is_part_of_its_formula() -> None:
+    assert sheet.held("if $u < p$, so $q$ and $p$.") == r"if $u < p\text{,}$ so $q$ and $p\text{.}$"
+    alone = "$$\\frac{1}{2}$$. From $a$ to $b$"
+    assert sheet.held(alone) == alone
+    assert all(r"$." not in sheet.introduction(lesson) for lesson in course().values())
+
+
 def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
     """By hand, with two words. q stands 1 in 5 where p has 1 in 2, so A refuses 3 in 10, and p has 3 in 10 over q."""
     found = pictures({"p": [0.5, 0.5], "q": [0.8, 0.2]})

@@ -25,7 +25,7 @@ def proposed_figure(dark: bool = False) -> go.Figure:
 
 def written_figure(dark: bool = False) -> go.Figure:
     """What comes out by word, accepted or drawn in place of a refused guess, and p."""
-    return _figure({"accepted": "", "recovered": "drawn instead"}, dark)
+    return _figure({"accepted": "", "recovered": ""}, dark)
 
 
 def columns(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ PREDICT = {
 CHECK = {"title": "6 · Check", "does": "Check", "unanswered": "Answer it first."}
 KEPT = "decode-lab-course"
 """Where the browser keeps the learner's progress."""
+ENDED = re.compile(r"(?<!\$)\$([^$\n]+)\$([.,;:])")
+"""A formula, and the sign behind it."""
 STOPS = 120
 """Places of a slider, one arrow key apart."""
 
@@ -49,12 +52,17 @@ def introduction(lesson: Lesson) -> str:
     *most, last = map(str, lesson.front.needs or [""])
     before = f"lessons {', '.join(most)} and {last}" if most else f"lesson {last}"
     about = f"{minutes} Comes after {before}." if last else minutes
-    return f"# {lesson.number}. {lesson.front.title}\n\n*{about}*\n\n{lesson.introduction}"
+    return f"# {lesson.number}. {lesson.front.title}\n\n*{about}*\n\n{held(lesson.introduction)}"
 
 
 def explained(lesson: Lesson, learner: Learner) -> str:
     """Markdown: the explanation with the run's numbers. Empty before there are any."""
-    return f"## 4 · Explain\n\n{lesson.explain.fill(learner.figures)}" if learner.figures else ""
+    return f"## 4 · Explain\n\n{held(lesson.explain.fill(learner.figures))}" if learner.figures else ""
+
+
+def held(text: str) -> str:
+    """Markdown in which what ends a clause is in the formula before it: behind one a browser may break the line."""
+    return ENDED.sub(r"$\1\\text{\2}$", text)
 
 
 def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:

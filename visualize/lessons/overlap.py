@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
-from lessons.experiments.rules import moved, parts_of, variation
+from lessons.experiments.rules import picture
 from lessons.units import WRITE
 from visualize.figures import overlap as figures
 from visualize.figures.lessons import LINES
@@ -31,29 +29,34 @@ def pictures(words: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     Args:
         words: "p" and "q" of the run. Bars stand from the word that p has most over q to the one that q has over p.
     """
-    p, q = (torch.tensor(words[name], dtype=torch.float64) for name in "pq")
-    order = (q / p).argsort()
-    p, q = p[order], q[order]
-    places = [moved(p, q, to) for to in MOVES]
-    frames = {rule: [_frame(rule, p, place) for place in places] for rule in SAID}
-    tops = [frame.pop("top") for some in frames.values() for frame in some]
+    frames = {rule: [_frame(rule, words, to) for to in MOVES] for rule in SAID}
+    apart, tops = [], []
+    for frame in (frame for some in frames.values() for frame in some):
+        apart.append(f"{frame.pop('apart')} apart")
+        tops.append(frame.pop("top"))
     return {
         "rules": [LINES[rule][0] for rule in SAID],
-        "stops": [f"{percent(variation(p, place))} apart" for place in places],
+        "stops": apart[: len(MOVES)],
         "start": MOVES.index(1),
         "frames": list(frames.values()),
-        "layout": figures.layout(len(p), max(tops)),
+        "layout": figures.layout(len(words["p"]), max(tops)),
     }
 
 
-def _frame(rule: str, p: torch.Tensor, q: torch.Tensor) -> dict[str, Any]:
-    kept, replaced = parts_of(rule, p, q)
-    accepted, off = float(kept.sum()), variation(kept + replaced, p)
-    residual = percent(float((p - q).clamp_min(0).sum()))
+def _frame(rule: str, words: Mapping[str, Sequence[float]], to: float) -> dict[str, Any]:
+    p, q, kept, replaced = seen = picture(rule, words["p"], words["q"], to)
+    written = [a + b for a, b in zip(kept, replaced, strict=True)]
+    accepted, apart, off = sum(kept), variation(p, q), variation(p, written)
     end = "What comes out is p." if off < NOTHING else f"What comes out is {percent(off)} away from p."
     said = f"Accepted: {percent(accepted)}, refused: {percent(max(0.0, 1 - accepted))}."
     return {
-        **figures.columns(p.tolist(), q.tolist(), kept.tolist(), replaced.tolist(), residual=rule == "residual"),
-        "said": f"{said} {SAID[rule].format(residual=residual)} {end}",
-        "top": max(float(some.max()) for some in (p, q, kept + replaced)),
+        **figures.columns(*seen, residual=rule == "residual"),
+        "said": f"{said} {SAID[rule].format(residual=percent(apart))} {end}",
+        "apart": percent(apart),
+        "top": max(*p, *q, *written),
     }
+
+
+def variation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Total variation distance: what one distribution has over the other."""
+    return sum(max(x - y, 0.0) for x, y in zip(a, b, strict=True))
