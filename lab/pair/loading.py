@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -130,6 +131,11 @@ def load_model(
         refuse_odd_end(model, name)
     except LabError:
         raise
+    except UnpicklingError as error:  # torch's own advice is to run it
+        raise ModelLoadError(
+            f"{name} could not be loaded: its weights are a Python pickle that is damaged or holds more than tensors; "
+            "nothing of it was run. Choose a copy of the model with safetensors."
+        ) from error
     except Exception as error:  # what is wrong with files from anywhere comes as errors of any kind
         if is_out_of_memory(error):
             raise ModelLoadError(

@@ -183,6 +183,14 @@ def test_damaged_files_are_told_in_a_line(folder, damage: Callable[[Path], None]
     assert not (where / "ran").exists()
 
 
+def test_who_has_a_pickle_is_not_advised_to_run_it(folder) -> None:
+    where = folder()
+    pickled(where)
+    said = words(where)
+    assert "Choose a copy of the model with safetensors" in said
+    assert "weights_only" not in said
+
+
 @pytest.mark.parametrize(
     "settings",
     [
