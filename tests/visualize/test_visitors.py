@@ -151,9 +151,14 @@ def test_who_never_came_to_hear_is_forgotten_when_others_begin(monkeypatch: pyte
 
 
 def test_a_run_that_nobody_hears_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("visualize.server.live.ABSENT", 0.3)
     desk = Desk(0.01)
-    desk.begin("ann", max_tokens=100)
-    desk.begin("ben", max_tokens=100)
-    hear(desk.runs[1])
-    assert [Run(run.events).reason for run in desk.runs] == ["cancelled", "length"]
+    desk.begin("ann", max_tokens=1000)
+    desk.begin("ben", max_tokens=20)
+    unheard, heard = desk.runs
+    hearing = threading.Thread(target=hear, args=(heard,))
+    hearing.start()
+    while not heard.channel.readers:
+        time.sleep(0.005)
+    monkeypatch.setattr("visualize.server.live.ABSENT", 0.1)
+    hearing.join(20)
+    assert [Run(run.events).reason for run in (unheard, heard)] == ["cancelled", "length"]
