@@ -331,7 +331,7 @@ def test_no_one_body_keeps_the_others_waiting(server: str) -> None:
                 found, answer = there.result()
                 assert 400 <= found < 500
                 assert len(answer) < 500
-    assert max(waits) < 0.9
+    assert max(waits) < 3  # a tenth of that where nothing else is at work
 
 
 @pytest.fixture(scope="module")
