@@ -30,6 +30,7 @@ elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nor finds one that is not to be used: the pages offer what works here
 
 import gradio as gr
+from fastapi.exceptions import RequestValidationError
 from starlette.middleware import Middleware
 
 from lab import LabError
@@ -42,7 +43,7 @@ from visualize.run.settings import DEFAULTS
 from visualize.server import programs
 from visualize.server.apart import Apart
 from visualize.server.channel import ROUTE
-from visualize.server.guard import Guard
+from visualize.server.guard import Guard, unreadable
 from visualize.server.leaving import Leaving
 from visualize.server.monitoring import Monitor
 from visualize.server.sessions import share_configurations
@@ -150,6 +151,7 @@ def main(arguments: list[str] | None = None) -> None:
                     Middleware(Leaving, waiting=waiting, told=told),
                     Middleware(Guard, names=programs.NAMES),
                 ],
+                "exception_handlers": {RequestValidationError: unreadable},
             },
             server_name=options.host,
             server_port=options.port,
@@ -163,6 +165,7 @@ def main(arguments: list[str] | None = None) -> None:
             share=options.share,
             prevent_thread_lock=True,
             show_error=True,
+            enable_monitoring=False,
             mcp_server=find_spec("mcp") is not None,
         )
     except OSError:
@@ -172,7 +175,8 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    gc.freeze()  # what is there now stays: to look through it for garbage halts everything for half a second
+    gc.collect()
+    gc.freeze()  # what has been imported stays: to look through it takes half a second, in which nobody is answered
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
     _wait_for_a_signal()

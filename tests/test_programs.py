@@ -70,9 +70,14 @@ def ask(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
     return json.loads(client.predict(api_name=f"/{name}", **arguments))
 
 
-def post(address: str, body: bytes) -> tuple[int, str]:
+def get(address: str) -> tuple[int, str]:
     """Status and answer, whatever they are."""
-    request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"})
+    return post(address, None)
+
+
+def post(address: str, body: bytes | None, kind: str = "application/json") -> tuple[int, str]:
+    """Status and answer, whatever they are."""
+    request = urllib.request.Request(address, data=body, headers={"Content-Type": kind})
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
@@ -167,7 +172,7 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
         ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings: Input should be a valid list"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
-        ("compare", {"prompt": PROMPT, "settings": [""] * 100_000}, "these are 100,000"),
+        ("compare", {"prompt": PROMPT, "settings": [""] * 9_000}, "these are 9,000"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true", " paged=true"]}, "is there twice"),
         ("compare", {"prompt": PROMPT, "settings": ["", "x=1"]}, "there is no setting 'x'"),
         ("compare", {"prompt": PROMPT, "settings": ["", "a" * 1000]}, "at most 600"),
@@ -198,28 +203,61 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("call/nothing", b'{"data": []}', 404, "there are run, compare, calculator"),
         ("call/page", b'{"data": []}', 404, "there are run, compare, calculator"),
         ("call/v2/page", b"{}", 404, "there are run, compare, calculator"),
-        ("run/run", b'{"data": ["A fox"]}', 404, "join the queue"),
-        ("api/predict", b'{"data": []}', 404, "there are run, compare, calculator"),
-        ("run/predict", b'{"data": []}', 422, "Could not infer"),  # where pages post, but nothing of theirs
+        ("call/run/nothing", b"{}", 404, "no such event"),
+        ("run/run", b'{"data": ["A fox"]}', 404, "nothing at this address"),
+        ("run/run", b'{"data": [], "fn_index": -1}', 404, "nothing at this address"),
+        ("api/predict", b'{"data": []}', 404, "nothing at this address"),
+        ("process_recording", b"{}", 404, "nothing at this address"),
+        ("vibe-edit", b'{"data": [NaN]}', 404, "nothing at this address"),
+        ("stream/x", b"{}", 404, "nothing at this address"),
+        ("queue/status", b"{}", 404, "nothing at this address"),
+        ("run/predict", b'{"data": []}', 422, "no event"),  # where pages post, but nothing of theirs
+        *[
+            (path, b'{"data": [], "session_hash": "a", "fn_index": ' + number + b"}", 422, "no event")
+            for path in ("run/predict", "queue/join")
+            for number in (b"-1", b"99999", b"1" + b"0" * 30, b"true", b"1.0", b'"1"', b"NaN", b"[1]", b"0")
+        ],
+        ("queue/join", b'{"data": [], "fn_index": "\\ud800", "session_hash": "a"}', 422, "half a character"),
+        ("queue/join", b'{"data": [], "session_hash": "a"}', 422, "no event"),
+        ("queue/join", b'{"data": NaN, "fn_index": 1, "session_hash": "a"}', 422, "a list of them as its data"),
+        ("queue/join", b'{"data": [], "fn_index": 1, "session_hash": "a"}', 422, "This event takes 27 values, not 0"),
+        ("cancel", b'{"data": [NaN]}', 422, "session_hash: Field required"),
+        ("reset", b'{"data": [NaN]}', 422, "event_id: Field required"),
+        ("component_server", b"[]", 422, "an object of JSON"),
+        (
+            "component_server",
+            b'{"data": 1, "component_id": 99999, "session_hash": "a", "fn_name": "x"}',
+            404,
+            "no such",
+        ),
+        ("component_server", b'{"data": 1, "component_id": 1, "session_hash": "a", "fn_name": "get_config"}', 404, ""),
         ("call/v2/run", b"{}", 422, "No value provided for required argument: prompt"),
         ("call/v2/run", b'{"prompt": "a", "nonsense": 1}', 422, "nonsense"),
+        ("call/v2/run", b'{"prompt": "a", "\\ud800": 1}', 422, "not a valid key-word argument"),
+        ("call/v2/run", b'{"prompt": "a", "' + b"a" * 10**6 + b'": 1}', 422, "Parameter `aaa"),
         ("call/v2/run", b"nonsense", 422, "JSON"),
+        ("call/v2/run", b'{"prompt":"\xff"}', 422, "JSON"),
+        ("call/v2/run", '{"prompt":"a"}'.encode("utf-16"), 422, "JSON"),
         ("call/v2/run", b"[1]", 422, "dictionary"),
+        ("call/v2/run", b"[NaN]", 422, "dictionary"),
+        ("call/v2/run", b'"\\ud800"', 422, "dictionary"),
         ("call/run", b'{"data": 5}', 422, "list"),
+        ("call/run", b'{"data": NaN}', 422, "list"),
+        ("call/run", b'{"data": "\\ud800"}', 422, "list"),
         ("call/run", b'{"data": ["A fox"]}', 422, "values in their order, not 1"),
         ("call/run/", b'{"data": ["A fox"]}', 422, "values in their order, not 1"),
         ("call/run", b'{"data": [' + b"1," * 40 + b"1]}", 422, "values in their order, not 41"),
-        ("queue/join", b'{"data": [], "fn_index": -1, "session_hash": "a"}', 422, "no event -1 here"),
-        ("queue/join", b'{"data": [], "fn_index": 99999, "session_hash": "a"}', 422, "no event 99999 here"),
-        ("queue/join", b'{"data": [], "session_hash": "a"}', 400, "No function index"),
-        ("call/v2/run", b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 422, "too deep"),
+        ("call/v2/run", b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 413, "too many values"),
+        ("call/v2/run", b'{"prompt": ' + b"[" * 9_000 + b"]" * 9_000 + b"}", 422, "too deep"),
         ("call/v2/run", b'{"prompt": ' + b"[" * 100 + b"]" * 100 + b"}", 422, "too deep"),
-        ("mcp/", b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 422, "too deep"),
-        ("call/v2/run", b'{"max_tokens": ' + b"9" * 5000 + b"}", 400, "parsing the body"),
-        ("call/v2/run", b'{"prompt": "' + b"a" * 100 * 2**20 + b'"}', 413, "More than 8 MiB"),
+        ("mcp/", b'{"a":' * 9_000 + b"1" + b"}" * 9_000, 422, "too deep"),
+        ("call/v2/run", b'{"prompt": [' + b"1," * 10_000 + b"1]}", 413, "too many values"),
+        ("call/v2/run", b'{"prompt": [' + b" " * 10**6 + b"]}", 413, "too many values"),
+        ("call/v2/run", b'{"max_tokens": ' + b"9" * 5000 + b"}", 422, "thousands of digits"),
+        ("call/v2/run", b'{"prompt": "' + b"a" * 100 * 2**20 + b'"}', 413, "More than 2 MiB"),
         ("mcp/", b'{"params": {"name": "run", "arguments": {"prompt": "\\ud800"}}}', 422, "half a character"),
-        ("mcp/", b" " * 100 * 2**20, 413, "More than 8 MiB"),
-        ("component_server", b"[]", 400, ""),
+        ("mcp/", b" " * 100 * 2**20, 413, "More than 2 MiB"),
+        ("upload", b"{}", 400, "content type"),
     ],
 )
 def test_what_is_not_there_is_no_error_of_the_servers(
@@ -228,6 +266,108 @@ def test_what_is_not_there_is_no_error_of_the_servers(
     found, answer = post(f"{server}/gradio_api/{path}", body)
     assert found == status
     assert says in answer
+    assert len(answer) < 500  # nothing of it is sent back
+
+
+def test_json_that_does_not_say_so_is_no_error_of_the_servers(server: str) -> None:
+    for kind in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x"):
+        for body in (b'{"prompt":"\xff"}', b'{"prompt":"a"}'):
+            found, answer = post(f"{server}/gradio_api/call/v2/run", body, kind)
+            assert found == 422
+            assert len(json.loads(answer)["detail"]) > 10
+    form = b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\n{}\r\n--x--\r\n'
+    assert post(f"{server}/gradio_api/upload", form, "multipart/form-data; boundary=x")[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("monitoring", 403, "not enabled"),
+        ("gradio_api/call/run/nothing", 404, "no such event here"),
+        ("gradio_api/call/v2/run/nothing", 404, "no such event here"),
+        ("gradio_api/call/page/nothing", 404, "there are run, compare, calculator"),
+        ("gradio_api/queue/data?session_hash=nobodys", 200, '"session_not_found":true'),
+        ("gradio_api/queue/data", 422, "session_hash: Field required"),
+        ("gradio_api/deep_link?session_hash=a", 404, "nothing at this address"),
+        ("gradio_api/file=http://127.0.0.1:9/", 404, "nothing at this address"),
+        ("gradio_api/file=%00", 404, "nothing at this address"),
+        ("gradio_api/proxy=http://127.0.0.1:9/", 404, "nothing at this address"),
+        ("gradio_api/runs", 404, "nothing at this address"),
+        ("gradio_api/nothing", 404, "nothing at this address"),
+        ("?page=nothing", 404, "nothing at this address"),
+        ("?page=compare", 200, "<html"),
+        ("assets/" + "a" * 1000, 404, "nothing at this address"),
+        ("static/" + "a" * 5000, 404, "nothing at this address"),
+        ("gradio_api/file=" + "a" * 5000, 404, "nothing at this address"),
+    ],
+)
+def test_what_nobody_here_needs_is_not_there(server: str, path: str, status: int, says: str) -> None:
+    found, answer = get(f"{server}/{path}")
+    assert found == status
+    assert says in answer
+
+
+def test_no_one_body_keeps_the_others_waiting(server: str) -> None:
+    """Neither those that are refused nor the largest that are not."""
+    size = 2 * 2**20 - 100
+    bodies = [
+        b'{"data":[' + (b"[" * 60 + b"]" * 60 + b",") * 69_000 + b"1]}",
+        b'{"data":[' + (b"[" * 60 + b"]" * 60 + b",") * 160 + b"1]}",
+        b'{"data":[' + b"[]," * 2_790_000 + b"[]]}",
+        b'{"data":[' + b'"",' * 9_900 + b'""]}',
+        b'{"data":["' + b"\\u1234" * (size // 6) + b'"]}',
+        b'{"data":[' + b",".join([b"9" * 4_290] * 60) + b"]}",
+        b'""' * (size // 2),
+    ]
+    waits: list[float] = []
+    with ThreadPoolExecutor() as others:
+        for body in bodies:
+            for path in ("call/v2/run", "call/run", "queue/join", "run/predict", "reset", "mcp/"):
+                there = others.submit(post, f"{server}/gradio_api/{path}", body)
+                while not there.done():
+                    begun = time.monotonic()
+                    get(f"{server}/health")
+                    waits.append(time.monotonic() - begun)
+                found, answer = there.result()
+                assert 400 <= found < 500
+                assert len(answer) < 500
+    assert max(waits) < 3  # a tenth of that where nothing else is at work
+
+
+@pytest.fixture(scope="module")
+def events(server: str) -> list[dict[str, Any]]:
+    """Of pages, those that wait in no queue, each with the ``values`` that a page sends at first."""
+    config = json.loads(get(f"{server}/config")[1])
+    first = {it["id"]: it["props"].get("value") for it in config["components"]}
+    there = [it for it in config["dependencies"] if it["backend_fn"] and not it["queue"] and it["inputs"]]
+    return [it | {"values": [first[number] for number in it["inputs"]]} for it in there]
+
+
+FILE = {"path": "http://127.0.0.1:9/", "meta": {"_type": "gradio.FileData"}}
+
+
+@pytest.mark.parametrize("junk", [5, float("nan"), [], {}, "x", 10**30, FILE, [[FILE]], None], ids=repr)
+def test_a_value_that_no_page_sends_is_a_sentence(server: str, events: list[dict[str, Any]], junk: Any) -> None:
+    assert events
+    for event in events:
+        sound = {"data": event["values"], "fn_index": event["id"], "session_hash": "abc"}
+        for path in ("run/predict", "queue/join"):
+            assert post(f"{server}/gradio_api/{path}", json.dumps(sound).encode())[0] == 200
+            asked = sound | {"data": [junk] * len(event["values"])}
+            found, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
+            assert found == 422
+            assert len(json.loads(answer)["detail"]) > 10
+
+
+def test_only_a_file_that_was_sent_can_be_opened(server: str) -> None:
+    config = json.loads(get(f"{server}/config")[1])
+    number = next(it["id"] for it in config["dependencies"] if any(event == "upload" for _, event in it["targets"]))
+    kind = {"_type": "gradio.FileData"}
+    for file in (FILE, {"path": "/etc/passwd", "meta": kind}, {"path": "x", "meta": 5}, None, 5, [FILE], {}):
+        asked = {"data": [file], "fn_index": number, "session_hash": "abc"}
+        found, answer = post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())
+        assert found == 422
+        assert "no file that was sent here" in answer
 
 
 def inside(server: str) -> int:
@@ -281,6 +421,31 @@ def test_who_hangs_up_is_noticed(server: str) -> None:
     wait_until(lambda: inside(server) == 1, 10)
     stream.close()
     wait_until(lambda: inside(server) == 0, 5)
+
+
+@pytest.mark.parametrize("named", ["session_hash", "header"])
+def test_who_hangs_up_is_noticed_by_whatever_name(server: str, named: str) -> None:
+    body = json.dumps(FOREVER).encode()
+    if named == "session_hash":
+        there = json.loads(get(f"{server}/gradio_api/info")[1])["named_endpoints"]["/run"]["parameters"]
+        values = [FOREVER.get(it["parameter_name"], it.get("parameter_default")) for it in there]
+        asked = json.dumps({"data": values, "session_hash": "mine", "event_id": "mine"}).encode()
+        request = urllib.request.Request(f"{server}/gradio_api/call/run", asked, {"Content-Type": "application/json"})
+    else:
+        headers = {"Content-Type": "application/json", "X-Decode-Lab-Caller": "me"}
+        request = urllib.request.Request(f"{server}/gradio_api/call/v2/run", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        event = json.load(answer)["event_id"]
+    stream = urllib.request.urlopen(f"{server}/gradio_api/call/run/{event}")
+    wait_until(lambda: inside(server) == 1, 10)
+    stream.close()
+    wait_until(lambda: inside(server) == 0, 5)
+
+
+def test_an_answer_is_fetched_once(server: str) -> None:
+    event = json.loads(post(f"{server}/gradio_api/call/v2/calculator", b'{"model": "gpt-2"}')[1])["event_id"]
+    assert "event: complete" in get(f"{server}/gradio_api/call/calculator/{event}")[1]
+    assert get(f"{server}/gradio_api/call/calculator/{event}")[0] == 404
 
 
 def test_who_hangs_up_on_a_tool_is_noticed(server: str) -> None:
@@ -364,6 +529,52 @@ def test_any_value_anywhere_is_an_answer_or_a_sentence(
         asked.pop("torch_compile", None)  # layers take half a minute
     event, answer = call(server, name, SOUND[name] | asked)
     assert event == "complete" or len(json.loads(answer)["error"]) > 10
+
+
+ADDRESSES = [
+    *[f"call/{version}{name}" for version in ("", "v2/") for name in (*NAMES, "page", "run/x")],
+    *["run/predict", "run/run", "api/predict", "queue/join", "cancel", "reset", "component_server", "mcp/", "upload"],
+    *["heartbeat/x", "queue/data", "vibe-edit", "process_recording", "stream/x", "file=x"],
+]
+ANY_TEXT = st.text(st.characters(codec=None), max_size=8)  # half characters, too
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | st.just(FILE),
+    lambda some: st.lists(some, max_size=4) | st.dictionaries(ANY_TEXT, some, max_size=3),
+    max_leaves=8,
+)
+FIELDS = ("data", "session_hash", "event_data", "event_id", "trigger_id", "component_id", "fn_name", "batched", "model")
+BODIES = st.one_of(
+    st.binary(max_size=40),
+    ANY.map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(st.sampled_from(FIELDS), ANY).map(lambda fields: json.dumps(fields).encode()),
+)
+
+
+@settings(max_examples=150)
+@given(
+    address=st.sampled_from(ADDRESSES),
+    body=BODIES,
+    kind=st.sampled_from(["application/json", "text/plain", "multipart/form-data; boundary=x", ""]),
+)
+def test_any_body_anywhere_is_refused_in_a_sentence(server: str, address: str, body: bytes, kind: str) -> None:
+    status, answer = post(f"{server}/gradio_api/{address}", body, kind)
+    assert status == 200 or 400 <= status < 500
+    assert len(answer) < 1000
+
+
+@settings(max_examples=50)
+@given(data=st.data())
+def test_any_value_of_a_page_is_taken_or_refused_in_a_sentence(
+    server: str, events: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    event = data.draw(st.sampled_from(events))
+    values = list(event["values"])
+    values[data.draw(st.integers(0, len(values) - 1))] = data.draw(ANY)
+    extra = data.draw(st.dictionaries(st.sampled_from(FIELDS[2:]), ANY))
+    asked = extra | {"data": values, "fn_index": event["id"], "session_hash": "abc"}
+    path = data.draw(st.sampled_from(["run/predict", "queue/join"]))
+    status, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
+    assert status == 200 or (status == 422 and len(json.loads(answer)["detail"]) > 10)
 
 
 def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:

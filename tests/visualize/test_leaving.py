@@ -58,11 +58,29 @@ def test_who_calls_a_tool_has_a_name_that_nobody_can_choose() -> None:
 
 
 @pytest.mark.parametrize(("path", "method"), [("/gradio_api/call/run", "POST"), ("/metrics", "GET"), ("/", "GET")])
-def test_others_are_let_pass(path: str, method: str) -> None:
+def test_others_are_let_pass_without_a_name_of_their_own(path: str, method: str) -> None:
     gone, kept, heard = passed(path, method, hangs_up=True)
     assert gone == []
     assert kept == ["abc", "page"]
-    assert heard == {CALLER: "forged"}
+    assert heard == {}
+
+
+def test_a_tools_call_keeps_its_name_when_it_is_handed_on() -> None:
+    handed_on: list[Any] = []
+    app = SimpleNamespace(state_holder=SimpleNamespace(session_data={}, time_last_used={}, lock=threading.Lock()))
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        handed_on.append(scope["headers"])
+        if scope["path"] == "/gradio_api/mcp/":
+            await leaving(scope | {"path": "/gradio_api/queue/join"}, None, None)
+
+    leaving = Leaving(within, set(), {})
+    scope = {"type": "http", "path": "/gradio_api/mcp/", "method": "POST", "headers": [], "app": app}
+    complete(leaving(scope, None, None))
+    assert len(handed_on[0]) == 1
+    assert handed_on[1] == handed_on[0]
+    complete(leaving(scope | {"path": "/gradio_api/queue/join", "headers": handed_on[0]}, None, None))
+    assert handed_on[2] == []  # its call is over
 
 
 @pytest.mark.parametrize(("method", "status", "told"), [("GET", 200, True), ("GET", 404, False), ("POST", 200, False)])

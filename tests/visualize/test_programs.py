@@ -61,6 +61,25 @@ def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
         complete(leave())
 
 
+def test_who_leaves_as_an_answer_comes_leaves_all_the_same() -> None:
+    some, ended = programs(), []
+
+    class Answered(threading.Event):
+        """Of a call that is over as soon as it is told to stop, in another thread."""
+
+        def set(self) -> None:
+            ended.append(self)
+            jobs.discard(next((job for job in jobs if job.cancelled is self), None))
+
+    class Called:
+        def __init__(self) -> None:
+            self.cancelled = Answered()
+
+    jobs = some._jobs["a"] = {Called() for _ in range(3)}
+    some.leave(caller("a"))
+    assert len(ended) == 3
+
+
 def test_who_left_and_called_again_can_leave_again() -> None:
     some = programs()
 

@@ -1,42 +1,52 @@
-"""What Gradio answers with an internal error although the caller can mend it: a sentence, and a status that says so."""
+"""What Gradio leaves open to whoever can reach it, or answers with an error of its own although the caller can mend it:
+a sentence, and a status that says so."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import parse_qs
 
-from gradio.route_utils import FnIndexInferError
+import gradio as gr
+from fastapi.exceptions import RequestValidationError
+from gradio.server_messages import UnexpectedErrorMessage
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from visualize.server import posted
+from visualize.server.posted import MOST_BYTES, Refusal
+from visualize.text import visible
+
 API = "/gradio_api/"
-CALLS = (f"{API}call/v2/", f"{API}call/", f"{API}run/", f"{API}api/")
+CALL = re.compile(rf"{API}call/(v2/)?(\w+)(?:/(\w+))?/?", re.ASCII)
+"""Where programs call a function by its name, and then fetch the answer to an event."""
 PAGES_OWN = f"{API}run/predict"
 """Where Gradio's pages post those of their events that do not wait in its queue, each with its number."""
 QUEUE = f"{API}queue/join"
 """Where they, and Gradio's client, post the others."""
-TOOLS = f"{API}mcp"
+ANSWERS = f"{API}queue/data"
+"""Where they hear of them."""
+COMPONENT = f"{API}component_server"
+"""Where a component of a page calls a function of its own."""
+TOOLS = re.compile(rf"{API}mcp(?:/.*)?")
 """Where tools are called. Gradio hands such a call on to itself, over HTTP."""
 FILES = f"{API}upload"
 """Its size is limited by ``launch``."""
-MOST_BYTES = 8 * 2**20
-"""Of anything else that is posted. A lesson's runs, the most that a page sends, have 1 MB."""
-DEEPEST = 64
-"""Lists and objects within each other."""
-
-
-class Refusal(Exception):
-    """With a status and a sentence."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        self.answer = JSONResponse({"detail": detail}, status)
+KEPT_FILE = re.compile(rf"{API}file=(?!https?:)[^\0]*", re.DOTALL | re.IGNORECASE)
+"""Gradio would fetch any other from wherever the caller says."""
+OTHERS = re.compile(rf"{API}(?:info|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+|cancel|reset)/?")
+"""What else pages and Gradio's client ask."""
+LONGEST = 255
+"""Bytes of a file's name."""
+NOTHING = "There is nothing at this address."
 
 
 class Guard:
-    """An unknown name is 404; too much is 413; values that are missing, too many, not to be read or not there to give
-    are 422.
+    """An address that nobody here needs, and an unknown name, are 404; too much is 413; values that are missing, too
+    many, not to be read or not there to give are 422.
 
     Args:
         names: of the functions that programs may call.
@@ -47,37 +57,98 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
-        if scope["type"] != "http" or not path.startswith(API) or path == FILES:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        pages = scope["app"].get_blocks()
+        call = None
         try:
-            name = self._name(path)
-            if scope["method"] == "POST":
-                body = await _read(scope, receive)
-                document = _parsed(body)
-                _check(scope["app"].get_blocks().fns, path, name, document)
-                if path.startswith(TOOLS):
-                    _refuse_half_a_character(document)
-                receive = _again(body, receive)
+            _check_names(scope, pages)
+            if not path.startswith(API):
+                await self._app(scope, receive, send)
+                return
+            path = path.rstrip("/")
+            call = CALL.fullmatch(path)
+            if call:
+                self._check_call(call, pages)
+            elif path not in (PAGES_OWN, QUEUE, ANSWERS, COMPONENT, FILES) and not any(
+                known.fullmatch(path) for known in (TOOLS, KEPT_FILE, OTHERS)
+            ):
+                raise Refusal(404, NOTHING)
+            if path == ANSWERS and not _knows(scope, pages):
+                await Response(_GONE, media_type="text/event-stream")(scope, receive, send)
+                return
+            if scope["method"] == "POST" and path != FILES:
+                document = posted.parsed(await _read(scope, receive))
+                receive = _again(json.dumps(self._taken(path, call, document, pages)).encode(), receive)
             await self._app(scope, receive, send)
         except Refusal as refusal:
             await refusal.answer(scope, receive, send)
-        except (TypeError, FnIndexInferError) as error:  # of Gradio's matching, before anything is answered
-            if not path.startswith(CALLS):
+        except TypeError as error:  # of Gradio's matching of names or of a form's parts, before anything is answered
+            if not call and path != FILES:
                 raise
-            await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)
+            await _sentence(str(error))(scope, receive, send)
         except ClientDisconnect:
             pass  # while it was still speaking
 
-    def _name(self, path: str) -> str:
-        """The function that is called; empty for pages' own events. Raises Refusal for what programs may not call."""
-        prefix = next((prefix for prefix in CALLS if path.startswith(prefix)), None)
-        if prefix is None or path == PAGES_OWN:
-            return ""
-        name = path.removeprefix(prefix).split("/")[0]
+    def _check_call(self, call: re.Match[str], pages: gr.Blocks) -> None:
+        _, name, event = call.groups()
         if name not in self._names:
             raise Refusal(404, f"There is no such function here; there are {', '.join(self._names)}.")
-        return name
+        # Gradio names the session of a caller without one after the event.
+        if event and event not in pages._queue.pending_event_ids_session.get(event, ()):
+            raise Refusal(404, "There is no such event here, or its answer was fetched already. Call again.")
+
+    def _taken(self, path: str, call: re.Match[str] | None, document: Any, pages: gr.Blocks) -> Any:
+        """What Gradio is handed of ``document``. Raises Refusal."""
+        if call and call[1]:
+            return posted.by_name(document)
+        if call:
+            function = next(function for function in pages.fns.values() if function.api_name == call[2])
+            return posted.in_order(document, function)
+        if path in (PAGES_OWN, QUEUE):
+            return posted.of_event(document, pages, self._names)
+        if path == COMPONENT:
+            return posted.of_component(document, pages)
+        if TOOLS.fullmatch(path):
+            return posted.of_tool(document)
+        return posted.an_object(document)
+
+
+def unreadable(request: Request, error: RequestValidationError) -> Response:
+    """For what does not have the form that an address wants: which field, and why. FastAPI would send all of it back,
+    and fails where JSON has no word for it."""
+    first = error.errors()[0]
+    return _sentence(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.")
+
+
+def _sentence(said: str) -> Response:
+    """Of an error: it may have a name in it that the caller made up."""
+    return JSONResponse({"detail": visible(said[:200])}, 422)
+
+
+def _asked(scope: Scope, name: str) -> list[str]:
+    """The value of this name in the address, which is the last one; none if it is not there."""
+    return parse_qs(scope["query_string"].decode("latin-1")).get(name, [])[-1:]
+
+
+def _check_names(scope: Scope, pages: gr.Blocks) -> None:
+    """Gradio fails at a file's name that no file can have, and at the name of a page that there is not. Raises
+    Refusal."""
+    path = scope["path"]
+    if any(len(name.encode("utf-8", "replace")) > LONGEST for name in path.split("/")):
+        raise Refusal(404, NOTHING)
+    if path == "/" and any(name not in pages.config["page"] for name in _asked(scope, "page")):
+        raise Refusal(404, NOTHING)
+
+
+def _knows(scope: Scope, pages: gr.Blocks) -> bool:
+    return all(session in pages._queue.pending_messages_per_session for session in _asked(scope, "session_hash"))
+
+
+_GONE = UnexpectedErrorMessage(message="There is no such session here.", session_not_found=True)
+_GONE = f"data: {_GONE.model_dump_json()}\n\n"
+"""What Gradio, too, says to a page that it does not know, but with an error in the log."""
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
@@ -99,52 +170,3 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return replay
-
-
-def _parsed(body: bytes) -> Any:
-    """The document; None if it is no JSON, which whoever is asked says. Raises Refusal for one too deep to read."""
-    try:
-        level = [document := json.loads(body)]
-    except RecursionError:
-        raise Refusal(422, _TOO_DEEP) from None
-    except ValueError:
-        return None
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-    if level:
-        raise Refusal(422, _TOO_DEEP)
-    return document
-
-
-_TOO_DEEP = f"The JSON is too deep: at most {DEEPEST} lists and objects are within each other."
-
-
-def _refuse_half_a_character(document: Any) -> None:
-    """JSON can say it in an escape; HTTP, by which it is handed on, cannot. Raises Refusal."""
-    try:
-        json.dumps(document, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise Refusal(422, "What was sent is not valid text: half a character (a lone surrogate) is in it.") from None
-
-
-def _check(functions: dict[int, Any], path: str, name: str, document: Any) -> None:
-    """Gradio takes any number of values and any event's number, and fails when it comes to use them."""
-    values = document.get("data") if isinstance(document, dict) else None
-    if not isinstance(values, list):
-        return
-    if path.rstrip("/") == f"{API}call/{name}":
-        wanted = next(len(function.inputs) for function in functions.values() if function.api_name == name)
-        if len(values) != wanted:
-            raise Refusal(
-                422, f"{name} takes {wanted} values in their order, not {len(values)}. By name, at call/v2, few do."
-            )
-    elif path == QUEUE and isinstance(number := document.get("fn_index"), int):
-        if number not in functions:
-            raise Refusal(422, f"There is no event {number} here: the page is of another time. Load it again.")
-        if len(values) < (wanted := len(functions[number].inputs)):
-            raise Refusal(422, f"This event takes {wanted} values, not {len(values)}.")

@@ -23,7 +23,8 @@ ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
 """Where a program waits for what it called; the last part is the event, and so the session of a caller without one."""
 TOOLS = re.compile(r"/gradio_api/mcp(?:/http)?/?")
 CALLER = "x-decode-lab-caller"
-"""Gradio hands a tool's call on to itself, all in one session. It keeps the headers, this one too."""
+"""Gradio hands a tool's call on to itself, all in one session. It keeps the headers, this one too, which is taken from
+nobody else."""
 
 
 def caller(request: gr.Request) -> str | None:
@@ -45,15 +46,17 @@ class Leaving:
 
     def __init__(self, app: ASGIApp, waiting: set[str], told: Mapping[str | None, str]) -> None:
         self._app, self._waiting, self._told = app, waiting, told
+        self._calling: set[bytes] = set()  # tools
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope.get("path", ""), scope.get("method")
+        scope = self._without_forged(scope)
         if method == "GET" and (found := ANSWER.fullmatch(path)):
             who = found[1]
         elif method == "POST" and TOOLS.fullmatch(path):
             who = secrets.token_hex(16)
-            kept = [header for header in scope["headers"] if header[0] != CALLER.encode()]
-            scope = scope | {"headers": [*kept, (CALLER.encode(), who.encode())]}
+            scope = scope | {"headers": [*scope["headers"], (CALLER.encode(), who.encode())]}
+            self._calling.add(who.encode())
         else:
             await self._app(scope, receive, send)
             return
@@ -89,7 +92,16 @@ class Leaving:
         finally:
             telling.cancel()
             self._waiting.discard(who)
+            self._calling.discard(who.encode())
             _forget(app.state_holder, who)
+
+    def _without_forged(self, scope: Scope) -> Scope:
+        """``scope`` without a name that did not come from here."""
+        if "headers" not in scope:
+            return scope
+        name = CALLER.encode()
+        kept = [header for header in scope["headers"] if header[0] != name or header[1] in self._calling]
+        return scope | {"headers": kept}
 
 
 def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -89,24 +90,29 @@ class Programs:
     def __init__(self, load: Load, line: Line, told: dict[str | None, str]) -> None:
         self._load, self._line, self._told = load, line, told
         self._jobs: dict[str | None, set[Job]] = {}
+        self._lock = threading.Lock()  # over them: Gradio tells of who has left in a thread
 
     def leave(self, request: gr.Request) -> None:
         """A caller has gone."""
-        for job in self._jobs.pop(caller(request), ()):
+        with self._lock:
+            jobs = list(self._jobs.pop(caller(request), ()))
+        for job in jobs:
             job.cancelled.set()
 
     async def _answer(self, request: gr.Request, do: Callable[[Job], Answer]) -> Answer:
         job = Job(self._line, self._load, do)
-        mine = self._jobs.setdefault(who := caller(request), set())
-        mine.add(job)
+        with self._lock:
+            mine = self._jobs.setdefault(who := caller(request), set())
+            mine.add(job)
         try:
             return await job.finished(lambda status: self._tell(who, status))
         finally:
             job.cancelled.set()
-            mine.discard(job)
-            if not mine and self._jobs.get(who, mine) is mine:  # who has left may have called again
-                self._jobs.pop(who, None)
-                self._told.pop(who, None)
+            with self._lock:
+                mine.discard(job)
+                if not mine and self._jobs.get(who, mine) is mine:  # who has left may have called again
+                    self._jobs.pop(who, None)
+                    self._told.pop(who, None)
 
     def _tell(self, who: str | None, status: str) -> None:
         """To those who listen to progress, as Gradio's own client and MCP do (which hears of steps only), and to those

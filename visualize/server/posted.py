@@ -1,0 +1,195 @@
+"""What may be posted to Gradio. Its own checks come after it has read all of it, and some never: here they come before,
+cost little, and say in a sentence what is wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.block_function import BlockFunction
+from starlette.responses import JSONResponse
+
+MOST_BYTES = 2 * 2**20
+"""The most that a page sends is what a browser keeps of a lesson, 1.5 million characters; that a program does, a prompt
+of 100,000, each up to twelve bytes."""
+MOST_VALUES = 10_000
+"""Of a document. A page sends some thirty, a program has up to a thousand strings to stop at."""
+MOST_BETWEEN = 2**18
+"""Bytes of a document that are in no string: numbers, brackets, blanks."""
+DEEPEST = 64
+"""Lists and objects within each other."""
+STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""Of JSON; one without an end, too, at which reading fails."""
+SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
+
+Document = dict[str, Any]
+
+
+class Refusal(Exception):
+    """With a status and a sentence."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        self.answer = JSONResponse({"detail": detail}, status)
+
+
+def parsed(body: bytes) -> Any:
+    """The document. Raises Refusal for what is none, and for more than anybody would send."""
+    try:
+        text = body.decode()
+        # Counted before anything is read: first the quotation marks of names and values, then what is between them.
+        if text.count('"') - text.count('\\"') > 4 * MOST_VALUES:
+            raise Refusal(413, _TOO_MANY)
+        between = STRING.sub("", text)
+        if len(between) > MOST_BETWEEN or sum(map(between.count, ",[{")) > MOST_VALUES:
+            raise Refusal(413, _TOO_MANY)
+        document = json.loads(text)
+    except RecursionError:
+        raise Refusal(422, _TOO_DEEP) from None
+    except ValueError:
+        raise Refusal(422, "What was sent is not JSON in UTF-8, or has a number of thousands of digits.") from None
+    level = [document]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _within(outer)]
+    if level:
+        raise Refusal(422, _TOO_DEEP)
+    return document
+
+
+_TOO_DEEP = f"The JSON is too deep: at most {DEEPEST} lists and objects are within each other."
+_TOO_MANY = f"The JSON has too many values: no function here takes more than {MOST_VALUES:,}."
+
+
+def _within(value: Any) -> Collection[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def an_object(document: Any) -> Document:
+    """Raises Refusal for anything else."""
+    if not isinstance(document, dict):
+        raise Refusal(422, "What is posted here is an object of JSON (a dictionary), with a name for each value.")
+    return document
+
+
+def of_tool(document: Any) -> Any:
+    """A call of a tool. Raises Refusal."""
+    return _without_files(_whole(document))
+
+
+def by_name(document: Any) -> Document:
+    """A program's call, each value with its name. Raises Refusal."""
+    return _without_files(an_object(document))
+
+
+def in_order(document: Any, function: BlockFunction) -> Document:
+    """A program's call, its values in their order, and nothing else: a session of the caller's own would not end with
+    the caller. Raises Refusal."""
+    values, wanted, name = _values(document), len(function.inputs), function.api_name
+    if len(values) != wanted:
+        raise Refusal(
+            422, f"{name} takes {wanted} values in their order, not {len(values)}. By name, at call/v2, few do."
+        )
+    return {"data": _without_files(values)}
+
+
+def of_event(document: Any, pages: gr.Blocks, programs: Collection[str]) -> Document:
+    """A page's event, or a call of Gradio's own client's, with what Gradio uses of it. Raises Refusal."""
+    number = _whole(an_object(document)).get("fn_index")
+    function = pages.fns.get(number) if type(number) is int else None  # not a truth value, which is one, too
+    if function is None or function.fn is None:
+        raise Refusal(422, "There is no event of this number here: the page is of another time. Load it again.")
+    values, wanted = _values(document), len(function.inputs)
+    if len(values) < wanted:
+        raise Refusal(422, f"This event takes {wanted} values, not {len(values)}.")
+    values = values[:wanted]
+    given = document.get("event_data")
+    given = given if isinstance(given, dict) else {}
+    if any(event == "upload" for _, event in function.targets):
+        for block, value in zip(function.inputs, values, strict=True):
+            _check_file(block, value, pages.upload_file_set)
+        given = {}
+    else:
+        _without_files([values, given])
+        if function.api_name not in programs:  # which check for themselves
+            for block, value in zip(function.inputs, values, strict=True):
+                _check_value(block, value)
+    trigger = document.get("trigger_id")
+    return {
+        "data": values,
+        "fn_index": number,
+        "session_hash": _session(document),
+        "event_data": given,
+        "trigger_id": trigger if type(trigger) is int else None,
+    }
+
+
+def of_component(document: Any, pages: gr.Blocks) -> Document:
+    """A component's call of its function here. Raises Refusal."""
+    number, name = an_object(document).get("component_id"), document.get("fn_name")
+    component = pages.blocks.get(number) if type(number) is int else None
+    if not getattr(getattr(component, str(name), None), "_is_server_fn", False):
+        raise Refusal(404, "There is no such function of a page here: the page is of another time. Load it again.")
+    data = _without_files(document.get("data"))
+    return {"component_id": number, "fn_name": name, "session_hash": _session(document), "data": data}
+
+
+def _whole(document: Any) -> Any:
+    """``document``. JSON can say half a character in an escape; what Gradio hands on and sends back cannot. Raises
+    Refusal."""
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refusal(422, "What was sent is not valid text: half a character (a lone surrogate) is in it.") from None
+    return document
+
+
+def _values(document: Any) -> list[Any]:
+    values = an_object(document).get("data")
+    if not isinstance(values, list):
+        raise Refusal(422, "The values are missing: an object of JSON is wanted, with a list of them as its data.")
+    return values
+
+
+def _session(document: Document) -> str:
+    session = document.get("session_hash")
+    if not (isinstance(session, str) and SESSION.fullmatch(session)):
+        raise Refusal(422, "session_hash is missing: up to 64 letters and digits that the caller has made up.")
+    return session
+
+
+def _without_files(value: Any) -> Any:
+    """``value``. Raises Refusal if Gradio would take something in it for a file: it would fetch that from wherever its
+    path says."""
+    level = [value]
+    while level:
+        if any(isinstance(it, dict) and {"path", "meta"} <= it.keys() for it in level):
+            raise Refusal(422, "There is a file among the values, where none is taken.")
+        level = [inner for outer in level for inner in _within(outer)]
+    return value
+
+
+def _check_file(block: Any, value: Any, uploaded: Collection[str]) -> None:
+    try:
+        path = block.data_model.model_validate(value, context={"validate_meta": True}).path
+    except (ValueError, TypeError, AttributeError):  # Gradio's, of what is like no file at all
+        path = ""
+    if path not in uploaded or not Path(path).is_file():
+        raise Refusal(422, "This is no file that was sent here, or it is no longer kept. Open it again.")
+
+
+def _check_value(block: Any, value: Any) -> None:
+    if block.stateful:  # kept here: whatever a page sends for it is not looked at
+        return
+    try:
+        if isinstance(block, gr.Radio) and value is None:  # which none of them is after it was clicked
+            raise ValueError
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError
+        block.preprocess(value)
+    except Exception:  # every component has its own for what it does not take
+        label = f"“{block.label}”" if block.label else "This"
+        raise Refusal(422, f"{label} does not take this value: choose one that the page offers.") from None
