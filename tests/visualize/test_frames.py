@@ -156,7 +156,7 @@ def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None
 
 def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> None:
     before = script(CONFIGS["plain"])
-    frames = Reducer(Before(before[0].config, measure(before))).feed(script(CONFIGS["speculative"]))
+    frames = Reducer(Before(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
     assert frames[0]["compared"] == "Small: the run before. speculation Off → Draft."
     assert not any("compared" in frame for frame in frames[1:])
     shown = picture(frames)

@@ -96,7 +96,7 @@ class Reducer:
 
     def after(self) -> Before | None:
         """What the next run is compared with: this one, if there was any."""
-        return Before(self._config, self._meter.metrics()) if self._seq else self._before
+        return Before(self._started, self._meter.metrics()) if self._seq else self._before
 
     def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
         """A frame of the changes, with what has changed in the pool and around the charts."""
@@ -128,7 +128,7 @@ class Reducer:
         return moved
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
-        self._config = run.config
+        self._started, self._config = run, run.config
         speculative = run.config["speculative"]
         self._pool = PoolView(run.num_blocks, run.config["block_size"])
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
@@ -151,7 +151,7 @@ class Reducer:
     def _compared(self, run: RunStarted) -> str:
         if self._recorded:
             return described(run.config, run.sampling)
-        return difference(self._before.config, run.config) if self._before else ""
+        return difference(self._before.started, run) if self._before else ""
 
     def _closed(self, timed: StepTimed) -> dict[str, Any]:
         step, self._step = self._step, Step()
