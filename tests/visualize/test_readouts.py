@@ -11,7 +11,7 @@ from lab.config import EngineConfig
 from lab.trace.events import Committed, Judged, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.metrics import measure
 from tests.visualize.conftest import CONFIGS, script
-from visualize.run.readouts import DASH, Before, described, difference, labels, rows
+from visualize.run.readouts import DASH, Before, Reading, beside, described, difference, labels, rows
 from visualize.run.settings import Settings
 
 CONFIG = asdict(EngineConfig())
@@ -71,6 +71,13 @@ def test_the_run_before_stands_beside() -> None:
     assert shown["speed"][2] == f"×{ratio:.2g} of {plain.tokens_per_second:.0f}"
     assert rows(fast, CONFIG, before, over=False)["speed"][2] == f"was {plain.tokens_per_second:.0f}"
     assert shown["accepted"][2] == ""
+
+
+@pytest.mark.parametrize(
+    ("times", "said"), [(0.0312, "×0.031"), (0.996, "×1"), (7.04, "×7"), (31.2, "×31"), (99.7, "×100"), (1234, "×1234")]
+)
+def test_a_ratio_is_two_digits_and_no_power_of_ten(times: float, said: str) -> None:
+    assert beside(Reading("", "", 10 * times), Reading("10", "", 10), over=True) == f"{said} of 10"
 
 
 def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> None:

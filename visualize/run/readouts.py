@@ -163,7 +163,8 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
         return ""
     value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
     if over and now.size and was.size:
-        return f"×{now.size / was.size:.2g} of {value}"
+        ratio = now.size / was.size
+        return f"×{ratio:.2g} of {value}" if ratio < 99.5 else f"×{ratio:.0f} of {value}"
     return f"was {value}"
 
 
