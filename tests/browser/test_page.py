@@ -104,6 +104,7 @@ def test_what_was_before_is_not_cut_off(visit: Visit, size: tuple[int, int], pre
     lab.finish()
     lab.choose("speculation", "Off")
     lab.run()
+    lab.page.wait_for_selector(".was:not(:empty)")
     height = lab.page.evaluate("document.querySelector('.readouts').offsetHeight")
     lab.finish()
     cut = """[...document.querySelectorAll('.readout :is(.was, .label, .number), .compared')].filter((node) => {

@@ -61,7 +61,7 @@ function move(seq, byHand = false) {
 /** What the run's end is told with: it was over before anybody could look. */
 function atTheEnd() {
   const slow = speed.value < 1 ? `${Math.round(1 / speed.value)} times slower` : "at its true speed";
-  return picture.last > 1 ? `${picture.say} ▶ plays it ${slow}.` : picture.say;
+  return picture.last > 1 ? `${picture.say} ▶ plays it ${slow}.` : picture.say;
 }
 
 /** A person moves to a frame. */
