@@ -19,7 +19,7 @@ def logprobs_cost() -> str:
     if not LOGPROBS.exists():
         return ""
     record = json.loads(LOGPROBS.read_text("utf-8"))
-    return f"{record['added_ms']['median'] / record['plain_ms']:+.0%} a step (recorded)."
+    return f"{record['added_ms']['median'] / record['plain_ms']:+.0%} a step (measured elsewhere)."
 
 
 @functools.cache
@@ -30,4 +30,4 @@ def kv_error(kv_dtype: str) -> str:
     row = next(row for row in json.loads(KV_ERROR.read_text("utf-8"))["formats"] if row["kv_dtype"] == kv_dtype)
     more = f"{row['perplexity_ratio']['value'] - 1:+.2%}"
     off = f"{row['key_error']:.1%} off, values {row['value_error']:.1%}"
-    return f"Keys {off}; perplexity {more} (recorded)."
+    return f"Keys {off}; perplexity {more} (measured elsewhere)."

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
+
 from lab import Run
 from tests.browser.conftest import Lab
 from visualize.panels.consequences import SAYS
@@ -149,3 +151,39 @@ def test_who_computes_is_a_setting_too(visit: Visit, tmp_path: Path) -> None:
     other.ready()
     other.page.click("#computing > button")
     assert other.page.is_checked('#kernels label:has-text("Torch") input')
+
+
+@pytest.mark.parametrize("fold", ["pool", "sampling", "computing"])
+def test_a_fold_that_is_opened_is_in_view(visit: Visit, fold: str) -> None:
+    lab = visit().open()
+    lab.page.click(f"#{fold} > button")
+    lab.page.wait_for_function(
+        """fold => {
+          const [seen, inside] = [document.querySelector("#settings"), document.querySelector(`#${fold}`)].map(
+            (node) => node.getBoundingClientRect());
+          return inside.height > 100 && inside.bottom <= seen.bottom + 1;
+        }""",
+        arg=fold,
+    )
+
+
+def test_a_figure_says_what_it_is_to_keys_and_fingers(visit: Visit) -> None:
+    about = "Tokens / passes of the target"
+    lab = visit().open()
+    meaning = lab.page.locator(".meaning")
+    assert not meaning.is_visible()
+    lab.page.focus("[data-key=speed]")
+    lab.page.keyboard.press("Tab")
+    assert about in meaning.inner_text()
+    assert lab.page.get_attribute("[data-key=pass]", "aria-describedby") == meaning.get_attribute("id")
+    lab.page.focus("#run")
+    assert not meaning.is_visible()
+    phone = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open()
+    phone.page.tap("[data-key=pass]")
+    meaning = phone.page.locator(".meaning")
+    assert about in meaning.inner_text()
+    box = meaning.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    phone.page.tap(".say")
+    assert not meaning.is_visible()

@@ -46,7 +46,7 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot').data[1].y.length > 0")
     assert lab.seen()["blocks"]["stored"] > 2
     assert int(second["numbers"]["found"]) >= 32
-    assert "Same engine settings" in lab.page.inner_text(".compared")
+    assert "with the same settings" in lab.page.inner_text(".compared")
 
 
 def test_in_a_small_pool_what_was_cached_makes_room(visit: Visit) -> None:

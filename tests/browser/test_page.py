@@ -96,6 +96,31 @@ def test_a_link_gives_the_same_text_again(visit: Visit) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("size", [(1280, 720), (390, 844)])
+@pytest.mark.parametrize("prefix_caching", [0, 1])  # one readout more
+def test_what_was_before_is_not_cut_off(visit: Visit, size: tuple[int, int], prefix_caching: int) -> None:
+    lab = visit(viewport=dict(zip(("width", "height"), size, strict=True))).open(prefix_caching=prefix_caching)
+    lab.run()
+    lab.finish()
+    lab.choose("speculation", "Off")
+    lab.run()
+    lab.page.wait_for_selector(".was:not(:empty)")
+    height = lab.page.evaluate("document.querySelector('.readouts').offsetHeight")
+    lab.finish()
+    cut = """[...document.querySelectorAll('.readout :is(.was, .label, .number), .compared')].filter((node) => {
+      const text = document.createRange();
+      text.selectNodeContents(node);
+      const [inner, box] = [text.getBoundingClientRect(), node.closest('.readout, .panel').getBoundingClientRect()];
+      const hides = getComputedStyle(node).overflowX === 'hidden';
+      const over = hides && inner.width > node.getBoundingClientRect().width + 0.01;
+      return node.offsetParent && (over || inner.right > box.right || inner.bottom > box.bottom);
+    }).map((node) => node.textContent)"""
+    assert lab.page.evaluate(cut) == []
+    assert "of 3." in lab.page.inner_text("[data-key=pass] .was")
+    if size[0] == 1280:
+        assert lab.page.evaluate("document.querySelector('.readouts').offsetHeight") == height  # nothing jumps
+
+
 def test_without_a_seed_the_link_gets_the_one_that_was_used(visit: Visit) -> None:
     lab = visit().open(seed="", max_tokens=5)
     lab.run()

@@ -40,7 +40,7 @@ def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
     seen = lab.seen()
     words = [*picture.head["prompt"], *(token["text"] for token in picture.tokens)]
     assert seen["text"].replace("\u2009", "") == "|".join(word.lstrip(" ") for word in words)
-    assert seen["say"] == picture.say
+    assert seen["say"].startswith(picture.say)  # at the end the player adds what it does
     for name, columns in picture.columns.items():
         drawn = list(seen[name].values())
         assert drawn == [sum(y is not None for y in trace["y"]) for trace in columns], name
@@ -172,7 +172,10 @@ def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: 
             if steps[seq] < 0 or not first < steps[seq] < last:
                 continue  # a chart is drawn at a time: the other stands a tick longer at the window before
             held[name] += 1
-            happened = [step for step in range(1, steps[seq] + 1) if step > first]
+            if not seq:  # before the prefill
+                assert all(step > chart["until"] for step in chart["passes"]), name
+                continue
+            happened = [step for step in range(steps[seq] + 1) if step > first]
             assert set(happened) <= set(chart["passes"]), (seq, name)
             assert abs(chart["until"] - (steps[seq] + 0.5)) < 0.01, (seq, name)
     assert min(held.values()) >= len(seen) / 4
@@ -263,7 +266,30 @@ def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     lab.wait_for_tokens(sum(lab.seen()["tokens"].values()) + 5)
     lab.page.keyboard.press("Escape")
     lab.finish()
-    assert lab.seen()["say"].endswith("you stopped it.")
+    assert "you stopped it." in lab.seen()["say"]
+
+
+def test_the_first_step_on_is_the_prefill_and_has_its_bar(visit: Visit) -> None:
+    lab = finished(visit)
+    lab.page.keyboard.press("Home")
+    lab.wait_for_instant(0)
+    assert lab.seen()["say"].endswith("Nothing is computed yet.")
+    assert lab.seen()["pass"] is None
+    lab.page.keyboard.press("ArrowRight")
+    lab.wait_for_instant(1)
+    seen = lab.seen()
+    assert seen["say"].startswith("Prefill: ")
+    assert seen["pass"] == 0
+    assert seen["timing"]["target"] == seen["timing"]["prefill"] == seen["rounds"]["plain"] == 1
+
+
+def test_the_end_says_what_to_do_next_and_where_the_blocks_went(visit: Visit) -> None:
+    lab = finished(visit)
+    assert "were given back" in lab.seen()["say"]
+    assert lab.seen()["say"].endswith("▶\u00a0plays it 20 times slower.")
+    lab.page.select_option(".speed", label="true speed")
+    lab.page.wait_for_selector(".say:has-text('▶\u00a0plays it at its true speed.')")
+    assert lab.page.inner_text("[data-chart=blocks] .caption").endswith(" at most")
 
 
 def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
@@ -271,7 +297,7 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
     assert "step" not in parse_qs(urlsplit(lab.page.url).query)
     lab.page.locator(".bar").fill("9")
     lab.wait_for_instant(9)
-    lab.page.wait_for_function("location.search.includes('step=7')")  # the head and the admission come before step 0
+    lab.page.wait_for_function("location.search.includes('step=8')")  # the head comes before step 0
     lab.page.select_option(".speed", label="1/5")
     lab.page.wait_for_function("location.search.includes('speed=0.2')")
     seen, link = lab.seen(), lab.page.url

@@ -284,7 +284,7 @@ def test_the_table_has_a_figure_a_column() -> None:
     assert cells["kept"][0] == f"{sum(m.draft_acceptance_rate for m in metrics) / 2:.0%}"
     assert cells["KV used"] == ["43 kB", "of 48 kB"]  # of 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
-    assert cells["speed"][0].startswith("×")
+    assert cells["speed\nrepeat by repeat"][0].startswith("×")
     assert so_far({"a": [], "b": []}) == {}
     partly = so_far({"a": [], "b": runs["Cache"]})["rows"]
     assert [row["cells"][0][0] == "–" for row in partly] == [True, False]

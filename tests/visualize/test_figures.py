@@ -116,12 +116,12 @@ def test_every_block_drawn_has_its_place(count: int) -> None:
 def test_a_pass_is_three_parts_and_a_speed() -> None:
     columns = timing.columns()
     apply(columns, timing.points(1, 2.0, 5.0, 0.5, 400.0, "memory-bound, 71% of the limit"))
-    assert [trace["y"] for trace in columns] == [[2.0], [5.0], [0.5], [400.0]]
+    assert [trace["y"] for trace in columns] == [[2.0], [5.0], [0.5], [400.0], []]
     assert {x for trace in columns for x in trace["x"]} == {1}
     said = ("memory-bound, 71% of the limit",)
     drawn = draw(timing.figure(), columns).data
-    assert [trace.customdata for trace in drawn] == [said, said, None, None]
-    assert ["%{customdata}" in trace.hovertemplate for trace in drawn] == [True, True, False, False]
+    assert [trace.customdata for trace in drawn] == [said, said, None, None, None]
+    assert ["%{customdata}" in (trace.hovertemplate or "") for trace in drawn] == [True, True, False, False, False]
 
 
 def test_axes_move_rarely() -> None:
@@ -130,8 +130,8 @@ def test_axes_move_rarely() -> None:
     assert timing.axis_top(10, 10) == 10
     assert timing.axis_top(10, 10.5) == 15
     assert timing.axis_top(100, 2) == 3
-    assert window(1) == [0.5, WINDOW + 0.5]
-    windows = [window(step) for step in range(1, 100)]
-    assert all(first < step < last for step, (first, last) in enumerate(windows, 1))
+    assert window(0) == [-0.5, WINDOW - 0.5]
+    windows = [window(step) for step in range(100)]
+    assert all(first < step < last for step, (first, last) in enumerate(windows))
     assert all(round(after[0] - before[0], 6) in (0, TURN) for before, after in pairwise(windows))
-    assert sum(before != after for before, after in pairwise(windows)) == math.ceil((99 - WINDOW) / TURN)
+    assert sum(before != after for before, after in pairwise(windows)) == math.ceil((100 - WINDOW) / TURN)

@@ -49,7 +49,7 @@ def test_frames_are_json_and_numbered(events: list[Event]) -> None:
     text = json.dumps(frames)
     assert json.dumps(json.loads(text)) == text
     assert [frame["seq"] for frame in frames] == list(range(len(frames)))
-    assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 3  # the head, the admission, the end
+    assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 2  # the head and the end
     assert "head" in frames[0]
     assert frames[-1]["finished"]["reason"] == "length"
 
@@ -78,7 +78,7 @@ def test_all_frames_applied_are_the_whole_run(events: list[Event]) -> None:
     assert len(columns["accepted"]["x"]) == sum(verdict.accepted for verdict in verdicts)
     assert len(columns["rejected"]["x"]) == sum(not verdict.accepted for verdict in verdicts)
     assert len(columns["unjudged"]["x"]) == len(proposals) - len(verdicts)
-    passes = [event for event in events if isinstance(event, StepTimed) and event.step_kind != "prefill"]
+    passes = [event for event in events if isinstance(event, StepTimed)]
     for trace, name in enumerate(("draft_ms", "verify_ms")):
         assert shown.columns["timing"][trace]["y"] == pytest.approx([getattr(step, name) for step in passes], abs=1e-3)
 
@@ -142,8 +142,8 @@ def test_text_held_back_to_the_end_is_shown() -> None:
 @pytest.mark.parametrize("paged", [False, True])
 def test_caption_counts_live_blocks(paged: bool) -> None:
     frames = Reducer().feed(script(EngineConfig(paged=paged, num_blocks=64), max_tokens=40))
-    assert frames[2]["captions"]["blocks"] == ("1 of 64 live, 25% full" if paged else "3 of 64 live, 8% full")
-    assert frames[-1]["captions"]["blocks"] == "0 of 64 live"
+    assert frames[1]["captions"]["blocks"] == ("1 of 64 live, 25% full" if paged else "3 of 64 live, 8% full")
+    assert frames[-1]["captions"]["blocks"] == "0 of 64 live, 3 at most"
 
 
 def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None:
@@ -156,7 +156,7 @@ def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None
 
 def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> None:
     before = script(CONFIGS["plain"])
-    frames = Reducer(Before(before[0].config, measure(before))).feed(script(CONFIGS["speculative"]))
+    frames = Reducer(Before(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
     assert frames[0]["compared"] == "Small: the run before. speculation Off → Draft."
     assert not any("compared" in frame for frame in frames[1:])
     shown = picture(frames)
@@ -164,20 +164,20 @@ def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> N
 
 
 def test_a_step_is_told_in_a_sentence() -> None:
-    asked, admitted, *steps = Reducer().feed(script(CONFIGS["speculative"]))
+    asked, *steps = Reducer().feed(script(CONFIGS["speculative"]))
     assert asked["say"] == "The prompt has 4 tokens. Nothing is computed yet."
-    assert "say" not in admitted  # that still stands
     said = [frame["say"] for frame in steps]
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
     assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
-    assert said[-1] == "Finished with 40 tokens: as many as were asked for."
+    assert said[-1].startswith("Finished with 40 tokens in ")
+    assert said[-1].endswith(" ms: as many as were asked for. Its blocks, at most 3, were given back.")
 
 
 def test_a_full_context_is_told_as_one() -> None:
     events = script(CONFIGS["plain"])
     events[0] = replace(events[0], sampling=events[0].sampling | {"max_tokens": 60})
-    assert Reducer().feed(events)[-1]["say"] == "Finished with 40 tokens: the model's context is full."
+    assert Reducer().feed(events)[-1]["say"].split(": ")[1].startswith("the model's context is full.")
 
 
 def test_a_failure_is_told() -> None:
@@ -192,12 +192,53 @@ def test_a_prefill_in_parts_adds_its_token_once() -> None:
     part = replace(events[at], target_tokens=2, kv_tokens=2)
     whole = picture(Reducer().feed(events))
     frames = Reducer().feed([*events[:2], part, *events[2:]])
-    assert "tokens" not in frames[2]
-    assert "charts" not in frames[2]
-    assert frames[2]["say"] == "Prefill: the target read 2 tokens more, 2 of the prompt's 4 tokens are known."
+    assert "tokens" not in frames[1]
+    assert "rounds" not in frames[1]["charts"]
+    assert frames[1]["say"] == "Prefill: the target read 2 tokens more, 2 of the prompt's 4 tokens are known."
     parts = picture(frames)
     assert parts.tokens == whole.tokens
-    assert parts.columns == whole.columns
+    assert parts.columns["rounds"] == whole.columns["rounds"]
+
+
+def test_the_first_step_on_is_the_prefill_with_its_time_and_its_token() -> None:
+    events = script(CONFIGS["speculative"])
+    began, prefill, first = Reducer().feed(events)[:3]
+    timed = next(event for event in events if isinstance(event, StepTimed))
+    assert began["say"].endswith("Nothing is computed yet.")
+    assert prefill["say"].startswith("Prefill: ")
+    assert prefill["owner"] == 0
+    shown = picture([began, prefill])
+    assert [trace["x"] for trace in shown.columns["timing"]] == [[0], [0], [0], [], [0]]
+    assert shown.columns["timing"][1]["y"] == [round(timed.verify_ms, 3)]
+    assert shown.columns["rounds"][0]["x"] == [0]
+    for chart in ("rounds", "timing"):
+        low, high = shown.layout[chart]["xaxis.range"]
+        assert low < 0 < 1 < high
+    assert shown.apply(first).columns["timing"][3]["x"] == [1]  # the speed is that of passes, as in the number above
+
+
+def test_who_is_told_of_an_admission_gets_a_frame_for_it() -> None:
+    config = EngineConfig(paged=True, enable_prefix_caching=True, num_blocks=64)
+    began, admitted, prefill = Reducer().feed(script(config))[:3]
+    assert admitted["say"].startswith("The prompt's 4 tokens fill no block")
+    assert (admitted["owner"], "owner" in began, "owner" in prefill) == (0, False, False)
+
+
+@pytest.mark.parametrize(("times", "cut"), [(2.5, False), (40, True)])
+def test_a_prefill_that_would_dwarf_the_passes_is_cut_off_and_says_so(times: float, cut: bool) -> None:
+    events, ms = [], 0.0
+    for event in script(CONFIGS["plain"]):
+        if isinstance(event, StepTimed):
+            ms = 5.0 * (times if event.step == 0 else 1)
+            event = replace(event, draft_ms=0.0, verify_ms=ms, sample_ms=0.0, rest_ms=0.0, total_ms=ms)
+        events.append(event)
+    frames = Reducer().feed(events)
+    alone, shown = picture(frames[:2]), picture(frames[:12])
+    assert alone.layout["timing"]["yaxis.range"][1] >= 5 * times  # alone it is whole
+    assert alone.columns["timing"][4]["text"] == [f"prefill {5 * times:.1f} ms"]
+    top = shown.layout["timing"]["yaxis.range"][1]
+    assert (top < 5 * times) == cut
+    assert shown.columns["timing"][4]["text"] == [f"prefill {5 * times:.1f} ms{', cut off' * cut}"]
 
 
 def test_what_is_rare_lingers() -> None:
@@ -240,9 +281,9 @@ def test_every_pass_says_how_near_the_limit_it_came(events: list[Event]) -> None
     shown = Picture()
     for frame in Reducer().feed(events):
         shown.apply(frame)
-        if frame["seq"] >= 2 and frame["step"] in told:  # before that the head and the admission
+        if frame["seq"] >= 1 and frame["step"] in told:  # before that the head
             step = f"Pass {frame['step']}" if frame["step"] else "Prefill"
-            assert shown.captions["timing"] == f"{step}: {told[frame['step']]}"
+            assert shown.captions["timing"] == f"{step}: {told[frame['step']].split(' (')[0]}"
     for trace in shown.columns["timing"][:2]:
         assert trace["customdata"] == [told[step] for step in trace["x"]]
 
@@ -271,8 +312,15 @@ def test_no_bar_and_no_speed_runs_off_its_axis(times: list[float]) -> None:
         layout = shown.layout["timing"]
         if not layout:
             continue
-        draft, verify, other, speed = shown.columns["timing"]
+        draft, verify, other, speed, prefill = shown.columns["timing"]
+        cut = {0} if "cut off" in prefill["text"][0] else set()
         seen = [i for i, x in enumerate(verify["x"]) if layout["xaxis.range"][0] < x < layout["xaxis.range"][1]]
-        bars = [draft["y"][i] + verify["y"][i] + other["y"][i] for i in seen]
+        bars = [draft["y"][i] + verify["y"][i] + other["y"][i] for i in seen if verify["x"][i] not in cut]
         assert max(bars, default=0) <= layout["yaxis.range"][1] + 0.01
-        assert max((speed["y"][i] for i in seen), default=0) <= layout["yaxis2.range"][1] + 0.1
+        assert (
+            max(
+                (y for x, y in zip(speed["x"], speed["y"], strict=True) if x in map(verify["x"].__getitem__, seen)),
+                default=0,
+            )
+            <= layout["yaxis2.range"][1] + 0.1
+        )

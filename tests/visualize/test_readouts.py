@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
 
 from lab.config import EngineConfig
-from lab.trace.events import Prefilled
+from lab.trace.events import Committed, Judged, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.metrics import measure
 from tests.visualize.conftest import CONFIGS, script
-from visualize.run.readouts import DASH, Before, described, difference, labels, rows
+from visualize.run.readouts import DASH, Before, Reading, beside, described, difference, labels, rows
 from visualize.run.settings import Settings
 
 CONFIG = asdict(EngineConfig())
+STARTED = script(CONFIGS["plain"], max_tokens=1)[0]
+
+
+def started(config: EngineConfig | dict[str, Any], **changes: Any) -> RunStarted:
+    """What a run with this configuration began with."""
+    return replace(STARTED, config=config if isinstance(config, dict) else asdict(config), **changes)
 
 
 def test_nothing_measured_is_a_dash() -> None:
@@ -24,7 +33,7 @@ def test_numbers_agree_with_the_metrics() -> None:
     metrics = measure(script(CONFIGS["speculative"]))
     shown = rows(metrics, CONFIG)
     assert shown["speed"] == [f"{metrics.tokens_per_second:.0f}", "tok/s", ""]
-    assert shown["pass"][0] == f"{metrics.mean_acceptance_length:.2f}"
+    assert shown["pass"][0] == f"{1 / metrics.target_passes_per_token:.2f}"
     assert shown["accepted"][:2] == [f"{100 * metrics.draft_acceptance_rate:.0f}", "%"]
     assert shown["kv"][1] == "kB"
     assert shown["limit"][:2] == [f"{100 * metrics.limit_share:.0f}", "%"]
@@ -36,14 +45,39 @@ def test_plain_decoding_is_one_token_a_pass() -> None:
     assert shown["accepted"][0] == DASH
 
 
+def test_a_pass_without_guesses_counts() -> None:
+    """A drafter that finds nothing proposes nothing, as Lookup does: such a pass gives one token."""
+    events = script(EngineConfig(speculative="ngram"), max_tokens=40)
+    idle = {event.step for event in events if isinstance(event, StepTimed) and event.step % 3 == 0}
+    some = [event for event in events if not (isinstance(event, Proposed | Judged) and event.step in idle)]
+    some = [
+        replace(event, token_ids=event.token_ids[:1])
+        if getattr(event, "step", 0) in idle and isinstance(event, Committed)
+        else event
+        for event in some
+    ]
+    metrics = measure(some)
+    passes = sum(isinstance(event, StepTimed) and event.step_kind != "prefill" for event in some)
+    tokens = sum(len(event.token_ids) for event in some if isinstance(event, Committed))
+    assert rows(metrics, CONFIG)["pass"][0] == f"{(tokens - 1) / passes:.2f}"
+    assert (tokens - 1) / passes < metrics.mean_acceptance_length - 0.3
+
+
 def test_the_run_before_stands_beside() -> None:
     plain, fast = (measure(script(CONFIGS[name])) for name in ("plain", "speculative"))
-    before = Before(CONFIG, plain)
+    before = Before(STARTED, plain)
     shown = rows(fast, CONFIG, before)
     ratio = fast.tokens_per_second / plain.tokens_per_second
     assert shown["speed"][2] == f"×{ratio:.2g} of {plain.tokens_per_second:.0f}"
     assert rows(fast, CONFIG, before, over=False)["speed"][2] == f"was {plain.tokens_per_second:.0f}"
     assert shown["accepted"][2] == ""
+
+
+@pytest.mark.parametrize(
+    ("times", "said"), [(0.0312, "×0.031"), (0.996, "×1"), (7.04, "×7"), (31.2, "×31"), (99.7, "×100"), (1234, "×1234")]
+)
+def test_a_ratio_is_two_digits_and_no_power_of_ten(times: float, said: str) -> None:
+    assert beside(Reading("", "", 10 * times), Reading("10", "", 10), over=True) == f"{said} of 10"
 
 
 def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> None:
@@ -64,39 +98,66 @@ def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> N
     assert shown["memory"] == ["140", "GB"]
     kv = {"kv_used_bytes": 999_600_000, "kv_reserved_bytes": 999_700_000}
     assert rows(replace(metrics, **kv), CONFIG)["kv"][:2] == ["1000 / 1000", "MB"]
-    assert rows(metrics, CONFIG, Before(CONFIG, slow), over=False)["first"][2] == "was 1.23 s"
+    assert rows(metrics, CONFIG, Before(STARTED, slow), over=False)["first"][2] == "was 1.23 s"
 
 
 def test_what_was_switched_is_named() -> None:
-    assert "Same engine settings" in difference(CONFIG, CONFIG)
+    assert difference(STARTED, STARTED) == "Small: the run before, with the same settings."
     now = EngineConfig(
         kv_dtype="int4", paged=True, enable_prefix_caching=True, speculative="synthetic", adaptive_window=True
     )
-    assert difference(CONFIG, asdict(now)) == (
+    assert difference(STARTED, started(now)) == (
         "Small: the run before. KV format Native → INT4, paged blocks off → on, prefix caching off → on, "
         "speculation Off → Synthetic, adaptive window off → on."
     )
 
 
 def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
-    before = Settings().engine_config()
-    for name in ("kv_cache", "paged", "enable_prefix_caching", "adaptive_window"):
-        assert "Same" not in difference(asdict(before), asdict(before) | {name: not getattr(before, name)})
+    before = asdict(Settings().engine_config())
+
+    def said(**changes: Any) -> str:
+        return difference(started(before), started(before | changes))
+
+    for name in ("kv_cache", "paged", "enable_prefix_caching", "adaptive_window", "cuda_graphs", "torch_compile"):
+        assert "same" not in said(**{name: not before[name]})
     for name in ("num_speculative_tokens", "early_exit_layer", "synthetic_acceptance_rate", "block_size"):
-        assert "→ 77" in difference(asdict(before), asdict(before) | {name: 77})
-    for name in ("cuda_graphs", "torch_compile"):
-        assert "Same" not in difference(asdict(before), asdict(before) | {name: not getattr(before, name)})
-    assert "kernels The lab's own → Torch" in difference(asdict(before), asdict(before) | {"kernels": "reference"})
-    assert "prompt Auto → Flash" in difference(asdict(before), asdict(before) | {"prefill_attention": "flash"})
-    assert "cache priority 0 → 5" in difference(asdict(before), asdict(before) | {"cache_priority": 5})
-    assert "least recently used → lowest priority" in difference(
-        asdict(before), asdict(before) | {"eviction": "priority"}
+        assert "→ 77" in said(**{name: 77})
+    assert "kernels The lab's own → Torch" in said(kernels="reference")
+    assert "prompt Auto → Flash" in said(prefill_attention="flash")
+    assert "cache priority 0 → 5" in said(cache_priority=5)
+    assert "least recently used → lowest priority" in said(eviction="priority")
+
+
+@pytest.mark.parametrize(
+    ("sampled", "said"),
+    [
+        ({"temperature": 0.0}, "temperature 0.8 → 0.0"),
+        ({"top_k": 50}, "top-k 0 → 50"),
+        ({"top_p": 0.9}, "top-p 1.0 → 0.9"),
+        ({"seed": 8}, "seed 3 → 8"),
+        ({"max_tokens": 90}, "most tokens 1 → 90"),
+        ({"logprobs": 5}, "recorded distributions off → on"),
+    ],
+)
+def test_what_was_sampled_otherwise_is_named(sampled: dict[str, Any], said: str) -> None:
+    now = replace(STARTED, sampling=STARTED.sampling | sampled)
+    assert difference(STARTED, now) == f"Small: the run before. {said}."
+
+
+def test_other_models_and_another_prompt_are_named() -> None:
+    drafted = started(EngineConfig(speculative="draft"), draft="stories-matched")
+    assert "same" in difference(drafted, drafted)
+    now = replace(drafted, draft="stories-mismatched", prompt="The king")
+    assert difference(drafted, now) == "Small: the run before. draft model matched → mismatched, another prompt."
+    assert difference(drafted, replace(drafted, target="qwen\n", draft="tiny")) == (
+        "Small: the run before. target stories → qwen↵, draft model matched → tiny."
     )
+    assert difference(STARTED, drafted) == "Small: the run before. speculation Off → Draft."
 
 
 def test_a_run_from_before_a_setting_was_there_has_its_default() -> None:
     older = {name: value for name, value in CONFIG.items() if name not in ("kernels", "cuda_graphs", "torch_compile")}
-    assert "Same engine settings" in difference(older, CONFIG)
+    assert "same" in difference(started(older), started(CONFIG))
     assert described(older, {"temperature": 0.8, "seed": 7}) == described(CONFIG, {"temperature": 0.8, "seed": 7})
 
 

@@ -237,7 +237,9 @@ def test_a_format_is_shown_with_the_error_that_was_recorded_for_it() -> None:
 def test_recording_says_what_it_was_measured_to_cost() -> None:
     recorded = json.loads(LOGPROBS_COST.read_text("utf-8"))
     assert recorded["logprobs"] == LOGPROBS
-    assert logprobs_cost() == f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%} a step (recorded)."
+    assert (
+        logprobs_cost() == f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%} a step (measured elsewhere)."
+    )
 
 
 def test_a_link_names_only_the_pairs_that_a_server_has() -> None:

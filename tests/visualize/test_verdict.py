@@ -61,7 +61,7 @@ def test_a_run_that_recorded_none_has_none() -> None:
 
 def test_a_refusal_is_told_in_numbers_and_its_tokens_are_marked() -> None:
     told = opened(GUESS, REFUSED, AROUND, OWN, "draft")
-    assert told["title"] == "Round 3, guess 2: “ forest” ✗"
+    assert told["title"] == "Round 3, guess 2 ✗ “ forest”"
     assert told["say"] == (
         "u q = 0.9 × 0.5 = 0.45 is not below p = 0.1: refused. In its place: “ castle”, drawn from the residual: "
         "max(0, p − q), normalised."

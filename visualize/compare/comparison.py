@@ -17,7 +17,7 @@ from visualize.text import visible
 DASH = "–"
 COLUMNS = (
     ("tokens/s", "Tokens a second after the first: median, and in small the quartiles of the runs."),
-    ("speed", "Against the first setting, repeat by repeat: median, and in small the quartiles."),
+    ("speed\nrepeat by repeat", "Against the first setting in the same repeat: median, and in small the quartiles."),
     ("first token", "TTFT: from the request to the first token, median."),
     (
         "gap p50",

@@ -39,7 +39,8 @@ def page(
 def _table(device: str, recordings: Sequence[Recording]) -> str:
     names = {row["key"]: row for row in labels()}
     head = "".join(
-        f'<th scope="col" title="{escape(names[key]["about"])}">{escape(names[key]["label"])}</th>' for key in SHOWN
+        f'<th scope="col" tabindex="0" data-about="{escape(names[key]["about"])}">{escape(names[key]["label"])}</th>'
+        for key in SHOWN
     )
     body = "".join(map(_row, recordings))
     return f"""<div class="scrolls"><table>

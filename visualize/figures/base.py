@@ -115,8 +115,8 @@ def looks(make: Callable[[bool], go.Figure]) -> dict[str, dict[str, Any]]:
 
 
 def window(step: int) -> list[float]:
-    """The x range that has ``step`` in it."""
-    first = 1 + TURN * max(0, math.ceil((step - WINDOW) / TURN))
+    """The x range that has ``step`` in it, the first of them with the prefill, step 0."""
+    first = TURN * max(0, math.ceil((step - WINDOW + 1) / TURN))
     return [first - 0.5, first + WINDOW - 0.5]
 
 

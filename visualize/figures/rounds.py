@@ -1,6 +1,6 @@
 """Rounds by draft position: what was guessed, what was kept, what it was replaced with.
 
-A column is one pass of the target. The bottom row is the token the target chose
+A column is one pass of the target, the prefill first. The bottom row is the token the target chose
 itself, which every pass gives; the guesses of the round stand above it, first to last.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.figures.base import WINDOW, Patch, blank, look, window
+from visualize.figures.base import Patch, blank, look, window
 from visualize.text import escaped
 from visualize.vocabulary import STATES
 
@@ -53,7 +53,7 @@ def figure(dark: bool = False) -> go.Figure:
     return blank(
         traces,
         dark,
-        xaxis={"range": [0.5, WINDOW + 0.5], "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
+        xaxis={"range": window(0), "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
         yaxis={
             "range": [-0.6, 4.6],
             "tickvals": list(range(9)),

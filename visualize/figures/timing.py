@@ -1,4 +1,4 @@
-"""Where each pass spent its time, and the speed that came of it."""
+"""Where each pass spent its time, the prefill first, and the speed that came of it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.trace.events import StepTimed
-from visualize.figures.base import WINDOW, Patch, blank, look, nice_ceiling, window
+from visualize.figures.base import Patch, blank, look, nice_ceiling, window
 from visualize.vocabulary import DRAFT_TIME
 
-MODELS = ("draft", "verify")
+MODELS = ("draft", "target")
 """The parts that are passes of a model: a device's limit is theirs."""
 PARTS = (*MODELS, "other")
 SMOOTH = 8
 """Passes over which the speed line is averaged; one pass alone jumps too much to read."""
+DWARFS = 3
+"""A prefill that takes longer than so many times the longest pass in view is cut off."""
 
 
 def part_colours(dark: bool) -> dict[str, str]:
     colours = look(dark)
-    return {"draft": DRAFT_TIME, "verify": colours.verify, "other": colours.other, "speed": colours.ink}
+    return {"draft": DRAFT_TIME, "target": colours.verify, "other": colours.other, "speed": colours.ink}
 
 
 def figure(dark: bool = False) -> go.Figure:
@@ -41,12 +43,21 @@ def figure(dark: bool = False) -> go.Figure:
         line={"color": colours["speed"], "width": 1.6},
         hovertemplate=f"Pass %{{x}}: %{{y:.0f}} tokens/s, mean of {SMOOTH} passes<extra></extra>",
     )
+    prefill = go.Scatter(
+        name="prefill",
+        yaxis="y3",
+        mode="text",
+        texttemplate="\u2002%{text}",
+        textposition="middle right",
+        textfont={"color": look(dark).muted, "size": 11},
+        hoverinfo="skip",
+    )
     return blank(
-        [*bars, line],
+        [*bars, line, prefill],
         dark,
         barmode="stack",
         margin={"l": 48, "r": 40, "t": 4, "b": 24},
-        xaxis={"range": [0.5, WINDOW + 0.5], "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
+        xaxis={"range": window(0), "showgrid": False, "tickformat": "d", "nticks": 8, "tickangle": 0},
         yaxis={"range": [0, 10], "nticks": 5, "ticksuffix": " ms"},
         yaxis2={
             "range": [0, 500],
@@ -58,26 +69,35 @@ def figure(dark: bool = False) -> go.Figure:
             "tickmode": "auto",
             "tickfont": {"color": look(dark).muted, "size": 11},
         },
+        yaxis3={"range": [0, 1], "overlaying": "y", "visible": False, "fixedrange": True},
     )
 
 
 def columns() -> list[dict[str, list[Any]]]:
-    return [{"x": [], "y": []} for _ in (*PARTS, "speed")]
+    return [{"x": [], "y": []} for _ in (*PARTS, "speed", "prefill")]
 
 
-def points(step: int, draft: float, verify: float, other: float, speed: float, limit: str) -> list[Patch]:
-    """One pass's bars, those of the models with what is said of the device's ``limit``, and the speed of late."""
-    values = (round(draft, 3), round(verify, 3), round(other, 3), round(speed, 1))
-    patches = [[trace, None, {"x": step, "y": value}] for trace, value in enumerate(values)]
+def points(step: int, draft: float, target: float, other: float, speed: float | None, limit: str) -> list[Patch]:
+    """One pass's bars, those of the models with what is said of the device's ``limit``, and the speed of late, which a
+    prefill has no part in."""
+    values = (draft, target, other)
+    patches = [[trace, None, {"x": step, "y": round(value, 3)}] for trace, value in enumerate(values)]
     for _, _, row in patches[: len(MODELS)]:
         row["customdata"] = limit
-    return patches
+    return patches if speed is None else [*patches, [len(PARTS), None, {"x": step, "y": round(speed, 1)}]]
+
+
+def prefill(step: int, ms: float, top: float, *, first: bool) -> Patch:
+    """What is said beside the newest prefill's bar, and the ``first``: how long it took, and whether the axis ends
+    before it."""
+    said = f"prefill {ms:.1f} ms{', cut off' * (ms > top)}"
+    return [len(PARTS) + 1, None if first else 0, {"x": step, "y": 0.94, "text": said}]
 
 
 def caption(timed: StepTimed, limit: str) -> str:
-    """How near its ``limit`` the newest step came."""
+    """How near its ``limit`` the newest step came; why that can be more than all of it is said over its bar."""
     step = "Prefill" if timed.step_kind == "prefill" else f"Pass {timed.step}"
-    return f"{step}: {limit}" if limit else ""
+    return f"{step}: {limit.partition(' (')[0]}" if limit else ""
 
 
 def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:

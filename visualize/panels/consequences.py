@@ -27,7 +27,7 @@ SAYS = {
     "draft": "Smaller, the same tokenizer; empty: none.",
     "gamma": "Proposed before each pass of the target.",
     "adaptive_window": "Guesses follow what is kept and what it costs.",
-    "distributions": f"Verdicts as charts. {logprobs_cost()}".strip(),
+    "distributions": f"As charts. {logprobs_cost()}".strip(),
     "block_size": "Token slots in a cache block.",
     "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
     "eviction": "Which cached prefix makes room for a new block.",

@@ -1,7 +1,7 @@
 """Events reduced to frames: what changed in the text, the charts and the sentence, step by step.
 
-One frame a step of the engine, and one each for the beginning, an admission, a preemption
-and the end, in order, numbered by ``seq``. A frame says only what
+One frame a step of the engine, and one each for the beginning, an admission of which there is
+something to say, a preemption and the end, in order, numbered by ``seq``. A frame says only what
 changed, so that a run can be sent as it grows; applied from the first, frames give
 the whole picture again (``Picture``), so that a player can show any instant of it and a
 page that opens late can catch up. A frame is a JSON-able dict:
@@ -19,7 +19,7 @@ page that opens late can catch up. A frame is a JSON-able dict:
     compared               first frame only: what was switched since the run before
     say                    the step in one sentence
     linger                 true where that is rare enough to be left standing for a moment
-    owner                  an admission's: the run's number among all of its engine
+    owner                  the first after an admission: the run's number among all of its engine
     notice                 what has to stay beside the numbers
     finished               {reason, message}, last frame only
 
@@ -62,7 +62,10 @@ class Reducer:
         self._seq = self._at = 0
         self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the last passes
         self._in_view: deque[tuple[int, float, float]] = deque()  # passes in the chart of times: ms, speed
-        self._tops = (1.0, 10.0)
+        self._tops = (1.0, 500.0)
+        self._prefill: tuple[int, float] | None = None  # the newest one's step and ms
+        self._said: list[Any] = []  # of it in the chart of times
+        self._admitted: dict[str, int] = {}
         self._axes: dict[str, dict[str, Any]] = {}
         self._captions: dict[str, str] = {}
         self._notice = ""
@@ -80,8 +83,9 @@ class Reducer:
                 case RunStarted():
                     frames.append(self._frame(event, self._head(event)))
                 case Admitted():
-                    said = self._narrator.admitted(event)
-                    frames.append(self._frame(event, {"say": said, "linger": bool(said), "owner": event.owner}))
+                    self._admitted = {"owner": event.owner}
+                    if said := self._narrator.admitted(event):
+                        frames.append(self._frame(event, {"say": said, "linger": True}))
                 case Preempted():
                     frames.append(self._frame(event, {"say": self._narrator.preempted(event), "linger": True}))
                 case StepTimed():
@@ -96,7 +100,7 @@ class Reducer:
 
     def after(self) -> Before | None:
         """What the next run is compared with: this one, if there was any."""
-        return Before(self._config, self._meter.metrics()) if self._seq else self._before
+        return Before(self._started, self._meter.metrics()) if self._seq else self._before
 
     def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
         """A frame of the changes, with what has changed in the pool and around the charts."""
@@ -112,7 +116,8 @@ class Reducer:
         readouts = rows(self._meter.metrics(), self._config, self._before, over=over)
         changes["readouts"] = {name: row for name, row in readouts.items() if self._readouts.get(name) != row}
         self._readouts = readouts
-        frame |= {name: value for name, value in changes.items() if value}
+        frame |= {name: value for name, value in changes.items() if value} | self._admitted
+        self._admitted = {}
         if self._notice != self._narrator.notice:
             self._notice = frame["notice"] = self._narrator.notice
         return frame
@@ -128,7 +133,7 @@ class Reducer:
         return moved
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
-        self._config = run.config
+        self._started, self._config = run, run.config
         speculative = run.config["speculative"]
         self._pool = PoolView(run.num_blocks, run.config["block_size"])
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
@@ -151,25 +156,22 @@ class Reducer:
     def _compared(self, run: RunStarted) -> str:
         if self._recorded:
             return described(run.config, run.sampling)
-        return difference(self._before.config, run.config) if self._before else ""
+        return difference(self._before.started, run) if self._before else ""
 
     def _closed(self, timed: StepTimed) -> dict[str, Any]:
         step, self._step = self._step, Step()
         tokens = step.tokens()
         self._generated += len(tokens)
         self._pool.level(timed.kv_tokens)
-        charts, layout = {}, {}
         found = achieved(timed, self._limits) if self._limits else None
         near = limit(found) if found else ""
-        if timed.step_kind != "prefill":
-            charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens), near)}
-            layout = {"rounds": rounds.layout(timed.step), "timing": timing.layout(timed.step, *self._tops)}
+        charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens), near)}
         pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
             "verdicts": step.opened(self._config["speculative"]),
             "charts": charts,
-            "layout": layout,
+            "layout": {"rounds": rounds.layout(timed.step), "timing": timing.layout(timed.step, *self._tops)},
             "captions": {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)},
             "linger": any(not isinstance(event, BlockEvicted) for event in step.rare),
             "say": self._narrator.step(
@@ -181,18 +183,34 @@ class Reducer:
         note = "Held back until it was clear how the text ends."
         return {
             "tokens": [{"text": visible(finished.text), "origin": "plain", "note": note}] if finished.text else [],
-            "say": self._narrator.ended(finished, self._generated),
+            "say": self._narrator.ended(finished, self._generated, self._pool.most),
             "finished": {"reason": finished.reason, "message": finished.message},
         }
 
     def _bars(self, timed: StepTimed, made: int, near: str) -> list[Any]:
-        self._pace.append((made, timed.total_ms))
-        tokens, spent = (sum(column) for column in zip(*self._pace, strict=True))
-        speed = 1000 * tokens / spent if spent > 0 else 0.0
-        self._in_view.append((timed.step, timed.total_ms, speed))
-        while self._in_view[0][0] < window(timed.step)[0]:
+        if timed.step_kind == "prefill":
+            self._prefill, speed = (timed.step, timed.total_ms), None
+        else:
+            self._pace.append((made, timed.total_ms))
+            tokens, spent = (sum(column) for column in zip(*self._pace, strict=True))
+            speed = 1000 * tokens / spent if spent > 0 else 0.0
+            self._in_view.append((timed.step, timed.total_ms, speed))
+        first = window(timed.step)[0]
+        while self._in_view and self._in_view[0][0] < first:
             self._in_view.popleft()
-        _, longest, fastest = (max(column) for column in zip(*self._in_view, strict=True))
-        self._tops = (timing.axis_top(self._tops[0], longest), timing.axis_top(self._tops[1], fastest))
+        _, longest, fastest = (max(column) for column in zip((0, 0.0, 0.0), *self._in_view, strict=True))
+        step, ms = self._prefill or (-1, 0.0)
+        if step > first and (not longest or ms <= timing.DWARFS * longest):
+            longest = max(longest, ms)
+        highest = longest, fastest or self._tops[1] / 2
+        self._tops = tuple(map(timing.axis_top, self._tops, highest))
         other = timed.sample_ms + timed.rest_ms
-        return timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
+        bars = timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
+        return bars + self._of_prefill()
+
+    def _of_prefill(self) -> list[Any]:
+        """What is said beside the newest prefill's bar, where that is news."""
+        if self._prefill is None:
+            return []
+        was, self._said = self._said, timing.prefill(*self._prefill, self._tops[0], first=not self._said)
+        return [self._said] if self._said[2] != (was and was[2]) else []

@@ -126,14 +126,17 @@ class Narrator:
         said = self._rare(rare)
         return brief + said if said else usual
 
-    def ended(self, finished: Finished, generated: int) -> str:
+    def ended(self, finished: Finished, generated: int, blocks: int) -> str:
+        """The end. ``blocks``: of its own, the most at once."""
         if finished.reason == "error":
             return f"The run broke off after {_count(generated, 'token')}. {visible(finished.message)}"
         if finished.reason == "length":
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
         else:
             why = _ENDINGS[finished.reason]
-        return f"Finished with {_count(generated, 'token')}: {why}."
+        took = f"{finished.t_ms:.0f} ms" if finished.t_ms < 1000 else f"{finished.t_ms / 1000:.2f} s"
+        given = f" Its blocks, at most {blocks}, were given back." if blocks else ""
+        return f"Finished with {_count(generated, 'token')} in {took}: {why}.{given}"
 
     def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
         guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)

@@ -44,6 +44,8 @@ class PoolView:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.blocks: dict[int, Block] = {}
         self._drawn: dict[int, Block] = {}
+        self.most = 0
+        """Of the run's own blocks, at once."""
 
     def take(self, event: PoolEvent) -> None:
         """Change the blocks as the event says."""
@@ -76,6 +78,12 @@ class PoolView:
             case CacheDropped():
                 self.blocks = {number: block for number, block in self.blocks.items() if block.state != "cached"}
 
+        if isinstance(event, BlockAllocated | BlockShared | BlockCopied):
+            self.most = max(self.most, len(self._own()))
+
+    def _own(self) -> list[Block]:
+        return [block for block in self.blocks.values() if block.owner is not None]
+
     def level(self, kv_tokens: int) -> None:
         """``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its table."""
         for number, block in self.blocks.items():
@@ -99,11 +107,12 @@ class PoolView:
         if not self.num_blocks:
             return "no cache, no blocks"
         states = [block.state for block in self.blocks.values()]
-        own = [block.fill for block in self.blocks.values() if block.owner is not None]
+        own = [block.fill for block in self._own()]
         live, cached = states.count("live"), states.count("cached")
         return (
             f"{live} of {self.num_blocks} live"
             + (f", {sum(own) / (len(own) * self.block_size):.0%} full" if own else "")
+            + (f", {self.most} at most" if self.most and not own and not cached else "")
             + (f" · {cached} cached" if cached else "")
             + (f" · first {SHOWN} shown" if self.num_blocks > SHOWN else "")
         )

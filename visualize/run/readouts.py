@@ -10,8 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
+from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
+from visualize.text import visible
 from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
 
 DASH = "–"
@@ -37,9 +39,9 @@ class Readout:
 
 @dataclass(frozen=True)
 class Before:
-    """The run that the present one is compared with."""
+    """The run that the present one is compared with: what it began with, and what came of it."""
 
-    config: dict[str, Any]
+    started: RunStarted
     metrics: Metrics
 
 
@@ -49,10 +51,8 @@ def _speed(metrics: Metrics) -> Reading:
 
 
 def _pass(metrics: Metrics) -> Reading:
-    length = metrics.mean_acceptance_length
-    if length is None and metrics.target_passes_per_token:
-        length = 1 / metrics.target_passes_per_token
-    return Reading() if length is None else Reading(f"{length:.2f}", "", length)
+    passes = metrics.target_passes_per_token
+    return Reading(f"{1 / passes:.2f}", "", 1 / passes) if passes else Reading()
 
 
 def _accepted(metrics: Metrics) -> Reading:
@@ -98,7 +98,8 @@ READOUTS = (
     Readout(
         "pass",
         "tokens/pass",
-        "Mean acceptance length: tokens that one pass of the target gives, 1 + accepted / rounds.",
+        "Tokens / passes of the target, both after the prefill. The mean acceptance length, 1 + accepted / rounds, "
+        "counts only passes that had guesses.",
         _pass,
     ),
     Readout("accepted", "guesses kept", "Draft acceptance rate: accepted proposals / all proposals.", _accepted),
@@ -162,7 +163,8 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
         return ""
     value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
     if over and now.size and was.size:
-        return f"×{now.size / was.size:.2g} of {value}"
+        ratio = now.size / was.size
+        return f"×{ratio:.2g} of {value}" if ratio < 99.5 else f"×{ratio:.0f} of {value}"
     return f"was {value}"
 
 
@@ -187,6 +189,15 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "prefill_attention": ("attention of the prompt", ATTENTIONS),
 }
 """The engine's settings in words, and their values where those are not their own words."""
+_SAMPLED: dict[str, tuple[str, dict[Any, str]]] = {
+    "temperature": ("temperature", {}),
+    "top_k": ("top-k", {}),
+    "top_p": ("top-p", {}),
+    "seed": ("seed", {}),
+    "max_tokens": ("most tokens", {}),
+    "logprobs": ("recorded distributions", {0: "off", 5: "on"}),
+}
+"""What a person sets of the sampling, in words."""
 _MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens")
 _NEEDS = {
     "num_speculative_tokens": DRAFTERS.keys() - {"off"},
@@ -197,15 +208,27 @@ _NEEDS = {
 """Settings that only matter to some who guess."""
 
 
-def difference(before: dict[str, Any], now: dict[str, Any]) -> str:
+def difference(before: RunStarted, now: RunStarted) -> str:
     """What was switched since the run before, in words. A run from a file may be older than a setting."""
-    before, now = (asdict(EngineConfig()) | config for config in (before, now))
+    usual = asdict(EngineConfig()) | asdict(SamplingParams())
+    was_of, now_of = (usual | run.config | run.sampling for run in (before, now))
     switched = [
-        f"{label} {names.get(before[key], before[key])} → {names.get(now[key], now[key])}"
-        for key, (label, names) in _WORDS.items()
-        if before[key] != now[key]
+        f"{label} {names.get(was_of[key], was_of[key])} → {names.get(now_of[key], now_of[key])}"
+        for key, (label, names) in (_WORDS | _SAMPLED).items()
+        if was_of[key] != now_of[key]
     ]
-    return "Small: the run before. " + (", ".join(switched) if switched else "Same engine settings") + "."
+    if before.target != now.target:
+        switched.append(f"target {visible(before.target)} → {visible(now.target)}")
+    if before.draft and now.draft and before.draft != now.draft:
+        switched.append(f"draft model {_draft(before)} → {_draft(now)}")
+    if before.prompt != now.prompt:
+        switched.append("another prompt")
+    return f"Small: the run before{'. ' + ', '.join(switched) if switched else ', with the same settings'}."
+
+
+def _draft(run: RunStarted) -> str:
+    """The embedded drafts bear their target's name before their own."""
+    return visible((run.draft or "").removeprefix(f"{run.target}-"))
 
 
 def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ def opened(
     texts = [around.texts[i] for i in shown]
     picked = {name: values and [short(values[i]) for i in shown] for name, values in bars.items()}
     bar = None if verdict.u is None else short(verdict.u * verdict.q)
-    title = f"Round {verdict.step}, guess {verdict.position + 1}: {named(guess.text)} {state.glyph}"
+    title = f"Round {verdict.step}, guess {verdict.position + 1} {state.glyph} {named(guess.text)}"
     return {
         "title": title,
         "say": _say(verdict, replaced, speculative),

@@ -88,7 +88,7 @@ function unveil(name) {
     sheets.delete(name);
     return false;
   }
-  veil(plotOf(name), picture.frame.step < 0 ? Infinity : picture.frame.step + 0.5);
+  veil(plotOf(name), Math.max(...picture.columns[name].map(({ x }) => x.at(-1) ?? -Infinity)) + 0.5);
   return true;
 }
 

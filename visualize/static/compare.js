@@ -62,7 +62,7 @@ function fill(table, columns, rows) {
   head.append(make("th"), ...columns.map(([label, about]) => {
     const cell = make("th", "", label);
     cell.scope = "col";
-    cell.title = about;
+    Object.assign(cell, { tabIndex: 0 }).dataset.about = about;
     return cell;
   }));
   table.tHead.replaceChildren(head);

@@ -38,6 +38,31 @@ if (new URLSearchParams(location.search).get("run") === "1") {
 // Where the pages' names have no room side by side, this one's is in view.
 element.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
+// What a word on the page means (data-about) is told to whoever points at it, taps it or comes to it by Tab.
+const meaning = document.createElement("div");
+Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
+body.append(meaning);
+const hideMeaning = () => (meaning.hidden = true);
+function tellMeaning({ target }) {
+  const word = target.closest("[data-about]");
+  if (!word) return hideMeaning();
+  word.setAttribute("aria-describedby", meaning.id);
+  meaning.textContent = word.dataset.about;
+  meaning.hidden = false;
+  const [at, box] = [word.getBoundingClientRect(), meaning.getBoundingClientRect()];
+  const below = at.bottom + 6 + box.height < innerHeight;
+  meaning.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.width - 8))}px`;
+  meaning.style.top = `${below ? at.bottom + 6 : at.top - box.height - 6}px`;
+}
+for (const how of ["pointerover", "focusin", "click"]) document.addEventListener(how, tellMeaning);
+for (const how of ["focusout", "scroll"]) document.addEventListener(how, hideMeaning, true);
+
+// A fold that was opened is in view.
+document.addEventListener("click", ({ target }) => {
+  const fold = target.closest("#settings button.label-wrap");
+  if (fold) setTimeout(() => fold.classList.contains("open") && fold.parentElement.scrollIntoView({ block: "nearest" }), 50);
+});
+
 // What was found here is asked for there.
 for (const link of element.querySelectorAll("[data-carried]")) {
   link.addEventListener("click", () => {

@@ -1,6 +1,7 @@
 // What the Lab's stage has of its own: the text, and a guess's verdict in place of two charts. Last, it begins.
 
 function drawOwn(picture) {
+  $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
   const follows = held || atEnd();
   drawText(picture);
   if (follows) toEnd();
@@ -20,7 +21,7 @@ function drawParts() {
   const colours = setup.parts[look()];
   $(".parts").replaceChildren(
     ...Object.entries(colours).map(([part, colour]) => {
-      const item = make("span", part === "speed" ? "part line" : "part", part === "speed" ? "tok/s" : part);
+      const item = make("span", `part ${part === "speed" ? "line" : part}`, part === "speed" ? "tok/s" : part);
       item.style.setProperty("--part", colour);
       return item;
     }),

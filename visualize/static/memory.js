@@ -20,7 +20,7 @@ function read(value) {
 
 function readout({ label, value, small, about }) {
   const card = make("div", "readout", "");
-  card.title = about;
+  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
   card.dataset.key = label;
   const [figure, unit = ""] = value.split(" ");
   const number = make("div", "number", "");

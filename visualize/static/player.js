@@ -49,13 +49,19 @@ function move(seq, byHand = false) {
   moved();
   const end = picture.frame?.finished;
   if (byHand || picture.at < from || end) {
-    if (picture.at !== from || byHand) words = [[picture.say, end?.reason === "error", sayNow]];
+    if (picture.at !== from || byHand) words = [[end ? atTheEnd() : picture.say, end?.reason === "error", sayNow]];
   } else {
     const news = picture.frames.slice(from + 1, picture.at + 1);
     for (const { say: text, linger, head } of news) if (text && !head) words.push([text, linger, say]); // a head's is of rest
   }
   tell();
   schedule();
+}
+
+/** What the run's end is told with: it was over before anybody could look. */
+function atTheEnd() {
+  const slow = speed.value < 1 ? `${Math.round(1 / speed.value)} times slower` : "at its true speed";
+  return picture.last > 1 ? `${picture.say} ▶ plays it ${slow}.` : picture.say;
 }
 
 /** A person moves to a frame. */
@@ -132,6 +138,7 @@ for (const [name, button] of Object.entries(buttons)) button.onclick = () => act
 bar.addEventListener("input", () => go(Number(bar.value)));
 
 window.decodeLab.choice("speed", speed);
+speed.addEventListener("change", () => mode !== "playing" && picture.frame?.finished && sayNow(atTheEnd()));
 
 const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
 document.addEventListener("keydown", (event) => {

@@ -14,7 +14,7 @@ const READOUTS = {
 for (const [key, [label, about]] of Object.entries(READOUTS)) {
   const card = make("div", "readout");
   card.dataset.key = key;
-  card.title = about;
+  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
   const number = make("div", "number");
   number.append(make("span", "value", "–"), make("span", "unit"));
   card.append(make("div", "label", label), number);

@@ -10,7 +10,7 @@ const dirty = new Set(Object.keys(shells));
 for (const { key, label, about } of readouts) {
   const card = make("div", "readout");
   card.dataset.key = key;
-  card.title = about;
+  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
   const number = make("div", "number");
   number.append(make("span", "value", "–"), make("span", "unit"));
   card.append(make("div", "label", label), number, make("div", "was"));

@@ -28,7 +28,7 @@ for (const { key, label, about, always } of readouts) {
   const card = make("div", "readout");
   card.hidden = !always;
   card.dataset.key = key;
-  card.title = about;
+  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
   const number = make("div", "number");
   number.append(make("span", "value", "–"), make("span", "unit"));
   card.append(make("div", "label", label), number, make("div", "was"));
