@@ -75,7 +75,10 @@ def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
         ".chip", "all => all.map((chip) => chip.querySelector('.count').textContent)"
     )
     assert sorted(counts) == sorted(f"{a}/{b}" for a, b in zip(rows["tokens"], rows["wanted"], strict=True))
-    assert lab.page.inner_text(".say") == picture.say
+    slow = float(lab.page.input_value(".speed"))
+    how = f"{1 / slow:.0f} times slower" if slow < 1 else "at its true speed"
+    plays = f" ▶\N{NO-BREAK SPACE}plays it {how}." if seq == len(frames) - 1 else ""
+    assert lab.page.inner_text(".say") == picture.say + plays
     assert lab.page.inner_text("[data-chart=pool] .caption") == picture.captions["pool"]
     drawn = lab.page.evaluate(
         "document.querySelector('[data-chart=occupancy] .plot').data.map((trace) => trace.y.at(-1))"
