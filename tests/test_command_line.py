@@ -184,32 +184,27 @@ def test_it_runs_as_a_module_with_no_page() -> None:
     assert done.stderr.startswith("4 tokens, ")
 
 
-def _ends(output: int, *arguments: str) -> tuple[int, str]:
-    """Of a process that writes to ``output``: its exit status, and what it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "lab", *arguments], cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True
-    )
-    return done.returncode, done.stderr
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_output_that_cannot_be_written_is_said_in_a_sentence() -> None:
-    with open("/dev/full", "wb") as full:
-        status, said = _ends(full.fileno(), "run", PROMPT, "--json", "--max-tokens", "2")
-    assert (status, said) == (2, "python -m lab run: the output cannot be written: No space left on device.\n")
+def test_output_that_cannot_be_written_is_said_in_a_sentence(monkeypatch, capsys) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert command_line.main(["run", PROMPT, "--json", "--max-tokens", "2"]) == 2
+    said = capsys.readouterr().err
+    assert said == "python -m lab run: the output cannot be written: No space left on device.\n"
 
 
 def test_who_has_read_enough_ends_it_without_a_word() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    assert _ends(writing, "fit", "gpt-2", "--json") == (141, "")
+    command = [sys.executable, "-m", "lab", "fit", "gpt-2", "--json"]
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_input_that_cannot_be_read_is_said_in_a_sentence() -> None:
-    closed = os.open(os.devnull, os.O_WRONLY)
-    command = [sys.executable, "-m", "lab", "run", "-"]
-    done = subprocess.run(command, cwd=ROOT, stdin=closed, capture_output=True, text=True)
-    os.close(closed)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "python -m lab run: the standard input cannot be read: Bad file descriptor.\n"
+def test_input_that_cannot_be_read_is_said_in_a_sentence(monkeypatch, capsys) -> None:
+    with open(os.open(os.devnull, os.O_WRONLY), "rb") as closed:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(closed))
+        assert command_line.main(["run", "-"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "python -m lab run: the standard input cannot be read: Bad file descriptor.\n")
