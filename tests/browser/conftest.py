@@ -18,6 +18,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests import ensure_chromium
+from tests.remote import scripted_vllm
+from tests.remote.scripted_vllm import ScriptedVLLM
 
 ROOT = Path(__file__).parents[2]
 QUIET = (
@@ -86,6 +88,32 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving(log) as address:
         yield address
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+PRESENTERS_KEY = "the presenter's key"
+
+
+@pytest.fixture(scope="session")
+def vllm() -> ScriptedVLLM:
+    return ScriptedVLLM()
+
+
+@pytest.fixture(scope="session")
+def vllm_address(vllm: ScriptedVLLM) -> Iterator[str]:
+    with scripted_vllm.serving(vllm) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def hosting(vllm_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Another app, which holds a workshop and is attached to a vLLM server."""
+    log = tmp_path_factory.mktemp("hosting") / "log.txt"
+    key = {"DECODE_LAB_PRESENTER_KEY": PRESENTERS_KEY}
+    with started(log, "--workshop", "--attach", vllm_address, **key) as (address, _):
+        yield address
+    said = log.read_text()
+    assert "Traceback" not in said, said
+    assert PRESENTERS_KEY not in said, "a key that somebody chose stands in no log"
 
 
 @pytest.fixture(scope="session")

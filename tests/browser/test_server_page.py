@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser import conftest
 from tests.browser.conftest import Lab
-from tests.remote.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM, serving
+from tests.remote.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
@@ -21,23 +20,9 @@ POINTS = (
 
 
 @pytest.fixture(scope="module")
-def vllm() -> ScriptedVLLM:
-    return ScriptedVLLM()
-
-
-@pytest.fixture(scope="module")
-def address(vllm: ScriptedVLLM) -> Iterator[str]:
-    with serving(vllm) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def server(vllm: ScriptedVLLM, address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(hosting: str) -> str:
     """In place of the session's: an app that is attached."""
-    log = tmp_path_factory.mktemp("attached") / "log.txt"
-    with conftest.serving(log, "--attach", address) as app:
-        yield app
-    assert "Traceback" not in log.read_text(), log.read_text()
+    return hosting
 
 
 @pytest.fixture(autouse=True)

@@ -60,9 +60,8 @@ for kv_format, dtype, (new, splits) in kinds:
         longest=20,
     )
     attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
-for dtype in (torch.bfloat16, torch.float32):  # as wide as a Llama 8B
-    x, weight = torch.randn(2, 4096, dtype=dtype), torch.randn(4096, dtype=dtype)
-    rms_norm(x, weight, 1e-5)
-    swiglu(torch.randn(2, 2 * 14336, dtype=dtype))
-    for norms in (None, (weight[:128], weight[:128])):
-        rotate(torch.randn(2, 48 * 128, dtype=dtype), 32, 8, *torch.randn(2, 2, 128, dtype=dtype), norms, 1e-6)
+x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
+rms_norm(x, weight, 1e-5)
+swiglu(torch.randn(2, 2 * 14336).bfloat16())
+for norms in (None, (weight[:128], weight[:128])):
+    rotate(torch.randn(2, 48 * 128).bfloat16(), 32, 8, *torch.randn(2, 2, 128).bfloat16(), norms, 1e-6)
