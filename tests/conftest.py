@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -41,3 +42,21 @@ def _denormals() -> Iterator[None]:
     """Training flushes denormal numbers to zero, in the whole thread. The next test is to find them again."""
     yield
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture
+def new_inputs() -> int:
+    """Every time. The number that they follow from is in the report of a test that fails."""
+    seed = random.getrandbits(31)
+    torch.manual_seed(seed)
+    random.seed(seed)
+    print(f"seed {seed}")
+    return seed
+
+
+@pytest.fixture
+def poisoned_outputs() -> Iterator[None]:
+    """What ``torch.empty`` returns is full of NaN: a result that is not written is noticed."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -4,7 +4,7 @@ A step of one token reads every weight once, and between two of its matrices the
 a GPU then waits for is the next launch, also within a CUDA graph: a kernel that is done has to empty its processors
 before the next one can fill them. So matrices with the same input are one (query, key and value; gate and up), small
 operations between them are one kernel each, and a product is added to the residual stream by the multiplication
-itself. vLLM, TensorRT-LLM and gpt-fast do the same.
+itself. vLLM's layers are built so too.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ def test_every_part_measures_and_is_told(tmp_path, monkeypatch):
     assert ("cache, no graphs" in parts["1"]["rows"]) == parts["1"]["cuda_graphs"]
     assert "cache / transformers generate" in parts["1"]["ratios"]
     assert "transformers generate, static cache" in parts["1"]["static"]
+    assert {"decode", "decode, layers of transformers"} <= set(parts["2"]["decode"])
     for row in parts["2"]["decode"].values():
         assert 0 < row["of_copy"] == pytest.approx(row["gb_per_second"] / parts["2"]["copy_gb_per_second"])
     assert {(row["acceptance"], row["gamma"], row["spread"]["samples"]) for row in parts["2"]["speculation"]} == {

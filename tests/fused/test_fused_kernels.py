@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -12,28 +10,12 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab.fused.kernels import rms_norm, rotate, swiglu
 
+pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ERROR = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 """Largest difference to float64, of a number's own size and a thousandth: a step of the dtype (the interpreter cuts
 off, and does not round)."""
 DTYPES = pytest.mark.parametrize("dtype", ERROR)
-
-
-@pytest.fixture(autouse=True)
-def seed() -> int:
-    """New inputs every time. The number is in the report of a test that fails."""
-    seed = random.getrandbits(31)
-    torch.manual_seed(seed)
-    random.seed(seed)
-    return seed
-
-
-@pytest.fixture(autouse=True)
-def _poisoned_outputs():
-    """What ``torch.empty`` returns is full of NaN: a result that is not written is noticed."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def error(ours: torch.Tensor, exact: torch.Tensor, size: torch.Tensor | None = None) -> float:

@@ -19,27 +19,11 @@ from lab.kv.attention import BlockPlan
 from lab.kv.storage import FORMATS, KVStorage
 from lab.kv.store_kernel import store
 
+pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 QUANTISED = [kv_format for kv_format in FORMATS if kv_format != "auto"]
 ERROR = {torch.float32: 4e-6, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 """Largest difference to float64, of values that are normally distributed: a few of the dtype's steps."""
-
-
-@pytest.fixture(autouse=True)
-def seed() -> int:
-    """New inputs every time. The number is in the report of a test that fails."""
-    seed = random.getrandbits(31)
-    torch.manual_seed(seed)
-    random.seed(seed)
-    return seed
-
-
-@pytest.fixture(autouse=True)
-def _poisoned_outputs():
-    """What ``torch.empty`` returns is full of NaN: a result that is not written is noticed."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def poisoned(kv_format: str, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> KVStorage:

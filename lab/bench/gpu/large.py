@@ -75,9 +75,9 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
 
     few = min(tokens, 64)  # launched one by one they take several times as long
     measure("decode", 3)
+    measure("decode, layers of transformers", 2, by=unfused)
     if lab.cuda_graphs:
         measure("decode, no graphs", 2, few, cuda_graphs=False)
-        measure("decode, layers of transformers", 2, by=unfused)
         measure("decode, layers of transformers, no graphs", 2, few, by=unfused, cuda_graphs=False)
 
     sheet.say("Speculation with acceptance as it is asked for:")
