@@ -50,6 +50,10 @@ class Drafter(ABC):
         """What ``propose`` is about to move and compute, its model's passes all together."""
         return Work()
 
+    def is_behind(self, sequences: list[Sequence]) -> bool:
+        """Whether ``propose`` is about to read more than it does round by round: a text that grew without it."""
+        return False
+
     def read(self, sequences: list[Sequence], stops: list[int]) -> Work:
         """Take in the first ``stops[i]`` tokens of ``sequences[i]``, of which the target reads the last in this step:
         so a prompt comes in chunks here too. Returns what it moved and computed."""
@@ -150,6 +154,10 @@ class ModelDrafter(Drafter):
                     spans.append(Span(start, stop, keep=1))
             total += self._passes.of(spans)
         return total
+
+    def is_behind(self, sequences: list[Sequence]) -> bool:
+        # After a round that was kept whole it reads two tokens, its own last proposal and the bonus.
+        return any(sequence.table and len(sequence.tokens) - self._read(sequence) > 2 for sequence in sequences)
 
     def _read(self, sequence: Sequence) -> int:
         """Tokens that have the model's keys and values."""

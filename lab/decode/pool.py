@@ -15,6 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import psutil
 import torch
@@ -41,6 +42,20 @@ log = logging.getLogger(__name__)
 
 LOOKS_A_SECOND = 20
 """At the process's memory."""
+
+
+class Drafted(NamedTuple):
+    """What a step's drafters have done.
+
+    Attributes:
+        proposals: by sequence; those with none are not in it.
+        work: moved and computed.
+        caught_up: a drafter read more than it does round by round.
+    """
+
+    proposals: dict[Sequence, Proposals]
+    work: Work
+    caught_up: bool
 
 
 class Pool:
@@ -119,9 +134,9 @@ class Pool:
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
         clock.mark("rest")
-        proposals, drafting = self._propose(turns)
+        drafted = self._propose(turns)
         clock.mark("draft")
-        rounds = [Round(turn.sequence, proposals.get(turn.sequence)) for turn in turns]
+        rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
         batch = self._new_tokens(turns, rounds)
         sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
         logits = forward(self._target, batch, self.cache.target if self.cache else None, sdpa)
@@ -133,11 +148,10 @@ class Pool:
         clock.mark("sample")
 
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
-        self._close(clock, turns, told, batch, drafting)
+        self._close(clock, turns, told, batch, drafted)
 
-    def _propose(self, turns: list[Turn]) -> tuple[dict[Sequence, Proposals], Work]:
-        """Every drafter reads and proposes for all of its sequences; and the work that was. One that fails is not asked
-        again."""
+    def _propose(self, turns: list[Turn]) -> Drafted:
+        """Every drafter reads and proposes for all of its sequences. One that fails is not asked again."""
         reading: dict[Drafter, list[Turn]] = defaultdict(list)
         proposing: dict[Drafter, list[Turn]] = defaultdict(list)
         for turn in turns:
@@ -146,7 +160,7 @@ class Pool:
             elif turn.count > 1 and will_propose(self._draft, turn.sequence):
                 reading[turn.sequence.drafter].append(turn)
         proposals: dict[Sequence, Proposals] = {}
-        drafting = Work()
+        drafting, caught_up = Work(), False
         for drafter, theirs in reading.items():
             sequences = [turn.sequence for turn in theirs]
             with self._given_up_by(sequences):
@@ -154,11 +168,12 @@ class Pool:
         for drafter, theirs in proposing.items():
             sequences, windows = [turn.sequence for turn in theirs], [turn.window for turn in theirs]
             work = drafter.work(sequences, windows)
+            caught_up |= drafter.is_behind(sequences)
             with self._given_up_by(sequences):
                 made = drafter.propose(sequences, windows)
                 proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
                 drafting += work
-        return proposals, drafting
+        return Drafted(proposals, drafting, caught_up)
 
     @contextmanager
     def _given_up_by(self, sequences: list[Sequence]) -> Iterator[None]:
@@ -223,7 +238,7 @@ class Pool:
             )
 
     def _close(
-        self, clock: StepClock, turns: list[Turn], kinds: list[str], batch: list[NewTokens], drafting: Work
+        self, clock: StepClock, turns: list[Turn], kinds: list[str], batch: list[NewTokens], drafted: Drafted
     ) -> None:
         """Time the step for every sequence in it, and let go of those that are done."""
         parts, total = clock.read()
@@ -233,8 +248,9 @@ class Pool:
         broken = {sequence for sequence, _ in self.failed}
         spans = [Span(new.start, new.stop, new.keep) for new in batch]
         tokens, verifying = sum(stop - start for start, stop, _ in spans), self._passes.of(spans)
-        window = max((keep - 1 for *_, keep in spans if keep), default=0)
-        self._costs.observe(tokens, parts["verify"], around, window, parts["draft"])
+        if "prefill" not in kinds:
+            window = 0 if drafted.caught_up else max(keep - 1 for *_, keep in spans)
+            self._costs.observe(tokens, parts["verify"], around, window, parts["draft"])
         for turn, kind, (start, stop, _) in zip(turns, kinds, spans, strict=True):
             sequence = turn.sequence
             if sequence in broken:
@@ -252,8 +268,8 @@ class Pool:
                 sample_ms=parts["sample"],
                 rest_ms=around - parts["sample"],
                 total_ms=total,
-                draft_bytes=drafting.bytes,
-                draft_flops=drafting.flops,
+                draft_bytes=drafted.work.bytes,
+                draft_flops=drafted.work.flops,
                 verify_bytes=verifying.bytes,
                 verify_flops=verifying.flops,
                 kv_tokens=sequence.computed,

@@ -10,12 +10,12 @@ those of recent steps.
 
 from __future__ import annotations
 
-import math
+import bisect
+import itertools
+import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 FORGET = 0.9
 """What a round leaves of the weight of those before it in the estimate of acceptance."""
@@ -27,8 +27,10 @@ PRIOR = (2.0, 4.0)
 """Accepted and judged proposals that a request seems to have had before its first: one bad round is no verdict."""
 RELUCTANCE = 1.05
 """A new window must promise so much more than the present one: measurements are noisy."""
-RECENT = 64
-"""Measurements that a line is drawn from: the work grows with their square."""
+KEPT = 21
+"""Measurements of a size: the median of the last so many counts."""
+SIZES = 16
+"""Sizes that a line is drawn through: those met last."""
 REFIT_EVERY = 16
 """Measurements; the first so many are each taken into account at once."""
 
@@ -39,18 +41,17 @@ def tokens_per_round(acceptance: float, gamma: int) -> float:
 
 
 class Line:
-    """Milliseconds by size: a constant and so much for each one more, from recent measurements.
+    """Milliseconds by size: a constant and so much for each one more, from the last measurements of every size.
 
-    It is the line of Theil and Sen (Sen 1968): its slope is the median of the slopes of all pairs of
-    points, so that steps which something else slowed down do not bend it. A pair counts by the reciprocal of
-    its larger size: prompts would bend the line too, the first in a cold cache most of all. Until a second size
-    is known, there is taken to be no constant; so a smaller window is tried.
+    It is the line of Theil and Sen (Sen 1968) through the sizes' medians: its slope is the median of the slopes of all
+    pairs of sizes, so that steps which something else slowed down do not bend it. A pair counts by the measurements
+    of the size that has fewer. A size that is seldom met is not forgotten for one that is met in every step. Until a
+    second size is known, there is taken to be no constant; so a smaller window is tried.
     """
 
     def __init__(self) -> None:
-        self._points: deque[tuple[int, float]] = deque(maxlen=RECENT)
+        self._times: dict[int, deque[float]] = {}  # by size, the one met last at the end
         self._seen = 0
-        self._slope = math.inf
         self._fit: tuple[float, float] | None = (0.0, 0.0)
 
     @property
@@ -59,7 +60,10 @@ class Line:
         return self._seen > 0
 
     def observe(self, size: int, ms: float) -> None:
-        self._points.append((size, ms))
+        self._times[size] = times = self._times.pop(size, deque(maxlen=KEPT))
+        times.append(ms)
+        if len(self._times) > SIZES:
+            del self._times[next(iter(self._times))]
         self._seen += 1
         if self._seen <= REFIT_EVERY or self._seen % REFIT_EVERY == 0:
             self._fit = None
@@ -67,10 +71,7 @@ class Line:
     def ms(self, size: int) -> float:
         """0 before anything is measured."""
         if self._fit is None:
-            sizes, times = np.array(self._points, dtype=float).T
-            self._slope = _slope(sizes, times, self._slope)
-            slope = min(self._slope, float(np.median(times / sizes)))  # the constant is not negative
-            self._fit = (max(0.0, float(np.median(times - slope * sizes))), slope)
+            self._fit = _line([(size, statistics.median(times), len(times)) for size, times in self._times.items()])
         constant, slope = self._fit
         return constant + slope * size
 
@@ -79,7 +80,7 @@ class Costs:
     """Measured times of a pool's steps, in milliseconds.
 
     All are near enough to lines over the few tokens of a round: a pass of the target by the tokens in it, and so what
-    surrounds it (the verdict, the events), drafting by the proposals.
+    surrounds it (the verdict, the events), drafting by the proposals. Prompts are not: a token more costs them less.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,7 @@ class Costs:
 
     def observe(self, tokens: int, pass_ms: float, around_ms: float, window: int, draft_ms: float) -> None:
         """A pass over ``tokens`` took ``pass_ms`` and what surrounded it ``around_ms``; before it, ``window`` proposals
-        a sequence took ``draft_ms``."""
+        a sequence took ``draft_ms``. ``window`` 0: there were none, or they took longer than they usually do."""
         self._passes.observe(tokens, pass_ms)
         self._around.observe(tokens, around_ms)
         if window:
@@ -116,17 +117,21 @@ class Costs:
         return self.draft_ms(gamma) + self.pass_ms(tokens) + self._around.ms(tokens)
 
 
-def _slope(sizes: np.ndarray, times: np.ndarray, otherwise: float) -> float:
-    """The weighted median of the slopes of all pairs of points, at least 0; ``otherwise`` if all have one size."""
-    first, second = np.triu_indices(len(sizes), 1)
-    apart = sizes[first] != sizes[second]
-    if not apart.any():
-        return otherwise
-    first, second = first[apart], second[apart]
-    slopes = (times[first] - times[second]) / (sizes[first] - sizes[second])
-    order = np.argsort(slopes)
-    weight = np.cumsum(1 / np.maximum(sizes[first], sizes[second])[order])
-    return max(0.0, float(slopes[order][np.searchsorted(weight, weight[-1] / 2)]))
+def _line(points: Sequence[tuple[int, float, int]]) -> tuple[float, float]:
+    """Constant and slope, neither of them negative, through points (size, ms, how often it was measured)."""
+    slope = _weighted_median([(ms / size, count) for size, ms, count in points])  # then the constant is not negative
+    pairs = itertools.combinations(points, 2)
+    slopes = [((ms_b - ms_a) / (b - a), min(count_a, count_b)) for (a, ms_a, count_a), (b, ms_b, count_b) in pairs]
+    if slopes:
+        slope = min(slope, max(0.0, _weighted_median(slopes)))
+    return max(0.0, _weighted_median([(ms - slope * size, count) for size, ms, count in points])), slope
+
+
+def _weighted_median(values: list[tuple[float, int]]) -> float:
+    """Of pairs (value, weight)."""
+    values.sort()
+    sums = list(itertools.accumulate(weight for _, weight in values))
+    return values[bisect.bisect_left(sums, sums[-1] / 2)][0]
 
 
 def promises(acceptance: float, most: int, round_ms: Callable[[int], float]) -> list[float]:

@@ -231,12 +231,38 @@ def test_exact_times_give_the_line_itself():
     assert costs.proposal_ms() == pytest.approx(PROPOSAL)
 
 
-def test_a_long_prompt_in_a_cold_cache_does_not_pass_for_the_price_of_a_token():
+def test_a_size_that_is_seldom_met_is_not_forgotten():
+    """A worthless draft is asked once in 32 rounds, and a window of eight was used once, at the beginning."""
     costs = Costs()
-    costs.observe(200, 600.0, 0.0, 0, 0.0)
-    for gamma in (8, 0, 0, 8):
+    for gamma in (8, *([0] * 31 + [1]) * 10):
         costs.observe(gamma + 1, PASS + TOKEN * (gamma + 1), 0.0, gamma, PROPOSAL * gamma)
     assert costs.pass_ms(9) - costs.pass_ms(1) == pytest.approx(8 * TOKEN)
+    assert costs.draft_ms(8) == pytest.approx(8 * PROPOSAL)
+
+
+def test_of_many_sizes_the_last_ones_count():
+    """A batch that grows: what one more token took while it was small says little of what it takes now."""
+    costs = Costs()
+    for tokens in range(1, 113):
+        costs.observe(tokens, PASS + TOKEN * (tokens + 2 * min(tokens, 50)), 0.0, 0, 0.0)
+    assert costs.pass_ms(113) - costs.pass_ms(112) == pytest.approx(TOKEN)
+
+
+def test_costs_are_those_of_usual_rounds(monkeypatch):
+    """No prompt is among them, and no proposals for which the draft first read what was written without it."""
+    seen = []
+    scripted = iter([3, 0, 0, 0, 3, 3, 3])
+    monkeypatch.setattr(Costs, "observe", lambda self, tokens, *rest: seen.append((tokens, rest[2])))
+
+    def follow(window: Window, *_: object) -> bool:
+        window.gamma = next(scripted, 0)
+        return False
+
+    monkeypatch.setattr(Window, "observe", follow)
+    config = EngineConfig(speculative="draft", num_speculative_tokens=2, adaptive_window=True)
+    prompt = "The king and the queen had a daughter"
+    tiny_models.engine("llama", "good").generate(prompt, config, SamplingParams(max_tokens=60, ignore_eos=True))
+    assert seen[:8] == [(3, 2), (4, 3), (1, 0), (1, 0), (1, 0), (4, 0), (4, 3), (4, 3)]
 
 
 def test_no_pass_takes_less_than_no_time():
