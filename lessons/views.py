@@ -56,9 +56,10 @@ class GrowthChart(View):
 
 
 class Theory(View):
-    """Speculation's curves with the runs on them: ``tokens`` a round, ``speedup``, acceptance by ``positions``."""
+    """A ``round`` on a clock; curves with the runs on them: ``tokens`` a round, ``speedup``, and acceptance by
+    ``positions``."""
 
-    view: Literal["tokens", "speedup", "positions"]
+    view: Literal["round", "tokens", "speedup", "positions"]
 
 
 class Overlap(View):

@@ -30,6 +30,24 @@ def speedup(acceptance: float, gamma: int, cost: float, pass_ratio: float = 1.0)
 
 
 @dataclass(frozen=True)
+class Parts:
+    """Milliseconds of a step, each the median of many: drafting, the target's pass, and all else."""
+
+    draft: float
+    target: float
+    other: float
+
+    @classmethod
+    def of(cls, steps: Sequence[StepTimed]) -> Parts:
+        rows = [(step.draft_ms, step.verify_ms, step.sample_ms + step.rest_ms) for step in steps]
+        return cls(*map(statistics.median, zip(*rows, strict=True)))
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.target + self.other
+
+
+@dataclass(frozen=True)
 class Speculated:
     """What runs of one setting did, over their rounds of a full window.
 
@@ -37,8 +55,8 @@ class Speculated:
         acceptance: accepted of judged proposals: the a that is likeliest if the theory's assumption holds.
         judged, accepted: by position, of runs that differ in what they drew or were asked.
         tokens: a round of these gave.
-        cost: c: median time of a proposal, over that of a pass of the target over one token.
-        pass_ratio: median time of a pass over gamma + 1 tokens, over that over one. The theory takes it to be 1.
+        round: what it took.
+        plain: what a step took without speculation, which gives one token.
         speedup: tokens a second over those without speculation, repeat by repeat.
     """
 
@@ -47,9 +65,19 @@ class Speculated:
     judged: tuple[int, ...]
     accepted: tuple[int, ...]
     tokens: float
-    cost: float
-    pass_ratio: float
+    round: Parts
+    plain: Parts
     speedup: Spread
+
+    @property
+    def cost(self) -> float:
+        """c: time of a proposal over that of a pass of the target over one token."""
+        return self.round.draft / self.gamma / self.plain.target
+
+    @property
+    def pass_ratio(self) -> float:
+        """Time of a pass over gamma + 1 tokens over that over one. The theory takes it to be 1."""
+        return self.round.target / self.plain.target
 
     @property
     def expected_tokens(self) -> float:
@@ -95,7 +123,8 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         return None
     gamma = config.num_speculative_tokens
     judged, accepted, rounds = Counter(), Counter(), 0
-    drafting, verifying, counted = [], [], set()
+    timed: list[StepTimed] = []
+    counted = set()
     for run in runs:
         proposals = Counter(event.step for event in run.events if isinstance(event, Proposed))
         whole = {step for step, count in proposals.items() if count == gamma}
@@ -107,17 +136,10 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
                 judged[event.position] += 1
                 accepted[event.position] += event.accepted
             elif isinstance(event, StepTimed) and event.step in whole:
-                drafting.append(event.draft_ms)
-                verifying.append(event.verify_ms)
-    one = [
-        step.verify_ms
-        for run in plain
-        for step in run.events
-        if isinstance(step, StepTimed) and step.step_kind == "decode"
-    ]
+                timed.append(event)
+    one = [step for run in plain for step in run.events if isinstance(step, StepTimed) and step.step_kind == "decode"]
     if not rounds or not one:
         return None
-    pass_ms = statistics.median(one)
     rates = zip(runs, plain, strict=False)
     return Speculated(
         gamma=gamma,
@@ -125,8 +147,8 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         judged=tuple(judged[i] for i in range(gamma)),
         accepted=tuple(accepted[i] for i in range(gamma)),
         tokens=1 + accepted.total() / rounds,
-        cost=statistics.median(drafting) / gamma / pass_ms,
-        pass_ratio=statistics.median(verifying) / pass_ms,
+        round=Parts.of(timed),
+        plain=Parts.of(one),
         speedup=Spread.of([a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in rates]),
     )
 

@@ -23,7 +23,7 @@ PROBE_EVERY = 32
 """Rounds after which a window of 0 is tried at 1: what is never proposed is never accepted."""
 AGEING = 0.5
 """What is left then of the weight of all rounds before: they are long ago, and a few good probes shall count."""
-PRIOR = (2.0, 4.0)
+PRIOR = (3.0, 4.0)
 """Accepted and judged proposals that a request seems to have had before its first: one bad round is no verdict."""
 RELUCTANCE = 1.05
 """A new window must promise so much more than the present one: measurements are noisy."""
@@ -171,7 +171,7 @@ class Window:
 
     @property
     def acceptance(self) -> float:
-        """Accepted of judged proposals in recent rounds; a half before there are any."""
+        """Accepted of judged proposals in recent rounds; three quarters before there are any."""
         return self._accepted / self._judged
 
     def observe(self, accepted: int, judged: int, sequences: int, costs: Costs) -> bool:

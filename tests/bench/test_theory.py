@@ -90,7 +90,7 @@ def test_a_repeat_with_the_same_draws_is_no_new_evidence() -> None:
     )
     assert judged(first, other_seed, first) == judged(first) + judged(other_seed)
     assert judged(first, other_prompt, first) == judged(first) + judged(other_prompt)
-    greedy = [run(seed=seed, temperature=0.0, **config) for seed in (1, 1)]
+    greedy = [run(seed=seed, temperature=0.0, **config) for seed in (1, 2)]
     assert judged(*greedy) == judged(greedy[0])
 
 

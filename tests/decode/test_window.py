@@ -185,8 +185,10 @@ def test_it_does_not_flap():
         assert statistics.mean(changes) < 20
 
 
-def test_noise_in_the_times_alone_does_not_move_it():
-    """The same verdicts in every round: three proposals are right, and a fourth is not."""
+def test_noise_in_the_times_alone_hardly_moves_it():
+    """The same verdicts in every round: three proposals are right, and a fourth is not. With these seeds 9 changes
+    in 5,000 rounds; one in a hundred would be 50."""
+    changes = 0
     for seed in range(20):
         draw, window, costs, gammas = random.Random(seed), Window(MOST, adaptive=True), Costs(), []
         for _ in range(300):
@@ -194,8 +196,8 @@ def test_noise_in_the_times_alone_does_not_move_it():
             gammas.append(gamma)
             costs.observe(gamma + 1, draw.gauss(1, 0.1) * (PASS + TOKEN * (gamma + 1)), 0.0, gamma, PROPOSAL * gamma)
             window.observe(min(gamma, 3), min(gamma, 4), 1, costs)
-        changes = sum(a != b for a, b in itertools.pairwise(gammas[50:]))
-        assert changes <= 4
+        changes += sum(a != b for a, b in itertools.pairwise(gammas[50:]))
+    assert changes < 50
 
 
 # -- costs -----------------------------------------------------------------------------------

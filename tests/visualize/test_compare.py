@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from statistics import median
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.window import tokens_per_round
-from lab.trace.events import Committed
+from lab.trace.events import Committed, StepTimed
 from lab.trace.recorder import Run
 from tests.visualize.scripted import WORDS, ScriptedEngine
 from visualize.compare.comparison import COLUMNS, PARTINGS, race, so_far, whole
@@ -337,6 +338,34 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
     assert words["text"][0] == "<b>×1.00</b>"
     assert max(points["x"]) < chart["layout"]["xaxis.range"][1]
     assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
+
+
+def test_a_round_stands_above_as_many_tokens_one_by_one() -> None:
+    runs = made("cache", "draft-2", "no-cache")
+    chart = theory(configs(runs), runs, BYTES)["charts"]["round"]
+    draft, target, other, names = chart["columns"]
+    guessed, alone = chart["layout"]["yaxis.ticktext"]
+    tokens = float(guessed.removeprefix(f"{MARKS[1]} ").removesuffix(" tokens"))
+    assert alone == "one by one"
+    plain, speculating, _ = runs.values()
+    rounds = [step for run in speculating for step in timed(run) if step.batch_tokens == 3]
+    drafting, judging = (median(getattr(step, part) for step in rounds) for part in ("draft_ms", "verify_ms"))
+    one = median(step.verify_ms for run in plain for step in timed(run) if step.step_kind == "decode")
+    assert draft["x"] == pytest.approx([drafting / 2] * 2)
+    assert draft["base"] == pytest.approx([0, drafting / 2])
+    assert (target["base"][0], target["x"][0]) == pytest.approx((drafting, judging))
+    assert other["base"][0] == pytest.approx(drafting + judging)
+    assert sum(target["x"][1:]) == pytest.approx(tokens * one, rel=0.05)
+    assert target["y"] == [0] + [1] * (len(target["x"]) - 1)
+    for row, end in enumerate(names["x"]):  # box after box, with nothing between
+        boxes = [box for part in (draft, target, other) for box in zip(part["base"], part["x"], part["y"], strict=True)]
+        begins, ends = zip(*sorted((base, base + x) for base, x, y in boxes if y == row), strict=True)
+        assert (*begins, end) == pytest.approx((0, *ends))
+        assert names["text"][row] == f" {end:.2f} ms"
+
+
+def timed(run: Run) -> list[StepTimed]:
+    return [event for event in run.events if isinstance(event, StepTimed)]
 
 
 def test_theory_s_curves_go_through_hand_counted_points() -> None:

@@ -1,4 +1,4 @@
-"""Speculation's curves with the runs on them, and milliseconds a token by length.
+"""A round on a clock, speculation's curves with the runs on them, and milliseconds a token by length.
 
 A setting is a mark, the same one everywhere on the page; curves carry their own names.
 """
@@ -17,17 +17,77 @@ from lab.bench.theory import Speculated, speedup
 from lab.decode.window import tokens_per_round
 from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
 from visualize.figures.compare import bars_figure
+from visualize.figures.timing import PARTS, part_colours
 from visualize.vocabulary import KV_FORMATS, OWN
 
 GAMMAS = (1, 2, 4, 8)
 """Curves that are always there."""
 POINTS = 50
+OTHER = "verdict, sampling and all else"
 
 Marked = Mapping[str, Speculated]
 """By the setting's mark."""
 Drawn = tuple[Columns, dict[str, Any]]
 Curves = tuple[dict[str, list[Any]], dict[str, list[Any]]]
 """Lines, and their names."""
+
+
+def round_figure(dark: bool = False) -> go.Figure:
+    """A round, part after part, above as many tokens one by one: two rows a setting, all on one clock."""
+    colours = part_colours(dark)
+    bars = [
+        go.Bar(
+            name=part,
+            orientation="h",
+            width=0.72,
+            marker={"color": colours[part], "line": {"width": 1.5, "color": look(dark).paper}},
+            hovertemplate="%{customdata}<extra></extra>",
+        )
+        for part in PARTS
+    ]
+    return blank(
+        [*bars, _names(dark).update(showlegend=False)],
+        dark,
+        barmode="overlay",
+        margin={"l": 88, "r": 10, "t": 24, "b": 24},
+        showlegend=True,
+        legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False},
+        xaxis={"range": [0, 1], "nticks": 6, "ticksuffix": " ms", "fixedrange": True},
+        yaxis={"range": [1.5, -0.5], "showgrid": False, "fixedrange": True},
+    )
+
+
+def round_columns(found: Marked) -> Drawn:
+    bars = {part: {"x": [], "base": [], "y": [], "customdata": []} for part in PARTS}
+    names, ticks, rows, longest = _empty() | {"text": []}, [], [], 0.0
+    for i, (mark, one) in enumerate(found.items()):
+        drafting = [("draft", one.round.draft / one.gamma, "a guess")] * one.gamma
+        judging = [("target", one.round.target, f"the target's pass over {one.gamma + 1} tokens")]
+        step = [("target", one.plain.target, "the target's pass over one token"), ("other", one.plain.other, OTHER)]
+        share = one.tokens % 1  # what a round gives is a mean
+        alone = int(one.tokens) * step + [(part, share * ms, f"{share:.0%} of {what}") for part, ms, what in step]
+        guessed = [*drafting, *judging, ("other", one.round.other, OTHER)]
+        for name, row, boxes in (
+            (f"{mark} {one.tokens:.1f} tokens", 2.4 * i, guessed),
+            ("one by one", 2.4 * i + 1, alone),
+        ):
+            at = 0.0
+            for part, ms, what in boxes:
+                for column, value in zip(bars[part].values(), (ms, at, row, f"{what}: {ms:.2f} ms"), strict=True):
+                    column.append(value)
+                at += ms
+            names["x"].append(at)
+            names["y"].append(row)
+            names["text"].append(f" {at:.2f} ms")
+            ticks.append(name)
+            rows.append(row)
+            longest = max(longest, at)
+    return [*bars.values(), names], {
+        "xaxis.range": [0, 1.25 * longest or 1],
+        "yaxis.range": [max(rows, default=1) + 0.5, -0.5],
+        "yaxis.tickvals": rows,
+        "yaxis.ticktext": ticks,
+    }
 
 
 def tokens_figure(dark: bool = False) -> go.Figure:
@@ -208,6 +268,7 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
 
 CHARTS = {
     "bars": bars_figure,
+    "round": round_figure,
     "tokens": tokens_figure,
     "speedup": speedup_figure,
     "gains": gains_figure,
@@ -226,6 +287,7 @@ def shells() -> dict[str, dict[str, Any]]:
 def columns(found: Marked) -> dict[str, Drawn]:
     """The data and axes of what theory has a say in."""
     return {
+        "round": round_columns(found),
         "tokens": tokens_columns(found),
         "speedup": speedup_columns(found),
         "gains": gains_columns(found),

@@ -23,6 +23,7 @@ from visualize.lessons import overlap
 CHARTS = {
     "speed": compare_figures.bars_figure,
     "growth": theory_figures.growth_figure,
+    "round": theory_figures.round_figure,
     "tokens": theory_figures.tokens_figure,
     "speedup": theory_figures.speedup_figure,
     "positions": theory_figures.positions_figure,
@@ -37,6 +38,7 @@ TITLES = {
     "player": "One run, step by step",
     "speed": "Speed, tokens a second",
     "growth": "A token's time by length",
+    "round": "A full round, and as many tokens without guesses",
     "tokens": "Tokens a round",
     "speedup": "Speed-up",
     "positions": "Acceptance by position",

@@ -90,6 +90,9 @@ function predicted({ charts, rows, missing }) {
   fill($(".theory table"), setup.theoryColumns, rows);
   $(".theory table").hidden = !rows.length;
   $(".missing").textContent = missing;
+  const round = $('[data-chart="round"]');
+  round.hidden = !rows.length;
+  round.style.setProperty("--settings", rows.length);
   show(charts);
 }
 
