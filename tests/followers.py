@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import statistics
 import tempfile
 import time
@@ -24,9 +23,10 @@ from urllib.parse import urlsplit
 
 import httpx
 import psutil
+from playwright.sync_api import Browser, sync_playwright
 
 from lab.machine import hardware
-from tests.browser.conftest import started
+from tests.browser.conftest import QUIET, Lab, chromium, started
 
 KEY = "a key for measuring"
 
@@ -67,45 +67,73 @@ def ask(client: httpx.Client, door: str, **question: Any) -> dict[str, Any]:
     return client.post(f"/workshop/{door}", json=question).raise_for_status().json()
 
 
-def lead(client: httpx.Client, run: str | None, hz: float, seconds: float) -> int:
+def show(client: httpx.Client, key: str, run: str | None, at: int | None) -> None:
+    """Raises RuntimeError, with what is wrong: else nothing would be shown, and that costs nothing."""
+    answer = ask(client, "lead", key=key, run=run, at=at, query="?gamma=4", who="measuring", take=True)
+    if "problem" in answer:
+        raise RuntimeError(answer["problem"])
+
+
+def run_once(browser: Browser, client: httpx.Client, key: str) -> str:
+    """The id of a run that is shown, and so stays, though whoever made it has left."""
+    page = browser.new_page()
+    lab = Lab(page, str(client.base_url)).open(max_tokens=60)
+    lab.run()
+    lab.finish()
+    run = page.evaluate("window.decodeLab.shown.run")
+    show(client, key, run, 0)
+    page.close()
+    return run
+
+
+def lead(client: httpx.Client, key: str, run: str | None, hz: float, seconds: float) -> int:
     """Show another instant of ``run`` so many times a second; without one, wait as long."""
     began, shown = time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         if run:
-            ask(client, "lead", key=KEY, run=run, at=shown % 50, query="?gamma=4")
+            show(client, key, run, shown % 50)
             shown += 1
         time.sleep(max(0.0, shown / hz - (time.monotonic() - began)) if run else min(0.5, seconds - passed))
     return shown
 
 
-def measure(followers: int, hz: float, seconds: float, rounds: int) -> dict[str, Any]:
-    os.environ["DECODE_LAB_PRESENTER_KEY"] = KEY
-    with tempfile.TemporaryDirectory() as folder, started(Path(folder) / "log", "--workshop") as (address, app):
-        process = psutil.Process(app.pid)
-        with httpx.Client(base_url=address, timeout=60) as client:
-            code = ask(client, "presenter", key=KEY, page=address)["code"]
-            channels = ask(client, "join", code=code)
-            run = channels["room"]  # whatever can be shown: followers read a run once, and this measures its instants
-            time.sleep(3)
+def measure(
+    address: str,
+    app: psutil.Process,
+    key: str,
+    browser: Browser,
+    followers: int,
+    hz: float,
+    seconds: float,
+    rounds: int,
+) -> dict[str, Any]:
+    """Of an app that holds a workshop: what ``app`` takes of a core, and the share of messages that arrived."""
+    with httpx.Client(base_url=address, timeout=60) as client:
+        code = ask(client, "presenter", key=key, page=address)["code"]
+        channel = ask(client, "join", code=code)["lead"]
+        run = run_once(browser, client, key)
+        time.sleep(min(3, seconds))
 
-            def share(run: str | None) -> tuple[float, int]:
-                before, began = sum(process.cpu_times()[:2]), time.monotonic()
-                shown = lead(client, run, hz, seconds)
-                return 100 * (sum(process.cpu_times()[:2]) - before) / (time.monotonic() - began), shown
+        def share(run: str | None) -> tuple[float, int]:
+            before, began = sum(app.cpu_times()[:2]), time.monotonic()
+            shown = lead(client, key, run, hz, seconds)
+            return 100 * (sum(app.cpu_times()[:2]) - before) / (time.monotonic() - began), shown
 
-            shares: dict[str, list[float]] = {"idle": [], "leading": [], "followed": []}
-            arrived = []
-            for _ in range(rounds):
-                shares["idle"].append(share(None)[0])
-                shares["leading"].append(share(run)[0])
-                with following(address, channels["lead"], followers) as heard:
-                    while ask(client, "presenter", key=KEY, page=address)["followers"] < followers:
-                        time.sleep(0.1)
-                    had = heard.value
-                    percent, shown = share(run)
-                    shares["followed"].append(percent)
-                    time.sleep(0.5)
-                    arrived.append((heard.value - had) / max(1, shown * followers))
+        shares: dict[str, list[float]] = {"idle": [], "leading": [], "followed": []}
+        arrived = []
+        for _ in range(rounds):
+            shares["idle"].append(share(None)[0])
+            shares["leading"].append(share(run)[0])
+            with following(address, channel, followers) as heard:
+                while ask(client, "presenter", key=key, page=address)["followers"] < followers:
+                    time.sleep(0.1)
+                time.sleep(0.5)  # each is told first what is shown
+                had = heard.value
+                percent, shown = share(run)
+                shares["followed"].append(percent)
+                time.sleep(0.5)
+                arrived.append((heard.value - had) / (shown * followers))
+        show(client, key, None, None)
     figures = {name: round(statistics.median(some), 2) for name, some in shares.items()}
     return {
         "machine": hardware("cpu"),
@@ -127,7 +155,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    record = measure(options.followers, options.hz, options.seconds, options.rounds)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started(Path(folder) / "log", "--workshop", DECODE_LAB_PRESENTER_KEY=KEY) as (address, app),
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=chromium(), args=list(QUIET))
+        how = {name: value for name, value in vars(options).items() if name != "json"}
+        record = measure(address, psutil.Process(app.pid), KEY, browser, **how)
+        browser.close()
     medians = record["percent_of_a_core"]["medians"]
     print(f"{options.followers} followers at {options.hz:g} Hz, percent of a core: {medians}")
     print(f"added by followers: {record['added_by_followers']} (goal: below 10)")

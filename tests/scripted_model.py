@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
-from lab.kv.attention import StepPlan
+from lab.kv.plan import StepPlan
 
 
 class ScriptedModel:

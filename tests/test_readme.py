@@ -223,7 +223,9 @@ def test_what_a_page_keeps_is_the_recorded_one():
     result, text = record("page"), flat(MEASURED)
     figures = result["figures"]
     nodes = figures["nodes_after_20"] - figures["nodes_after_3"]
-    assert f"the page gains {nodes} DOM nodes and {figures['heap_growth_mb']:.1f} MB of memory" in text
+    than = "more" if nodes > 0 else "fewer"
+    assert f"the page has {abs(nodes)} DOM nodes {than} than after the 3rd" in text
+    assert f"and takes {figures['heap_growth_mb']:.1f} MB of memory more" in text
     assert f"for {result['tokens']} tokens, when a headless browser" in text
 
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lab.kv.attention import Group, KernelError, SdpaChoice, StepPlan
+from lab.kv.attention import KernelError
 from lab.kv.graphs import Bucket
 from lab.kv.packed import Packed
+from lab.kv.plan import Group, SdpaChoice, StepPlan
 from lab.kv.storage import KVStorage
 from lab.kv.table import BlockTable, side_by_side
 from lab.pair.models import LanguageModel

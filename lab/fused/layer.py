@@ -14,7 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from lab.fused.kernels import rms_norm, rotate, swiglu
-from lab.kv.attention import BlockPlan, StepPlan, attend_by_kernels, launching
+from lab.kv.attention import attend_by_kernels, launching
+from lab.kv.plan import BlockPlan, StepPlan
 from lab.pair.llama import is_plain, unlike_llama
 from lab.pair.models import LanguageModel
 

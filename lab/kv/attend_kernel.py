@@ -23,7 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lab.kv.attention import BlockPlan
+from lab.kv.plan import BlockPlan
 from lab.kv.storage import LayerStorage, parts
 
 LOG2_E = 1.4426950408889634

@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import torch
 
 from lab.config import ConfigError, EngineConfig, PromptError
-from lab.kv.attention import SdpaChoice
 from lab.kv.blocks import BlockPool, Eviction
 from lab.kv.graphs import Graphs
+from lab.kv.plan import SdpaChoice
 from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
 from lab.pair.devices import free_bytes
 from lab.pair.models import LanguageModel

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from lab.kv.attention import BlockPlan
+from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage
 
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from lab.config import LabError, UnsupportedModelError, in_short
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
-from lab.pair.models import refuse_unsupported
+from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
 
 PUBLISHED = Path(__file__).parent / "models.json"

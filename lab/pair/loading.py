@@ -23,9 +23,10 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
 from lab.pair.devices import DeviceMap, is_out_of_memory, refuse_incomplete
-from lab.pair.models import LanguageModel, refuse_unsupported
+from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
+from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
 
 WEIGHTS = Path(__file__).parent / "weights"

@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
-from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
-from lab.config import UnsupportedModelError, in_short
-from lab.kv.attention import NAME, BlockPlan, Group, StepPlan, attention
+from lab.config import in_short
+from lab.kv.attention import NAME, attention
+from lab.kv.plan import BlockPlan, Group, StepPlan
 from lab.native.model import Native
-from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched, rebind_hook
+from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.pair.quantization import stored_tensors
+from lab.pair.refusal import refuse_sinks, refuse_unsupported
 from lab.pair.shape import ModelShape
+from lab.pair.surgery import cut, layers_of, twin
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +130,7 @@ class LanguageModel:
 
         Args:
             token_ids, positions: [N] int64, the new tokens of all sequences.
-            plan: which rows are whose (see ``lab.kv.attention``).
+            plan: which rows are whose (see ``lab.kv.plan``).
             keep: [K] int64, the rows whose logits are wanted.
 
         Returns:
@@ -168,15 +171,15 @@ class LanguageModel:
     def as_compiled(self) -> LanguageModel:
         """The same weights in modules of their own, which are compiled: nothing changes for these."""
         other = copy.copy(self)
-        other.model = _twin(self.model, {})
+        other.model = twin(self.model, {})
         other.compile()
         return other
 
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:
         """The same model with ``wrap(layer)`` in the place of each layer."""
         other = copy.copy(self)
-        other.model = _cut(self.model, self.layers, self.layers)
-        layers = _layers(other.model, self.layers)
+        other.model = cut(self.model, self.layers, self.layers)
+        layers = layers_of(other.model, self.layers)
         for i, layer in enumerate(layers):
             layers[i] = wrap(layer)
         return other
@@ -189,9 +192,10 @@ class LanguageModel:
         """The model cut off after its first ``layers`` layers, with its last norm and its head: the same
         weights, and the same place for keys and values.
         """
-        cut = copy.copy(self)
-        cut.model, cut.name, cut.layers = _cut(self.model, self.layers, layers), f"{self.name}[:{layers}]", layers
-        return cut
+        shorter = copy.copy(self)
+        shorter.model = cut(self.model, self.layers, layers)
+        shorter.name, shorter.layers = f"{self.name}[:{layers}]", layers
+        return shorter
 
     @torch.inference_mode()
     def compile(self, backend: str | Callable = "inductor") -> None:
@@ -200,7 +204,7 @@ class LanguageModel:
         The second makes code for any number. Attention stays as it is, a call from between two compiled
         halves. A failure is kept in ``compile_failure``, and nothing is compiled then. ``backend``: of torch.compile.
         """
-        layers = _layers(self.model, self.layers)
+        layers = layers_of(self.model, self.layers)
         for layer in layers:
             layer.compile(backend=backend, dynamic=True)
         AttentionInterface.register(SEALED_NAME, torch.compiler.disable(_sealed_attention))
@@ -250,82 +254,3 @@ class LanguageModel:
             yield self.model
         finally:
             self.model.set_attn_implementation(plugged_in)
-
-
-def _cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
-    """A copy of the modules above a list of ``layers`` layers, with the first ``kept`` of them. Weights are shared."""
-    found = copy.copy(module)
-    found._modules = dict(module._modules)
-    rebind_hook(found)
-    for name, child in module._modules.items():
-        if isinstance(child, nn.ModuleList) and len(child) == layers:
-            found._modules[name] = child[:kept]
-        elif isinstance(child, nn.Module) and _has_layers(child, layers):
-            found._modules[name] = _cut(child, layers, kept)
-    return found
-
-
-def _twin(module: nn.Module, configs: dict[int, PreTrainedConfig]) -> nn.Module:
-    """A copy of a module and of all below it. Weights are shared; configurations, which name the attention, are not."""
-    found = copy.copy(module)
-    rebind_hook(found)
-    config = getattr(found, "config", None)
-    if isinstance(config, PreTrainedConfig):
-        found.config = configs.setdefault(id(config), copy.copy(config))
-    found._modules = {name: child and _twin(child, configs) for name, child in module._modules.items()}
-    return found
-
-
-def _layers(model: nn.Module, layers: int) -> nn.ModuleList:
-    return next(module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == layers)
-
-
-def _has_layers(module: nn.Module, layers: int) -> bool:
-    return any(isinstance(child, nn.ModuleList) and len(child) == layers for child in module.children())
-
-
-def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None) -> None:
-    """Refuse a model that full attention over cached positions would decode wrongly.
-
-    Looks at the configuration alone, so it can be asked before weights are loaded.
-
-    Raises:
-        UnsupportedModelError: names the model and the reason.
-    """
-    text = config.get_text_config(decoder=True)
-    if config.is_encoder_decoder:
-        _refuse(name, "it is an encoder-decoder model; this lab decodes decoder-only models")
-    if text.model_type in ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"):
-        _refuse(name, "it has recurrent layers, whose state cannot be rolled back by moving a length")
-    if model_class is not None and not model_class._supports_attention_backend:
-        _refuse(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if "sliding_attention" in kinds or (not kinds and getattr(text, "sliding_window", None) is not None):
-        _refuse(name, f"it has sliding-window attention (window {text.sliding_window}); the lab's is full attention")
-    if getattr(text, "attention_chunk_size", None) is not None:
-        _refuse(name, f"it has chunked attention (chunk {text.attention_chunk_size}); the lab's is full attention")
-    if odd := kinds - {"full_attention"}:
-        _refuse(name, f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened")
-    if getattr(text, "attn_logit_softcapping", None) is not None:
-        _refuse(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
-    if getattr(text, "kv_lora_rank", None) is not None:
-        _refuse(name, "it has latent attention (MLA), whose cache is not keys and values per head")
-    if getattr(text, "num_kv_shared_layers", 0) or getattr(text, "kv_sharing_modes", None):
-        _refuse(name, "some of its layers share the keys and values of others")
-
-
-def refuse_sinks(model: PreTrainedModel, name: str) -> None:
-    """Attention sinks are parameters, not configuration: look for them in the model.
-
-    Raises:
-        UnsupportedModelError: the model has them.
-    """
-    if any(parameter.endswith("sinks") for parameter, _ in model.named_parameters()):
-        _refuse(name, "it has attention sinks, which the lab's attention leaves out")
-
-
-def _refuse(name: str, reason: str) -> None:
-    raise UnsupportedModelError(
-        f"{name} cannot be decoded here: {reason}. "
-        "Llama, Qwen2, Qwen3, SmolLM3, OLMo2, Granite, Phi and GPT-2 models work."
-    )

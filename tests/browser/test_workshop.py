@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
+from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
 
@@ -260,3 +262,9 @@ def test_it_fits(browser: Browser, server: str, code: str) -> None:
         page.wait_for_timeout(200)
         assert page.evaluate(OVERFLOW)[0] <= 0, address
     page.close()
+
+
+def test_what_followers_cost_is_measured_while_they_follow(browser: Browser, server: str) -> None:
+    """``python -m tests.followers`` in small. Of instants shown one soon after another only the last may arrive."""
+    found = followers.measure(server, psutil.Process(), KEY, browser, followers=3, hz=5, seconds=1, rounds=1)
+    assert 0.5 < found["messages_arrived"] <= 1

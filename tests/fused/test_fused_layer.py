@@ -14,7 +14,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 from lab import EngineConfig, SamplingParams
 from lab.fused import layer as fused_layer
 from lab.fused.layer import FusedLayer, fused, merge
-from lab.kv.attention import BlockPlan
+from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage
 from lab.pair.llama import unlike_llama
 from lab.pair.models import LanguageModel

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab.kv import attend_kernel
 from lab.kv.attend_kernel import attend
-from lab.kv.attention import BlockPlan
+from lab.kv.plan import BlockPlan
 from lab.kv.storage import FORMATS, KVStorage
 from lab.kv.store_kernel import store
 

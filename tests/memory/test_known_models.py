@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config, GPTBigCodeConfi
 from lab.config import UnsupportedModelError
 from lab.memory.models import PUBLISHED, Model, count_parameters, find, known, published_config
 from lab.pair.loading import WEIGHTS, ModelLoadError
-from lab.pair.models import refuse_unsupported
+from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
 from tests import tiny_models
 

@@ -14,8 +14,8 @@ from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.decode.engine import Engine
 from lab.decode.pool import Pool
 from lab.kv import cache
-from lab.kv.attention import Group, StepPlan
 from lab.kv.cache import Budget
+from lab.kv.plan import Group, StepPlan
 from lab.pair.models import LanguageModel
 from lab.trace.events import CacheDropped, FellBack, Proposed
 from tests import tiny_models

@@ -22,8 +22,9 @@ from transformers import (
 
 from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, UnsupportedModelError, load_engine
 from lab.pair.loading import load_model, refuse_mismatch
-from lab.pair.models import LanguageModel, refuse_unsupported
+from lab.pair.models import LanguageModel
 from lab.pair.quantization import stored_tensors
+from lab.pair.refusal import refuse_unsupported
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -15,7 +15,7 @@ from lab import EngineConfig, Run, SamplingParams
 from lab.config import ConfigError, PromptError
 from lab.trace.events import Event, Finished, StepTimed
 from tests.browser.conftest import started
-from tests.test_programs import call
+from tests.programs.calls import call
 from visualize.run.frames import Reducer
 from visualize.run.settings import Settings
 from visualize.run.transcript import lines

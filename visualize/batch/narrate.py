@@ -16,6 +16,7 @@ from lab.trace.events import (
     StepTimed,
 )
 from lab.trace.recorder import Entry
+from visualize.amounts import counted
 from visualize.text import visible
 
 Said = tuple[str, bool]
@@ -34,7 +35,7 @@ def over(tokens: dict[int, int], ms: float) -> str:
     """The end of it all."""
     total = sum(tokens.values())
     rate = f": {1000 * total / ms:,.0f} a second" if ms > 0 else ""
-    return f"Over: {_count(len(tokens), 'sequence')}, {_count(total, 'token')} in {ms / 1000:.2f} s{rate}."
+    return f"Over: {counted(len(tokens), 'sequence')}, {counted(total, 'token')} in {ms / 1000:.2f} s{rate}."
 
 
 def _failed(entries: Sequence[Entry]) -> str:
@@ -66,7 +67,7 @@ def _preempted(entries: Sequence[Entry]) -> str:
             freed.add(entry.event.block)
     were, their = ("were", "their") if several else ("was", "its")
     they = "they wait" if several else "it waits"
-    return f"{_names(who)} {were} preempted: {their} {_count(len(freed), 'block')} went back; {they} at the front."
+    return f"{_names(who)} {were} preempted: {their} {counted(len(freed), 'block')} went back; {they} at the front."
 
 
 def _evicted(entries: Sequence[Entry]) -> str:
@@ -74,7 +75,7 @@ def _evicted(entries: Sequence[Entry]) -> str:
     if not evicted:
         return ""
     was, who = "was" if len(evicted) == 1 else "were", _names(dict.fromkeys(evicted), False)
-    return f"{_count(len(evicted), 'cached block')} {was} evicted to make room for {who}."
+    return f"{counted(len(evicted), 'cached block')} {was} evicted to make room for {who}."
 
 
 def _ended(entries: Sequence[Entry], tokens: dict[int, int]) -> str:
@@ -87,8 +88,8 @@ def _ended(entries: Sequence[Entry], tokens: dict[int, int]) -> str:
     if len(ended) > 1:
         return f"{_names(who)} finished."
     cached = sum(isinstance(e.event, BlockFreed) and e.event.cached for e in entries if e.owner == ended[0].owner)
-    left = f" and left {_count(cached, 'block')} cached" if cached else ""
-    return f"{_names(who)} finished with {_count(tokens[ended[0].owner], 'token')}{left}."
+    left = f" and left {counted(cached, 'block')} cached" if cached else ""
+    return f"{_names(who)} finished with {counted(tokens[ended[0].owner], 'token')}{left}."
 
 
 def _admitted(entries: Sequence[Entry]) -> str:
@@ -97,7 +98,7 @@ def _admitted(entries: Sequence[Entry]) -> str:
         return ""
     found = sum(event.cached_tokens for event in joined.values())
     was = "was" if len(joined) == 1 else "were"
-    hit = f": {_count(found, 'token')} found in the cache, not computed" if found else ""
+    hit = f": {counted(found, 'token')} found in the cache, not computed" if found else ""
     return f"{_names(joined)} {was} admitted{hit}."
 
 
@@ -114,8 +115,8 @@ def _passed(entries: Sequence[Entry]) -> str:
         return ""
     made = sum(len(entry.event.token_ids) for entry in entries if isinstance(entry.event, Committed))
     return (
-        f"One pass of the target for {_count(timed.batch_sequences, 'sequence')}: it read "
-        f"{_count(timed.batch_tokens, 'token')} and gave {made}, in {timed.total_ms:.1f} ms."
+        f"One pass of the target for {counted(timed.batch_sequences, 'sequence')}: it read "
+        f"{counted(timed.batch_tokens, 'token')} and gave {made}, in {timed.total_ms:.1f} ms."
     )
 
 
@@ -139,7 +140,3 @@ def _names(owners: dict[int, object], capital: bool = True) -> str:
 
 def _goes(owners: dict[int, object]) -> str:
     return "goes" if len(owners) == 1 else "go"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -10,6 +10,7 @@ from lab.bench.difference import Choice, Difference, first_difference
 from lab.config import EngineConfig
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
+from visualize.amounts import byte_unit, counted
 from visualize.figures.compare import MARKS, bars, times
 from visualize.run.narrate import quoted
 from visualize.text import visible
@@ -124,9 +125,10 @@ def _p(value: float) -> str:
 def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int) -> str:
     same = [name for name in names if places[name] is None]
     if len(same) == len(names):
-        return f"Identical outputs: all {len(names)} settings wrote the same {_tokens(tokens)}."
+        return f"Identical outputs: all {len(names)} settings wrote the same {counted(tokens, 'token')}."
     if len(same) > 1:
-        return f"{' and '.join([', '.join(same[:-1]), same[-1]])} wrote the same {_tokens(tokens)}; the others differ."
+        who = " and ".join([", ".join(same[:-1]), same[-1]])
+        return f"{who} wrote the same {counted(tokens, 'token')}; the others differ."
     return f"No other setting wrote what {names[0]} wrote."
 
 
@@ -189,13 +191,9 @@ def _cells(summary: Summary, on_cpu: bool) -> list[list[str]]:
 
 
 def _bytes(size: int) -> str:
-    scale, unit = (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e6 else (1e3, "kB")
+    scale, unit = byte_unit(size)
     return f"{size / scale:.3g} {unit}"
 
 
 def _ms(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def _tokens(count: int) -> str:
-    return f"{count} token{'s' * (count != 1)}"

@@ -15,6 +15,7 @@ from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.bench.interval import share_interval
 from lab.bench.theory import Speculated, speedup
 from lab.decode.window import tokens_per_round
+from visualize.amounts import byte_unit
 from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
 from visualize.figures.compare import bars_figure
 from visualize.figures.timing import PARTS, part_colours
@@ -249,7 +250,7 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
     """``token_bytes``: of the target alone, by format. ``used``: tokens and bytes that runs held, by mark."""
     longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1)  # names stand beyond the marks
     most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1)
-    scale, unit = (1e6, "MB") if most >= 1e6 else (1e3, "kB")
+    scale, unit = byte_unit(most)
     curves = _empty(), _empty()
     for name, each in token_bytes.items():
         _line(curves, [0, longest], [0, longest * each / scale], KV_FORMATS[name])

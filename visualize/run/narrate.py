@@ -25,6 +25,7 @@ from lab.trace.events import (
     WindowChanged,
 )
 from lab.trace.roofline import Achieved
+from visualize.amounts import counted
 from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
@@ -63,7 +64,7 @@ class Narrator:
     @property
     def notice(self) -> str:
         """What has to stay in sight beside the numbers."""
-        company = [f"passes shared with up to {_count(self._company, 'other run')}"] if self._company else []
+        company = [f"passes shared with up to {counted(self._company, 'other run')}"] if self._company else []
         return " · ".join([*self._notes, *company])
 
     def note(self, text: str) -> None:
@@ -71,7 +72,7 @@ class Narrator:
         self._notes.append(text)
 
     def asked(self) -> str:
-        return f"The prompt has {_count(self._prompt, 'token')}. Nothing is computed yet."
+        return f"The prompt has {counted(self._prompt, 'token')}. Nothing is computed yet."
 
     def admitted(self, event: Admitted) -> str:
         self._found, self._read = event.cached_tokens, event.cached_tokens
@@ -81,7 +82,7 @@ class Narrator:
             blocks = -(-self._found // self._config["block_size"])
             return (
                 f"{again}Found {self._found} of {self._whole()} in the cache: "
-                f"{_count(blocks, 'block')}, nothing to compute for them."
+                f"{counted(blocks, 'block')}, nothing to compute for them."
             )
         if again:
             return f"{again}All of {self._whole()} are computed again."
@@ -91,13 +92,15 @@ class Narrator:
             return ""
         size = self._config["block_size"]
         if self._prompt <= size:
-            return f"The prompt's {_count(self._prompt, 'token')} fill no block of {size}: nothing of it can be shared."
+            return (
+                f"The prompt's {counted(self._prompt, 'token')} fill no block of {size}: nothing of it can be shared."
+            )
         return "Nothing of the prompt is in the cache yet."
 
     def preempted(self, event: Preempted) -> str:
         return (
             "Preempted: room ran out, so this run gave its blocks back and waits; "
-            f"{_count(event.tokens, 'token')} will be computed again."
+            f"{counted(event.tokens, 'token')} will be computed again."
         )
 
     def step(
@@ -129,18 +132,18 @@ class Narrator:
     def ended(self, finished: Finished, generated: int, blocks: int) -> str:
         """The end. ``blocks``: of its own, the most at once."""
         if finished.reason == "error":
-            return f"The run broke off after {_count(generated, 'token')}. {visible(finished.message)}"
+            return f"The run broke off after {counted(generated, 'token')}. {visible(finished.message)}"
         if finished.reason == "length":
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
         else:
             why = _ENDINGS[finished.reason]
         took = f"{finished.t_ms:.0f} ms" if finished.t_ms < 1000 else f"{finished.t_ms / 1000:.2f} s"
         given = f" Its blocks, at most {blocks}, were given back." if blocks else ""
-        return f"Finished with {_count(generated, 'token')} in {took}: {why}.{given}"
+        return f"Finished with {counted(generated, 'token')} in {took}: {why}.{given}"
 
     def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
         guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)
-        opening = f"{self._who} proposed {_count(guesses, 'token')}. The target"
+        opening = f"{self._who} proposed {counted(guesses, 'token')}. The target"
         if own is None:
             return f"{opening} accepted {accepted}, and the text ended there"
         if isinstance(own, Bonus):
@@ -153,14 +156,14 @@ class Narrator:
     def _prefill(self, tokens: int) -> str:
         first, self._read = self._read == self._found, self._read + tokens
         if not first or self._read < self._tokens:
-            return f"{_count(tokens, 'token')} more, {self._read} of {self._whole()} are known"
+            return f"{counted(tokens, 'token')} more, {self._read} of {self._whole()} are known"
         if self._found:
-            return f"the {_count(tokens, 'token')} that {'was' if tokens == 1 else 'were'} not in the cache"
+            return f"the {counted(tokens, 'token')} that {'was' if tokens == 1 else 'were'} not in the cache"
         return f"{self._whole()} in one pass"
 
     def _whole(self) -> str:
         """What a prefill has to know: the prompt, and after a preemption also what had been written."""
-        return f"the {'text' if self._tokens > self._prompt else 'prompt'}'s {_count(self._tokens, 'token')}"
+        return f"the {'text' if self._tokens > self._prompt else 'prompt'}'s {counted(self._tokens, 'token')}"
 
     def _pass(self, tokens: int) -> str:
         if self._config["kv_cache"]:
@@ -174,7 +177,7 @@ class Narrator:
             if told.get(kind):
                 return told[kind]
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
-        return f"Gave up {_count(evicted, 'cached block')} to make room." if evicted else ""
+        return f"Gave up {counted(evicted, 'cached block')} to make room." if evicted else ""
 
     def _tell(self, event: Event) -> str:
         match event:
@@ -204,7 +207,3 @@ def _odds(verdict: Judged) -> str:
     """p, q and, where one was drawn, u: in two digits, as a sentence can bear."""
     numbers = {"p": verdict.p, "q": verdict.q} | ({} if verdict.u is None else {"u": verdict.u})
     return ", ".join(f"{name} {value:.2g}" for name, value in numbers.items())
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"

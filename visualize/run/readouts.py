@@ -13,6 +13,7 @@ from typing import Any
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
+from visualize.amounts import byte_unit
 from visualize.text import visible
 from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
 
@@ -64,7 +65,7 @@ def _kv(metrics: Metrics) -> Reading:
     reserved = metrics.kv_reserved_bytes
     if not reserved:
         return Reading()
-    scale, unit = (1e9, "GB") if reserved >= 1e9 else (1e6, "MB") if reserved >= 1e6 else (1e3, "kB")
+    scale, unit = byte_unit(reserved)
     return Reading(f"{_three(metrics.kv_used_bytes / scale)} / {_three(reserved / scale)}", unit, reserved)
 
 

@@ -117,13 +117,12 @@ def of_event(document: Any, pages: gr.Blocks, programs: Collection[str]) -> Docu
         if function.api_name not in programs:  # which check for themselves
             for block, value in zip(function.inputs, values, strict=True):
                 _check_value(block, value)
-    trigger = document.get("trigger_id")
     return {
         "data": values,
         "fn_index": number,
         "session_hash": _session(document),
         "event_data": given,
-        "trigger_id": trigger if type(trigger) is int else None,
+        "trigger_id": document.get("trigger_id"),  # Gradio says what is wrong with it
     }
 
 

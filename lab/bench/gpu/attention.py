@@ -11,8 +11,9 @@ from torch.nn import functional as F
 from lab.bench.gpu.device import clean_up, free_bytes, median_seconds
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Shape
 from lab.bench.gpu.sheet import Sheet
-from lab.kv.attention import BlockPlan, choose_kernels
+from lab.kv.attention import choose_kernels
 from lab.kv.graphs import Place
+from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage, bytes_per_token
 
 BLOCK_SIZE = 16

@@ -15,7 +15,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from lab.decode.engine import Engine
-from lab.kv.attention import BlockPlan, StepPlan
+from lab.kv.plan import BlockPlan, StepPlan
 from lab.pair.models import LanguageModel
 
 END = 1

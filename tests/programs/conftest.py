@@ -1,0 +1,52 @@
+"""One running app for all tests of the ways in for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gradio_client import Client
+
+from tests.browser.conftest import started
+from tests.programs.calls import get
+
+
+@pytest.fixture(scope="package")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the app keeps files that were sent to it."""
+    return tmp_path_factory.mktemp("sent")
+
+
+@pytest.fixture(scope="package")
+def app(tmp_path_factory: pytest.TempPathFactory, sent: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A running app; it may not have failed at anything."""
+    log = tmp_path_factory.mktemp("app") / "log.txt"
+    with started(log, GRADIO_TEMP_DIR=str(sent)) as running:
+        yield running
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(scope="package")
+def server(app: tuple[str, subprocess.Popen]) -> str:
+    """Its address."""
+    return app[0]
+
+
+@pytest.fixture(scope="package")
+def client(server: str) -> Iterator[Client]:
+    client = Client(server, verbose=False, analytics_enabled=False)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="package")
+def events(server: str) -> list[dict[str, Any]]:
+    """Of pages, those that wait in no queue, each with the ``values`` that a page sends at first."""
+    config = json.loads(get(f"{server}/config")[1])
+    first = {it["id"]: it["props"].get("value") for it in config["components"]}
+    there = [it for it in config["dependencies"] if it["backend_fn"] and not it["queue"] and it["inputs"]]
+    return [it | {"values": [first[number] for number in it["inputs"]]} for it in there]

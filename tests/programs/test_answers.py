@@ -1,0 +1,102 @@
+"""What programs get, through Gradio's own client and MCP."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from gradio_client import Client
+
+from lab import EngineConfig, Run, SamplingParams, load_engine
+from lab.memory.capacity import Deployment, GiB
+from lab.memory.lengths import Lengths
+from lab.memory.models import known
+from tests.coroutines import complete
+from tests.programs.calls import PROMPT, ask
+from visualize.server.programs import NAMES
+
+
+def test_three_functions_are_there_and_nothing_else(server: str) -> None:
+    with urllib.request.urlopen(f"{server}/gradio_api/info") as answer:
+        info = json.load(answer)
+    assert list(info["named_endpoints"]) == [f"/{name}" for name in NAMES]
+    assert info["unnamed_endpoints"] == {}
+    run = {it["parameter_name"]: it for it in info["named_endpoints"]["/run"]["parameters"]}
+    for field in (*fields(EngineConfig), *fields(SamplingParams)):
+        assert run[field.name]["parameter_default"] == (list(field.default) if field.default == () else field.default)
+        assert run[field.name]["type"]
+    assert run["kv_dtype"]["type"] == {"enum": ["auto", "int8", "int4"]}
+    assert run["seed"]["type"] == {"oneOf": [{"type": "null"}, {"type": "integer"}]}
+    assert not run["prompt"]["parameter_has_default"]
+
+
+def test_a_run_is_the_engines_own(client: Client, tmp_path: Path) -> None:
+    how = {"max_tokens": 20, "temperature": 0.8, "seed": 4, "stop": ["nowhere"]}
+    answer = ask(client, "run", prompt=PROMPT, speculative="draft", paged=True, kv_dtype="int8", events=True, **how)
+    config = EngineConfig(speculative="draft", paged=True, kv_dtype="int8")
+    expected = load_engine().generate(PROMPT, config, SamplingParams(**how))
+    assert answer["text"] == expected.text
+    assert answer["metrics"]["generated_tokens"] == len(expected.token_ids)
+    assert answer["sampling"]["seed"] == 4
+    (tmp_path / "run.json").write_text(json.dumps(answer["run"]), "utf-8")
+    assert Run.load(tmp_path / "run.json").token_ids == expected.token_ids
+
+
+def test_a_run_stops_at_one_string_as_at_several(client: Client) -> None:
+    one, several = (ask(client, "run", prompt=PROMPT, max_tokens=40, stop=stop) for stop in (" a", [" a"]))
+    assert one["reason"] == "stop"
+    assert one["text"] == several["text"]
+
+
+def test_a_comparison_has_every_settings_figures(client: Client) -> None:
+    asked = {"prompt": PROMPT, "settings": ["", "speculative=draft"], "repeats": 1, "max_tokens": 12}
+    answer = ask(client, "compare", **asked)
+    assert list(answer["settings"]) == ["default", "speculative=draft"]
+    assert answer["settings"]["default"]["speedup"]["median"] == 1
+    assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+    assert answer["differences"] == []
+
+
+def test_the_calculator_is_the_memory_pages(client: Client) -> None:
+    model, lengths = known()["qwen3-8b"], Lengths(300, 2048)
+    expected = Deployment(
+        shape=model.shape, parameters=model.parameters, memory=48 * GiB, kv_dtype="int8", lengths=lengths
+    )
+    asked = {"model": "qwen3-8b", "gpu": "l40s", "kv_dtype": "int8", "mean": 300, "longest": 2048}
+    answer = ask(client, "calculator", **asked)
+    assert answer["sequences"] == {policy: expected.sequences(policy) for policy in ("contiguous", "paged")}
+    assert ask(client, "calculator", **asked | {"memory": 48.0}) == answer
+
+
+def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
+    pytest.importorskip("mcp")
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    async def use() -> None:
+        where = f"{server}/gradio_api/mcp/"
+        async with streamable_http_client(where) as (read, write, _), ClientSession(read, write) as session:
+            await session.initialize()
+            tools = {tool.name: tool for tool in (await session.list_tools()).tools}
+            assert list(tools) == list(NAMES)
+            assert tools["run"].inputSchema["required"] == ["prompt"]
+            assert all(it["description"] for it in tools["run"].inputSchema["properties"].values())
+            told: list[str | None] = []
+
+            async def tell(done: float, total: float | None, message: str | None) -> None:
+                told.append(message)
+
+            answer = await session.call_tool("run", {"prompt": PROMPT, "max_tokens": 400}, progress_callback=tell)
+            assert any("Under way" in (message or "") for message in told)
+            assert json.loads(answer.content[0].text)["metrics"]["generated_tokens"] > 5
+            answer = await session.call_tool("calculator", {"model": "gpt-2"})
+            assert json.loads(answer.content[0].text)["parameters"] == known()["gpt-2"].parameters
+            for name, arguments in (("run", {"prompt": ""}), ("run", {"prompt": 1}), ("nothing", {})):
+                answer = await session.call_tool(name, arguments)
+                assert answer.isError
+                assert answer.content[0].text
+
+    complete(use())

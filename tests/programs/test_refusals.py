@@ -1,0 +1,225 @@
+"""What programs may not ask for, and what is none of their business: a sentence, and no error of the server's."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+from tests.programs.calls import FILE, PROMPT, ask, call, get, post
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "says"),
+    [
+        ("run", {"prompt": ""}, "The prompt is empty"),
+        ("run", {"prompt": 5}, "prompt: Input should be a valid string, not 5"),
+        ("run", {"prompt": "a" * 100_001}, "at most 100,000"),
+        ("run", {"prompt": "\ud800"}, "half a character|valid"),
+        ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens: Input should be a valid integer"),
+        ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
+        ("run", {"prompt": PROMPT, "max_tokens": 10**7}, "from 1 to 1,000 here"),
+        ("run", {"prompt": PROMPT, "max_tokens": 0}, "from 1 to 1,000 here"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "max_tokens": 0}, "from 2 to 500 here"),
+        ("run", {"prompt": PROMPT, "temperature": float("nan")}, "temperature is a number from 0.0"),
+        ("run", {"prompt": PROMPT, "temperature": 1e308}, "temperature is a number from 0.0"),
+        ("run", {"prompt": PROMPT, "num_blocks": 10**30}, "num_blocks is a whole number"),
+        ("run", {"prompt": PROMPT, "kv_cache": "perhaps"}, "kv_cache: Input should be a valid boolean"),
+        ("run", {"prompt": PROMPT, "kv_dtype": "int2"}, "kv_dtype: Input should be 'auto'"),
+        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "there are matched, mismatched"),
+        ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),
+        ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
+        ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
+        ("run", {"prompt": PROMPT, "stop": 5}, "stop: Input should be a valid tuple"),
+        ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings: Input should be a valid list"),
+        ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
+        ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
+        ("compare", {"prompt": PROMPT, "settings": [""] * 9_000}, "these are 9,000"),
+        ("compare", {"prompt": PROMPT, "settings": ["paged=true", " paged=true"]}, "is there twice"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "x=1"]}, "there is no setting 'x'"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "a" * 1000]}, "at most 600"),
+        ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "repeats": 10**9}, "from 1 to 9"),
+        ("calculator", {"model": ["gpt-2"]}, "model: Input should be a valid string"),
+        ("calculator", {"model": "../../etc"}, "not taken as a hub id"),
+        ("calculator", {"model": "gpt-2", "memory": float("inf")}, "memory is a device's GiB"),
+        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu is one of"),
+        ("calculator", {"model": "gpt-2", "longest": 10**40}, "longest"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(server: str, name: str, arguments: dict[str, Any], says: str) -> None:
+    event, data = call(server, name, arguments)
+    assert event == "error"
+    assert any(words in json.loads(data)["error"] for words in says.split("|"))
+
+
+def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
+    with pytest.raises(AppError, match="The prompt is empty"):
+        ask(client, "run", prompt="")
+    assert ask(client, "run", prompt=PROMPT, max_tokens=2)["reason"] == "length"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        ("call/v2/nothing", b"{}", 404, "there are run, compare, calculator"),
+        ("call/nothing", b'{"data": []}', 404, "there are run, compare, calculator"),
+        ("call/page", b'{"data": []}', 404, "there are run, compare, calculator"),
+        ("call/v2/page", b"{}", 404, "there are run, compare, calculator"),
+        ("call/run/nothing", b"{}", 404, "no such event"),
+        ("run/run", b'{"data": ["A fox"]}', 404, "nothing at this address"),
+        ("run/run", b'{"data": [], "fn_index": -1}', 404, "nothing at this address"),
+        ("api/predict", b'{"data": []}', 404, "nothing at this address"),
+        ("process_recording", b"{}", 404, "nothing at this address"),
+        ("vibe-edit", b'{"data": [NaN]}', 404, "nothing at this address"),
+        ("stream/x", b"{}", 404, "nothing at this address"),
+        ("queue/status", b"{}", 404, "nothing at this address"),
+        ("run/predict", b'{"data": []}', 422, "no event"),  # where pages post, but nothing of theirs
+        *[
+            (path, b'{"data": [], "session_hash": "a", "fn_index": ' + number + b"}", 422, "no event")
+            for path in ("run/predict", "queue/join")
+            for number in (b"-1", b"99999", b"1" + b"0" * 30, b"true", b"1.0", b'"1"', b"NaN", b"[1]", b"0")
+        ],
+        ("queue/join", b'{"data": [], "fn_index": "\\ud800", "session_hash": "a"}', 422, "half a character"),
+        ("queue/join", b'{"data": [], "session_hash": "a"}', 422, "no event"),
+        ("queue/join", b'{"data": NaN, "fn_index": 1, "session_hash": "a"}', 422, "a list of them as its data"),
+        ("queue/join", b'{"data": [], "fn_index": 1, "session_hash": "a"}', 422, "This event takes 27 values, not 0"),
+        ("cancel", b'{"data": [NaN]}', 422, "session_hash: Field required"),
+        ("reset", b'{"data": [NaN]}', 422, "event_id: Field required"),
+        ("component_server", b"[]", 422, "an object of JSON"),
+        (
+            "component_server",
+            b'{"data": 1, "component_id": 99999, "session_hash": "a", "fn_name": "x"}',
+            404,
+            "no such",
+        ),
+        ("component_server", b'{"data": 1, "component_id": 1, "session_hash": "a", "fn_name": "get_config"}', 404, ""),
+        ("call/v2/run", b"{}", 422, "No value provided for required argument: prompt"),
+        ("call/v2/run", b'{"prompt": "a", "nonsense": 1}', 422, "nonsense"),
+        ("call/v2/run", b'{"prompt": "a", "\\ud800": 1}', 422, "not a valid key-word argument"),
+        ("call/v2/run", b'{"prompt": "a", "' + b"a" * 10**6 + b'": 1}', 422, "Parameter `aaa"),
+        ("call/v2/run", b"nonsense", 422, "JSON"),
+        ("call/v2/run", b'{"prompt":"\xff"}', 422, "JSON"),
+        ("call/v2/run", '{"prompt":"a"}'.encode("utf-16"), 422, "JSON"),
+        ("call/v2/run", b"[1]", 422, "dictionary"),
+        ("call/v2/run", b"[NaN]", 422, "dictionary"),
+        ("call/v2/run", b'"\\ud800"', 422, "dictionary"),
+        ("call/run", b'{"data": 5}', 422, "list"),
+        ("call/run", b'{"data": NaN}', 422, "list"),
+        ("call/run", b'{"data": "\\ud800"}', 422, "list"),
+        ("call/run", b'{"data": ["A fox"]}', 422, "values in their order, not 1"),
+        ("call/run/", b'{"data": ["A fox"]}', 422, "values in their order, not 1"),
+        ("call/run", b'{"data": [' + b"1," * 40 + b"1]}", 422, "values in their order, not 41"),
+        ("call/v2/run", b'{"prompt": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 413, "too many values"),
+        ("call/v2/run", b'{"prompt": ' + b"[" * 9_000 + b"]" * 9_000 + b"}", 422, "too deep"),
+        ("call/v2/run", b'{"prompt": ' + b"[" * 100 + b"]" * 100 + b"}", 422, "too deep"),
+        ("mcp/", b'{"a":' * 9_000 + b"1" + b"}" * 9_000, 422, "too deep"),
+        ("call/v2/run", b'{"prompt": [' + b"1," * 10_000 + b"1]}", 413, "too many values"),
+        ("call/v2/run", b'{"prompt": [' + b" " * 10**6 + b"]}", 413, "too many values"),
+        ("call/v2/run", b'{"max_tokens": ' + b"9" * 5000 + b"}", 422, "thousands of digits"),
+        ("call/v2/run", b'{"prompt": "' + b"a" * 100 * 2**20 + b'"}', 413, "More than 2 MiB"),
+        ("mcp/", b'{"params": {"name": "run", "arguments": {"prompt": "\\ud800"}}}', 422, "half a character"),
+        ("mcp/", b" " * 100 * 2**20, 413, "More than 2 MiB"),
+        ("upload", b"{}", 400, "content type"),
+    ],
+)
+def test_what_is_not_there_is_no_error_of_the_servers(
+    server: str, path: str, body: bytes, status: int, says: str
+) -> None:
+    found, answer = post(f"{server}/gradio_api/{path}", body)
+    assert found == status
+    assert says in answer
+    assert len(answer) < 500  # nothing of it is sent back
+
+
+def test_json_that_does_not_say_so_is_no_error_of_the_servers(server: str) -> None:
+    for kind in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x"):
+        for body in (b'{"prompt":"\xff"}', b'{"prompt":"a"}'):
+            found, answer = post(f"{server}/gradio_api/call/v2/run", body, kind)
+            assert found == 422
+            assert len(json.loads(answer)["detail"]) > 10
+    form = b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\n{}\r\n--x--\r\n'
+    assert post(f"{server}/gradio_api/upload", form, "multipart/form-data; boundary=x")[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("monitoring", 403, "not enabled"),
+        ("gradio_api/call/run/nothing", 404, "no such event here"),
+        ("gradio_api/call/v2/run/nothing", 404, "no such event here"),
+        ("gradio_api/call/page/nothing", 404, "there are run, compare, calculator"),
+        ("gradio_api/queue/data?session_hash=nobodys", 200, '"session_not_found":true'),
+        ("gradio_api/queue/data", 422, "session_hash: Field required"),
+        ("gradio_api/deep_link?session_hash=a", 404, "nothing at this address"),
+        ("gradio_api/file=http://127.0.0.1:9/", 404, "nothing at this address"),
+        ("gradio_api/file=%00", 404, "nothing at this address"),
+        ("gradio_api/proxy=http://127.0.0.1:9/", 404, "nothing at this address"),
+        ("gradio_api/runs", 404, "nothing at this address"),
+        ("gradio_api/nothing", 404, "nothing at this address"),
+        ("?page=nothing", 404, "nothing at this address"),
+        ("?page=compare", 200, "<html"),
+        ("assets/" + "a" * 1000, 404, "nothing at this address"),
+        ("static/" + "a" * 5000, 404, "nothing at this address"),
+        ("gradio_api/file=" + "a" * 5000, 404, "nothing at this address"),
+    ],
+)
+def test_what_nobody_here_needs_is_not_there(server: str, path: str, status: int, says: str) -> None:
+    found, answer = get(f"{server}/{path}")
+    assert found == status
+    assert says in answer
+
+
+def test_no_one_body_keeps_the_others_waiting(server: str) -> None:
+    """Neither those that are refused nor the largest that are not."""
+    size = 2 * 2**20 - 100
+    bodies = [
+        b'{"data":[' + (b"[" * 60 + b"]" * 60 + b",") * 69_000 + b"1]}",
+        b'{"data":[' + (b"[" * 60 + b"]" * 60 + b",") * 160 + b"1]}",
+        b'{"data":[' + b"[]," * 2_790_000 + b"[]]}",
+        b'{"data":[' + b'"",' * 9_900 + b'""]}',
+        b'{"data":["' + b"\\u1234" * (size // 6) + b'"]}',
+        b'{"data":[' + b",".join([b"9" * 4_290] * 60) + b"]}",
+        b'""' * (size // 2),
+    ]
+    waits: list[float] = []
+    with ThreadPoolExecutor() as others:
+        for body in bodies:
+            for path in ("call/v2/run", "call/run", "queue/join", "run/predict", "reset", "mcp/"):
+                there = others.submit(post, f"{server}/gradio_api/{path}", body)
+                while not there.done():
+                    begun = time.monotonic()
+                    get(f"{server}/health")
+                    waits.append(time.monotonic() - begun)
+                found, answer = there.result()
+                assert 400 <= found < 500
+                assert len(answer) < 500
+    assert max(waits) < 3  # a tenth of that where nothing else is at work
+
+
+@pytest.mark.parametrize("junk", [5, float("nan"), [], {}, "x", 10**30, FILE, [[FILE]], None], ids=repr)
+def test_a_value_that_no_page_sends_is_a_sentence(server: str, events: list[dict[str, Any]], junk: Any) -> None:
+    assert events
+    for event in events:
+        sound = {"data": event["values"], "fn_index": event["id"], "session_hash": "abc"}
+        for path in ("run/predict", "queue/join"):
+            assert post(f"{server}/gradio_api/{path}", json.dumps(sound).encode())[0] == 200
+            asked = sound | {"data": [junk] * len(event["values"])}
+            found, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
+            assert found == 422
+            assert len(json.loads(answer)["detail"]) > 10
+
+
+def test_only_a_file_that_was_sent_can_be_opened(server: str) -> None:
+    config = json.loads(get(f"{server}/config")[1])
+    number = next(it["id"] for it in config["dependencies"] if any(event == "upload" for _, event in it["targets"]))
+    kind = {"_type": "gradio.FileData"}
+    for file in (FILE, {"path": "/etc/passwd", "meta": kind}, {"path": "x", "meta": 5}, None, 5, [FILE], {}):
+        asked = {"data": [file], "fn_index": number, "session_hash": "abc"}
+        found, answer = post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())
+        assert found == 422
+        assert "no file that was sent here" in answer

@@ -1,0 +1,30 @@
+"""What programs are told when the server ends. The last of the tests here: there is no server after it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.programs.calls import FOREVER, hung_on, inside, wait_until
+
+
+def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
+    app: tuple[str, subprocess.Popen], sent: Path
+) -> None:
+    server, process = app
+    file = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.json"\r\n\r\n{}\r\n--x--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    urllib.request.urlopen(urllib.request.Request(f"{server}/gradio_api/upload", file, kind)).close()
+    assert list(sent.rglob("a.json"))
+    calls = [hung_on(server, "run", FOREVER) for _ in range(3)]
+    with ThreadPoolExecutor() as callers:
+        answers = [callers.submit(call.read) for call in calls]
+        wait_until(lambda: inside(server) == 3, 20)
+        process.send_signal(signal.SIGTERM)
+        for answer in answers:  # of one that is at work, and of two that wait
+            assert b"The server is being shut down." in answer.result()
+    assert process.wait(6) == 0
+    assert not list(sent.rglob("a.json"))
