@@ -250,8 +250,27 @@ def test_of_many_sizes_the_last_ones_count():
     assert costs.pass_ms(113) - costs.pass_ms(112) == pytest.approx(TOKEN)
 
 
-def test_costs_are_those_of_usual_rounds(monkeypatch):
-    """No prompt is among them, and no proposals for which the draft first read what was written without it."""
+def test_a_size_that_is_always_met_stays():
+    """However many others come and go, and are all dearer."""
+    costs = Costs()
+    for tokens in range(2, 82):
+        costs.observe(1, 1.0, 0.0, 0, 0.0)
+        costs.observe(tokens, 50 + TOKEN * tokens, 0.0, 0, 0.0)
+        assert tokens < 30 or costs.pass_ms(1) == pytest.approx(1)
+
+
+def test_a_size_that_was_met_once_says_less_than_those_that_were_met_often():
+    costs = Costs()
+    for gamma in (4, 8, *[0, 1] * 23):
+        slow = 20 if gamma > 1 else 1
+        costs.observe(gamma + 1, slow * (PASS + TOKEN * (gamma + 1)), 0.0, gamma, PROPOSAL * gamma)
+    assert costs.pass_ms(9) == pytest.approx(PASS + 9 * TOKEN)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_costs_are_those_of_usual_rounds(monkeypatch, cached):
+    """No prompt is among them, and no proposals for which the draft first read what was written without it. Without a
+    cache it reads everything in every round."""
     seen = []
     scripted = iter([3, 0, 0, 0, 3, 3, 3])
     monkeypatch.setattr(Costs, "observe", lambda self, tokens, *rest: seen.append((tokens, rest[2])))
@@ -261,10 +280,12 @@ def test_costs_are_those_of_usual_rounds(monkeypatch):
         return False
 
     monkeypatch.setattr(Window, "observe", follow)
-    config = EngineConfig(speculative="draft", num_speculative_tokens=2, adaptive_window=True)
+    config = EngineConfig(kv_cache=cached, speculative="draft", num_speculative_tokens=2, adaptive_window=True)
     prompt = "The king and the queen had a daughter"
     tiny_models.engine("llama", "good").generate(prompt, config, SamplingParams(max_tokens=60, ignore_eos=True))
-    assert seen[:8] == [(3, 2), (4, 3), (1, 0), (1, 0), (1, 0), (4, 0), (4, 3), (4, 3)]
+    assert [window for _, window in seen[:8]] == [2, 3, 0, 0, 0, 0 if cached else 3, 3, 3]
+    if cached:
+        assert [tokens for tokens, _ in seen[:8]] == [3, 4, 1, 1, 1, 4, 4, 4]
 
 
 def test_no_pass_takes_less_than_no_time():
