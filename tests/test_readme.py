@@ -257,6 +257,17 @@ def test_what_llama_cpp_says_too_is_the_recorded_one(name, threads):
     assert f"the same {result['max_tokens']} tokens after {same} of {result['prompts']} prompts" in text
 
 
+def test_what_vllm_does_too_is_the_recorded_one():
+    result = record("vllm")
+    rows, size = result["rows"], result["max_tokens"]
+    texts = f"{sum(row['same_text'] for row in rows)} of {len(rows)}"
+    rounds = f"{sum(row['alike'] for row in rows)} of {sum(len(row['ours']) for row in rows)} rounds"
+    assert f"the same text for {texts} prompts, as many guesses kept in {rounds} |" in README
+    how = f"the ladder's {len(rows)} prompts, greedy, {size} tokens each, gamma {result['gamma']}, in {result['dtype']}"
+    assert f"{how}, {texts} texts are the same, and {rounds} kept as many guesses" in flat(MEASURED)
+    assert {row["tokens"] for row in rows} == {size}
+
+
 def test_what_fits_is_what_it_prints(capsys):
     [example] = re.findall(r"```python\n(from lab\.memory.+?)```", PAGES[ROOT / "docs/pages.md"], re.DOTALL)
     exec(example)

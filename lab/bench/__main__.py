@@ -1,14 +1,15 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
 KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
 adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``logprobs`` (what recording
-distributions costs), ``claims`` (what articles say, checked), ``llama`` (beside llama.cpp), ``gpu`` (what a GPU does
-with the engine)."""
+distributions costs), ``claims`` (what articles say, checked), ``llama`` (beside llama.cpp), ``vllm`` (beside a vLLM
+server with the same pair), ``gpu`` (what a GPU does with the engine)."""
 
 from __future__ import annotations
 
 import argparse
 import functools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def main() -> None:
     llama = bench("llama", _llama, "the engine beside llama.cpp on a CPU, the same weights and threads")
     llama.add_argument("--max-tokens", type=int, default=128)
     llama.add_argument("--repeats", type=int, default=5)
+    vllm = bench("vllm", _vllm, "beside a vLLM server with the same pair: the same text, and as many guesses kept")
+    vllm.add_argument("--attach", required=True, metavar="URL", help="of the server, as http://127.0.0.1:8000")
+    vllm.add_argument("--max-tokens", type=int, default=128)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
     gpu.add_argument("--device", default=best_device())
@@ -180,6 +184,16 @@ def _claims(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
 def _llama(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     result = run_llama(engine, args.max_tokens, args.repeats, _report)
     return result, format_llama(result)
+
+
+def _vllm(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+    # Here, for it needs httpx, which no other bench does.
+    from lab.bench.vllm import format_vllm, run_vllm
+    from lab.remote.server import Server
+
+    _require_draft(engine)
+    result = run_vllm(engine, Server(args.attach, os.environ.get("VLLM_API_KEY")), args.max_tokens, _report)
+    return result, format_vllm(result)
 
 
 def _require_draft(engine: Engine) -> None:

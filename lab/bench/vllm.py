@@ -1,0 +1,89 @@
+"""Beside a vLLM server with the same pair of models: whether it writes the same text and keeps as many guesses a round.
+
+The two share no code. vLLM tells of each round how many guesses it had and how many were accepted, not which they were
+(``lab.remote.completion``). Greedy, so that nothing is drawn. Where the arithmetic differs, rounding turns two tokens
+round that are nearly as likely: the texts part there, and the rounds with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from itertools import takewhile
+
+from lab.bench.ladder import PROMPTS
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.decode.engine import Engine
+from lab.remote.completion import DETAILED, Completed, Speculated
+from lab.remote.server import Server
+from lab.trace.events import Judged, Proposed
+from lab.trace.recorder import Run
+
+
+def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[str], None]) -> dict[str, object]:
+    """Have both decode every prompt of the ladder.
+
+    Returns:
+        A JSON-ready dict: ``rows`` with, by prompt, the tokens, whether the texts are the same, how many guesses of
+        each round were accepted here (``ours``) and there (``theirs``), and in how many rounds from the first as many
+        were (``alike``). Rounds here are those of a full window: none is drafted past the end.
+
+    Raises:
+        LabError: the server cannot be asked, or does not tell of rounds.
+    """
+    models = asyncio.run(server.models())
+    if not models:
+        raise LabError(f"{server.address} serves no model.")
+    sampling = SamplingParams(max_tokens=max_tokens)
+    rows, gamma = [], 0
+    for prompt in PROMPTS:
+        text, there = asyncio.run(_answer(server, models[0], prompt, sampling))
+        gamma = gamma or max(there.drafted)
+        run = engine.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=gamma), sampling)
+        ours, theirs = accepted_by_round(run, gamma), list(there.accepted)
+        same = takewhile(lambda counts: counts[0] == counts[1], zip(ours, theirs, strict=False))
+        rows.append(
+            {
+                "prompt": prompt,
+                "tokens": len(run.token_ids),
+                "same_text": text == run.text,
+                "ours": ours,
+                "theirs": theirs,
+                "alike": sum(1 for _ in same),
+            }
+        )
+        report(f"  {rows[-1]['alike']} of {len(ours)} rounds alike: {prompt}")
+    return {
+        "model": models[0],
+        "gamma": gamma,
+        "max_tokens": max_tokens,
+        "dtype": engine.dtype,
+        "target": engine.target.name,
+        "draft": engine.draft.name,
+        "rows": rows,
+    }
+
+
+async def _answer(server: Server, model: str, prompt: str, sampling: SamplingParams) -> tuple[str, Speculated]:
+    pieces = [piece async for piece in server.complete(model, prompt, sampling)]
+    end = pieces.pop()
+    assert isinstance(end, Completed)
+    if end.speculated is None or not end.speculated.drafted:
+        raise LabError(f"{server.address} told of no rounds: start it with {DETAILED} and with a draft model.")
+    return "".join(pieces), end.speculated
+
+
+def accepted_by_round(run: Run, gamma: int) -> list[int]:
+    """Accepted proposals of each round that had ``gamma`` of them."""
+    proposed = Counter(event.step for event in run.events if isinstance(event, Proposed))
+    kept = Counter(event.step for event in run.events if isinstance(event, Judged) and event.accepted)
+    return [kept[step] for step, count in proposed.items() if count == gamma]
+
+
+def format_vllm(result: dict) -> str:
+    lines = [f"{'':52}{'tokens':>8}{'same text':>11}{'full rounds':>13}{'alike':>7}"]
+    for row in result["rows"]:
+        same = "yes" if row["same_text"] else "no"
+        lines.append(f"{row['prompt'][:50]:52}{row['tokens']:8}{same:>11}{len(row['ours']):13}{row['alike']:7}")
+    return "\n".join(lines)

@@ -1,0 +1,78 @@
+"""The bench beside vLLM, against a stand-in that answers as the engine does, or not quite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from lab.bench.ladder import PROMPTS
+from lab.bench.vllm import accepted_by_round, format_vllm, run_vllm
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.remote.completion import Completed, Speculated
+from tests import tiny_models
+
+GAMMA = 3
+
+
+@dataclass
+class Standin:
+    """Answers by prompt."""
+
+    answers: dict[str, tuple[str, Speculated | None]]
+    address: str = "http://127.0.0.1:8000"
+
+    async def models(self) -> tuple[str, ...]:
+        return ("tiny",)
+
+    async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
+        text, speculated = self.answers[prompt]
+        yield text[:5]
+        yield text[5:]
+        yield Completed("length", 4, sampling.max_tokens, speculated)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return tiny_models.engine("llama", "good")
+
+
+@pytest.fixture
+def standin(engine) -> Standin:
+    """It drafts whole windows to the end, as vLLM does: the last round has more guesses than the engine's."""
+    answers = {}
+    for prompt in PROMPTS:
+        config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
+        run = engine.generate(prompt, config, SamplingParams(max_tokens=40))
+        accepted = (*accepted_by_round(run, GAMMA), 1)
+        answers[prompt] = run.text, Speculated((GAMMA,) * len(accepted), accepted)
+    return Standin(answers)
+
+
+def test_who_decodes_alike_is_found_to_be(engine, standin):
+    result = run_vllm(engine, standin, 40, lambda line: None)
+    assert result["gamma"] == GAMMA
+    assert [row["prompt"] for row in result["rows"]] == list(PROMPTS)
+    for row in result["rows"]:
+        assert row["same_text"]
+        assert row["alike"] == len(row["ours"]) > 5
+        assert 0 < sum(row["ours"]) < GAMMA * len(row["ours"])
+    assert format_vllm(result).count("yes") == len(PROMPTS)
+
+
+def test_another_text_and_another_round_are_told(engine, standin):
+    text, rounds = standin.answers[PROMPTS[0]]
+    accepted = list(rounds.accepted)
+    accepted[4] = (accepted[4] + 1) % (GAMMA + 1)
+    standin.answers[PROMPTS[0]] = text + "!", replace(rounds, accepted=tuple(accepted))
+    first, *others = run_vllm(engine, standin, 40, lambda line: None)["rows"]
+    assert (first["same_text"], first["alike"]) == (False, 4)
+    assert all(row["same_text"] for row in others)
+
+
+@pytest.mark.parametrize("speculated", [None, Speculated((), ())])
+def test_a_server_without_rounds_is_told_how_to_start(engine, standin, speculated):
+    standin.answers[PROMPTS[0]] = "a text", speculated
+    with pytest.raises(LabError, match="per-request-spec-decode-metrics detailed"):
+        run_vllm(engine, standin, 40, lambda line: None)
