@@ -42,10 +42,6 @@ class Parts:
         rows = [(step.draft_ms, step.verify_ms, step.sample_ms + step.rest_ms) for step in steps]
         return cls(*map(statistics.median, zip(*rows, strict=True)))
 
-    @property
-    def total(self) -> float:
-        return self.draft + self.target + self.other
-
 
 @dataclass(frozen=True)
 class Speculated:
