@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -41,6 +40,7 @@ from visualize.panels import claims, compare, deploy, header, instructor, lab, l
 from visualize.panels.look import style, theme
 from visualize.run.settings import DEFAULTS
 from visualize.server import programs
+from visualize.server.allocator import give_back, share_arenas
 from visualize.server.apart import Apart
 from visualize.server.channel import ROUTE
 from visualize.server.guard import Guard, unreadable
@@ -55,8 +55,8 @@ PATIENCE = 5.0
 """Seconds in which runs have to end when the server does; a step takes far less."""
 ANSWERING = 2.0
 """Seconds more in which programs have to take what became of theirs."""
-M_ARENA_MAX = -8
-"""glibc's number (malloc.h) for how many arenas memory is taken from."""
+REST = 10
+"""Seconds without anything under way, after which free memory is given back."""
 
 
 def build(
@@ -113,7 +113,7 @@ def build(
 
 def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted; then end what is under way, and tell those who wait for it."""
-    _share_arenas()
+    share_arenas()
     options = read_options(arguments, os.environ)
     borrowed = borrows_a_gpu(os.environ)  # then this process itself never touches one
     place = {"device": "cpu" if borrowed else options.device, "dtype": options.dtype}
@@ -179,18 +179,10 @@ def main(arguments: list[str] | None = None) -> None:
     gc.freeze()  # what has been imported stays: to look through it takes half a second, in which nobody is answered
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
-    _wait_for_a_signal()
+    _wait_for_a_signal(line)
     line.close(PATIENCE)
     _let_answer(waiting)
     pages.close()
-
-
-def _share_arenas() -> None:
-    """Left alone, glibc gives threads up to eight arenas a core and keeps what is free in each: memory that a crowd has
-    used would seem to be lost. Other C libraries have no such call."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt:
-        mallopt(M_ARENA_MAX, 2)
 
 
 def _let_answer(waiting: Collection[str]) -> None:
@@ -200,13 +192,15 @@ def _let_answer(waiting: Collection[str]) -> None:
         time.sleep(0.02)
 
 
-def _wait_for_a_signal() -> None:
+def _wait_for_a_signal(line: Line) -> None:
     """Until somebody presses Ctrl-C, or the system asks this process to end."""
-    asked = threading.Event()
+    asked, rested = threading.Event(), 0
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: asked.set())
     while not asked.wait(1):  # a wait without an end is deaf to signals on Windows
-        pass
+        rested = 0 if line.inside else rested + 1
+        if rested and rested % REST == 0:  # again and again: what came and went within a second was not seen
+            give_back()
 
 
 if __name__ == "__main__":

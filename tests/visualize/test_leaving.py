@@ -14,14 +14,24 @@ from visualize.server.leaving import CALLER, Leaving
 from visualize.server.work import TICK
 
 
+def server() -> tuple[SimpleNamespace, dict[str, Any]]:
+    """Gradio's app with all that it keeps, by session: of abc, a call, and of a page."""
+    kept = {name: {"abc": 1, "page": 2} for name in ("session_data", "time_last_used", "pending_messages_per_session")}
+    kept["pending_event_ids_session"] = {"abc": {"event", "another"}, "page": {"click"}}
+    events = {name: SimpleNamespace(alive=True) for name in ("event", "click")}
+    queue = SimpleNamespace(**kept, event_ids_to_events=events)
+    blocks = SimpleNamespace(fns={}, _queue=queue)
+    holder = SimpleNamespace(**kept, lock=threading.Lock())
+    return SimpleNamespace(get_blocks=lambda: blocks, state_holder=holder), kept
+
+
 def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[str], dict[str, str]]:
-    """Of one request: who was told of as gone, whose sessions are kept, and the headers within."""
+    """Of one request: who was told of as gone, of whom anything is kept, and the headers within."""
     gone: list[str] = []
     listener = SimpleNamespace(targets=[(None, "unload")], fn=lambda request: gone.append(request.session_hash))
     other = SimpleNamespace(targets=[(1, "click")], fn=lambda request: gone.append("clicked"))
-    holder = SimpleNamespace(session_data={"abc": 1, "page": 2}, time_last_used={}, lock=threading.Lock())
-    blocks = SimpleNamespace(fns={0: listener, 1: other})
-    app = SimpleNamespace(get_blocks=lambda: blocks, state_holder=holder)
+    app, kept = server()
+    app.get_blocks().fns.update({0: listener, 1: other})
     heard: dict[str, str] = {}
     waiting: set[str] = set()
 
@@ -41,13 +51,28 @@ def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[s
     scope = {"type": "http", "path": path, "method": method, "headers": [(CALLER.encode(), b"forged")], "app": app}
     complete(Leaving(within, waiting, {})(scope, receive, send))
     assert not waiting
-    return gone, list(holder.session_data), heard
+    return gone, sorted({who for known in kept.values() for who in known}), heard
 
 
 @pytest.mark.parametrize("path", ["/gradio_api/call/run/abc", "/gradio_api/call/v2/run/abc"])
 def test_who_fetches_an_answer_is_its_event(path: str) -> None:
     assert passed(path, "GET", hangs_up=True)[:2] == (["abc"], ["page"])
     assert passed(path, "GET", hangs_up=False)[:2] == ([], ["page"])
+
+
+def test_an_event_that_has_no_caller_any_more_tells_nobody() -> None:
+    """Gradio tells of an event as long as it is alive, by the messages of its session, which must then be there."""
+    app, kept = server()
+    events = app.get_blocks()._queue.event_ids_to_events
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        assert events["event"].alive
+
+    scope = {"type": "http", "path": "/gradio_api/call/run/abc", "method": "GET", "headers": [], "app": app}
+    complete(Leaving(within, set(), {})(scope, None, None))
+    assert not events["event"].alive
+    assert events["click"].alive
+    assert kept["pending_event_ids_session"] == {"page": {"click"}}
 
 
 def test_who_calls_a_tool_has_a_name_that_nobody_can_choose() -> None:
@@ -67,7 +92,7 @@ def test_others_are_let_pass_without_a_name_of_their_own(path: str, method: str)
 
 def test_a_tools_call_keeps_its_name_when_it_is_handed_on() -> None:
     handed_on: list[Any] = []
-    app = SimpleNamespace(state_holder=SimpleNamespace(session_data={}, time_last_used={}, lock=threading.Lock()))
+    app, _ = server()
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         handed_on.append(scope["headers"])
@@ -88,7 +113,6 @@ def test_a_stream_says_between_what_gradio_says_what_its_caller_waits_for(method
     path = "/gradio_api/call/run/abc" if method == "GET" else "/gradio_api/mcp/"
     sent: list[bytes] = []
     says = {"abc": "Waiting: 2 runs are before yours."}
-    holder = SimpleNamespace(session_data={}, time_last_used={}, lock=threading.Lock())
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(2 * TICK)
@@ -103,7 +127,7 @@ def test_a_stream_says_between_what_gradio_says_what_its_caller_waits_for(method
     async def send(message: Any) -> None:
         sent.append(message.get("body", b"start"))
 
-    scope = {"type": "http", "path": path, "method": method, "headers": [], "app": SimpleNamespace(state_holder=holder)}
+    scope = {"type": "http", "path": path, "method": method, "headers": [], "app": server()[0]}
     complete(Leaving(within, set(), says)(scope, None, send))
     progress = [
         f'event: progress\ndata: "{words}"\n\n'.encode() for words in ("Waiting: 2 runs are before yours.", "Under way")

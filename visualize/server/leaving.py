@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import gradio as gr
 from gradio.block_function import BlockFunction
-from gradio.state_holder import StateHolder
+from gradio.routes import App
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from visualize.server.work import TICK
@@ -93,7 +93,7 @@ class Leaving:
             telling.cancel()
             self._waiting.discard(who)
             self._calling.discard(who.encode())
-            _forget(app.state_holder, who)
+            _forget(app, who)
 
     def _without_forged(self, scope: Scope) -> Scope:
         """``scope`` without a name that did not come from here."""
@@ -110,8 +110,14 @@ def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
             function.fn(gr.Request(session_hash=who, headers={}))
 
 
-def _forget(sessions: StateHolder, who: str) -> None:
-    """A session of Gradio's is a fifth of a megabyte, of which it keeps thousands. Nobody comes back to one call's."""
+def _forget(app: App, who: str) -> None:
+    """Nobody comes back to one call's session, and Gradio would keep it: a fifth of a megabyte, some thousands of them;
+    the messages in it, of two thousand; and that it has no event any more, for ever."""
+    sessions, queue = app.state_holder, app.get_blocks()._queue
     with sessions.lock:
         sessions.session_data.pop(who, None)
         sessions.time_last_used.pop(who, None)
+    for event in queue.pending_event_ids_session.pop(who, ()):
+        if event in queue.event_ids_to_events:  # it breaks off; until it has, nobody is there to be told
+            queue.event_ids_to_events[event].alive = False
+    queue.pending_messages_per_session.pop(who, None)

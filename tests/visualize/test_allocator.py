@@ -1,0 +1,63 @@
+"""Free memory goes back to the system."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import app
+from visualize.server.allocator import _glibc
+
+IN_PIECES = """
+import psutil
+from visualize.server.allocator import give_back, share_arenas
+
+def resident():
+    return psutil.Process().memory_info().rss / 1e6
+
+share_arenas()
+pieces = [bytearray(100_000) for _ in range(1000)]
+used = resident()
+pieces = pieces[999:]  # the last holds all the others
+free = resident()
+give_back()
+print(used, free, resident())
+"""
+
+
+@pytest.mark.skipif(not _glibc("malloc_trim"), reason="there is no glibc here")
+def test_free_memory_between_pieces_in_use_is_given_back() -> None:
+    used, free, left = map(float, subprocess.check_output([sys.executable, "-c", IN_PIECES]).split())
+    assert free > used - 10  # without it, kept
+    assert left < used - 90
+
+
+def test_where_there_is_no_glibc_nothing_is_done() -> None:
+    """As on a Mac, or with musl."""
+    assert _glibc("no_such_call_in_any_library") is None
+
+
+def test_a_server_at_rest_gives_back_and_one_at_work_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers, seen = [], []
+
+    class Line:
+        """One look finds somebody inside, the others nobody; after what is awaited, somebody presses Ctrl-C."""
+
+        _looks = iter([1, 0, 0, 0])
+
+        @property
+        def inside(self) -> int:
+            seen.append(now := next(self._looks))
+            if "given back" in seen[:-1]:
+                handlers[0]()
+            return now
+
+    monkeypatch.setattr(app, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda _, on: handlers.append(on)}))
+    monkeypatch.setattr(app, "give_back", lambda: seen.append("given back"))
+    monkeypatch.setattr(app, "REST", 2)
+    app._wait_for_a_signal(Line())
+    assert seen == [1, 0, 0, "given back", 0]
