@@ -65,7 +65,8 @@ def refuse_absent(where: str | Path) -> None:
     """
     if os.path.isdir(where):
         return
-    name = repr(str(where)[:80])
+    name = str(where)
+    name = repr(name if len(name) <= 200 else f"{name[:40]}…{name[-160:]}")  # a path's end tells most
     if os.path.exists(where):
         raise ModelLoadError(f"{name} is a file. Name the folder that it lies in.")
     try:

@@ -119,6 +119,8 @@ def test_nothing_there_is_said_so(tmp_path):
     for where in (tmp_path / "none", str(tmp_path / "none"), "./none"):
         with pytest.raises(ModelLoadError, match=r"There is no folder '\S*/?none' here\. Name one with config\.json"):
             load_engine(where, device="cpu")
+    with pytest.raises(ModelLoadError, match="There is no folder '/" + "x" * 39 + "…" + "x" * 155 + "/none' here"):
+        load_engine("/" + "x" * 100_000 + "/none", device="cpu")
     (tmp_path / "config.json").write_text("{not json")
     with pytest.raises(ModelLoadError, match=r"config\.json' is a file\. Name the folder that it lies in\."):
         load_engine(tmp_path / "config.json", device="cpu")
