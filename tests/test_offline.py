@@ -48,7 +48,7 @@ port = sys.argv.pop()
 import app
 from gradio_client import Client  # as Gradio itself makes one for a call by MCP
 
-def use():
+def use(line):
     address = f"http://127.0.0.1:{port}"
     for page in ("", "compare", "lessons", "pool", "memory", "claims", "deploy", "instructor"):
         urllib.request.urlopen(f"{address}/{page}").read()
