@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from lab.decode.forward import NewTokens, forward
 from lab.decode.sampling import cuts_nothing, sample
 from lab.decode.sequence import PROPOSE, Sequence
 from lab.decode.work import PassWork, Span
-from lab.kv.cache import Cache
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
 from lab.trace.roofline import Work
@@ -221,39 +219,3 @@ class Synthetic(Drafter):
             right = (sequence.draws[first : first + len(known), PROPOSE] < self._rate).tolist()
             said.append([t if told else (t + 1) % self._vocabulary for t, told in zip(known, right, strict=True)])
         return [Proposals(tokens, None) if len(tokens) else None for tokens in several_on_device(said, self._device)]
-
-
-class Drafters:
-    """The drafters of one pool. Sequences that ask for the same share one, and so its forwards."""
-
-    def __init__(self, target: LanguageModel, draft: LanguageModel | None, cache: Cache | None) -> None:
-        self._target = target
-        self._draft = draft
-        self._cache = cache
-        self._shared: dict[tuple[object, ...], Drafter] = {}
-
-    def of(self, sequence: Sequence) -> Drafter | None:
-        """The drafter that a sequence asks for."""
-        config, target = sequence.config, self._target
-        match config.speculative:
-            case "draft":
-                return self._share(("draft",), lambda: ModelDrafter(self._draft, self._cache and self._cache.draft))
-            case "early_exit":
-                layers, storage = target.early_layers(config.early_exit_layer), self._cache and self._cache.target
-                return self._share(
-                    ("early_exit", layers), lambda: ModelDrafter(target.first(layers), storage, early_exit=True)
-                )
-            case "ngram":
-                low, high = config.prompt_lookup_min, config.prompt_lookup_max
-                return self._share(
-                    ("ngram", low, high), lambda: PromptLookup(low, high, target.vocabulary, target.device)
-                )
-            case "synthetic":  # it knows one request's answers only
-                own = sequence.oracle.tokens[sequence.prompt_length :]
-                return Synthetic(config.synthetic_acceptance_rate, own, target.vocabulary, target.device)
-        return None
-
-    def _share(self, key: tuple[object, ...], make: Callable[[], Drafter]) -> Drafter:
-        if key not in self._shared:
-            self._shared[key] = make()
-        return self._shared[key]

@@ -9,21 +9,14 @@ plain decoding and verification are the same step with other numbers.
 from __future__ import annotations
 
 import functools
-import logging
-import os
-import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
-import psutil
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from lab.config import LabError
 from lab.decode.clock import StepClock
-from lab.decode.drafters import Drafter, Drafters, Proposals
+from lab.decode.drafting import Drafted, Drafters, give_up
+from lab.decode.failure import NOT_FINITE
 from lab.decode.forward import NewTokens, forward
 from lab.decode.outcome import Outcome, Round, commit, judge
 from lab.decode.scheduler import Scheduler, Turn
@@ -32,30 +25,10 @@ from lab.decode.text import token_text
 from lab.decode.window import Costs
 from lab.decode.work import PassWork, Span
 from lab.kv.cache import Budget, Cache, PoolSetting
-from lab.pair.devices import is_out_of_memory
+from lab.pair.memory import memory_in_use
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
-from lab.trace.roofline import Work
 from lab.transfer import several_on_device
-
-log = logging.getLogger(__name__)
-
-LOOKS_A_SECOND = 20
-"""At the process's memory."""
-
-
-class Drafted(NamedTuple):
-    """What a step's drafters have done.
-
-    Attributes:
-        proposals: by sequence; those with none are not in it.
-        work: moved and computed.
-        caught_up: a drafter read more than it does round by round.
-    """
-
-    proposals: dict[Sequence, Proposals]
-    work: Work
-    caught_up: bool
 
 
 class Pool:
@@ -82,26 +55,25 @@ class Pool:
         self.cache = None
         if setting.num_blocks:
             self.cache = Cache(setting, target, draft, kernels=kernels, cuda_graphs=cuda_graphs)
+        self._drafters = Drafters(target, draft, self.cache)
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
             self.cache.copy_block if self.cache else None,
-            functools.partial(proposed_tokens, draft),  # no method of its own: a pool goes, cache and all, when dropped
+            self._drafters.window,  # no method of the pool's: it goes, cache and all, when dropped
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
         )
         self.failed: list[tuple[Sequence, Exception]] = []
         self._target = target
         self._devices = {target.device, *target.layer_devices}
-        self._draft = draft
         self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # a text for every token met
         self._token_bytes = functools.cache(budget.token_bytes)  # a pool ends when its models change
         self._costs = Costs()
-        self._drafters = Drafters(target, draft, self.cache)
         self._passes = PassWork(target, self.cache.target if self.cache else None)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence; it gets the drafter it asks for, if it has none of its own."""
-        sequence.drafter = None if sequence.gave_up_drafter else self._drafters.of(sequence)
+        """Queue a sequence. It gets the drafter it asks for."""
+        self._drafters.join(sequence)
         self.scheduler.add(sequence)
 
     @property
@@ -134,7 +106,7 @@ class Pool:
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
         clock.mark("rest")
-        drafted = self._propose(turns)
+        drafted = self._drafters.propose(turns)
         clock.mark("draft")
         rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
         batch = self._new_tokens(turns, rounds)
@@ -149,41 +121,6 @@ class Pool:
 
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
         self._close(clock, turns, told, batch, drafted)
-
-    def _propose(self, turns: list[Turn]) -> Drafted:
-        """Every drafter reads and proposes for all of its sequences. One that fails is not asked again."""
-        reading: dict[Drafter, list[Turn]] = defaultdict(list)
-        proposing: dict[Drafter, list[Turn]] = defaultdict(list)
-        for turn in turns:
-            if turn.window:
-                proposing[turn.sequence.drafter].append(turn)
-            elif turn.count > 1 and will_propose(self._draft, turn.sequence):
-                reading[turn.sequence.drafter].append(turn)
-        proposals: dict[Sequence, Proposals] = {}
-        drafting, caught_up = Work(), False
-        for drafter, theirs in reading.items():
-            sequences = [turn.sequence for turn in theirs]
-            with self._given_up_by(sequences):
-                drafting += drafter.read(sequences, [turn.sequence.computed + turn.count for turn in theirs])
-        for drafter, theirs in proposing.items():
-            sequences, windows = [turn.sequence for turn in theirs], [turn.window for turn in theirs]
-            work = drafter.work(sequences, windows)
-            caught_up |= drafter.is_behind(sequences)
-            with self._given_up_by(sequences):
-                made = drafter.propose(sequences, windows)
-                proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
-                drafting += work
-        return Drafted(proposals, drafting, caught_up)
-
-    @contextmanager
-    def _given_up_by(self, sequences: list[Sequence]) -> Iterator[None]:
-        """A drafter that fails here is not asked again."""
-        try:
-            yield
-        except Exception as error:
-            log.warning("a drafter failed", exc_info=True)
-            for sequence in sequences:
-                self._give_up_drafter(sequence, explain(error))
 
     def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
         """What each turn brings to the target's forward: known tokens, and proposals after them."""
@@ -213,7 +150,7 @@ class Pool:
             commit(sequence, outcome, self._token_text)
             sequence.keep(len(sequence.tokens) - 1)  # the newest token is computed by the next step
             if not outcome.draft_finite:
-                self._give_up_drafter(sequence, "Its output is not finite.")
+                give_up(sequence, "Its output is not finite.")
             elif sequence.drafter and kind != "prefill" and not sequence.reason:
                 self._follow(sequence, outcome)
         if sequence.table and sequence.config.enable_prefix_caching:
@@ -297,64 +234,3 @@ class Pool:
             found["kernel"] = found["kernel"] or self.cache.kernels.failure
             found["cuda_graph"] = self.cache.graphs and self.cache.graphs.failure
         return {part: reason for part, reason in found.items() if reason}
-
-    # -- drafting ----------------------------------------------------------------------------
-
-    def _give_up_drafter(self, sequence: Sequence, reason: str) -> None:
-        sequence.drafter, sequence.gave_up_drafter = None, True
-        sequence.recorder.emit(FellBack, part="drafter", reason=reason)
-
-
-def proposed_tokens(draft: LanguageModel | None, sequence: Sequence) -> int:
-    """Tokens to propose: gamma, but none with the prompt, and never past the sequence's end or the
-    draft's context. A round of g proposals yields up to g + 1 tokens.
-    """
-    if sequence.drafter is None or not sequence.generated:
-        return 0
-    return max(0, min(sequence.window.gamma, _room(draft, sequence, len(sequence.tokens))))
-
-
-def will_propose(draft: LanguageModel | None, sequence: Sequence) -> bool:
-    """Whether there will be room for proposals once the next token is known."""
-    return sequence.drafter is not None and _room(draft, sequence, len(sequence.tokens) + 1) > 0
-
-
-def _room(draft: LanguageModel | None, sequence: Sequence, known: int) -> int:
-    """Tokens that can be proposed after ``known`` ones."""
-    room = sequence.end - known - 1
-    if sequence.config.speculative == "draft":
-        room = min(room, draft.context_length - known)
-    return room
-
-
-NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other weights."
-
-
-def explain(error: Exception) -> str:
-    """An error in a sentence for the user."""
-    if isinstance(error, LabError):
-        return str(error)
-    if is_out_of_memory(error):
-        return "The device ran out of memory. Use fewer blocks, a shorter prompt or a smaller model."
-    return f"The engine failed in this step ({type(error).__name__}: {error})."
-
-
-def memory_in_use(devices: set[torch.device]) -> int:
-    """Bytes: CUDA's peak since it was reset, of all its devices, or the resident size of this process."""
-    if cuda := [device for device in devices if device.type == "cuda"]:
-        # What max_memory_allocated looks up. Most of its time goes into laying out the numbers it does not return.
-        stats = [torch.cuda.memory_stats_as_nested_dict(device) for device in cuda]
-        return sum(stat["allocated_bytes"]["all"]["peak"] for stat in stats)
-    return _resident(os.getpid(), int(time.monotonic() * LOOKS_A_SECOND))
-
-
-@functools.lru_cache(maxsize=1)
-def _resident(pid: int, look: int) -> int:
-    """Bytes. Asking the system takes as long as a tenth of a step, so it is not asked in every one."""
-    return _process(pid).memory_info().rss
-
-
-@functools.cache
-def _process(pid: int) -> psutil.Process:
-    """Looking a process up takes milliseconds, so it is kept; by its id, for a forked worker is another one."""
-    return psutil.Process(pid)

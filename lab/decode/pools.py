@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from lab.config import EngineConfig, LabError
-from lab.decode.pool import Pool, explain
+from lab.decode.failure import explain
+from lab.decode.pool import Pool
 from lab.decode.sequence import Sequence
 from lab.kv.cache import Budget, PoolSetting
 from lab.kv.prefix import Prefix
-from lab.pair.devices import is_out_of_memory
+from lab.pair.memory import is_out_of_memory
 from lab.trace.events import CacheDropped, FellBack
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from lab.kv.blocks import BlockPool, Eviction
 from lab.kv.graphs import Graphs
 from lab.kv.plan import SdpaChoice
 from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
-from lab.pair.devices import free_bytes
+from lab.pair.memory import free_bytes
 from lab.pair.models import LanguageModel
 
 # Share of the free memory that all caches together may take, and the most it is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import psutil
 import torch
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
@@ -34,22 +33,6 @@ def resolve_device(device: str | None) -> str:
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device={device!r} is not there: {_gpus()} Choose another, or 'cpu'.")
     return device
-
-
-def free_bytes(device: torch.device) -> int:
-    """Memory that can still be taken on a device."""
-    if device.type != "cuda":
-        return psutil.virtual_memory().available
-    # What torch holds back for reuse is free too.
-    held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + held_back
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device had no memory left; of a CPU's, torch tells in words only."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
 
 
 def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: str | None = None) -> None:

@@ -22,7 +22,8 @@ from transformers import (
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
-from lab.pair.devices import DeviceMap, is_out_of_memory, refuse_incomplete
+from lab.pair.devices import DeviceMap, refuse_incomplete
+from lab.pair.memory import is_out_of_memory
 from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason, from_dict, to_dict
+from lab.trace.as_json import from_dict, to_dict
+from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason
 from lab.trace.metrics import Metrics, measure
 
 FORMAT = "decode-lab-run"

@@ -9,7 +9,7 @@ import torch
 
 from lab import EngineConfig, SamplingParams
 from lab.kv import cache
-from lab.pair.devices import is_out_of_memory
+from lab.pair.memory import is_out_of_memory
 from lab.trace.events import FellBack, Preempted
 from tests import tiny_models
 

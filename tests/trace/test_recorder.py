@@ -7,7 +7,8 @@ import json
 import pytest
 
 from lab import EngineConfig, Run, RunFileError, SamplingParams
-from lab.trace.events import EVENT_TYPES, Finished, from_dict, to_dict
+from lab.trace.as_json import from_dict, to_dict
+from lab.trace.events import EVENT_TYPES, Finished
 from lab.trace.recorder import VERSION
 from tests import tiny_models
 

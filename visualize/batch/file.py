@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from lab.trace.events import RunStarted, from_dict, to_dict
+from lab.trace.as_json import from_dict, to_dict
+from lab.trace.events import RunStarted
 from lab.trace.recorder import Entry, RunFileError, Step
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import BOUNDS

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from lab.config import EngineConfig
-from lab.trace.events import from_dict
+from lab.trace.as_json import from_dict
 from lab.trace.recorder import Run, RunFileError
 from lessons.course import course
 from lessons.functions import ExpressionError

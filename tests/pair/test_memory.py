@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lab.decode import pool
-from lab.decode.pool import LOOKS_A_SECOND, memory_in_use
+from lab.pair import memory
+from lab.pair.memory import LOOKS_A_SECOND, memory_in_use
 
 TWO = {torch.device("cuda", 0), torch.device("cuda", 1)}
 
@@ -29,7 +29,7 @@ def test_of_several_gpus_the_sum(peaks):
 
 def test_a_run_is_told_its_own_peak_however_soon_it_follows(peaks, monkeypatch):
     """The engine resets the peaks before it, and no time need have passed since the step before."""
-    monkeypatch.setattr(pool.time, "monotonic", lambda: 1.0)
+    monkeypatch.setattr(memory.time, "monotonic", lambda: 1.0)
     assert memory_in_use(TWO) == 730
     peaks.update({0: 50, 1: 3})
     assert memory_in_use(TWO) == 53
@@ -39,9 +39,9 @@ def test_a_run_is_told_its_own_peak_however_soon_it_follows(peaks, monkeypatch):
 
 def test_a_cpus_memory_is_looked_at_a_few_times_a_second(monkeypatch):
     now, looks = [1000.0], []
-    monkeypatch.setattr(pool.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(pool, "_process", lambda pid: looks.append(pid) or pool.psutil.Process(pid))
-    pool._resident.cache_clear()
+    monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(memory, "_process", lambda pid: looks.append(pid) or memory.psutil.Process(pid))
+    memory._resident.cache_clear()
     for step in range(100):  # one second of them
         now[0] = 1000 + step / 100
         assert memory_in_use({torch.device("cpu")}) > 0

@@ -1,0 +1,134 @@
+"""A step's drafting: which drafter reads or proposes for whom, how much, and what is done when one fails."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from lab.decode.drafters import Drafter, ModelDrafter, PromptLookup, Proposals, Synthetic
+from lab.decode.failure import explain
+from lab.decode.scheduler import Turn
+from lab.decode.sequence import Sequence
+from lab.kv.cache import Cache
+from lab.pair.models import LanguageModel
+from lab.trace.events import FellBack
+from lab.trace.roofline import Work
+
+log = logging.getLogger(__name__)
+
+
+class Drafted(NamedTuple):
+    """What a step's drafters have done.
+
+    Attributes:
+        proposals: by sequence; those with none are not in it.
+        work: moved and computed.
+        caught_up: a drafter read more than it does round by round.
+    """
+
+    proposals: dict[Sequence, Proposals]
+    work: Work
+    caught_up: bool
+
+
+class Drafters:
+    """The drafters of one pool. Sequences that ask for the same share one, and so its forwards."""
+
+    def __init__(self, target: LanguageModel, draft: LanguageModel | None, cache: Cache | None) -> None:
+        self._target = target
+        self._draft = draft
+        self._cache = cache
+        self._shared: dict[tuple[object, ...], Drafter] = {}
+
+    def join(self, sequence: Sequence) -> None:
+        """Give a sequence the drafter that it asks for, unless it gave one up."""
+        sequence.drafter = None if sequence.gave_up_drafter else self._of(sequence)
+
+    def window(self, sequence: Sequence) -> int:
+        """Tokens to propose: gamma, but none with the prompt, and never past the sequence's end or the
+        draft's context. A round of g proposals yields up to g + 1 tokens.
+        """
+        if sequence.drafter is None or not sequence.generated:
+            return 0
+        return max(0, min(sequence.window.gamma, self._room(sequence, len(sequence.tokens))))
+
+    def propose(self, turns: list[Turn]) -> Drafted:
+        """Every drafter reads and proposes for all of its sequences. One that fails is not asked again."""
+        reading: dict[Drafter, list[Turn]] = defaultdict(list)
+        proposing: dict[Drafter, list[Turn]] = defaultdict(list)
+        for turn in turns:
+            if turn.window:
+                proposing[turn.sequence.drafter].append(turn)
+            elif turn.count > 1 and self._will_propose(turn.sequence):
+                reading[turn.sequence.drafter].append(turn)
+        proposals: dict[Sequence, Proposals] = {}
+        drafting, caught_up = Work(), False
+        for drafter, theirs in reading.items():
+            sequences = [turn.sequence for turn in theirs]
+            with _given_up_by(sequences):
+                drafting += drafter.read(sequences, [turn.sequence.computed + turn.count for turn in theirs])
+        for drafter, theirs in proposing.items():
+            sequences, windows = [turn.sequence for turn in theirs], [turn.window for turn in theirs]
+            work = drafter.work(sequences, windows)
+            caught_up |= drafter.is_behind(sequences)
+            with _given_up_by(sequences):
+                made = drafter.propose(sequences, windows)
+                proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
+                drafting += work
+        return Drafted(proposals, drafting, caught_up)
+
+    def _will_propose(self, sequence: Sequence) -> bool:
+        """Whether there will be room for proposals once the next token is known."""
+        return sequence.drafter is not None and self._room(sequence, len(sequence.tokens) + 1) > 0
+
+    def _room(self, sequence: Sequence, known: int) -> int:
+        """Tokens that can be proposed after ``known`` ones."""
+        room = sequence.end - known - 1
+        if sequence.config.speculative == "draft":
+            room = min(room, self._draft.context_length - known)
+        return room
+
+    def _of(self, sequence: Sequence) -> Drafter | None:
+        config, target = sequence.config, self._target
+        match config.speculative:
+            case "draft":
+                return self._share(("draft",), lambda: ModelDrafter(self._draft, self._cache and self._cache.draft))
+            case "early_exit":
+                layers, storage = target.early_layers(config.early_exit_layer), self._cache and self._cache.target
+                return self._share(
+                    ("early_exit", layers), lambda: ModelDrafter(target.first(layers), storage, early_exit=True)
+                )
+            case "ngram":
+                low, high = config.prompt_lookup_min, config.prompt_lookup_max
+                return self._share(
+                    ("ngram", low, high), lambda: PromptLookup(low, high, target.vocabulary, target.device)
+                )
+            case "synthetic":  # it knows one request's answers only
+                own = sequence.oracle.tokens[sequence.prompt_length :]
+                return Synthetic(config.synthetic_acceptance_rate, own, target.vocabulary, target.device)
+        return None
+
+    def _share(self, key: tuple[object, ...], make: Callable[[], Drafter]) -> Drafter:
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
+
+
+def give_up(sequence: Sequence, reason: str) -> None:
+    """The sequence goes on without a drafter. ``reason`` in a sentence."""
+    sequence.drafter, sequence.gave_up_drafter = None, True
+    sequence.recorder.emit(FellBack, part="drafter", reason=reason)
+
+
+@contextmanager
+def _given_up_by(sequences: list[Sequence]) -> Iterator[None]:
+    """A drafter that fails here is not asked again."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("a drafter failed", exc_info=True)
+        for sequence in sequences:
+            give_up(sequence, explain(error))

@@ -1,0 +1,64 @@
+"""Events as JSON has them, and back: what a run file holds, which anybody may have written."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from dataclasses import fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from lab.trace.events import EVENT_TYPES, MOST_PROPOSED, Committed, Event, Judged, Proposed
+
+
+def to_dict(event: Event) -> dict[str, Any]:
+    """A JSON-ready dict: the fields and the event's ``kind``. Shallow: nothing is copied."""
+    return {"kind": event.kind} | {field.name: getattr(event, field.name) for field in fields(event)}
+
+
+def from_dict(record: Any) -> Event:
+    """The event a dict describes.
+
+    Raises:
+        ValueError: not an event, a field is missing, unknown, of the wrong type or no finite number.
+    """
+    if not isinstance(record, dict) or record.get("kind") not in EVENT_TYPES:
+        raise ValueError(f"not an event: {str(record)[:80]}")
+    cls = EVENT_TYPES[record["kind"]]
+    hints = _field_types(cls)
+    given = {name: value for name, value in record.items() if name != "kind"}
+    if given.keys() != hints.keys():
+        odd = ", ".join(sorted(given.keys() ^ hints.keys()))
+        raise ValueError(f"a {cls.kind} event has missing or unknown fields: {odd[:120]}")
+    for name, value in given.items():
+        given[name] = tuple(value) if isinstance(value, list) else value
+        if not _fits(given[name], hints[name]):
+            raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
+    if cls in (Proposed, Judged) and not 0 <= given["position"] < MOST_PROPOSED:  # who counts has a place for each
+        raise ValueError(f"position of a {cls.kind} event is from 0 to {MOST_PROPOSED - 1}")
+    if cls is Committed and not given["token_ids"]:
+        raise ValueError("a committed event has a token at least")
+    return cls(**given)
+
+
+@functools.cache
+def _field_types(cls: type[Event]) -> dict[str, Any]:
+    names = {field.name for field in fields(cls)}
+    return {name: hint for name, hint in get_type_hints(cls).items() if name in names}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in args
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, args[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
