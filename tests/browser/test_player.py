@@ -266,7 +266,7 @@ def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     lab.wait_for_tokens(sum(lab.seen()["tokens"].values()) + 5)
     lab.page.keyboard.press("Escape")
     lab.finish()
-    assert "you stopped it." in lab.seen()["say"]
+    assert "it was stopped." in lab.seen()["say"]
 
 
 def test_the_first_step_on_is_the_prefill_and_has_its_bar(visit: Visit) -> None:

@@ -103,7 +103,7 @@ def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> N
     assert stopped_ms < 1000
     lab.finish()
     end = lab.seen()
-    assert "s: you stopped it. Its blocks, at most" in end["say"]
+    assert "s: it was stopped. Its blocks, at most" in end["say"]
     assert end["blocks"]["live"] == end["blocks"]["fill"] == 0
     assert 10 <= end["tokens"]["plain"] < 900
 
@@ -116,7 +116,7 @@ def test_keys_run_and_stop(visit: Visit) -> None:
     lab.page.keyboard.press("Escape")
     lab.page.wait_for_selector("body:not(.running)", timeout=2000)
     lab.finish()  # the last picture comes a little later
-    assert "s: you stopped it." in lab.seen()["say"]
+    assert "s: it was stopped." in lab.seen()["say"]
 
 
 def test_closing_the_page_ends_its_run(visit: Visit) -> None:

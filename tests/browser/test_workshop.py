@@ -185,7 +185,7 @@ def test_what_is_shown_stays_when_its_presenter_closes_the_page(
     leaving.wait_for_tokens(5)
     lab.wait_for_tokens(5)
     leaving.page.close()
-    lab.page.wait_for_function("document.querySelector('.say').textContent.includes('you stopped it')", timeout=20_000)
+    lab.page.wait_for_function("document.querySelector('.say').textContent.includes('it was stopped')", timeout=20_000)
     end = lab.instant
     state(lab.page, "following")
     lab.page.keyboard.press("Home")

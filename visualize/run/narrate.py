@@ -32,7 +32,7 @@ from visualize.vocabulary import DRAFTERS, KV_FORMATS
 _ENDINGS = {
     "eos": "the model ended the text itself",
     "stop": "a stop string came",
-    "cancelled": "you stopped it",
+    "cancelled": "it was stopped",
 }
 
 
