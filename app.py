@@ -40,7 +40,7 @@ from visualize.panels import claims, compare, deploy, header, instructor, lab, l
 from visualize.panels.look import style, theme
 from visualize.run.settings import DEFAULTS
 from visualize.server import programs
-from visualize.server.allocator import give_back, share_arenas
+from visualize.server.allocator import REST, give_back, share_arenas
 from visualize.server.apart import Apart
 from visualize.server.channel import ROUTE
 from visualize.server.guard import Guard, unreadable
@@ -55,8 +55,6 @@ PATIENCE = 5.0
 """Seconds in which runs have to end when the server does; a step takes far less."""
 ANSWERING = 2.0
 """Seconds more in which programs have to take what became of theirs."""
-REST = 10
-"""Seconds without anything under way, after which free memory is given back."""
 
 
 def build(

@@ -24,9 +24,9 @@ from typing import Any
 import httpx
 import psutil
 
-from app import REST
 from lab.machine import hardware
 from tests.browser.conftest import started
+from visualize.server.allocator import REST
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "contiguous": {},

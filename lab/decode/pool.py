@@ -65,6 +65,7 @@ class Pool:
         )
         self.failed: list[tuple[Sequence, Exception]] = []
         self._target = target
+        self._draft = draft
         self._devices = {target.device, *target.layer_devices}
         self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # a text for every token met
         self._token_bytes = functools.cache(budget.token_bytes)  # a pool ends when its models change

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 M_ARENA_MAX = -8
 """glibc's number (malloc.h) for how many arenas memory is taken from."""
+REST = 10
+"""Seconds without anything under way, after which a server gives back what is free."""
 
 
 def share_arenas() -> None:
