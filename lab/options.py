@@ -48,6 +48,14 @@ def parse_config(text: str) -> EngineConfig:
     return EngineConfig(**given)
 
 
+def config_text(config: EngineConfig) -> str:
+    """What ``parse_config`` reads as ``config``: the fields that are not at their defaults, who guesses first."""
+    given = {field.name: getattr(config, field.name) for field in fields(config)}
+    changed = [field.name for field in fields(config) if given[field.name] != field.default]
+    changed.sort(key=lambda name: name != "speculative")
+    return ", ".join(f"{name}={str(given[name]).lower()}" for name in changed)
+
+
 def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
     """Several, by what they are called: their text, or "default".
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from lab import ConfigError, EngineConfig
-from lab.options import parse_config
+from lab.options import config_text, parse_config
 
 
 def test_every_type_of_field_can_be_given():
@@ -15,6 +15,13 @@ def test_every_type_of_field_can_be_given():
     expected = EngineConfig(kv_dtype="int8", paged=True, num_blocks=40, synthetic_acceptance_rate=0.5)
     assert parse_config(text) == expected
     assert parse_config("") == EngineConfig()
+
+
+def test_settings_as_text_are_those_that_are_not_usual():
+    config = EngineConfig(paged=True, num_blocks=40, speculative="synthetic", synthetic_acceptance_rate=1 / 3)
+    assert config_text(config) == f"speculative=synthetic, paged=true, num_blocks=40, synthetic_acceptance_rate={1 / 3}"
+    assert parse_config(config_text(config)) == config
+    assert config_text(EngineConfig()) == ""
 
 
 @pytest.mark.parametrize("field", fields(EngineConfig), ids=lambda field: field.name)

@@ -229,3 +229,29 @@ def assert_fits(page: Page, wide: int) -> None:
     )
     if wide > 820:
         assert page.evaluate("(box => box.scrollWidth <= box.clientWidth)(document.querySelector('.figures'))")
+
+
+def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) -> None:
+    lab = visit().open(speculation="draft", paged=0, max_tokens=1000, temperature=0, prompt=HOSTILE)
+    link = lab.page.locator(".against")
+    assert link.is_hidden()
+    lab.run()
+    lab.wait_for_tokens(5)
+    assert link.is_hidden()
+    lab.page.click("#stop")
+    link.wait_for(timeout=10_000)
+    assert link.get_attribute("title") == "Run in turns with the same, but no guesses"
+    assert link.get_attribute("href").startswith("compare?")
+
+    lab.open(speculation="off", kv_format="int8", paged=0, max_tokens=12, temperature=0, prompt=HOSTILE)
+    lab.run()
+    lab.finish()
+    assert link.get_attribute("title") == "Run in turns with the cache alone"
+    link.click()
+    lab.page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
+    assert lab.page.locator(".lane").evaluate_all("lanes => lanes.map(lane => lane.dataset.lane)") == ["Cache", "INT8"]
+
+    lab.open(speculation="off", paged=0, max_tokens=2)
+    lab.run()
+    lab.finish()
+    assert link.is_hidden()

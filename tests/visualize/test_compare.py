@@ -271,6 +271,31 @@ def test_sampling_with_a_draft_is_no_difference_in_quality() -> None:
         assert "no difference in quality" not in " ".join(whole(configs(runs), runs, {})["said"])
 
 
+@pytest.mark.parametrize(
+    ("names", "differ", "temperature", "says"),
+    [
+        (
+            ("cache", "draft-4"),
+            (1,),
+            0.8,
+            "No other setting wrote what Cache wrote: at this temperature guesses change",
+        ),
+        (("cache", "paged", "draft-4"), (2,), 0.8, "the others differ: at this temperature guesses change the draws"),
+        (("cache", "draft-4"), (1,), 0.0, "No other setting wrote what Cache wrote."),
+        (("cache", "int8", "draft-4"), (1, 2), 0.8, "No other setting wrote what Cache wrote."),  # not INT8
+        (("cache", "all"), (1,), 0.8, "No other setting wrote what Cache wrote."),
+        (("cache", "paged"), (1,), 0.8, "No other setting wrote what Cache wrote."),  # it should have
+    ],
+)
+def test_what_guesses_draw_otherwise_is_said_to_be_no_more_than_that(
+    names: tuple[str, ...], differ: tuple[int, ...], temperature: float, says: str
+) -> None:
+    runs = made(*names, temperature=temperature)
+    for i in differ:
+        runs[list(runs)[i]] = [shifted(run, 7) for run in list(runs.values())[i]]
+    assert says in whole(configs(runs), runs, {})["said"][0]
+
+
 def test_a_setting_that_is_not_like_itself_is_named() -> None:
     runs = made("cache", "paged")
     runs["Paged"][1] = shifted(runs["Paged"][1], 3)

@@ -69,7 +69,7 @@ def whole(
     places = {name: first_difference(first, some[0]) for name, some in runs.items()}
     for row, name in zip(record["rows"], names, strict=True):
         row["cells"][-1] = _output(places[name], name == names[0])
-    said = [_verdict(names, places, len(first.token_ids))]
+    said = [_verdict(names, places, len(first.token_ids), not first.sampling.greedy and _only_guesses(configs, places))]
     said += _unsteady(runs)
     said += _notes(configs, first, any(place is not None for place in places.values()))
     marks = dict(zip(names, MARKS, strict=False))
@@ -122,14 +122,27 @@ def _p(value: float) -> str:
     return f"{value:.3f}" if value >= 0.001 or value == 0 else f"{value:.1e}"
 
 
-def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int) -> str:
+def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, redrawn: bool) -> str:
+    """``redrawn``: those that differ only drew otherwise."""
     same = [name for name in names if places[name] is None]
+    why = ": at this temperature guesses change the draws, not the distribution" if redrawn else ""
     if len(same) == len(names):
         return f"Identical outputs: all {len(names)} settings wrote the same {counted(tokens, 'token')}."
     if len(same) > 1:
         who = " and ".join([", ".join(same[:-1]), same[-1]])
-        return f"{who} wrote the same {counted(tokens, 'token')}; the others differ."
-    return f"No other setting wrote what {names[0]} wrote."
+        return f"{who} wrote the same {counted(tokens, 'token')}; the others differ{why}."
+    return f"No other setting wrote what {names[0]} wrote{why}."
+
+
+def _only_guesses(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
+    """Whether those that differ from the first hold the same numbers in their cache, and they or it draw guesses."""
+    first, *others = [
+        configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
+    ]
+    return all(
+        one.kv_dtype == first.kv_dtype and (one.speculative in DRAWING or first.speculative in DRAWING)
+        for one in others
+    )
 
 
 def _output(place: int | None, reference: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import gradio as gr
 
 from visualize.assets import ABOUT, TITLE
+from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, keep_address, ready, warn
 from visualize.run.settings import LINK, OTHER, from_link
@@ -33,7 +35,8 @@ def build(
 
     def run(request: gr.Request, *values: Any) -> str:
         settings = controls.to_settings(values)
-        return visitors.begin(request.session_hash, lambda before: LiveRun(line, load, settings, before)) or gr.skip()
+        begin = functools.partial(LiveRun, line, load, settings)
+        return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
 
     def stop(request: gr.Request) -> None:
         visitors.stop(request.session_hash)

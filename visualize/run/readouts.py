@@ -200,7 +200,7 @@ _SAMPLED: dict[str, tuple[str, dict[Any, str]]] = {
 }
 """What a person sets of the sampling, in words."""
 _MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens")
-_NEEDS = {
+NEEDS = {
     "num_speculative_tokens": DRAFTERS.keys() - {"off"},
     "adaptive_window": DRAFTERS.keys() - {"off"},
     "early_exit_layer": {"early_exit"},
@@ -239,7 +239,7 @@ def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
     words = [
         f"{label} {names.get(config[key], config[key])}"
         for key, (label, names) in _WORDS.items()
-        if config["speculative"] in _NEEDS.get(key, DRAFTERS) and (key in _MAIN or config[key] != usual[key])
+        if config["speculative"] in NEEDS.get(key, DRAFTERS) and (key in _MAIN or config[key] != usual[key])
     ]
     words += [f"{name} {sampling[name]}" for name in ("temperature", "seed")]
     return ", ".join(words)

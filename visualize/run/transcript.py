@@ -1,7 +1,8 @@
 """A run as text for the page's script: one JSON object a line.
 
-The first line is ``{"run": its id}``, and with ``"live": true`` the others are told in a channel of
-that id (``visualize.server.channel``); then come frames (``visualize.run.frames``), and ``{"status": ...}`` or
+The first line is ``{"run": its id}``. With ``"live": true`` the others are told in a channel of
+that id (``visualize.server.channel``); ``"against"`` is the address of a comparison of the run's
+settings (``visualize.compare.against``). Then come frames (``visualize.run.frames``), and ``{"status": ...}`` or
 ``{"problem": ...}``, a sentence each. The script that reads it is the same for a run under way, one
 from a file, and one in an exported page.
 """
@@ -33,9 +34,9 @@ def lines(reducer: Reduces, events: Iterable[Any]) -> list[str]:
     return [line(frame) for frame in reducer.feed(events)]
 
 
-def head(id: str, *, live: bool = False) -> str:
+def head(id: str, *, live: bool = False, against: str = "") -> str:
     """The first line."""
-    return line({"run": id} | ({"live": True} if live else {}))
+    return line({"run": id} | ({"live": True} if live else {}) | ({"against": against} if against else {}))
 
 
 def recorded(run: Run, id: str, *, elsewhere: bool = True) -> str:

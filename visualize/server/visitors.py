@@ -84,8 +84,11 @@ class Visitors:
         self._shelf = shelf
         self._runs: OneEach[Live] = OneEach()
 
-    def begin(self, visitor: str | None, make: Callable[[Any], Live]) -> str | None:
+    def begin(self, visitor: str | None, make: Callable[[Any], Live], *, against: str = "") -> str | None:
         """Begin what ``make`` makes, given what it is to be compared with. None: see ``OneEach``.
+
+        Args:
+            against: see ``head``.
 
         Returns:
             The head of its transcript. The rest is told in its channel: an event that stays pending keeps the
@@ -99,7 +102,7 @@ class Visitors:
         there = self._shelf.visitors
         for other in self._runs.keep(lambda other, run: other in there and not run.deserted):
             self._shelf.clear(other)
-        return head(live.id, live=True)
+        return head(live.id, live=True, against=against)
 
     def stop(self, visitor: str | None) -> None:
         """See ``OneEach``."""

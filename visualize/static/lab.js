@@ -2,9 +2,18 @@
 
 function drawOwn(picture) {
   $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
+  drawAgainst(picture.head.config.speculative !== "off");
   const follows = held || atEnd();
   drawText(picture);
   if (follows) toEnd();
+}
+
+/** The way to a comparison of the run's settings, once it is over. */
+function drawAgainst(guesses) {
+  const link = $(".against");
+  link.hidden = !run.against || run.running;
+  link.href = run.against ?? "";
+  link.title = `Run in turns with ${guesses ? "the same, but no guesses" : "the cache alone"}`;
 }
 
 function moved() {

@@ -56,7 +56,8 @@ function read(transcript) {
   const first = transcript.slice(0, transcript.indexOf("\n"));
   if (!first || run.id === first) return;
   begin(first);
-  const { run: id, live } = JSON.parse(first);
+  const { run: id, live, against } = JSON.parse(first);
+  run.against = against;
   if (!led) window.decodeLab.address({ run: live ? 1 : null }); // what came from a file no link brings back
   stream?.close();
   if (live) listen(id);

@@ -1,0 +1,114 @@
+"""From the Lab's settings to a comparison: the address runs them beside the plain ones, whatever they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from lab.config import ConfigError, EngineConfig
+from visualize.compare.against import against
+from visualize.compare.lanes import Inputs, from_link
+from visualize.run.settings import BOUNDS, CHOICES, OTHER, Settings
+
+VALUES = {
+    **{name: st.sampled_from(list(values)) for name, values in CHOICES.items()},
+    **{name: st.integers(*map(int, BOUNDS[name])) for name in ("gamma", "early_exit_layer", "top_k", "max_tokens")},
+    **{
+        name: st.floats(*BOUNDS[name]).map(lambda value: round(value, 2))
+        for name in ("temperature", "top_p", "synthetic_rate")
+    },
+    **dict.fromkeys(("cache", "paged", "prefix_caching", "adaptive_window", "torch_compile"), st.booleans()),
+    "seed": st.none() | st.integers(0, 2**31 - 1),
+    "prompt": st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
+}
+
+
+def asked(address: str) -> Inputs:
+    """What the Compare page takes from it: all of it."""
+    parts = urlsplit(address)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
+    assert (parts.scheme, parts.netloc, parts.path) == ("", "", "compare")
+    assert query.pop("run") == "1"
+    inputs, notices = from_link(query)
+    assert not notices
+    return inputs
+
+
+@given(st.builds(Settings, **VALUES))
+def test_the_plain_settings_run_first_and_then_these(settings: Settings) -> None:
+    try:
+        config = settings.engine_config()
+    except ConfigError:
+        assert against(settings) == ""
+        return
+    address = against(settings)
+    assume(address)
+    inputs = asked(address)
+    plain, own = inputs.configs().values()
+    assert plain.speculative == "off"
+    assert own.speculative == config.speculative
+    if config.speculative == "off":
+        assert plain == EngineConfig()
+    else:
+        assert plain == replace(own, **vars_of(EngineConfig(), GUESSING))
+        assert own.num_speculative_tokens == settings.gamma
+    assert replace(own, **vars_of(config, GUESSING)) == config  # nothing else is lost
+    assert inputs.prompt == settings.prompt
+    assert inputs.pair == settings.pair
+    assert inputs.sampling().temperature == settings.temperature
+    assert settings.seed in (None, inputs.seed)
+    assert inputs.max_tokens == min(max(settings.max_tokens, 2), 500)
+
+
+GUESSING = (
+    "speculative",
+    "num_speculative_tokens",
+    "adaptive_window",
+    "early_exit_layer",
+    "synthetic_acceptance_rate",
+)
+
+
+def vars_of(config: EngineConfig, names: tuple[str, ...]) -> dict[str, object]:
+    return {name: getattr(config, name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("settings", "lanes", "own"),
+    [
+        (Settings(paged=False), ("cache", "draft-4"), ""),
+        (Settings(), ("paged",), "speculative=draft, paged=true"),
+        (Settings(speculation="off", kv_format="int8", paged=False), ("cache", "int8"), ""),
+        (Settings(speculation="off", cache=False, paged=False), ("cache", "no-cache"), ""),
+        (
+            Settings(kv_format="int8"),  # has a name, but what it is held against has none and must come first
+            (),
+            "kv_dtype=int8, paged=true\nspeculative=draft, kv_dtype=int8, paged=true",
+        ),
+        (
+            Settings(paged=False, speculation="early_exit", early_exit_layer=6),
+            ("cache",),
+            "speculative=early_exit, early_exit_layer=6",
+        ),
+    ],
+)
+def test_what_the_page_has_a_name_for_is_called_so(settings: Settings, lanes: tuple[str, ...], own: str) -> None:
+    inputs = asked(against(settings))
+    assert (inputs.lanes, inputs.own) == (lanes, own)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(speculation="off", paged=False),
+        Settings(cache=False, paged=True),
+        Settings(pair=OTHER, target="somebody/large"),
+    ],
+    ids=["the cache alone", "senseless", "only the Lab takes its models"],
+)
+def test_there_may_be_nothing_to_compare(settings: Settings) -> None:
+    assert against(settings) == ""

@@ -1,0 +1,45 @@
+"""From a run in the Lab to the comparison that says what its settings bring."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from urllib.parse import urlencode
+
+from lab.config import ConfigError, EngineConfig
+from lab.options import config_text
+from visualize.compare.lanes import BOUNDS, LANES
+from visualize.run.readouts import NEEDS
+from visualize.run.settings import OTHER, Settings
+
+USUAL = EngineConfig()
+
+
+def against(settings: Settings) -> str:
+    """The Compare page's address, beside the Lab's, with these settings and the same without guesses; the cache alone,
+    where nobody guesses. Empty where they are just that or make no sense, and for models that only the Lab takes."""
+    try:
+        config = _relevant(settings.engine_config())
+    except ConfigError:
+        return ""
+    plain = USUAL if config.speculative == "off" else _relevant(replace(config, speculative="off"))
+    if settings.pair == OTHER or config == plain:
+        return ""
+    keys, lines = [], []
+    for one in (plain, config):
+        key = next((key for key, (_, known) in LANES.items() if _relevant(known) == one), None)
+        if key and not lines:  # the page runs what it has a name for first, and holds all else against the first
+            keys.append(key)
+        else:
+            lines.append(config_text(one))
+    query = {"prompt": settings.prompt, "pair": settings.pair, "lanes": ",".join(keys), "own": "\n".join(lines)}
+    for name, (low, high) in BOUNDS.items():
+        value = getattr(settings, name, None)
+        if value is not None:  # a seed that the engine picks; how often is that page's own
+            query[name] = min(max(value, low), high)
+    return f"compare?{urlencode(query | {'run': 1})}"
+
+
+def _relevant(config: EngineConfig) -> EngineConfig:
+    """The same, with what only matters to others who guess at its default."""
+    others = [name for name, who in NEEDS.items() if config.speculative not in who]
+    return replace(config, **{field.name: field.default for field in fields(config) if field.name in others})
