@@ -100,12 +100,19 @@ class Pools:
         self.unplaced = [sequence for sequence in self.unplaced if not sequence.finished]
 
     def place(self) -> None:
-        """Put the sequences that wait for a place into their pools, as far as there is memory."""
-        self.unplaced = [sequence for sequence in self.unplaced if not self._place(sequence)]
+        """Put the sequences that wait for a place into their pools, as far as there is memory. Who came after one that
+        there is none for waits as well: else the pools that hold the memory might never be idle."""
+        left, short = [], False
+        for sequence in self.unplaced:
+            ready = not sequence.oracle or sequence.oracle.finished
+            if ready and not short:
+                short = not self._place(sequence)
+            if not ready or short:
+                left.append(sequence)
+        self.unplaced = left
 
     def _place(self, sequence: Sequence) -> bool:
-        if sequence.oracle and not sequence.oracle.finished:
-            return False
+        """False if there is no memory for its pool yet."""
         try:
             # Asked again, for it may have fallen back to a format that needs more memory.
             self._budget.refuse_misfit(sequence.prompt_length, sequence.end, sequence.config)

@@ -149,6 +149,27 @@ def test_pools_stay_within_the_budget_and_wait_for_it():
     assert [request.result().token_ids for request in requests] == [alone] * len(configs)
 
 
+def test_who_waits_for_memory_is_not_passed_by_for_ever():
+    """Others keep coming for a pool that is there already; what one asks for has room once that pool is idle."""
+    lab = tiny_models.engine("llama", "good")
+    there, wanted = (EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (4, 8))
+    lab = tiny_models.engine("llama", "good", kv_bytes=lab._budget.pool_bytes(lab._budget.setting(there)))
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    before = [lab.submit(PROMPTS[0], there, sampling) for _ in range(2)]
+    lab.step()
+    waits = lab.submit(PROMPTS[1], wanted, sampling)
+    after = []
+    for _ in range(60):
+        if waits.finished:
+            break
+        after.append(lab.submit(PROMPTS[0], there, sampling))
+        lab.step()
+    assert waits.finished
+    assert all(request.finished for request in before)
+    assert not any(request.finished for request in after)
+    assert all(request.result().finished.reason == "length" for request in (*before, waits, *after))
+
+
 def test_an_idle_pool_keeps_what_it_cached_until_the_memory_is_needed():
     lab = tiny_models.engine("llama", "good")
     cached = replace(CONFIGS["cached"], num_blocks=32)
