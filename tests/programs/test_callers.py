@@ -16,6 +16,7 @@ from gradio_client.client import Job
 from tests import load
 from tests.coroutines import complete
 from tests.programs.calls import FOREVER, PROMPT, get, hung_on, inside, post, wait_until
+from visualize.server.leaving import WAITED_FOR
 
 SLOW = [f"kv_cache=false,block_size={size}" for size in range(1, 6)]
 LONG = {"prompt": PROMPT, "settings": SLOW, "repeats": 9, "max_tokens": 256, "ignore_eos": True}  # half a minute
@@ -72,6 +73,17 @@ def test_an_answer_is_fetched_once(server: str) -> None:
     event = json.loads(post(f"{server}/gradio_api/call/v2/calculator", b'{"model": "gpt-2"}')[1])["event_id"]
     assert "event: complete" in get(f"{server}/gradio_api/call/calculator/{event}")[1]
     assert get(f"{server}/gradio_api/call/calculator/{event}")[0] == 404
+
+
+def test_one_connection_waits_for_an_answer_and_another_ends_nothing(server: str) -> None:
+    event = json.loads(post(f"{server}/gradio_api/call/v2/run", json.dumps(FOREVER).encode())[1])["event_id"]
+    with urllib.request.urlopen(f"{server}/gradio_api/call/run/{event}") as stream:
+        wait_until(lambda: inside(server) == 1, 10)
+        status, said = get(f"{server}/gradio_api/call/run/{event}")
+        assert (status, json.loads(said)["detail"]) == (409, WAITED_FOR)
+        assert inside(server) == 1
+        stream.close()
+    wait_until(lambda: inside(server) == 0, 5)
 
 
 def test_who_hangs_up_on_a_tool_is_noticed(server: str) -> None:

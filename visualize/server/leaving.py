@@ -15,12 +15,14 @@ from collections.abc import Mapping
 import gradio as gr
 from gradio.block_function import BlockFunction
 from gradio.routes import App
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from visualize.server.work import TICK
 
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
 """Where a program waits for what it called; the last part is the event, and so the session of a caller without one."""
+WAITED_FOR = "Another connection waits for this answer already. Read it there, or call again."
 TOOLS = re.compile(r"/gradio_api/mcp(?:/http)?/?")
 CALLER = "x-decode-lab-caller"
 """Gradio hands a tool's call on to itself, all in one session. It keeps the headers, this one too, which is taken from
@@ -53,6 +55,9 @@ class Leaving:
         scope = self._without_forged(scope)
         if method == "GET" and (found := ANSWER.fullmatch(path)):
             who = found[1]
+            if who in self._waiting:  # Gradio would tell one of them half, and the run would end when either left
+                await JSONResponse({"detail": WAITED_FOR}, 409)(scope, receive, send)
+                return
         elif method == "POST" and TOOLS.fullmatch(path):
             who = secrets.token_hex(16)
             scope = scope | {"headers": [*scope["headers"], (CALLER.encode(), who.encode())]}
