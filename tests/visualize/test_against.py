@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from urllib.parse import parse_qsl, urlsplit
 
@@ -107,8 +108,15 @@ def test_what_the_page_has_a_name_for_is_called_so(settings: Settings, lanes: tu
         Settings(speculation="off", paged=False),
         Settings(cache=False, paged=True),
         Settings(pair=OTHER, target="somebody/large"),
+        Settings(prompt="\ud800"),
+        Settings(prompt="x" * 4001),
+        Settings(max_tokens=10**30),
+        *(
+            Settings(**{name: value})
+            for name in ("gamma", "synthetic_rate", "temperature", "top_k", "top_p", "seed")
+            for value in (math.nan, math.inf, -1e300, "3", [], True)
+        ),
     ],
-    ids=["the cache alone", "senseless", "only the Lab takes its models"],
 )
 def test_there_may_be_nothing_to_compare(settings: Settings) -> None:
     assert against(settings) == ""

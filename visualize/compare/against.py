@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from urllib.parse import urlencode
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig, LabError
 from lab.options import config_text
 from visualize.compare.lanes import BOUNDS, LANES
 from visualize.run.readouts import NEEDS
-from visualize.run.settings import OTHER, Settings
+from visualize.run.settings import OTHER, Settings, bounded
 
 USUAL = EngineConfig()
 
 
 def against(settings: Settings) -> str:
     """The Compare page's address, beside the Lab's, with these settings and the same without guesses; the cache alone,
-    where nobody guesses. Empty where they are just that or make no sense, and for models that only the Lab takes."""
+    where nobody guesses. Empty where they are just that, where a run of them says what is wrong with them, and for
+    models that only the Lab takes."""
     try:
         config = _relevant(settings.engine_config())
-    except ConfigError:
+        settings.sampling()
+        bounded(settings.prompt).encode()  # there may be half a character in it
+    except (LabError, UnicodeEncodeError):
         return ""
     plain = USUAL if config.speculative == "off" else _relevant(replace(config, speculative="off"))
     if settings.pair == OTHER or config == plain:
