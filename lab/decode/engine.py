@@ -139,7 +139,8 @@ class Engine:
 
     def ahead(self, cancelled: threading.Event) -> int | None:
         """Sequences that get room before the one that ``cancelled`` would end; None: it has room, or is not here."""
-        for queue in ([*pool.scheduler.waiting] for pool in self._pools):
+        unplaced = [one for one in self._pools.unplaced if not one.oracle or one.oracle.finished]  # with no pool yet
+        for queue in (unplaced, *([*pool.scheduler.waiting] for pool in self._pools)):
             for place, sequence in enumerate(queue):
                 if sequence.cancelled is cancelled:
                     return place

@@ -164,6 +164,10 @@ def test_who_waits_for_memory_is_not_passed_by_for_ever():
             break
         after.append(lab.submit(PROMPTS[0], there, sampling))
         lab.step()
+        if not all(request.finished for request in before):
+            held_up = [lab.ahead(request._sequence.cancelled) for request in (waits, *after)]
+            assert held_up == [*range(len(held_up))]
+    assert held_up
     assert waits.finished
     assert all(request.finished for request in before)
     assert not any(request.finished for request in after)

@@ -71,6 +71,7 @@ def test_who_hangs_up_is_noticed_by_whatever_name(server: str, named: str) -> No
 
 def test_an_answer_is_fetched_once(server: str) -> None:
     event = json.loads(post(f"{server}/gradio_api/call/v2/calculator", b'{"model": "gpt-2"}')[1])["event_id"]
+    assert get(f"{server}/gradio_api/call/calculatro/{event}")[0] == 404  # which leaves it where it is
     assert "event: complete" in get(f"{server}/gradio_api/call/calculator/{event}")[1]
     assert get(f"{server}/gradio_api/call/calculator/{event}")[0] == 404
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import app
+from visualize.server import allocator
 from visualize.server.allocator import _glibc
 
 IN_PIECES = """
@@ -36,9 +37,12 @@ def test_free_memory_between_pieces_in_use_is_given_back() -> None:
     assert left < used - 90
 
 
-def test_where_there_is_no_glibc_nothing_is_done() -> None:
+def test_where_there_is_no_glibc_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a Mac, or with musl."""
     assert _glibc("no_such_call_in_any_library") is None
+    monkeypatch.setattr(allocator, "_glibc", lambda name: None)
+    allocator.share_arenas()
+    allocator.give_back()
 
 
 def test_a_server_at_rest_gives_back_and_one_at_work_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,6 +285,7 @@ def test_sampling_with_a_draft_is_no_difference_in_quality() -> None:
         (("cache", "int8", "draft-4"), (1, 2), 0.8, "No other setting wrote what Cache wrote."),  # not INT8
         (("cache", "all"), (1,), 0.8, "No other setting wrote what Cache wrote."),
         (("cache", "paged"), (1,), 0.8, "No other setting wrote what Cache wrote."),  # it should have
+        (("draft-2", "draft-4"), (1,), 0.8, "No other setting wrote what Draft γ2 wrote: at this temperature guesses"),
     ],
 )
 def test_what_guesses_draw_otherwise_is_said_to_be_no_more_than_that(
@@ -294,6 +295,13 @@ def test_what_guesses_draw_otherwise_is_said_to_be_no_more_than_that(
     for i in differ:
         runs[list(runs)[i]] = [shifted(run, 7) for run in list(runs.values())[i]]
     assert says in whole(configs(runs), runs, {})["said"][0]
+
+
+def test_two_that_guess_alike_should_write_alike() -> None:
+    runs = made("draft-4", "cache", temperature=0.8)
+    alike = {"a": configs(runs)["Draft γ4"], "b": replace(configs(runs)["Draft γ4"], paged=True)}
+    runs = dict(zip(alike, ([shifted(run, place) for run in runs["Draft γ4"]] for place in (9, 7)), strict=True))
+    assert whole(alike, runs, {})["said"][0] == "No other setting wrote what a wrote."
 
 
 def test_a_setting_that_is_not_like_itself_is_named() -> None:

@@ -25,7 +25,7 @@ def server() -> tuple[SimpleNamespace, dict[str, Any]]:
     return SimpleNamespace(get_blocks=lambda: blocks, state_holder=holder), kept
 
 
-def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[str], dict[str, str]]:
+def passed(path: str, method: str, *, hangs_up: bool, status: int = 200) -> tuple[list[str], list[str], dict[str, str]]:
     """Of one request: who was told of as gone, of whom anything is kept, and the headers within."""
     gone: list[str] = []
     listener = SimpleNamespace(targets=[(None, "unload")], fn=lambda request: gone.append(request.session_hash))
@@ -38,6 +38,7 @@ def passed(path: str, method: str, *, hangs_up: bool) -> tuple[list[str], list[s
     async def within(scope: Any, receive: Any, send: Any) -> None:
         heard.update({name.decode(): value.decode() for name, value in scope["headers"]})
         scope["app"] = None  # as when another app is mounted within
+        await send({"type": "http.response.start", "status": status, "headers": []})
         if not hangs_up:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         await receive()
@@ -60,16 +61,26 @@ def test_who_fetches_an_answer_is_its_event(path: str) -> None:
     assert passed(path, "GET", hangs_up=False)[:2] == ([], ["page"])
 
 
+def test_who_was_refused_may_ask_again() -> None:
+    """With a name that there is not, say: the answer is still there."""
+    assert passed("/gradio_api/call/rnu/abc", "GET", hangs_up=False, status=404)[:2] == ([], ["abc", "page"])
+
+
 def test_an_event_that_has_no_caller_any_more_tells_nobody() -> None:
     """Gradio tells of an event as long as it is alive, by the messages of its session, which must then be there."""
     app, kept = server()
     events = app.get_blocks()._queue.event_ids_to_events
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
         assert events["event"].alive
 
     scope = {"type": "http", "path": "/gradio_api/call/run/abc", "method": "GET", "headers": [], "app": app}
-    complete(Leaving(within, set(), {})(scope, None, None))
+
+    async def unheard(message: Any) -> None:
+        pass
+
+    complete(Leaving(within, set(), {})(scope, None, unheard))
     assert not events["event"].alive
     assert events["click"].alive
     assert kept["pending_event_ids_session"] == {"page": {"click"}}

@@ -135,14 +135,18 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
 
 
 def _only_guesses(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
-    """Whether those that differ from the first hold the same numbers in their cache, and they or it draw guesses."""
+    """Whether those that differ from the first hold the same numbers in their cache, and draw other guesses or none."""
     first, *others = [
         configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
     ]
-    return all(
-        one.kv_dtype == first.kv_dtype and (one.speculative in DRAWING or first.speculative in DRAWING)
-        for one in others
-    )
+    return all(one.kv_dtype == first.kv_dtype and _draws(one) != _draws(first) for one in others)
+
+
+def _draws(config: EngineConfig) -> tuple[Any, ...]:
+    """What decides how many draws a round's guesses take, and which."""
+    if config.speculative not in DRAWING:
+        return ()
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window, config.early_exit_layer
 
 
 def _output(place: int | None, reference: bool) -> list[str]:

@@ -98,7 +98,8 @@ class Leaving:
             telling.cancel()
             self._waiting.discard(who)
             self._calling.discard(who.encode())
-            _forget(app, who)
+            if streams or method == "POST":  # what was refused left the answer where it was
+                _forget(app, who)
 
     def _without_forged(self, scope: Scope) -> Scope:
         """``scope`` without a name that did not come from here."""

@@ -8,10 +8,10 @@ function drawOwn(picture) {
   if (follows) toEnd();
 }
 
-/** The way to a comparison of the run's settings, once it is over. */
+/** The way to a comparison of the settings of the run that is shown, once it is over. */
 function drawAgainst(guesses) {
   const link = $(".against");
-  link.hidden = !run.against || run.running;
+  link.hidden = !run.against || run.running || picture.id !== JSON.parse(run.id).run;
   link.href = run.against ?? "";
   link.title = `Run in turns with ${guesses ? "the same, but no guesses" : "the cache alone"}`;
 }
