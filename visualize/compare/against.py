@@ -29,7 +29,7 @@ def against(settings: Settings) -> str:
         return ""
     keys, lines = [], []
     for one in (plain, config):
-        key = next((key for key, (_, known) in LANES.items() if _relevant(known) == one), None)
+        key = next((key for key, (_, known) in LANES.items() if known == one), None)
         if key and not lines:  # the page runs what it has a name for first, and holds all else against the first
             keys.append(key)
         else:
