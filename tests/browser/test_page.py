@@ -291,6 +291,15 @@ def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:
         assert run.evaluate(drawn), step
 
 
+def test_a_chart_is_chosen_while_a_run_has_shown_nothing_yet(visit: Visit) -> None:
+    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
+    lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and nothing is told of it
+    lab.run()
+    lab.page.tap(".choose button[data-for=timing]")
+    assert parse_qs(urlsplit(lab.page.url).query)["chart"] == ["timing"]
+    lab.page.unroute_all(behavior="ignoreErrors")
+
+
 def test_on_a_phone_it_is_one_column(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
     lab.run()

@@ -122,7 +122,7 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   layout.uirevision = pans;
   const first = moves ? layout.xaxis.range[0] : -Infinity;
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
-  if (moves && !legible(picture.frame)) traces.forEach(tellByShape);
+  if (moves && picture.frame && !legible(picture.frame)) traces.forEach(tellByShape);
   Plotly.react(plot, traces, layout, CONFIG);
   veil(plot, Infinity);
 }
