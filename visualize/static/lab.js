@@ -12,7 +12,8 @@ function drawOwn(picture) {
 function drawAgainst(guesses) {
   const link = $(".against");
   link.hidden = !run.against || run.running || picture.id !== JSON.parse(run.id).run;
-  link.href = run.against ?? "";
+  if (link.hidden || link.getAttribute("href") === run.against) return; // nothing is written again while it is played
+  link.href = run.against;
   link.title = `Run in turns with ${guesses ? "the same, but no guesses" : "the cache alone"}`;
 }
 
