@@ -59,8 +59,8 @@ def script() -> str:
 
 
 def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:
-    """A script of these parts, ``setup`` before them."""
-    return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in parts)])
+    """A script of these parts, ``setup`` and what all of them build with before them."""
+    return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in ("elements", *parts))])
 
 
 def as_part(body: str) -> str:

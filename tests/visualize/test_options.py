@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from lab.pair.devices import best_device
 from visualize.server.options import MAX_USERS, is_private, read_options
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_without_a_word_this_machine_alone_is_served() -> None:
@@ -91,3 +97,13 @@ def test_only_a_server_of_ones_own_takes_any_model() -> None:
         ([], {"GRADIO_SERVER_NAME": "192.168.1.7"}),
     ):
         assert not is_private(read_options(arguments, environment), environment)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--port", "none"]])
+def test_help_and_a_mistyped_option_wait_for_no_models(arguments) -> None:
+    hidden = "import sys; sys.modules['torch'] = sys.modules['transformers'] = sys.modules['gradio'] = None; "
+    code = hidden + f"import runpy; sys.argv[1:] = {arguments}; runpy.run_path('app.py', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "--port" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (0 if arguments == ["--help"] else 2)

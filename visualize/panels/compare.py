@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gradio as gr
 
 from lab.bench.compare import FEWEST, MOST
-from visualize.assets import read
+from visualize.assets import put_together, read
 from visualize.compare import comparison, prediction
 from visualize.compare.comparison_run import Comparison, Growth
 from visualize.compare.lanes import LINK, NAMES, PRESETS, from_link, preset_of, to_inputs
@@ -18,7 +17,7 @@ from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
 from visualize.panels.events import QUIET, keep_address, ready, warn
-from visualize.panels.look import charts, script
+from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
@@ -139,4 +138,4 @@ def _script() -> str:
         "theoryColumns": prediction.COLUMNS,
         "theory": prediction.theory({}, {}, {}),
     }
-    return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'race.js', 'compare.js')}"
+    return put_together(setup, ("sheet", "race", "compare"))

@@ -7,10 +7,9 @@ from typing import Any
 import gradio as gr
 
 from lab.config import LabError
-from visualize.assets import read
+from visualize.assets import put_together, read
 from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
-from visualize.panels.look import script
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
 from visualize.vllm.deploy_sheet import answer
@@ -44,7 +43,7 @@ def build(pages: gr.Blocks) -> None:
             view = gr.HTML(
                 value="",
                 html_template=read("deploy.html"),
-                js_on_load=script("sheet.js", "deploy.js"),
+                js_on_load=put_together({}, ("sheet", "deploy")),
                 apply_default_css=False,
                 elem_id="sheet",
             )

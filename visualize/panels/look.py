@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gradio as gr
 
-from visualize.assets import PLOTLY, read, styles
+from visualize.assets import PLOTLY, styles
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -41,11 +41,6 @@ def theme() -> gr.themes.Base:
 def style() -> str:
     """The pages' style sheets, for the head: Gradio's ``css`` argument would rewrite their rules."""
     return f"<style>{styles(*SHEETS)}</style>"
-
-
-def script(*names: str) -> str:
-    """Scripts that belong together, one after another."""
-    return "\n".join(map(read, names))
 
 
 def charts() -> str:

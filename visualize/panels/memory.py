@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import gradio as gr
 
 from lab.config import LabError
 from lab.memory.models import Model, known
-from visualize.assets import read
+from visualize.assets import put_together, read
 from visualize.figures import memory
 from visualize.memory.calculator import (
     LABELS,
@@ -25,7 +24,7 @@ from visualize.memory.hub import look_up
 from visualize.memory.sheet import sheet
 from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
-from visualize.panels.look import charts, script
+from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
 
@@ -142,4 +141,4 @@ def _sheet(inputs: Inputs, found: Found | None) -> dict[str, Any]:
 
 def _script() -> str:
     setup = {"shells": memory.shells(), "assumed": ASSUMED}
-    return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'memory.js')}"
+    return put_together(setup, ("sheet", "memory"))

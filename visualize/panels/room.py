@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import gradio as gr
 
-from visualize.assets import read
+from visualize.assets import put_together, read
 from visualize.figures import looks
 from visualize.figures.room import CHARTS
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready
-from visualize.panels.look import charts, script
+from visualize.panels.look import charts
 
 ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and what all of it comes to."
 
@@ -19,11 +17,11 @@ ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and wha
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``. What it shows comes over ``visualize.workshop.doors``."""
     header.build("Room", ABOUT)
-    setup = f"const setup = {json.dumps({'shells': {name: looks(make) for name, make in CHARTS.items()}})};"
+    setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
     gr.HTML(
         value="",
         html_template=read("room.html"),
-        js_on_load="\n".join((setup, script("sheet.js", "workshop.js", "squares.js", "room.js"))),
+        js_on_load=put_together(setup, ("sheet", "workshop", "squares", "room")),
         head=charts(),
         apply_default_css=False,
         elem_id="room",
@@ -36,7 +34,7 @@ def strip() -> gr.HTML:
     return gr.HTML(
         value="",
         html_template=read("strip.html"),
-        js_on_load=script("workshop.js", "strip.js"),
+        js_on_load=put_together({}, ("workshop", "strip")),
         apply_default_css=False,
         elem_id="workshop",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -11,12 +10,12 @@ import gradio as gr
 
 from lab.config import LabError, PromptError, SamplingParams
 from lab.remote.server import Server
-from visualize.assets import read
+from visualize.assets import put_together, read
 from visualize.figures import remote as figures
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.events import QUIET, keep_address, ready, warn
-from visualize.panels.look import charts, script
+from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.work import Line
 from visualize.text import as_line, visible
@@ -124,4 +123,4 @@ def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
 
 def _script() -> str:
     setup = {"shells": figures.shells(), "readouts": labels()}
-    return f"const setup = {json.dumps(setup)};\n{script('sheet.js', 'server.js')}"
+    return put_together(setup, ("sheet", "server"))

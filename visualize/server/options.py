@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lab.config import ConfigError
 from lab.options import Parser, add_pair
-from lab.pair.devices import resolve_device
-from lab.pair.loading import resolve_dtype
 from lab.remote.server import Server
 
 PREFIX = "DECODE_LAB_"
@@ -68,6 +66,10 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
             parser.error(f"{variable}: {error.message}")
     parser.exit_on_error = True
     parser.parse_args(arguments, options)
+    # These need torch, for which nobody waits who asks for help or mistypes an option.
+    from lab.pair.devices import resolve_device
+    from lab.pair.loading import resolve_dtype
+
     try:
         options.device = resolve_device(options.device)
         resolve_dtype(options.dtype, options.device)

@@ -2,11 +2,8 @@
 
 const { rolling } = setup;
 const narrow = window.matchMedia("(max-width: 820px)");
-const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
 const dirty = new Set();
 let pans = 0; // what a person panned and zoomed is kept until this changes
-
-const look = () => (body.classList.contains("dark") ? "dark" : "light");
 
 for (const name of charts) {
   const button = make("button", "", $(`[data-chart=${name}] h2`).textContent);
@@ -114,11 +111,7 @@ function tellByShape(trace) {
 
 /** A chart: its empty figure with the axes and the rows of the moment, all of them or, of one that ``moves``, those in view. */
 function plotChart(plot, shell, columns, axes, moves = false) {
-  const layout = structuredClone(shell.layout);
-  for (const [path, value] of Object.entries(axes)) {
-    const [axis, key] = path.split(".");
-    layout[axis][key] = value;
-  }
+  const layout = laidOut(shell.layout, axes);
   layout.uirevision = pans;
   const first = moves ? layout.xaxis.range[0] : -Infinity;
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));

@@ -1,5 +1,5 @@
 // Draws the Claims page: the claims of ``setup``, and JSON records of what came of them (visualize/checks.py).
-// Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+// Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const { shells, verdicts } = setup;
 const rows = new Map(); // by the claim's id: its parts, and what came of it

@@ -1,6 +1,6 @@
 // Draws the Compare page from JSON records (visualize/server/tasks.py): a record tells what is new, the rest stays.
-// Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup``, sheet.js and race.js
-// put before it.
+// Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js
+// and race.js.
 
 const { shells } = setup;
 const { asked, address } = window.decodeLab;

@@ -1,6 +1,6 @@
 // The list of lessons with what is behind the learner, and the progress that the browser keeps:
 // {format, lessons: {number: what visualize/lessons/learner.py wants kept}}. Gradio runs this once, as a function of (element,
-// props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+// props, trigger, watch, ...), after elements.js and sheet.js.
 
 const FORMAT = "decode-lab-progress";
 const STAGES = ["predict", "run", "try", "check"];

@@ -1,5 +1,5 @@
 // Draws the Deploy page's answer (visualize/vllm/deploy_sheet.py): texts as text.
-// Gradio runs this once, as a function of (element, props, watch, ...), with sheet.js put before it.
+// Gradio runs this once, as a function of (element, props, watch, ...), after elements.js and sheet.js.
 
 function read(value) {
   if (!value) return;

@@ -1,5 +1,5 @@
 // The lessons on the instructor's page: which are measured, and how measuring them goes on (visualize/lessons/instructor.py).
-// Gradio runs this once, as a function of (element, props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+// Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const narrow = window.matchMedia("(max-width: 820px)");
 let numbers = [];

@@ -1,5 +1,5 @@
 // Draws the sheet of the Memory page from one JSON object (visualize/memory/sheet.py): texts as text, charts by Plotly.
-// Gradio runs this once, as a function of (element, props, watch, ...), with ``setup`` and sheet.js put before it.
+// Gradio runs this once, as a function of (element, props, watch, ...), after elements.js and sheet.js.
 
 const { shells, assumed } = setup;
 let charts = {};

@@ -1,5 +1,5 @@
 // How a lesson's run goes on, what became of the prediction, and the charts (visualize/lessons/observation.py). Gradio runs this
-// once, as a function of (element, props, trigger, watch, ...), with ``setup``, sheet.js and race.js put before it.
+// once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js and race.js.
 
 const shells = {};
 const race = new Race($(".race"));

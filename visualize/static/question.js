@@ -1,6 +1,6 @@
 // A question and its answer: a slider, one of a few, or a curve to draw. The record (visualize/lessons/lesson_sheet.py) says
 // what is asked, what was given, and, once it is marked, where the right one is. Gradio runs this once, as a function of
-// (element, props, trigger, watch, ...), with ``setup`` and sheet.js put before it.
+// (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const SVG = "http://www.w3.org/2000/svg";
 const button = $(".give button");

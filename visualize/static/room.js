@@ -1,5 +1,5 @@
 // Draws the Room page: what is told of everybody's runs (visualize/workshop/room.py), and for the presenter how to join.
-// Gradio runs this once, with ``setup``, sheet.js, workshop.js and squares.js before it.
+// Gradio runs this once, after elements.js, sheet.js, workshop.js and squares.js.
 
 const { shells } = setup;
 const calm = window.matchMedia("(prefers-reduced-motion: reduce)");

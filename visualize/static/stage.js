@@ -1,6 +1,6 @@
 // The stage: takes in a run's transcript (visualize/run/transcript.py) and shows the picture of one instant of it.
 // What anything means was decided in Python. The files of this folder are parts of one function of
-// (element, props, server, watch), in the order given in visualize/assets.py, with ``setup`` before them.
+// (element, props, server, watch), in the order given in visualize/assets.py, with ``setup`` and elements.js before them.
 // The Lab's stage and the Pool's share all but what each has of its own, which is in lab.js and pool.js:
 //   drawOwn(picture)  draw what is neither a chart nor a number
 //   moved()           another instant is shown
@@ -12,17 +12,6 @@ const body = document.body;
 const charts = Object.keys(shells);
 const start = Object.fromEntries(charts.map((name) => [name, shells[name].start]));
 const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
-
-function $(selector) {
-  return element.querySelector(selector);
-}
-
-function make(tag, className, text) {
-  const node = document.createElement(tag);
-  if (className) node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
 
 for (const { key, label, about, always } of readouts) {
   const card = make("div", "readout");
@@ -150,11 +139,6 @@ function draw() {
   clearTimeout(remaining);
   if (dirty.size && live()) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));
   else if (dirty.size) schedule();
-}
-
-/** What stands there already is not written again: the browser would lay it out again. */
-function write(node, text) {
-  if (node.textContent !== text) node.textContent = text;
 }
 
 /** The numbers and remarks; a readout that has no row does not matter to this run. */

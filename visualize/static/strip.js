@@ -1,7 +1,6 @@
 // The strip above the Lab in a workshop: who joins, who follows, who leads. The stage (player.js) is told in events of the
 // document what it is to show, and tells what it shows. Gradio runs this once, after workshop.js.
 
-const $ = (selector) => element.querySelector(selector);
 const EVERY = 100; // milliseconds from one thing that is shown to the others to the next
 const COUNT = 5000; // milliseconds from one look at how many follow to the next
 

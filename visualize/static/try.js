@@ -1,5 +1,5 @@
 // One thing changed, and the run made again with it. Gradio runs this once, as a function of (element, props, trigger,
-// watch, ...), with ``setup`` and sheet.js put before it.
+// watch, ...), after elements.js and sheet.js.
 
 function read(value) {
   const record = value ? JSON.parse(value) : null;
