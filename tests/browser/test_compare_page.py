@@ -255,3 +255,16 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     lab.run()
     lab.finish()
     assert link.is_hidden()
+
+
+def test_while_a_run_has_shown_nothing_no_link_compares_the_one_that_stands_there(visit: Visit) -> None:
+    lab = visit().open(paged=1, max_tokens=12)
+    link = lab.page.locator(".against")
+    lab.run()
+    lab.finish()
+    assert link.is_visible()
+    ended = 'data: {"problem": "The engine stumbled."}\n\nevent: end\ndata: \n\n'  # before its first frame
+    lab.page.route("**/channels/**", lambda route: route.fulfill(content_type="text/event-stream", body=ended))
+    lab.page.click("#run")
+    lab.page.wait_for_selector(".say.problem")
+    assert link.is_hidden()

@@ -146,7 +146,8 @@ def _draws(config: EngineConfig) -> tuple[Any, ...]:
     """What decides how many draws a round's guesses take, and which."""
     if config.speculative not in DRAWING:
         return ()
-    return config.speculative, config.num_speculative_tokens, config.adaptive_window, config.early_exit_layer
+    layers = config.early_exit_layer if config.speculative == "early_exit" else None
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window, layers
 
 
 def _output(place: int | None, reference: bool) -> list[str]:
