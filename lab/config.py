@@ -59,9 +59,9 @@ class EngineConfig:
         eviction: which cached prefix is given up for a new block. "lru": the one least
             recently used. "priority": the one of lowest ``cache_priority``, then as "lru".
         prefill_attention: what computes attention when several known tokens of a sequence are read at once, the
-            target's prompt above all. "auto": the engine's kernels on a GPU, torch's own choice elsewhere. "math",
-            "efficient" and "flash" are torch's back ends (scaled_dot_product_attention); one that does not run
-            with this model on this device is refused.
+            target's prompt above all. "auto": what computes all steps (``kernels``), or, where torch does, its own
+            choice. "math", "efficient" and "flash" are torch's back ends (scaled_dot_product_attention); one that
+            does not run with this model on this device is refused.
         kernels: who computes a step. "auto": the best that the engine has (``Engine``: Triton's kernels on a GPU, a
             step in C on a CPU). "reference": torch, operation by operation.
         cuda_graphs: launch a small step's kernels on a GPU all together (``lab.kv.graphs``). Off: one by one, to see

@@ -59,7 +59,7 @@ def judge_uncached(values: Values) -> Verdict:
     if near(off):
         why = (
             f"It counts the query–key products of one head in one layer, and of those {plain(values['pairs'])}: a "
-            f"token sees only those before it. The pass takes {plain(values['flops'])} GFLOP, and "
+            f"token sees only itself and those before it. The pass takes {plain(values['flops'])} GFLOP, and "
             f"{percent(values['share'])} of them are attention's; all else grows with the length, not with its square."
         )
         return Verdict("conditions", why, needs)

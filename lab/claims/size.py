@@ -170,7 +170,7 @@ CLAIMS = (
         quote="Memory usage increases by 10-20% of model parameters",
         source=NEWSLETTER,
         tested=f"The cache of one text of {CONTEXT:,} tokens over the weights' bytes, both of 16 bits, for every "
-        "published model the Memory page knows.",
+        "published model on the Memory page whose context is that long.",
         rule="Holds if all models are within 10-20%. Under conditions if some are.",
         experiment=shares,
         judge=judge_shares,
@@ -204,7 +204,7 @@ CLAIMS = (
         topic=TOPIC,
         quote="FP16 → INT8 gives 2x reduction.",
         source=TUTORIAL,
-        tested="Bytes a token of every published model, with this lab's scales: a float32 per token and KV head.",
+        tested="The same models' bytes a token, with this lab's scales: a float32 per token and KV head.",
         rule=SAVING_RULE,
         experiment=partial(saving, "int8", 2.0),
         judge=judge_saving,

@@ -90,8 +90,9 @@ def differences(config: EngineConfig) -> Iterator[str]:
         )
     if config.kv_dtype == "int4":
         yield (
-            "int4_per_token_head has one scale per token and KV head, where this lab's INT4 has one per 32 numbers: "
-            "its error is not the one measured here. It runs on vLLM's Triton attention only."
+            "int4_per_token_head rotates each vector and has a scale and a zero point per token and KV head, where "
+            "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here. It runs on vLLM's "
+            "Triton attention only."
         )
     if config.kv_cache and config.block_size % BLOCK:
         yield f"Blocks of {config.block_size} are left out: most of vLLM's attention takes multiples of {BLOCK}."
@@ -106,14 +107,26 @@ def differences(config: EngineConfig) -> Iterator[str]:
     if config.speculative == "early_exit":
         yield "The target's own first layers as a drafter have no counterpart: the command does not speculate."
     if config.speculative == "synthetic":
-        yield "A stand-in for a drafter has no place in a server: the command does not speculate."
+        yield (
+            "A stand-in for a drafter has no counterpart: the command does not speculate. (With vLLM's "
+            '"rejection_sample_method": "synthetic" chance decides how many of a real drafter\'s guesses are kept, and '
+            "the text is no longer the target's.)"
+        )
     if config.speculative == "draft":
         yield (
             "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 other shares "
             'are kept. "draft_sample_method": "probabilistic" among its settings draws as here.'
         )
+    if config.speculative == "ngram":
+        yield (
+            "Where vLLM's lookup finds nothing, it verifies the last token in place of guesses: every pass is as wide "
+            "as the window, and these count among the guesses of which a share is kept."
+        )
     if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
-        yield "The adaptive window is left out: every round guesses the most it may here."
+        yield (
+            "The adaptive window is left out: every round guesses the most it may here. vLLM can vary the number by "
+            "the batch's size (\"num_speculative_tokens_per_batch_size\"), not by what is kept of a draft's guesses."
+        )
 
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:

@@ -65,7 +65,7 @@ def test_lookup_has_its_window_and_the_default_has_few_flags() -> None:
         (EngineConfig(kv_cache=False), "cannot be turned off", None),
         (EngineConfig(), "contiguous sequences have no counterpart", None),
         (replace(PAGED, kv_dtype="int8"), "fp8 is as small", ("--kv-cache-dtype", "int8_per_token_head")),
-        (replace(PAGED, kv_dtype="int4"), "one per 32 numbers", ("--kv-cache-dtype", "int4_per_token_head")),
+        (replace(PAGED, kv_dtype="int4"), "a scale per 32 numbers", ("--kv-cache-dtype", "int4_per_token_head")),
         (replace(PAGED, block_size=8), "Blocks of 8 are left out", None),
         (replace(PAGED, num_blocks=99), "number of blocks is left out", None),
         (replace(PAGED, eviction="priority"), "cache priorities have no counterpart", None),
@@ -75,7 +75,7 @@ def test_lookup_has_its_window_and_the_default_has_few_flags() -> None:
         (replace(PAGED, speculative="early_exit"), "does not speculate", None),
         (replace(PAGED, speculative="synthetic"), "does not speculate", None),
         (replace(PAGED, speculative="draft"), "likeliest token", None),
-        (replace(PAGED, speculative="ngram", adaptive_window=True), "adaptive window is left out", None),
+        (replace(PAGED, speculative="ngram"), "verifies the last token in place of guesses", None),
     ],
 )
 def test_what_differs_is_said(config: EngineConfig, says: str, flag: tuple[str, str] | None) -> None:
@@ -89,7 +89,12 @@ def test_what_differs_is_said(config: EngineConfig, says: str, flag: tuple[str, 
 
 
 def test_of_what_is_the_same_nothing_is_said() -> None:
-    assert list(differences(replace(PAGED, speculative="ngram", enable_prefix_caching=True))) == []
+    assert list(differences(replace(PAGED, enable_prefix_caching=True))) == []
+
+
+def test_of_an_adaptive_window_that_it_is_left_out() -> None:
+    *_, said = differences(replace(PAGED, speculative="ngram", adaptive_window=True))
+    assert "adaptive window is left out" in said
 
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40).filter(lambda n: n[0] != "-")

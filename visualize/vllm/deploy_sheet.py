@@ -118,7 +118,10 @@ def _of_models(target: Model | None, draft: Model | None, drafts: bool, gpus: in
             f"{target.shape.vocabulary:,}: a draft needs the target's own tokenizer."
         )
     if draft and gpus not in splits(calculator.Inputs().deployment(draft)):
-        yield f'{draft.name} cannot be split over {gpus} GPUs: add "draft_tensor_parallel_size": 1 to its settings.'
+        yield (
+            f"{draft.name} cannot be split over {gpus} GPUs, and vLLM splits a draft as it does the target: choose "
+            "another draft, or as many GPUs as both can be split over."
+        )
     yield "The draft's own keys and values come on top of what is counted here."
 
 
