@@ -140,6 +140,8 @@ class EngineConfig:
 
 LEAST = 1e-4
 """Of a temperature that is not 0, and of top_p: with less, logits divided by it and sums are no finite float32."""
+SEEDS = 2**32
+"""A CPU's generator (mt19937) begins with 32 bits, and does not look at the rest of a larger number."""
 MOST_STOPS = 16
 LONGEST_STOP = 200
 """Characters of a stop string."""
@@ -183,7 +185,7 @@ class SamplingParams:
         _real("top_p", self.top_p, 0.0, 1.0)
         _require(self.top_p >= LEAST, f"top_p is at least {LEAST} (1 keeps every token).")
         if self.seed is not None:
-            _whole("seed", self.seed, 0, 2**63 - 1)
+            _whole("seed", self.seed, 0, SEEDS - 1)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         _require(
             all(isinstance(text, str) and text for text in stop), "stop is a string or several, none of them empty."

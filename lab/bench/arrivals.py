@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from lab.bench.workload import Job
-from lab.config import EngineConfig
+from lab.config import ConfigError, EngineConfig
 from lab.decode.engine import Engine
 from lab.trace.events import Event, Finished
 from lab.trace.recorder import Entry, Step
@@ -30,8 +30,13 @@ def arrivals(
     Setting ``cancelled`` ends it after the step under way: the last one tells of the ends.
 
     Raises:
-        LabError: one of the jobs can never be decoded. None is begun then.
+        LabError: one of the jobs can never be decoded, or synthetic guesses are asked for. None is begun then.
     """
+    if config.speculative == "synthetic":
+        raise ConfigError(
+            "speculative='synthetic' decodes every request plainly before it begins: they would not arrive when they "
+            "should. Choose another drafter."
+        )
     cancelled = cancelled or threading.Event()
     heard: list[Entry] = []
     began = time.perf_counter()

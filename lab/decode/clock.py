@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Hashable
 
 import torch
 
@@ -20,16 +21,16 @@ class StepClock:
         self._device = device
         self._cuda = device.type == "cuda"
         self._began = time.perf_counter()
-        self._marks: list[tuple[str, float | torch.cuda.Event]] = [("", self._now())]
+        self._marks: list[tuple[Hashable, float | torch.cuda.Event]] = [("", self._now())]
 
-    def mark(self, part: str) -> None:
+    def mark(self, part: Hashable) -> None:
         self._marks.append((part, self._now()))
 
-    def read(self) -> tuple[dict[str, float], float]:
+    def read(self) -> tuple[dict[Hashable, float], float]:
         """Milliseconds of each part, and of the whole step so far by the host's clock."""
         if self._cuda:
             self._marks[-1][1].synchronize()
-        parts: dict[str, float] = defaultdict(float)
+        parts: dict[Hashable, float] = defaultdict(float)
         for (_, before), (part, now) in zip(self._marks, self._marks[1:], strict=False):
             parts[part] += before.elapsed_time(now) if self._cuda else (now - before) * 1000
         return parts, (time.perf_counter() - self._began) * 1000

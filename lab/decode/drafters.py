@@ -14,6 +14,7 @@ from lab.config import SamplingParams
 from lab.decode.forward import NewTokens, forward
 from lab.decode.sampling import cuts_nothing, sample
 from lab.decode.sequence import PROPOSE, Sequence
+from lab.decode.window import Line
 from lab.decode.work import PassWork, Span
 from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
@@ -38,7 +39,13 @@ class Drafter(ABC):
     """Proposes for all of its sequences of a step at once.
 
     Anything its methods raise is caught: its sequences then go on without a drafter.
+
+    Attributes:
+        times: what a step's proposals took, by their number for each sequence.
     """
+
+    def __init__(self) -> None:
+        self.times = Line()
 
     @abstractmethod
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
@@ -68,6 +75,7 @@ class ModelDrafter(Drafter):
     """
 
     def __init__(self, model: LanguageModel, storage: KVStorage | None, *, early_exit: bool = False) -> None:
+        super().__init__()
         self._model = model
         self._storage = storage
         self._early_exit = early_exit
@@ -170,6 +178,7 @@ class PromptLookup(Drafter):
     """
 
     def __init__(self, shortest: int, longest: int, vocabulary: int, device: torch.device) -> None:
+        super().__init__()
         self._shortest = shortest
         self._longest = longest
         self._vocabulary = vocabulary
@@ -206,6 +215,7 @@ class Synthetic(Drafter):
     """
 
     def __init__(self, rate: float, own: list[int], vocabulary: int, device: torch.device) -> None:
+        super().__init__()
         self._rate = rate
         self._own = own
         self._vocabulary = vocabulary

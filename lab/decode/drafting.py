@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from lab.decode.clock import StepClock
 from lab.decode.drafters import Drafter, ModelDrafter, PromptLookup, Proposals, Synthetic
 from lab.decode.failure import explain
 from lab.decode.scheduler import Turn
@@ -26,12 +27,13 @@ class Drafted(NamedTuple):
     Attributes:
         proposals: by sequence; those with none are not in it.
         work: moved and computed.
-        caught_up: a drafter read more than it does round by round.
+        windows: who was asked, and the most that it proposed for a sequence; 0 if it read more than it does round by
+            round, which took longer than usual.
     """
 
     proposals: dict[Sequence, Proposals]
     work: Work
-    caught_up: bool
+    windows: dict[Drafter, int]
 
 
 class Drafters:
@@ -55,8 +57,11 @@ class Drafters:
             return 0
         return max(0, min(sequence.window.gamma, self._room(sequence, len(sequence.tokens))))
 
-    def propose(self, turns: list[Turn]) -> Drafted:
-        """Every drafter reads and proposes for all of its sequences. One that fails is not asked again."""
+    def propose(self, turns: list[Turn], clock: StepClock) -> Drafted:
+        """Every drafter reads and proposes for all of its sequences. One that fails is not asked again.
+
+        ``clock`` gets a part "draft", for what is read, and one for each drafter's proposals.
+        """
         reading: dict[Drafter, list[Turn]] = defaultdict(list)
         proposing: dict[Drafter, list[Turn]] = defaultdict(list)
         for turn in turns:
@@ -65,20 +70,24 @@ class Drafters:
             elif turn.count > 1 and self._will_propose(turn.sequence):
                 reading[turn.sequence.drafter].append(turn)
         proposals: dict[Sequence, Proposals] = {}
-        drafting, caught_up = Work(), False
+        drafting, proposed = Work(), {}
         for drafter, theirs in reading.items():
             sequences = [turn.sequence for turn in theirs]
             with _given_up_by(sequences):
                 drafting += drafter.read(sequences, [turn.sequence.computed + turn.count for turn in theirs])
+        clock.mark("draft")
         for drafter, theirs in proposing.items():
             sequences, windows = [turn.sequence for turn in theirs], [turn.window for turn in theirs]
             work = drafter.work(sequences, windows)
-            caught_up |= drafter.is_behind(sequences)
+            behind, proposed[drafter] = drafter.is_behind(sequences), 0
             with _given_up_by(sequences):
                 made = drafter.propose(sequences, windows)
                 proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
                 drafting += work
-        return Drafted(proposals, drafting, caught_up)
+                if not behind:
+                    proposed[drafter] = max((len(some.tokens) for some in made if some), default=0)
+            clock.mark(drafter)
+        return Drafted(proposals, drafting, proposed)
 
     def _will_propose(self, sequence: Sequence) -> bool:
         """Whether there will be room for proposals once the next token is known."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import SEEDS, ConfigError, EngineConfig, SamplingParams
 from lab.decode.backends import Backends
 from lab.decode.intake import Intake, seeded
 from lab.decode.pool import Pool
@@ -211,7 +211,7 @@ class Engine:
         """
         sampling = seeded(sampling or SamplingParams())
         sequences = [
-            self._intake.sequence(prompt, config, replace(sampling, seed=(sampling.seed + i) % 2**63))
+            self._intake.sequence(prompt, config, replace(sampling, seed=(sampling.seed + i) % SEEDS))
             for i in range(count)
         ]
         for sequence in sequences:

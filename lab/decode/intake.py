@@ -51,8 +51,10 @@ class Intake:
         config: EngineConfig | None,
         sampling: SamplingParams | None,
         cancelled: threading.Event | None = None,
+        *,
+        hidden: bool = False,
     ) -> Sequence:
-        """Raises what ``Engine.submit`` raises."""
+        """``hidden``: for another's sake, nobody is told of it. Raises what ``Engine.submit`` raises."""
         config, sampling = config or EngineConfig(), seeded(sampling or SamplingParams())
         self._refuse_drafter(config)
         self._backends.refuse(config)
@@ -73,28 +75,30 @@ class Intake:
             config=config,
             sampling=sampling,
             text=TextStream(self._tokenizer, tokens, sampling.stop),
-            recorder=Recorder(order, self._watch),
+            recorder=Recorder(order, None if hidden else self._watch),
             eos=self._eos,
             window=Window(config.num_speculative_tokens, config.adaptive_window),
             cancelled=cancelled or threading.Event(),
+            hidden=hidden,
         )
         self._budget.refuse_misfit(sequence.prompt_length, sequence.end, config)
         if config.speculative == "synthetic":
             plain = replace(config, speculative="off")
-            sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled)
+            sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled, hidden=True)
         self._limits(config)  # here, so that measuring and compiling are in nobody's time and in no peak of memory
         return sequence
 
     def announce(self, sequence: Sequence) -> None:
         """Begin a sequence's record. Its clock starts here."""
-        config, pieces = sequence.config, TextStream(self._tokenizer)
+        config, text = sequence.config, TextStream(self._tokenizer)
+        *pieces, last = (text.push(token) for token in sequence.tokens)
         limits = self._limits(config)
         target, _ = self._backends.models(config)
         sequence.recorder.emit(
             RunStarted,
             prompt=sequence.prompt,
             prompt_token_ids=tuple(sequence.tokens),
-            prompt_pieces=tuple(pieces.push(token) for token in sequence.tokens),
+            prompt_pieces=(*pieces, last + text.flush()),
             config=asdict(config),
             sampling=asdict(sequence.sampling) | {"stop": list(sequence.sampling.stop)},
             target=self._target.name,

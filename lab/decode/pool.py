@@ -107,8 +107,7 @@ class Pool:
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
         clock.mark("rest")
-        drafted = self._drafters.propose(turns)
-        clock.mark("draft")
+        drafted = self._drafters.propose(turns, clock)
         rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
         batch = self._new_tokens(turns, rounds)
         sdpa = self.setting.prefill_attention if any(turn.count > 1 for turn in turns) else "auto"
@@ -154,7 +153,7 @@ class Pool:
                 give_up(sequence, "Its output is not finite.")
             elif sequence.drafter and kind != "prefill" and not sequence.reason:
                 self._follow(sequence, outcome)
-        if sequence.table and sequence.config.enable_prefix_caching:
+        if sequence.table and sequence.shares_prefixes:
             # A block that drafting requests may find holds the draft's keys and values as well.
             drafted = sequence.config.speculative == "draft"
             length = min(sequence.computed, sequence.draft_length) if drafted else sequence.computed
@@ -163,15 +162,15 @@ class Pool:
 
     def _follow(self, sequence: Sequence, outcome: Outcome) -> None:
         judged = min(outcome.accepted + 1, len(outcome.proposed))
-        sequences = len(self.scheduler.running)
-        if sequence.window.observe(outcome.accepted, judged, sequences, self._costs):
+        sequences, drafting = len(self.scheduler.running), sequence.drafter.times
+        if sequence.window.observe(outcome.accepted, judged, sequences, self._costs, drafting):
             gamma = sequence.window.gamma
             sequence.recorder.emit(
                 WindowChanged,
                 step=sequence.step + 1,
                 gamma=gamma,
                 acceptance=sequence.window.acceptance,
-                draft_ms=self._costs.proposal_ms(),
+                draft_ms=drafting.ms(1),
                 verify_ms=self._costs.pass_ms(sequences * (gamma + 1)),
             )
 
@@ -181,14 +180,17 @@ class Pool:
         """Time the step for every sequence in it, and let go of those that are done."""
         parts, total = clock.read()
         total = max(total, sum(parts.values()))
-        around = total - parts["verify"] - parts["draft"]
+        draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
+        around = total - parts["verify"] - draft_ms
         memory = memory_in_use(self._devices)
         broken = {sequence for sequence, _ in self.failed}
         spans = [Span(new.start, new.stop, new.keep) for new in batch]
         tokens, verifying = sum(stop - start for start, stop, _ in spans), self._passes.of(spans)
         if "prefill" not in kinds:
-            window = 0 if drafted.caught_up else max(keep - 1 for *_, keep in spans)
-            self._costs.observe(tokens, parts["verify"], around, window, parts["draft"])
+            self._costs.observe(tokens, parts["verify"], around)
+        for drafter, window in drafted.windows.items():
+            if window:
+                drafter.times.observe(window, parts[drafter])
         for turn, kind, (start, stop, _) in zip(turns, kinds, spans, strict=True):
             sequence = turn.sequence
             if sequence in broken:
@@ -201,7 +203,7 @@ class Pool:
                 target_tokens=stop - start,
                 batch_sequences=len(turns),
                 batch_tokens=tokens,
-                draft_ms=parts["draft"],
+                draft_ms=draft_ms,
                 verify_ms=parts["verify"],
                 sample_ms=parts["sample"],
                 rest_ms=around - parts["sample"],

@@ -213,7 +213,7 @@ class Scheduler:
         """
         if leader and leader.table and sequence.config.paged and not sequence.generated:
             return min(sequence.prompt_length - 1, leader.computed), []
-        if not sequence.config.enable_prefix_caching:
+        if not sequence.shares_prefixes:
             return 0, []
         found = self._blocks.find(sequence.tokens, sequence.root, sequence.config.cache_priority)
         return len(found) * self._blocks.block_size, found

@@ -42,6 +42,7 @@ class Sequence:
         root: where the chain of its prefixes begins: which models compute them. None: not in a pool yet.
         leader: another sequence with the same prompt, whose blocks it may begin with.
         oracle: the same request decoded plainly, for a synthetic drafter to know the answers from.
+        hidden: it is another's oracle: it leaves nothing in the cache for that one to find.
         drafter: who proposes; None: nobody (yet).
         gave_up_drafter: it failed, and another is not wanted.
         gave_up: parts of the engine that failed, of which it has been told.
@@ -62,6 +63,7 @@ class Sequence:
     root: Prefix | None = None
     leader: Sequence | None = None
     oracle: Sequence | None = None
+    hidden: bool = False
     drafter: Drafter | None = None
     gave_up_drafter: bool = False
     gave_up: set[Part] = field(default_factory=set)
@@ -86,6 +88,11 @@ class Sequence:
     def computed(self) -> int:
         """Tokens the target need not compute again."""
         return self.table.length if self.table else 0
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether it looks for prefixes that others left in the cache, and leaves its own."""
+        return self.config.enable_prefix_caching and not self.hidden
 
     @property
     def outstanding(self) -> int:

@@ -26,6 +26,10 @@ class TextStream:
         self._stream = DecodeStream(ids=list(context), skip_special_tokens=True)
         self._stop = stop
         self._undecoded: list[int] = []
+        self._before = ""
+        before = tokenizer.decode(context, skip_special_tokens=True)
+        if before.endswith("\N{REPLACEMENT CHARACTER}"):  # half a character, or so it seems: all of it is to come again
+            self._undecoded, self._before = list(context), before
         self._held = ""
         self.stopped = False
         """A stop string has come; no more text will."""
@@ -39,7 +43,7 @@ class TextStream:
         if piece is None:
             return ""
         self._undecoded.clear()
-        return self._release(self._held + piece)
+        return self._release(self._held + self._new(piece))
 
     def flush(self) -> str:
         """What was still held back, at the end: half a stop string, half a character."""
@@ -47,8 +51,15 @@ class TextStream:
             return ""
         tail = self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
         self._undecoded.clear()
-        text, self._held = self._held + tail, ""
+        text, self._held = self._held + self._new(tail), ""
         return text
+
+    def _new(self, text: str) -> str:
+        """What of it the context did not have, in which the last signs may have become a character."""
+        said, self._before = self._before, ""
+        while not text.startswith(said):
+            said = said[:-1]
+        return text[len(said) :]
 
     def _release(self, text: str) -> str:
         found = [at for stop in self._stop if (at := text.find(stop)) >= 0]

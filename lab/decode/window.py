@@ -77,22 +77,19 @@ class Line:
 
 
 class Costs:
-    """Measured times of a pool's steps, in milliseconds.
+    """Measured times of a pool's steps without their drafting, in milliseconds; that is each drafter's own.
 
     All are near enough to lines over the few tokens of a round: a pass of the target by the tokens in it, and so what
     surrounds it (the verdict, the events), drafting by the proposals. Prompts are not: a token more costs them less.
     """
 
     def __init__(self) -> None:
-        self._passes, self._around, self._drafts = Line(), Line(), Line()
+        self._passes, self._around = Line(), Line()
 
-    def observe(self, tokens: int, pass_ms: float, around_ms: float, window: int, draft_ms: float) -> None:
-        """A pass over ``tokens`` took ``pass_ms`` and what surrounded it ``around_ms``; before it, ``window`` proposals
-        a sequence took ``draft_ms``. ``window`` 0: there were none, or they took longer than they usually do."""
+    def observe(self, tokens: int, pass_ms: float, around_ms: float) -> None:
+        """A pass over ``tokens`` took ``pass_ms``, and what surrounded it ``around_ms``."""
         self._passes.observe(tokens, pass_ms)
         self._around.observe(tokens, around_ms)
-        if window:
-            self._drafts.observe(window, draft_ms)
 
     @property
     def known(self) -> bool:
@@ -103,18 +100,10 @@ class Costs:
         """A pass of the target over ``tokens``."""
         return self._passes.ms(tokens)
 
-    def draft_ms(self, window: int) -> float:
-        """``window`` proposals for every sequence of the batch."""
-        return self._drafts.ms(window) if window else 0.0
-
-    def proposal_ms(self) -> float:
-        """One proposal for every sequence, the first of a round."""
-        return self.draft_ms(1)
-
-    def round_ms(self, gamma: int, sequences: int) -> float:
-        """A whole round of ``gamma`` proposals for each of ``sequences``."""
+    def round_ms(self, gamma: int, sequences: int, drafting: Line) -> float:
+        """A whole round of ``gamma`` proposals for each of ``sequences``; ``drafting`` by that number takes so long."""
         tokens = sequences * (gamma + 1)
-        return self.draft_ms(gamma) + self.pass_ms(tokens) + self._around.ms(tokens)
+        return (drafting.ms(gamma) if gamma else 0.0) + self.pass_ms(tokens) + self._around.ms(tokens)
 
 
 def _line(points: Sequence[tuple[int, float, int]]) -> tuple[float, float]:
@@ -174,13 +163,14 @@ class Window:
         """Accepted of judged proposals in recent rounds; three quarters before there are any."""
         return self._accepted / self._judged
 
-    def observe(self, accepted: int, judged: int, sequences: int, costs: Costs) -> bool:
-        """After a round: of ``judged`` proposals ``accepted`` were kept, in a batch of ``sequences``.
+    def observe(self, accepted: int, judged: int, sequences: int, costs: Costs, drafting: Line) -> bool:
+        """After a round: of ``judged`` proposals ``accepted`` were kept, in a batch of ``sequences``. ``drafting``: the
+        times of the request's own drafter, by proposals. Where it had no idea, nothing is learnt of it.
 
         Returns:
             Whether gamma has changed. What it changes to is best if the whole batch did the same.
         """
-        if not self.adaptive:
+        if not self.adaptive or (self.gamma and not judged):
             return False
         before = self.gamma
         self._rounds += 1
@@ -190,7 +180,7 @@ class Window:
         if not costs.known:
             return False
 
-        found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences))
+        found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences, drafting))
         best = max(found)
         if best > RELUCTANCE * found[before]:
             self.gamma = found.index(best)

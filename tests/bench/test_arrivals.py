@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
-from lab import EngineConfig, PromptError, SamplingParams
+from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.bench.arrivals import arrivals
 from lab.bench.workload import Job, crowd
 from lab.trace.events import Admitted, Event, Finished, Preempted, RunStarted, StepTimed
@@ -90,6 +91,11 @@ def test_what_can_never_fit_is_refused_before_anything_begins(lab):
     config = EngineConfig(paged=True, block_size=4, num_blocks=10)
     with pytest.raises(PromptError):
         next(arrivals(lab, jobs(5, 100), config))
+
+
+def test_synthetic_guesses_which_take_a_run_before_the_run_are_refused(lab):
+    with pytest.raises(ConfigError, match="would not arrive when they should"):
+        next(arrivals(lab, jobs(3, 3), replace(PAGED, speculative="synthetic")))
 
 
 def test_a_crowd_has_different_prompts_and_the_lengths_of_its_mix():

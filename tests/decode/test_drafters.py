@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode.drafters import lookup
-from lab.trace.events import Judged, Proposed
+from lab.trace.events import Committed, Judged, Proposed
 from tests import tiny_models
 
 PROMPT = "The king had three daughters, and the king had three"
@@ -151,3 +151,17 @@ def test_a_cancelled_synthetic_run_ends_before_it_begins():
     request.cancel()
     assert request.result().reason == "cancelled"
     assert not lab.step()
+
+
+def test_a_synthetic_run_s_preparation_is_nobody_s_work():
+    """Who watches the engine is told of the run alone, and its prompt is not found where its preparation left it."""
+    heard = []
+    lab = tiny_models.engine("llama", watch=lambda owner, seconds, event: heard.append(event))
+    config = replace(PLAIN, speculative="synthetic", enable_prefix_caching=True)
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=9, ignore_eos=True))
+    assert sum(len(event.token_ids) for event in heard if isinstance(event, Committed)) == 9
+    assert [event.kind for event in heard].count("finished") == 1
+    assert run.metrics.cached_prompt_tokens == 0
+    again = lab.generate(PROMPT, config, SamplingParams(max_tokens=9, ignore_eos=True))
+    assert again.metrics.cached_prompt_tokens > 0
+    assert again.text == run.text

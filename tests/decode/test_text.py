@@ -30,6 +30,25 @@ def test_any_bytes_come_out_as_they_would_at_once(tokens):
     assert text == tokenizer().decode(tokens)
 
 
+@given(st.lists(st.sampled_from([*"a ", "\N{REPLACEMENT CHARACTER}", "é", "☃"]), max_size=6), st.data())
+def test_of_a_context_nothing_is_said_again(characters, data):
+    """It may end anywhere, within a character too, and in the sign for what is none."""
+    tokens = tokenizer()("".join(characters))["input_ids"]
+    split = data.draw(st.integers(0, len(tokens)))
+    out = TextStream(tokenizer(), tokens[:split])
+    said = "".join(out.push(token) for token in tokens[split:]) + out.flush()
+    before, whole = tokenizer().decode(tokens[:split]), tokenizer().decode(tokens)
+    known = max(n for n in range(len(before) + 1) if whole.startswith(before[:n]))
+    assert said == whole[known:]
+
+
+def test_a_stop_string_in_a_prompt_ends_nothing():
+    prompt = tokenizer()("the end \N{REPLACEMENT CHARACTER}")["input_ids"]
+    out = TextStream(tokenizer(), prompt, stop=("end",))
+    assert "".join(out.push(token) for token in tokenizer()(", and on")["input_ids"]) + out.flush() == ", and on"
+    assert not out.stopped
+
+
 def test_a_character_comes_with_its_last_byte():
     assert stream("é☃")[0] == ["", "é", "", "", "☃"]
 

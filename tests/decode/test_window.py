@@ -10,7 +10,8 @@ import time
 import pytest
 
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.window import PROBE_EVERY, Costs, Window, best_window, tokens_per_round
+from lab.decode import drafters
+from lab.decode.window import PROBE_EVERY, Costs, Line, Window, best_window, tokens_per_round
 from lab.trace.events import Committed, Event, Proposed, StepTimed, WindowChanged
 from tests import tiny_models
 
@@ -31,7 +32,7 @@ class Script:
     """Rounds of one adaptive window with known costs and acceptance; times are noisy, and some far too long."""
 
     def __init__(self, seed: int, *, noise: float = 0.1, sequences: int = 1, around: float = 0.0) -> None:
-        self.window, self.costs = Window(MOST, adaptive=True), Costs()
+        self.window, self.costs, self.drafting = Window(MOST, adaptive=True), Costs(), Line()
         self.gammas: list[int] = []
         self._random = random.Random(seed)
         self._noise, self._sequences, self._around = noise, sequences, around
@@ -44,8 +45,10 @@ class Script:
             luck = itertools.takewhile(lambda _: self._random.random() < acceptance, range(gamma))
             accepted = sum(1 for _ in luck)
             passed, around = self._slowed(PASS + TOKEN * size), self._slowed(self._around * size)
-            self.costs.observe(size, passed, around, gamma, self._slowed(PROPOSAL * gamma))
-            self.window.observe(accepted, min(accepted + 1, gamma), self._sequences, self.costs)
+            self.costs.observe(size, passed, around)
+            if gamma:
+                self.drafting.observe(gamma, self._slowed(PROPOSAL * gamma))
+            self.window.observe(accepted, min(accepted + 1, gamma), self._sequences, self.costs, self.drafting)
         return self.gammas[-rounds:]
 
     def _slowed(self, ms: float) -> float:
@@ -85,10 +88,11 @@ def test_theory_at_its_ends():
 
 
 def test_a_fixed_window_stays():
-    window, costs = Window(5, adaptive=False), Costs()
+    window, costs, drafting = Window(5, adaptive=False), Costs(), Line()
     for _ in range(50):
-        costs.observe(6, 10.0, 0.0, 5, 50.0)
-        assert not window.observe(0, 1, 1, costs)
+        costs.observe(6, 10.0, 0.0)
+        drafting.observe(5, 50.0)
+        assert not window.observe(0, 1, 1, costs, drafting)
     assert window.gamma == 5
 
 
@@ -165,6 +169,15 @@ def test_it_stops_proposing_when_the_draft_is_worthless_and_comes_back_when_it_i
     assert max(rose) < 4 * PROBE_EVERY
 
 
+def test_a_drafter_that_had_no_idea_is_no_worthless_one():
+    """A lookup finds nothing before the text repeats itself. Until it does, plain passes are all that is measured."""
+    window, costs = Window(MOST, adaptive=True), Costs()
+    for _ in range(100):
+        costs.observe(1, PASS + TOKEN, 0.0)
+        assert not window.observe(0, 0, 1, costs, Line())
+    assert window.gamma == MOST
+
+
 def test_a_worthless_draft_is_asked_only_now_and_then():
     script = Script(0)
     script.run(0.0, 50)
@@ -190,12 +203,15 @@ def test_noise_in_the_times_alone_hardly_moves_it():
     in 5,000 rounds; one in a hundred would be 50."""
     changes = 0
     for seed in range(20):
-        draw, window, costs, gammas = random.Random(seed), Window(MOST, adaptive=True), Costs(), []
+        draw, window, gammas = random.Random(seed), Window(MOST, adaptive=True), []
+        costs, drafting = Costs(), Line()
         for _ in range(300):
             gamma = window.gamma
             gammas.append(gamma)
-            costs.observe(gamma + 1, draw.gauss(1, 0.1) * (PASS + TOKEN * (gamma + 1)), 0.0, gamma, PROPOSAL * gamma)
-            window.observe(min(gamma, 3), min(gamma, 4), 1, costs)
+            costs.observe(gamma + 1, draw.gauss(1, 0.1) * (PASS + TOKEN * (gamma + 1)), 0.0)
+            if gamma:
+                drafting.observe(gamma, PROPOSAL * gamma)
+            window.observe(min(gamma, 3), min(gamma, 4), 1, costs, drafting)
         changes += sum(a != b for a, b in itertools.pairwise(gammas[50:]))
     assert changes < 50
 
@@ -203,13 +219,15 @@ def test_noise_in_the_times_alone_hardly_moves_it():
 # -- costs -----------------------------------------------------------------------------------
 
 
-def observed(seed: int, *, noise: float, stalls: float) -> Costs:
-    draw, costs = random.Random(seed), Costs()
+def observed(seed: int, *, noise: float, stalls: float) -> tuple[Costs, Line]:
+    draw, costs, drafting = random.Random(seed), Costs(), Line()
     for _ in range(120):
         gamma = draw.choice((0, 1, 4, 8))
         slow = [max(0.3, draw.gauss(1, noise)) * (20 if draw.random() < stalls else 1) for _ in range(2)]
-        costs.observe(gamma + 1, (PASS + TOKEN * (gamma + 1)) * slow[0], 0.0, gamma, PROPOSAL * gamma * slow[1])
-    return costs
+        costs.observe(gamma + 1, (PASS + TOKEN * (gamma + 1)) * slow[0], 0.0)
+        if gamma:
+            drafting.observe(gamma, PROPOSAL * gamma * slow[1])
+    return costs, drafting
 
 
 @pytest.mark.parametrize("stalls", [0.0, 0.1])
@@ -221,32 +239,31 @@ def test_costs_find_the_line_in_noisy_times(stalls):
     """
     fits = [observed(seed, noise=0.1, stalls=stalls) for seed in range(30)]
     for tokens in (1, 5, 9):
-        found = [costs.pass_ms(tokens) for costs in fits]
+        found = [costs.pass_ms(tokens) for costs, _ in fits]
         assert statistics.mean(found) == pytest.approx(PASS + TOKEN * tokens, rel=0.05)
         assert max(found) < 1.15 * (PASS + TOKEN * tokens)
-    assert statistics.mean(costs.proposal_ms() for costs in fits) == pytest.approx(PROPOSAL, rel=0.05)
+    assert statistics.mean(drafting.ms(1) for _, drafting in fits) == pytest.approx(PROPOSAL, rel=0.05)
 
 
 def test_exact_times_give_the_line_itself():
-    costs = observed(0, noise=0.0, stalls=0.0)
+    costs, drafting = observed(0, noise=0.0, stalls=0.0)
     assert costs.pass_ms(3) == pytest.approx(PASS + 3 * TOKEN)
-    assert costs.proposal_ms() == pytest.approx(PROPOSAL)
+    assert drafting.ms(1) == pytest.approx(PROPOSAL)
 
 
 def test_a_size_that_is_seldom_met_is_not_forgotten():
     """A worthless draft is asked once in 32 rounds, and a window of eight was used once, at the beginning."""
     costs = Costs()
     for gamma in (8, *([0] * 31 + [1]) * 10):
-        costs.observe(gamma + 1, PASS + TOKEN * (gamma + 1), 0.0, gamma, PROPOSAL * gamma)
+        costs.observe(gamma + 1, PASS + TOKEN * (gamma + 1), 0.0)
     assert costs.pass_ms(9) - costs.pass_ms(1) == pytest.approx(8 * TOKEN)
-    assert costs.draft_ms(8) == pytest.approx(8 * PROPOSAL)
 
 
 def test_of_many_sizes_the_last_ones_count():
     """A batch that grows: what one more token took while it was small says little of what it takes now."""
     costs = Costs()
     for tokens in range(1, 113):
-        costs.observe(tokens, PASS + TOKEN * (tokens + 2 * min(tokens, 50)), 0.0, 0, 0.0)
+        costs.observe(tokens, PASS + TOKEN * (tokens + 2 * min(tokens, 50)), 0.0)
     assert costs.pass_ms(113) - costs.pass_ms(112) == pytest.approx(TOKEN)
 
 
@@ -254,8 +271,8 @@ def test_a_size_that_is_always_met_stays():
     """However many others come and go, and are all dearer."""
     costs = Costs()
     for tokens in range(2, 82):
-        costs.observe(1, 1.0, 0.0, 0, 0.0)
-        costs.observe(tokens, 50 + TOKEN * tokens, 0.0, 0, 0.0)
+        costs.observe(1, 1.0, 0.0)
+        costs.observe(tokens, 50 + TOKEN * tokens, 0.0)
         assert tokens < 30 or costs.pass_ms(1) == pytest.approx(1)
 
 
@@ -263,7 +280,7 @@ def test_a_size_that_was_met_once_says_less_than_those_that_were_met_often():
     costs = Costs()
     for gamma in (4, 8, *[0, 1] * 23):
         slow = 20 if gamma > 1 else 1
-        costs.observe(gamma + 1, slow * (PASS + TOKEN * (gamma + 1)), 0.0, gamma, PROPOSAL * gamma)
+        costs.observe(gamma + 1, slow * (PASS + TOKEN * (gamma + 1)), 0.0)
     assert costs.pass_ms(9) == pytest.approx(PASS + 9 * TOKEN)
 
 
@@ -273,7 +290,13 @@ def test_costs_are_those_of_usual_rounds(monkeypatch, cached):
     cache it reads everything in every round."""
     seen = []
     scripted = iter([3, 0, 0, 0, 3, 3, 3])
-    monkeypatch.setattr(Costs, "observe", lambda self, tokens, *rest: seen.append((tokens, rest[2])))
+    monkeypatch.setattr(Costs, "observe", lambda self, tokens, *times: seen.append([tokens, 0]))
+
+    class Seen(Line):
+        def observe(self, size: int, ms: float) -> None:
+            seen[-1][1] = size
+
+    monkeypatch.setattr(drafters, "Line", Seen)
 
     def follow(window: Window, *_: object) -> bool:
         window.gamma = next(scripted, 0)
@@ -288,25 +311,49 @@ def test_costs_are_those_of_usual_rounds(monkeypatch, cached):
         assert [tokens for tokens, _ in seen[:8]] == [3, 4, 1, 1, 1, 4, 4, 4]
 
 
+def test_a_drafter_s_times_are_its_own(monkeypatch):
+    """Two guess in the same steps: each one's line gets its own window and its own part of the drafting."""
+    seen = []
+
+    class Seen(Line):
+        def observe(self, size: int, ms: float) -> None:
+            seen.append((self, size, ms))
+
+    monkeypatch.setattr(drafters, "Line", Seen)
+    engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=12, ignore_eos=True)
+    configs = [
+        EngineConfig(speculative="draft", num_speculative_tokens=4),
+        EngineConfig(speculative="early_exit", early_exit_layer=1, num_speculative_tokens=2),
+    ]
+    requests = [engine.submit("The king", config, sampling) for config in configs]
+    steps = [event for event in requests[0].result().events if isinstance(event, StepTimed)]
+    drafting = steps[1].draft_ms
+    (one, most, ms), (other, fewer, less) = seen[:2]
+    assert one is not other
+    assert (most, fewer) == (4, 2)
+    assert 0 < ms < ms + less <= drafting
+
+
 def test_no_pass_takes_less_than_no_time():
     costs = Costs()
     for tokens, ms in ((1, 0.1), (100, 300.0), (100, 310.0), (1, 0.2)):
-        costs.observe(tokens, ms, 0.0, 0, 0.0)
+        costs.observe(tokens, ms, 0.0)
     assert costs.pass_ms(1) > 0
     later = Costs()
     for tokens, ms in ((1, 10.0), (9, 5.0)):  # a larger one was quicker by chance
-        later.observe(tokens, ms, 0.0, 0, 0.0)
+        later.observe(tokens, ms, 0.0)
     assert later.pass_ms(9) >= later.pass_ms(1) > 0
 
 
 def test_while_one_size_is_known_another_is_tried():
     """Else a window that begins too large would never learn that a smaller one is quicker."""
-    costs, window = Costs(), Window(MOST, adaptive=True)
+    costs, drafting, window = Costs(), Line(), Window(MOST, adaptive=True)
     for _ in range(3):
-        costs.observe(9, 12.0, 0.0, 8, 8.0)
+        costs.observe(9, 12.0, 0.0)
+        drafting.observe(8, 8.0)
     assert costs.pass_ms(9) == pytest.approx(12)
-    assert costs.proposal_ms() == 1
-    assert window.observe(4, 5, 1, costs)
+    assert drafting.ms(1) == 1
+    assert window.observe(4, 5, 1, costs, drafting)
     assert window.gamma < MOST
 
 
@@ -314,7 +361,7 @@ def test_only_recent_steps_count():
     costs = Costs()
     for ms in (50.0, 10.0):
         for _ in range(200):
-            costs.observe(1, ms, 0.0, 0, 0.0)
+            costs.observe(1, ms, 0.0)
     assert costs.pass_ms(1) == 10
 
 
