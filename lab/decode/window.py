@@ -177,7 +177,7 @@ class Window:
         if judged:
             self._accepted = FORGET * self._accepted + accepted
             self._judged = FORGET * self._judged + judged
-        if not costs.known:
+        if not costs.known or (self.gamma and not drafting.known):  # the times of this round are still to come
             return False
 
         found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences, drafting))

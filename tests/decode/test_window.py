@@ -178,6 +178,18 @@ def test_a_drafter_that_had_no_idea_is_no_worthless_one():
     assert window.gamma == MOST
 
 
+def test_a_first_idea_is_judged_by_what_it_took():
+    """A round's verdict comes before its times: until then only passes over one token are known."""
+    window, costs = Window(MOST, adaptive=True), Costs()
+    costs.observe(1, PASS + TOKEN, 0.0)
+    assert not window.observe(MOST, MOST, 1, costs, Line())
+    costs.observe(MOST + 1, PASS + TOKEN * (MOST + 1), 0.0)
+    drafting = Line()
+    drafting.observe(MOST, 0.01)
+    assert not window.observe(MOST, MOST, 1, costs, drafting)
+    assert window.gamma == MOST
+
+
 def test_a_worthless_draft_is_asked_only_now_and_then():
     script = Script(0)
     script.run(0.0, 50)
