@@ -45,14 +45,14 @@ VERDICTS = {
 }
 """What comes of a claim (``lab.claims``), in colours that can be read as text."""
 
-LEGEND = ("prompt", "plain", "accepted", "recovered", "bonus", "rejected")
-"""The states the text needs explained, in reading order."""
+LEGEND = ("prompt", "plain", "accepted", "recovered", "bonus", "rejected", "unjudged")
+"""The states that text and charts need explained, in reading order."""
 
 OWN, ANOTHERS = "#CC79A7", "#9aa3b2"
 """Fill of the cache blocks of the run that is shown, used by no token state, and of other sequences' blocks."""
 
-DRAFT_TIME = "#56B4E9"
-"""The draft's share of a pass's time; the target's is drawn in ink."""
+DRAFT_TIME = "#9575CD"
+"""The draft's share of a pass's time, used by no state; the target's is drawn in ink."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ KV_FORMATS = {"auto": "Native", "int8": "INT8", "int4": "INT4"}
 def sentences(speculative: str, greedy: bool) -> dict[str, str]:
     """What is said of each state on hover, true to who guessed and how was chosen.
 
-    ``{p}``, ``{q}``, ``{u}`` and ``{ratio}`` (p / q) are filled in where the sentence is shown.
+    ``{p}``, ``{q}``, ``{u}`` and ``{chance}`` (to be kept: p / q, at most 1) are filled in where the sentence is shown.
     """
     who = DRAFTERS[speculative].name
     who = who[0].upper() + who[1:]
@@ -110,13 +110,17 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
         }
     if speculative == "ngram":
         return said | {
-            "accepted": f"{kept}: u = {{u}} is below p = {{p}} (it draws nothing, so q = 1).",
-            "rejected": f"{refused}: u = {{u}} is not below p = {{p}} (it draws nothing, so q = 1).",
+            "accepted": f"{who} proposed it as if it were certain (q = 1). So it is kept with probability p = {{p}}, "
+            "and was: the number drawn, u = {u}, is below.",
+            "rejected": f"{who} proposed it as if it were certain (q = 1). So it is kept with probability p = {{p}}, "
+            "and was not: the number drawn, u = {u}, is not below.",
             "recovered": "The target's own choice in place of a refused guess, drawn from all other tokens: p = {p}.",
         }
     return said | {
-        "accepted": f"{kept}: u = {{u}} is below p / q = {{p}} / {{q}} = {{ratio}}.",
-        "rejected": f"{refused}: u = {{u}} is not below p / q = {{p}} / {{q}} = {{ratio}}.",
+        "accepted": f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}. So it is kept with probability "
+        "min(1, p / q) = {chance}, and was: the number drawn, u = {u}, is below.",
+        "rejected": f"{who} proposed it with q = {{q}}; the target gives it only p = {{p}}. So it is kept with "
+        "probability p / q = {chance}, and was not: the number drawn, u = {u}, is not below.",
         "recovered": "The target's own choice in place of a refused guess, drawn where p exceeds q: p = {p}.",
         "unjudged": f"{said['unjudged']} q = {{q}}.",
     }

@@ -161,9 +161,9 @@ def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
     lab.page.locator(".token.recovered").first.hover()
     tip = lab.page.locator(".tip")
     assert "p exceeds q" in tip.inner_text()
-    assert "is not below p / q" in tip.inner_text()
-    p, q, ratio = map(float, re.search(r"p / q = ([\d.e-]+) / ([\d.e-]+) = ([\d.e-]+)\.", tip.inner_text()).groups())
-    assert p / q == pytest.approx(ratio, rel=0.01), "the quotient is that of the numbers beside it"
+    told = re.search(r"q = ([\d.e-]+);.* only p = ([\d.e-]+)\. .* p / q = ([\d.e-]+), and was not:", tip.inner_text())
+    q, p, chance = map(float, told.groups())
+    assert p / q == pytest.approx(chance, rel=0.01), "the quotient is that of the numbers beside it"
     lab.page.focus(".text")
     lab.page.keyboard.press("End")
     lab.page.keyboard.press("ArrowLeft")
@@ -271,6 +271,25 @@ def test_the_first_line_in_view_is_whole_and_all_stand_on_one_base(visit: Visit)
     assert lab.page.evaluate(cut) == 0
     tops = lab.page.eval_on_selector_all(".token", "all => [...new Set(all.map((token) => token.offsetTop))]")
     assert min(below - above for above, below in pairwise(tops)) > 30  # the prompt's last line is one line, not two
+    words = lab.page.evaluate("""() => [...document.querySelectorAll(".lexeme")].map((word) => {
+      const box = (node) => node.getBoundingClientRect();
+      const marks = [...word.querySelectorAll(".token")].map(box);
+      const refused = [...word.querySelectorAll(".above:has(s)")].map(box);
+      const tops = new Set(marks.map(({ top }) => top)).size;
+      const gaps = marks.slice(1).map((mark, i) => mark.left - marks[i].right);
+      return { gaps, tops, refused: refused.length, over: refused.some(({ right }) => right > box(word).right + 1) };
+    })""")
+    assert all(word["tops"] == 1 and not word["over"] for word in words)  # no word on two lines, room for what is above
+    assert max(gap for word in words if word["refused"] < 2 for gap in word["gaps"]) < 4  # nor torn by it
+    assert any(word["refused"] and word["gaps"] for word in words)
+
+
+def test_a_text_without_spaces_is_broken_all_the_same(visit: Visit) -> None:
+    for prompt in ("童话" * 60, "Donaudampfschiff" * 20, "a👩‍👩‍👧" * 30):
+        lab = visit(viewport={"width": 390, "height": 844}).open(prompt=prompt, max_tokens=2)
+        lab.run()
+        lab.finish()
+        assert lab.page.evaluate("(text => text.scrollWidth - text.clientWidth)(document.querySelector('.text'))") == 0
 
 
 def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:

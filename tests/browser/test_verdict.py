@@ -133,7 +133,7 @@ def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit
     lab.page.locator(".token.recovered").first.click()
     seen = lab.page.evaluate(OPENED)
     assert seen["heights"] is None
-    assert "is not below p / q" in seen["say"]
+    assert "So it is kept with probability p / q" in seen["say"]
     assert "Switch “Record distributions” on and run again." in seen["say"]
     text = lab.seen()["text"]
     lab.toggle("distributions")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -109,16 +110,25 @@ def test_each_one_s_text_is_there() -> None:
 
 def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before() -> None:
     steps = ran([job("ab", 8, i) for i in range(3)], every=2)
-    reducer = BatchReducer(3)
+    asked = Inputs(sequences=3)
+    reducer = BatchReducer(3, asked.asked())
     shown = picture()
     for frame in reducer.feed(steps):
         shown.apply(frame)
     seconds = (steps[-1].entries[-1].t_ms - steps[0].entries[0].t_ms) / 1000
     assert shown.readouts["speed"][:2] == [f"{24 / seconds:,.0f}", "tok/s"]
     assert shown.say == f"Over: 3 sequences, 24 tokens in {seconds:.2f} s: {24 / seconds:,.0f} a second."
-    again = BatchReducer(3, reducer.after()).feed(steps)
+    otherwise = replace(asked, paged=False, kv_format="int8").asked()
+    again = BatchReducer(3, otherwise, reducer.after()).feed(steps)
     assert again[0]["readouts"]["speed"][2].startswith("was ")
-    assert again[-1]["readouts"]["speed"][2].startswith("×1 of ")
+    assert (
+        again[0]["compared"]
+        == "Small figures: the run before. Changed: Paged blocks on → off, KV format Native → INT8."
+    )
+    assert again[-1]["readouts"]["speed"][2] == "the same"
+    other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
+    assert other[0]["compared"] == "Other sequences come than before: nothing to compare."
+    assert not any(row[2] for frame in other for row in frame.get("readouts", {}).values())
 
 
 def sentence(*events: tuple[int, Any], tokens: dict[int, int] | None = None) -> str:

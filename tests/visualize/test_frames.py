@@ -157,7 +157,7 @@ def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None
 def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> None:
     before = script(CONFIGS["plain"])
     frames = Reducer(Before(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
-    assert frames[0]["compared"] == "Small: the run before. speculation Off → Draft."
+    assert frames[0]["compared"] == "Small figures: the run before. Changed: speculation Off → Draft."
     assert not any("compared" in frame for frame in frames[1:])
     shown = picture(frames)
     assert shown.readouts["speed"][2].startswith("×")
@@ -171,7 +171,8 @@ def test_a_step_is_told_in_a_sentence() -> None:
     assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
     assert said[-1].startswith("Finished with 40 tokens in ")
-    assert said[-1].endswith(" ms: as many as were asked for. Its blocks, at most 3, were given back.")
+    assert " ms: as many as were asked for. The 39 tokens after the first took 16 passes of the target, " in said[-1]
+    assert said[-1].endswith("which kept 1.4 of 3.8 guesses a round. Its blocks, at most 3, were given back.")
 
 
 def test_a_full_context_is_told_as_one() -> None:

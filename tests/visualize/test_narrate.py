@@ -213,7 +213,7 @@ def test_hover_sentences_are_true_to_who_guessed_and_how_was_chosen(speculative:
     assert said.keys() == STATES.keys()
     drawn = not greedy and speculative != "synthetic"
     assert ("{u}" in said["accepted"]) == ("{u}" in said["rejected"]) == drawn
-    assert ("{ratio}" in said["accepted"]) == (drawn and speculative != "ngram")
+    assert ("{chance}" in said["accepted"]) == (drawn and speculative != "ngram")
     assert ("p exceeds q" in said["recovered"]) == (drawn and speculative != "ngram")
     if speculative == "synthetic":
         assert "q" not in said["accepted"].replace("proposed", "").split()
@@ -232,5 +232,5 @@ def test_every_number_a_hover_sentence_wants_is_there(speculative: str, temperat
         told = [(token["origin"], token)]
         told += [("rejected" if "p" in guess else "unjudged", guess) for guess in token.get("refused", [])]
         for state, numbers in told:
-            ratio = {"ratio": 1.0} if {"p", "q"} <= numbers.keys() else {}
-            said[state].format(**numbers, **ratio)  # raises KeyError where one is missing
+            chance = {"chance": 1.0} if {"p", "q"} <= numbers.keys() else {}
+            said[state].format(**numbers, **chance)  # raises KeyError where one is missing

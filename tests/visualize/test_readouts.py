@@ -73,6 +73,12 @@ def test_the_run_before_stands_beside() -> None:
     assert shown["accepted"][2] == ""
 
 
+def test_shares_stand_beside_each_other_and_what_is_alike_is_called_so() -> None:
+    assert beside(Reading("50", "%", 0.5), Reading("55", "%", 0.55), over=True) == "was 55"
+    assert beside(Reading("7", "%", 0.07), Reading("7", "%", 0.0744), over=True) == "the same"
+    assert beside(Reading("7", "ms", 7.0), Reading("7", "s", 7000.0), over=True) == "×0.001 of 7 s"
+
+
 @pytest.mark.parametrize(
     ("times", "said"), [(0.0312, "×0.031"), (0.996, "×1"), (7.04, "×7"), (31.2, "×31"), (99.7, "×100"), (1234, "×1234")]
 )
@@ -102,13 +108,13 @@ def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> N
 
 
 def test_what_was_switched_is_named() -> None:
-    assert difference(STARTED, STARTED) == "Small: the run before, with the same settings."
+    assert difference(STARTED, STARTED) == "Small figures: the run before, with the same settings."
     now = EngineConfig(
         kv_dtype="int4", paged=True, enable_prefix_caching=True, speculative="synthetic", adaptive_window=True
     )
     assert difference(STARTED, started(now)) == (
-        "Small: the run before. KV format Native → INT4, paged blocks off → on, prefix caching off → on, "
-        "speculation Off → Synthetic, adaptive window off → on."
+        "Small figures: the run before. Changed: KV format Native → INT4, paged blocks off → on, "
+        "prefix caching off → on, speculation Off → Synthetic, adaptive window off → on."
     )
 
 
@@ -120,8 +126,11 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
 
     for name in ("kv_cache", "paged", "enable_prefix_caching", "adaptive_window", "cuda_graphs", "torch_compile"):
         assert "same" not in said(**{name: not before[name]})
-    for name in ("num_speculative_tokens", "early_exit_layer", "synthetic_acceptance_rate", "block_size"):
+    for name in ("num_speculative_tokens", "block_size"):
         assert "→ 77" in said(**{name: 77})
+    for speculative, name in (("early_exit", "early_exit_layer"), ("synthetic", "synthetic_acceptance_rate")):
+        assert "→ 77" in said(speculative=speculative, **{name: 77})
+        assert said(**{name: 77}).endswith("with the same settings.")  # nobody uses it
     assert "kernels The lab's own → Torch" in said(kernels="reference")
     assert "prompt Auto → Flash" in said(prefill_attention="flash")
     assert "cache priority 0 → 5" in said(cache_priority=5)
@@ -141,18 +150,28 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
 )
 def test_what_was_sampled_otherwise_is_named(sampled: dict[str, Any], said: str) -> None:
     now = replace(STARTED, sampling=STARTED.sampling | sampled)
-    assert difference(STARTED, now) == f"Small: the run before. {said}."
+    assert difference(STARTED, now) == f"Small figures: the run before. Changed: {said}."
+
+
+def test_what_has_nothing_to_act_on_is_not_named() -> None:
+    before = asdict(EngineConfig(paged=True, num_blocks=128, speculative="draft"))
+    off = before | {"kv_cache": False, "paged": False, "num_blocks": None}
+    assert difference(started(before), started(off)).endswith("Changed: KV cache on → off.")
+    assert "blocks in the pool as memory allows → 128" in difference(started(off), started(before))
 
 
 def test_other_models_and_another_prompt_are_named() -> None:
     drafted = started(EngineConfig(speculative="draft"), draft="stories-matched")
     assert "same" in difference(drafted, drafted)
     now = replace(drafted, draft="stories-mismatched", prompt="The king")
-    assert difference(drafted, now) == "Small: the run before. draft model matched → mismatched, another prompt."
-    assert difference(drafted, replace(drafted, target="qwen\n", draft="tiny")) == (
-        "Small: the run before. target stories → qwen↵, draft model matched → tiny."
+    assert (
+        difference(drafted, now)
+        == "Small figures: the run before. Changed: draft model matched → mismatched, another prompt."
     )
-    assert difference(STARTED, drafted) == "Small: the run before. speculation Off → Draft."
+    assert difference(drafted, replace(drafted, target="qwen\n", draft="tiny")) == (
+        "Small figures: the run before. Changed: target stories → qwen↵, draft model matched → tiny."
+    )
+    assert difference(STARTED, drafted) == "Small figures: the run before. Changed: speculation Off → Draft."
 
 
 def test_a_run_from_before_a_setting_was_there_has_its_default() -> None:

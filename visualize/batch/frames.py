@@ -8,6 +8,7 @@ their own here:
     tokens     [{owner, text}], what the step committed
     charts     patches of the tables ``pool`` (a row a block: ``batch.blocks``) and ``sequences`` (a row a sequence:
                ``batch.sequences``), and of the charts against time (``figures.batch``)
+    compared   first frame only: what was switched since the run before, or that other sequences came
     captions   of the pool, the queue, the batch, and of those that are done
 """
 
@@ -21,10 +22,11 @@ from lab.trace.events import BlockStored, Committed, RunStarted
 from lab.trace.recorder import Step
 from visualize.batch import narrate
 from visualize.batch.blocks import Blocks
-from visualize.batch.readouts import Readings, Tally, rows
+from visualize.batch.readouts import Asked, Before, Tally, rows
 from visualize.batch.sequences import Sequences
 from visualize.figures import batch as figures
 from visualize.run.frames import Frame
+from visualize.run.readouts import small
 from visualize.text import visible
 
 SMOOTH = 8
@@ -36,12 +38,16 @@ class BatchReducer:
 
     Args:
         expected: sequences that will come.
-        before: the readings of the run to compare with.
+        asked: None: it is not known, as of a run from a file.
+        before: the run to compare with, if the same sequences came.
         recorded: it comes from a file.
     """
 
-    def __init__(self, expected: int, before: Readings | None = None, *, recorded: bool = False) -> None:
-        self._before, self._recorded = before, recorded
+    def __init__(
+        self, expected: int, asked: Asked | None = None, before: Before | None = None, *, recorded: bool = False
+    ) -> None:
+        self._asked, self._before, self._recorded = asked, before, recorded
+        self._alike = bool(asked and before) and asked.coming == before.asked.coming
         self._expected = expected
         self._tally = Tally(expected)
         self._sequences = Sequences()
@@ -61,9 +67,9 @@ class BatchReducer:
                 frames.append(self._end())
         return frames
 
-    def after(self) -> Readings | None:
+    def after(self) -> Before | None:
         """What the next run is compared with: this one, if there was any."""
-        return self._tally.readings() if self._seq else self._before
+        return Before(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
 
     def _step(self, step: Step) -> Frame:
         before_ms = self._tally.now_ms
@@ -98,7 +104,7 @@ class BatchReducer:
         self._seq += 1
         changes["charts"] = {name: patches for name, patches in changes["charts"].items() if patches}
         over = "finished" in changes
-        shown = rows(self._tally.readings(), self._before, over=over)
+        shown = rows(self._tally.readings(), self._before.readings if self._alike else None, over=over)
         for part, values in (("captions", self._captions()), ("readouts", shown), ("layout", layout)):
             told = self._told[part]
             changes[part] = {name: value for name, value in values.items() if told.get(name) != value}
@@ -110,7 +116,21 @@ class BatchReducer:
         self._blocks = Blocks(run.num_blocks, run.config["block_size"])
         about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
         head = {**about, "expected": self._expected, "block_size": run.config["block_size"], "recorded": self._recorded}
-        return {"head": head, "columns": {"pool": self._blocks.columns(), "sequences": self._sequences.columns()}}
+        return {
+            "head": head,
+            "compared": self._compared(),
+            "columns": {"pool": self._blocks.columns(), "sequences": self._sequences.columns()},
+        }
+
+    def _compared(self) -> str:
+        if not (self._asked and self._before):
+            return ""
+        if not self._alike:
+            return "Other sequences come than before: nothing to compare."
+        was = self._before.asked.settings
+        return small(
+            [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]
+        )
 
     def _drawn(self, made: int, before_ms: float) -> tuple[dict[str, Any], dict[str, Any]]:
         if not self._pace:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from lab.bench.workload import Job, crowd
 from lab.config import ConfigError, EngineConfig
+from visualize.batch.readouts import Asked
 from visualize.link import Link
 from visualize.run.settings import MAX_PROMPT, bounded
 from visualize.text import visible
@@ -20,6 +21,9 @@ CHOICES: dict[str, dict[Any, str]] = {
     "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
 }
 """The values of an input that is one of a few, and how the page calls each."""
+SWITCH = {True: "on", False: "off"}
+COMING = ("sequences", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
+"""The inputs that say which sequences come."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "sequences": (1, 32),
     "every": (0, 32),
@@ -77,6 +81,12 @@ class Inputs:
     speculation: str = "off"
     temperature: float = 0.8
     seed: int = 7
+
+    def asked(self) -> Asked:
+        """All of them in words."""
+        values = {name: getattr(self, name) for name in NAMES}
+        words = {name: str(CHOICES.get(name, SWITCH).get(value, value)) for name, value in values.items()}
+        return Asked(tuple(words.pop(name) for name in COMING), {LABELS[name]: word for name, word in words.items()})
 
     def config(self) -> EngineConfig:
         """Raises ConfigError, with a sentence, where an input makes no sense."""

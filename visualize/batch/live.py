@@ -8,7 +8,7 @@ from lab.bench.arrivals import arrivals
 from lab.trace.recorder import Step
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import Inputs
-from visualize.batch.readouts import Readings
+from visualize.batch.readouts import Before
 from visualize.server.live import Live
 from visualize.server.work import Line, Load
 
@@ -16,9 +16,9 @@ from visualize.server.work import Line, Load
 class BatchRun(Live):
     """``events`` are the steps."""
 
-    def __init__(self, line: Line, load: Load, inputs: Inputs, before: Readings | None = None) -> None:
+    def __init__(self, line: Line, load: Load, inputs: Inputs, before: Before | None = None) -> None:
         self._inputs = inputs
-        super().__init__(line, load, BatchReducer(inputs.sequences, before))
+        super().__init__(line, load, BatchReducer(inputs.sequences, inputs.asked(), before))
 
     def _decode(self) -> Iterator[Step]:
         inputs = self._inputs

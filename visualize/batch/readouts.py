@@ -32,6 +32,22 @@ def labels() -> list[dict[str, object]]:
     return [{"key": key, "label": label, "about": about, "always": True} for key, (label, about) in ABOUT.items()]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What was asked, in words: which sequences come, and the settings by their labels."""
+
+    coming: tuple[str, ...]
+    settings: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Before:
+    """The run that the present one is compared with: what was asked, and what came of it."""
+
+    asked: Asked
+    readings: Readings
+
+
 @dataclass
 class Tally:
     """Counts as the events come. ``tokens`` by sequence; times in milliseconds."""

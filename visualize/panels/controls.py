@@ -32,7 +32,7 @@ LABELS = {
     "target": "Target",
     "draft": "Draft",
     "early_exit_layer": "Layers that guess",
-    "synthetic_rate": "Guesses that are right",
+    "synthetic_rate": "Guesses right",
     "gamma": GAMMA,
     "adaptive_window": "Adaptive window",
     "distributions": "Record distributions",

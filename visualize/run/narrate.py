@@ -59,6 +59,7 @@ class Narrator:
         self._found = self._read = self._admissions = 0
         self._window = config["num_speculative_tokens"]
         self._company = 0  # most others in a pass
+        self._passes = self._rounds = self._guesses = self._kept = 0  # after the prefill
         self._notes = ["synthetic: proposals cost nothing here"] if config["speculative"] == "synthetic" else []
 
     @property
@@ -116,6 +117,11 @@ class Narrator:
         chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
         if proposals:
             kept = sum(verdict.accepted for verdict in verdicts)
+            self._rounds, self._guesses, self._kept = (
+                self._rounds + 1,
+                self._guesses + len(proposals),
+                self._kept + kept,
+            )
             usual = f"Round {timed.step}: {self._round(proposals, verdicts, own)}."
             brief = f"Round {timed.step}: {kept} of {len(proposals)} accepted. "
         elif timed.step_kind == "prefill":
@@ -125,6 +131,7 @@ class Narrator:
         else:
             usual, brief = f"Pass {timed.step}: {self._pass(timed.target_tokens)}{chosen}.", f"Pass {timed.step}. "
         self._tokens += len(pieces)
+        self._passes += timed.step_kind != "prefill"
         self._company = max(self._company, timed.batch_sequences - 1)
         said = self._rare(rare)
         return brief + said if said else usual
@@ -139,7 +146,17 @@ class Narrator:
             why = _ENDINGS[finished.reason]
         took = f"{finished.t_ms:.0f} ms" if finished.t_ms < 1000 else f"{finished.t_ms / 1000:.2f} s"
         given = f" Its blocks, at most {blocks}, were given back." if blocks else ""
-        return f"Finished with {counted(generated, 'token')} in {took}: {why}.{given}"
+        return f"Finished with {counted(generated, 'token')} in {took}: {why}.{self._bargain(generated)}{given}"
+
+    def _bargain(self, generated: int) -> str:
+        """What guessing has saved: passes."""
+        if not self._rounds:
+            return ""
+        kept, guesses = self._kept / self._rounds, self._guesses / self._rounds
+        return (
+            f" The {generated - 1} tokens after the first took {self._passes} passes of the target, which kept "
+            f"{kept:.2g} of {guesses:.2g} guesses a round."
+        )
 
     def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
         guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)

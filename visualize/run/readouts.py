@@ -6,7 +6,7 @@ running again is a comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -103,7 +103,12 @@ READOUTS = (
         "counts only passes that had guesses.",
         _pass,
     ),
-    Readout("accepted", "guesses kept", "Draft acceptance rate: accepted proposals / all proposals.", _accepted),
+    Readout(
+        "accepted",
+        "guesses kept",
+        "Draft acceptance rate: accepted proposals / all proposals, those after a refused one too, never judged.",
+        _accepted,
+    ),
     Readout("kv", "cache used / held", "Most bytes of cache that held wanted tokens, and that were set aside.", _kv),
     Readout("first", "first token", "TTFT: from the request to the first token.", _first),
     Readout(
@@ -159,11 +164,14 @@ def rows(
 
 
 def beside(now: Reading, was: Reading, *, over: bool) -> str:
-    """The run before in small, with the ratio to it once the run is over; empty where it has no such number."""
+    """The run before in small, with the ratio to it once the run is over; empty where it has no such number. A share
+    has no ratio: it would be taken for a share."""
     if was.value == DASH:
         return ""
+    if over and (was.value, was.unit) == (now.value, now.unit):
+        return "the same"
     value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
-    if over and now.size and was.size:
+    if over and now.size and was.size and now.unit != "%":
         ratio = now.size / was.size
         return f"×{ratio:.2g} of {value}" if ratio < 99.5 else f"×{ratio:.0f} of {value}"
     return f"was {value}"
@@ -178,10 +186,10 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
     "num_speculative_tokens": ("guesses a round", {}),
     "adaptive_window": ("adaptive window", _SWITCH),
-    "early_exit_layer": ("layers that guess", {}),
+    "early_exit_layer": ("layers that guess", {None: "a quarter"}),
     "synthetic_acceptance_rate": ("guesses that are right", {}),
     "block_size": ("block size", {}),
-    "num_blocks": ("blocks in the pool", {}),
+    "num_blocks": ("blocks in the pool", {None: "as memory allows"}),
     "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
     "cache_priority": ("cache priority", {}),
     "kernels": ("kernels", KERNELS),
@@ -207,6 +215,13 @@ NEEDS = {
     "synthetic_acceptance_rate": {"synthetic"},
 }
 """Settings that only matter to some who guess."""
+OF_BLOCKS = {"kv_dtype", "paged", "block_size", "num_blocks", "enable_prefix_caching", "eviction", "cache_priority"}
+"""Settings that only matter where there is a cache."""
+
+
+def matters(key: str, config: dict[str, Any]) -> bool:
+    """Whether a setting does anything in a run with ``config``."""
+    return config["speculative"] in NEEDS.get(key, DRAFTERS) and (config["kv_cache"] or key not in OF_BLOCKS)
 
 
 def difference(before: RunStarted, now: RunStarted) -> str:
@@ -216,7 +231,7 @@ def difference(before: RunStarted, now: RunStarted) -> str:
     switched = [
         f"{label} {names.get(was_of[key], was_of[key])} → {names.get(now_of[key], now_of[key])}"
         for key, (label, names) in (_WORDS | _SAMPLED).items()
-        if was_of[key] != now_of[key]
+        if was_of[key] != now_of[key] and matters(key, now_of)
     ]
     if before.target != now.target:
         switched.append(f"target {visible(before.target)} → {visible(now.target)}")
@@ -224,7 +239,13 @@ def difference(before: RunStarted, now: RunStarted) -> str:
         switched.append(f"draft model {_draft(before)} → {_draft(now)}")
     if before.prompt != now.prompt:
         switched.append("another prompt")
-    return f"Small: the run before{'. ' + ', '.join(switched) if switched else ', with the same settings'}."
+    return small(switched)
+
+
+def small(switched: Sequence[str]) -> str:
+    """What the small figures are, with what was switched."""
+    said = f". Changed: {', '.join(switched)}." if switched else ", with the same settings."
+    return f"Small figures: the run before{said}"
 
 
 def _draft(run: RunStarted) -> str:
@@ -239,7 +260,7 @@ def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
     words = [
         f"{label} {names.get(config[key], config[key])}"
         for key, (label, names) in _WORDS.items()
-        if config["speculative"] in NEEDS.get(key, DRAFTERS) and (key in _MAIN or config[key] != usual[key])
+        if matters(key, config) and (key in _MAIN or config[key] != usual[key])
     ]
     words += [f"{name} {sampling[name]}" for name in ("temperature", "seed")]
     return ", ".join(words)

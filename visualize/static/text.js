@@ -3,10 +3,12 @@
 const { vocabulary } = setup;
 const states = vocabulary.states;
 const story = $(".text");
-/** Keeps a word that is several tokens on one line. */
-const JOINER = "\u2060";
 const ROOM = 3; // pixels above a line; stage.css
 const shown = []; // the tokens that stand there, each with its nodes
+const LONGEST = 24; // characters of several tokens that are kept on one line
+/** What goes on with a word: letters of scripts that put spaces between words, digits, and what ends a word or a clause. */
+const GOES_ON = /^[\p{L}\p{M}\p{N}.,:;!?'’"”)\]-]/u;
+const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 
 for (const key of vocabulary.legend) {
   const item = make("li", key);
@@ -21,33 +23,56 @@ function drawText({ head, tokens, frame }) {
   while (same < shown.length && shown[same].token === wanted[same]) same += 1;
   if (!same) story.replaceChildren(); // whatever else stood there
   for (const { nodes } of shown.splice(same)) nodes.forEach((node) => node.remove());
+  if (shown.length) arrange(shown.at(-1).mark.parentNode);
   for (const token of wanted.slice(same)) append(token);
   const now = wanted.length - (frame.tokens?.length ?? 0);
   shown.forEach(({ mark }, index) => mark.classList.toggle("now", index >= now));
 }
 
-/** One token: its leading space, the marked word, and above it the glyph and what was refused. */
+/** One token: its leading space, the marked piece of a word, and above it the glyph or what was refused. */
 function append(given) {
   const token = typeof given === "string" ? { text: given, origin: "prompt" } : given;
-  const [space, word] = [token.text.match(/^ */)[0], token.text.replace(/^ */, "")];
+  const [space, piece] = [token.text.match(/^ */)[0], token.text.replace(/^ */, "")];
   const mark = make("span", `token ${token.origin}`);
-  mark.dataset.index = shown.length;
-  mark.append(make("span", "word", word || "\u2009"), annotation(token));
-  const breaks = word.split("↵").length - 1;
-  const nodes = [document.createTextNode(space || JOINER), mark, document.createTextNode("\n".repeat(breaks))];
-  story.append(...nodes);
+  mark.append(make("span", "word", piece || "\u2009"));
+  const above = annotation(token);
+  const nodes = [mark, above, document.createTextNode("\n".repeat(piece.split("↵").length - 1))];
+  let word = !space && shown.at(-1)?.mark.parentNode;
+  if (!word || !GOES_ON.test(piece) || UNSPACED.test(piece) || nextTo(word) || word.textContent.length + piece.length > LONGEST) {
+    word = make("span", "lexeme");
+    nodes.push(document.createTextNode(space), word);
+    story.append(...nodes.slice(-2));
+  }
+  word.append(mark, above);
+  story.append(nodes[2]);
+  for (const node of [mark, above]) node.dataset.index = shown.length;
   shown.push({ token: given, about: token, mark, nodes });
+  arrange(word);
 }
 
-function annotation({ origin, refused = [] }) {
-  const above = make("span", "above");
-  if (refused.length) {
-    above.append(`${states.rejected.glyph}`, make("s", "", refused[0].text.trim() || refused[0].text));
-    if (refused.length > 1) above.append(make("span", "more", `+${refused.length - 1}`));
-  } else if (origin !== "plain") {
-    above.append(states[origin].glyph);
-  }
+/** Whether a line ends behind it. */
+const nextTo = (word) => word.nextSibling?.data;
+
+function annotation({ origin, refused: [first] = [] }) {
+  const above = make("span", `above ${origin}`);
+  if (first) above.append(states.rejected.glyph, make("s", "", first.text.trim() || first.text));
+  else if (origin !== "plain") above.append(states[origin].glyph);
   return above;
+}
+
+/** Pieces of a word stand close together. What was refused for one of them may be longer than that piece: it lies over
+    the next ones too, whose glyphs give way (their lines say the same), and makes room behind the word. */
+function arrange(word) {
+  const marks = [...word.querySelectorAll(".token")];
+  const aboves = [...word.querySelectorAll(".above")];
+  const long = aboves.map((above) => above.firstElementChild !== null);
+  word.style.setProperty("--pieces", marks.length);
+  marks.forEach((mark, i) => {
+    const next = long.indexOf(true, i + 1) + 1;
+    mark.style.gridColumn = i + 1;
+    aboves[i].style.gridColumn = long[i] ? `${i + 1} / ${next || -1}` : i + 1;
+    aboves[i].hidden = !long[i] && long.lastIndexOf(true, i) >= 0;
+  });
 }
 
 /** Whether the text stands at its end, where new tokens come. */
@@ -57,7 +82,7 @@ function toEnd() {
   story.scrollTop = story.scrollHeight;
   const top = story.scrollTop;
   let first;
-  for (let i = shown.length - 1; top && shown[i]?.mark.offsetTop >= top; i -= 1) first = shown[i].mark;
+  for (let i = shown.length - 1; top && shown[i]?.mark.parentNode.offsetTop >= top; i -= 1) first = shown[i].mark.parentNode;
   const cut = first ? first.offsetTop - ROOM - top : 0;
   if (cut < 1) return;
   story.style.paddingBottom = `${parseFloat(getComputedStyle(story).paddingBottom) + cut}px`;
@@ -72,7 +97,7 @@ const number = (value) => (value === undefined ? "" : value >= 0.001 || value ==
 
 /** What the run's head says of a state, with a token's numbers in it. */
 function sentence(state, values) {
-  const filled = { ...values, ratio: values.q ? values.p / values.q : undefined };
+  const filled = { ...values, chance: values.q ? Math.min(1, values.p / values.q) : undefined };
   return picture.head.sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(filled[name]));
 }
 
@@ -90,6 +115,9 @@ function explained(token) {
   return [line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...refused];
 }
 
+/** The token that a person means by pointing at it, or at what stands above it. */
+const markOf = (target) => shown[target.closest("[data-index]")?.dataset.index]?.mark;
+
 function explain(mark) {
   const tip = $(".tip");
   tip.replaceChildren(...explained(shown[mark.dataset.index].about));
@@ -106,7 +134,7 @@ function explain(mark) {
 const hideTip = () => ($(".tip").hidden = true);
 let pointed = "";
 story.addEventListener("pointerover", (event) => {
-  const mark = event.target.closest(".token");
+  const mark = markOf(event.target);
   const here = `${event.clientX} ${event.clientY}`;
   if (mark && here !== pointed) explain(mark);
   else hideTip(); // nobody asks about a token that slid under a pointer at rest
@@ -117,7 +145,7 @@ document.addEventListener("pointerdown", ({ target }) => story.contains(target) 
 story.addEventListener("scroll", hideTip);
 story.addEventListener("blur", () => focusOn(null));
 
-story.addEventListener("click", ({ target }) => (focused = target.closest(".token") ?? focused)); // from there keys go on
+story.addEventListener("click", ({ target }) => (focused = markOf(target) ?? focused)); // from there keys go on
 let focused = null;
 function focusOn(mark) {
   focused?.classList.remove("focused");

@@ -125,7 +125,7 @@ for (const button of panel.querySelectorAll("[data-verdict]")) {
   button.onclick = () => ({ back: () => nextVerdict(-1), on: () => nextVerdict(1), close: closeVerdict })[button.dataset.verdict]();
 }
 story.addEventListener("click", (event) => {
-  const mark = event.target.closest(".token");
+  const mark = markOf(event.target);
   if (mark) openToken(mark);
 });
 story.addEventListener("keydown", (event) => {
