@@ -51,6 +51,9 @@ LEGEND = ("prompt", "plain", "accepted", "recovered", "bonus", "rejected", "unju
 OWN, ANOTHERS = "#CC79A7", "#9aa3b2"
 """Fill of the cache blocks of the run that is shown, used by no token state, and of other sequences' blocks."""
 
+GIVEN_BACK = "rgba(204, 121, 167, 0.3)"
+"""The run's own, once it is over."""
+
 DRAFT_TIME = "#9575CD"
 """The draft's share of a pass's time, used by no state; the target's is drawn in ink."""
 

@@ -71,7 +71,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         empty = [view["blocks"]["live"] - view["blocks"]["fill"] for view in views]
         assert max(empty) <= 1 if toggle == "paged" else max(empty) > 1
         assert max(view["blocks"]["fill"] for view in views) > 2
-        assert end["blocks"]["live"] == end["blocks"]["fill"] == 0
+        assert end["blocks"]["live"] == 0 < end["blocks"]["fill"]  # what was given back stays to be seen
 
 
 def test_int8_holds_the_same_tokens_in_fewer_bytes(visit: Visit) -> None:
@@ -104,7 +104,7 @@ def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> N
     lab.finish()
     end = lab.seen()
     assert "s: it was stopped. Its blocks, at most" in end["say"]
-    assert end["blocks"]["live"] == end["blocks"]["fill"] == 0
+    assert end["blocks"]["live"] == 0
     assert 10 <= end["tokens"]["plain"] < 900
 
 

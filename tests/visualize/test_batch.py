@@ -121,10 +121,7 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
     otherwise = replace(asked, paged=False, kv_format="int8").asked()
     again = BatchReducer(3, otherwise, reducer.after()).feed(steps)
     assert again[0]["readouts"]["speed"][2].startswith("was ")
-    assert (
-        again[0]["compared"]
-        == "Small figures: the run before. Changed: Paged blocks on → off, KV format Native → INT8."
-    )
+    assert again[0]["compared"] == "Small: the run before. Changed: Paged blocks on → off, KV format Native → INT8."
     assert again[-1]["readouts"]["speed"][2] == "the same"
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
     assert other[0]["compared"] == "Other sequences come than before: nothing to compare."

@@ -35,6 +35,7 @@ from visualize.run.narrate import limit
 from visualize.run.picture import Picture
 from visualize.run.readouts import Before, rows
 from visualize.text import visible
+from visualize.vocabulary import GIVEN_BACK
 
 
 def picture(frames: list[Frame]) -> Picture:
@@ -143,7 +144,18 @@ def test_text_held_back_to_the_end_is_shown() -> None:
 def test_caption_counts_live_blocks(paged: bool) -> None:
     frames = Reducer().feed(script(EngineConfig(paged=paged, num_blocks=64), max_tokens=40))
     assert frames[1]["captions"]["blocks"] == ("1 of 64 live, 25% full" if paged else "3 of 64 live, 8% full")
-    assert frames[-1]["captions"]["blocks"] == "0 of 64 live, 3 at most"
+    assert frames[-1]["captions"]["blocks"] == "0 of 64 live, 3 at most · pale: given back"
+
+
+def test_what_a_run_gave_back_stays_to_be_seen() -> None:
+    shown = picture(Reducer().feed(script(EngineConfig(paged=True, num_blocks=64), max_tokens=40)))
+    *_, fill, _ = shown.columns["blocks"]
+    pale = [block for block, y in enumerate(fill["y"]) if y is not None]
+    assert len(pale) == 3
+    assert {fill["color"][block] for block in pale} == {GIVEN_BACK}
+    free, live, *_ = shown.columns["blocks"]
+    assert all(y is None for y in live["y"])
+    assert "free again: it was entry 0 of sequence" in free["customdata"][pale[0]][1]
 
 
 def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None:
@@ -157,7 +169,7 @@ def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None
 def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> None:
     before = script(CONFIGS["plain"])
     frames = Reducer(Before(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
-    assert frames[0]["compared"] == "Small figures: the run before. Changed: speculation Off → Draft."
+    assert frames[0]["compared"] == "Small: the run before. Changed: speculation Off → Draft."
     assert not any("compared" in frame for frame in frames[1:])
     shown = picture(frames)
     assert shown.readouts["speed"][2].startswith("×")

@@ -108,12 +108,12 @@ def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> N
 
 
 def test_what_was_switched_is_named() -> None:
-    assert difference(STARTED, STARTED) == "Small figures: the run before, with the same settings."
+    assert difference(STARTED, STARTED) == "Small: the run before, with the same settings."
     now = EngineConfig(
         kv_dtype="int4", paged=True, enable_prefix_caching=True, speculative="synthetic", adaptive_window=True
     )
     assert difference(STARTED, started(now)) == (
-        "Small figures: the run before. Changed: KV format Native → INT4, paged blocks off → on, "
+        "Small: the run before. Changed: KV format Native → INT4, paged blocks off → on, "
         "prefix caching off → on, speculation Off → Synthetic, adaptive window off → on."
     )
 
@@ -150,7 +150,7 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
 )
 def test_what_was_sampled_otherwise_is_named(sampled: dict[str, Any], said: str) -> None:
     now = replace(STARTED, sampling=STARTED.sampling | sampled)
-    assert difference(STARTED, now) == f"Small figures: the run before. Changed: {said}."
+    assert difference(STARTED, now) == f"Small: the run before. Changed: {said}."
 
 
 def test_what_has_nothing_to_act_on_is_not_named() -> None:
@@ -165,13 +165,12 @@ def test_other_models_and_another_prompt_are_named() -> None:
     assert "same" in difference(drafted, drafted)
     now = replace(drafted, draft="stories-mismatched", prompt="The king")
     assert (
-        difference(drafted, now)
-        == "Small figures: the run before. Changed: draft model matched → mismatched, another prompt."
+        difference(drafted, now) == "Small: the run before. Changed: draft model matched → mismatched, another prompt."
     )
     assert difference(drafted, replace(drafted, target="qwen\n", draft="tiny")) == (
-        "Small figures: the run before. Changed: target stories → qwen↵, draft model matched → tiny."
+        "Small: the run before. Changed: target stories → qwen↵, draft model matched → tiny."
     )
-    assert difference(STARTED, drafted) == "Small figures: the run before. Changed: speculation Off → Draft."
+    assert difference(STARTED, drafted) == "Small: the run before. Changed: speculation Off → Draft."
 
 
 def test_a_run_from_before_a_setting_was_there_has_its_default() -> None:

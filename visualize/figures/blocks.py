@@ -13,7 +13,7 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from visualize.figures.base import Patch, blank, look
-from visualize.vocabulary import ANOTHERS, OWN
+from visualize.vocabulary import ANOTHERS, GIVEN_BACK, OWN
 
 TRACES = ("free", "live", "cached", "fill", "stored")
 SHOWN = 1024
@@ -31,7 +31,8 @@ _WORDS: dict[Came, str] = {"own": "", "found": "found, not computed again", "cop
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is known of a block. ``owner`` None: a sequence that is not this run's, or nobody.
+    """What is known of a block. ``owner`` None: a sequence that is not this run's, or nobody. A free one that has an
+    owner is its no longer: the run is over, and gave it back as full as it was.
 
     ``came``: how this run got it. ``stored``: its prefix can be found by others.
     ``references``: sequences that have it in their tables; 0 when that is not known.
@@ -121,8 +122,8 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
     theirs = now.state == "live" and now.owner is None
     filled = 1.0 if theirs else now.fill / block_size
     fill = {
-        "y": -round((SIDE - 2 * INSET) * filled, 3) if now.state == "live" and filled else None,
-        "color": ANOTHERS if theirs else OWN,
+        "y": -round((SIDE - 2 * INSET) * filled, 3) if now.state != "cached" and filled else None,
+        "color": ANOTHERS if theirs else OWN if now.state == "live" else GIVEN_BACK,
         "pattern": "x" if theirs else _PATTERNS[now.came],
     }
     return [*states, fill, {"y": NOTCH if now.stored else None}]
@@ -130,7 +131,7 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
 
 def _words(now: Block, block_size: int) -> str:
     if now.state == "free":
-        return "free"
+        return "free" if now.owner is None else f"free again: it was entry {now.index} of sequence {now.owner}'s table"
     if now.state == "cached":
         return "cached, free to take, but its tokens can still be found"
     if now.owner is None:

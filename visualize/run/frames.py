@@ -180,6 +180,7 @@ class Reducer:
         }
 
     def _ended(self, finished: Finished) -> dict[str, Any]:
+        self._pool.ended()
         note = "Held back until it was clear how the text ends."
         return {
             "tokens": [{"text": visible(finished.text), "origin": "plain", "note": note}] if finished.text else [],

@@ -44,6 +44,7 @@ class PoolView:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.blocks: dict[int, Block] = {}
         self._drawn: dict[int, Block] = {}
+        self._freed: dict[int, Block] = {}  # of its own, since the last step was over
         self.most = 0
         """Of the run's own blocks, at once."""
 
@@ -66,7 +67,8 @@ class PoolView:
             case BlockEvicted():
                 self.blocks.pop(event.block, None)
             case BlockFreed():
-                self.blocks.pop(event.block, None)
+                if block := self.blocks.pop(event.block, None):
+                    self._freed[event.block] = block
                 if event.references:
                     self.blocks[event.block] = OTHERS
                 elif event.cached:
@@ -82,10 +84,17 @@ class PoolView:
             self.most = max(self.most, len(self._own()))
 
     def _own(self) -> list[Block]:
-        return [block for block in self.blocks.values() if block.owner is not None]
+        return [block for block in self.blocks.values() if block.owner is not None and block.state == "live"]
+
+    def ended(self) -> None:
+        """The run is over: what it gave back stays to be seen where nobody has it."""
+        for number, block in self._freed.items():
+            if number not in self.blocks:
+                self.blocks[number] = replace(block, state="free", stored=False)
 
     def level(self, kv_tokens: int) -> None:
         """``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its table."""
+        self._freed.clear()
         for number, block in self.blocks.items():
             if block.owner is not None:
                 fill = min(self.block_size, max(0, kv_tokens - block.index * self.block_size))
@@ -106,13 +115,16 @@ class PoolView:
     def caption(self) -> str:
         if not self.num_blocks:
             return "no cache, no blocks"
-        states = [block.state for block in self.blocks.values()]
+        blocks = self.blocks.values()
+        states = [block.state for block in blocks]
+        given = any(block.state == "free" and block.owner is not None for block in blocks)
         own = [block.fill for block in self._own()]
         live, cached = states.count("live"), states.count("cached")
         return (
             f"{live} of {self.num_blocks} live"
             + (f", {sum(own) / (len(own) * self.block_size):.0%} full" if own else "")
             + (f", {self.most} at most" if self.most and not own and not cached else "")
+            + (" · pale: given back" if given else "")
             + (f" · {cached} cached" if cached else "")
             + (f" · first {SHOWN} shown" if self.num_blocks > SHOWN else "")
         )

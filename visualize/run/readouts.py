@@ -245,7 +245,7 @@ def difference(before: RunStarted, now: RunStarted) -> str:
 def small(switched: Sequence[str]) -> str:
     """What the small figures are, with what was switched."""
     said = f". Changed: {', '.join(switched)}." if switched else ", with the same settings."
-    return f"Small figures: the run before{said}"
+    return f"Small: the run before{said}"
 
 
 def _draft(run: RunStarted) -> str:

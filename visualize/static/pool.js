@@ -77,7 +77,7 @@ function fill(chip, row) {
   if (told === chip.told) return;
   chip.told = told;
   const { state, tokens, wanted, blocks, found, preempted } = row;
-  const notes = [blocks && `${blocks}▪`, found && `${found} found`, preempted && `${preempted}↩`].filter(Boolean);
+  const notes = [blocks && `${blocks}▪`, found && `=${found}`, preempted && `${preempted}↩`].filter(Boolean);
   chip.count.textContent = `${tokens}/${wanted}`;
   chip.notes.textContent = notes.join(" ");
   chip.button.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
