@@ -144,7 +144,7 @@ def test_text_held_back_to_the_end_is_shown() -> None:
 def test_caption_counts_live_blocks(paged: bool) -> None:
     frames = Reducer().feed(script(EngineConfig(paged=paged, num_blocks=64), max_tokens=40))
     assert frames[1]["captions"]["blocks"] == ("1 of 64 live, 25% full" if paged else "3 of 64 live, 8% full")
-    assert frames[-1]["captions"]["blocks"] == "0 of 64 live, 3 at most · pale: given back"
+    assert frames[-1]["captions"]["blocks"] == "0 of 64 live, 3 given back (pale)"
 
 
 def test_what_a_run_gave_back_stays_to_be_seen() -> None:

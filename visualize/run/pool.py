@@ -117,14 +117,13 @@ class PoolView:
             return "no cache, no blocks"
         blocks = self.blocks.values()
         states = [block.state for block in blocks]
-        given = any(block.state == "free" and block.owner is not None for block in blocks)
+        given = sum(block.state == "free" and block.owner is not None for block in blocks)
         own = [block.fill for block in self._own()]
         live, cached = states.count("live"), states.count("cached")
         return (
             f"{live} of {self.num_blocks} live"
             + (f", {sum(own) / (len(own) * self.block_size):.0%} full" if own else "")
-            + (f", {self.most} at most" if self.most and not own and not cached else "")
-            + (" · pale: given back" if given else "")
+            + (f", {given} given back (pale)" if given else "")
             + (f" · {cached} cached" if cached else "")
             + (f" · first {SHOWN} shown" if self.num_blocks > SHOWN else "")
         )
