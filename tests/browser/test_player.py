@@ -289,7 +289,7 @@ def test_the_end_says_what_to_do_next_and_where_the_blocks_went(visit: Visit) ->
     assert lab.seen()["say"].endswith("▶\u00a0plays it 20 times slower.")
     lab.page.select_option(".speed", label="true speed")
     lab.page.wait_for_selector(".say:has-text('▶\u00a0plays it at its true speed.')")
-    assert lab.page.inner_text("[data-chart=blocks] .caption").endswith(" at most")
+    assert lab.page.inner_text("[data-chart=blocks] .caption").endswith(" given back (pale)")
 
 
 def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
