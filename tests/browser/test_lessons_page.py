@@ -226,6 +226,10 @@ def test_a_link_shows_the_last_run_where_it_was_made_and_nowhere_else(visit: Vis
     page.click("#predict .main")
     page.click("#run:enabled")
     page.wait_for_selector("#stage .token", timeout=60_000)
+    page.set_viewport_size({"width": 2560, "height": 1440})  # the column stays as wide as it is
+    cut = """() => [...document.querySelectorAll("#stage .readout:not([hidden]) .number, #stage .say")].filter(
+      (node) => node.scrollWidth > node.clientWidth || node.clientHeight < 20).map((node) => node.textContent)"""
+    assert page.evaluate(cut) == []
     with page.expect_download() as download:
         page.click("[data-does=export]")
     download.value.save_as(tmp_path / "progress.json")
