@@ -98,6 +98,17 @@ def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:
     assert page.evaluate("document.body.classList.contains('dark')")
 
 
+def test_tab_leads_from_a_long_list_to_the_next_control(visit: Visit) -> None:
+    page = opened(visit())
+    page.focus("#model input")
+    page.wait_for_function(
+        "(list => list && list.scrollHeight > list.clientHeight)(document.querySelector('[role=listbox]'))"
+    )
+    page.keyboard.press("Tab")
+    page.wait_for_selector("[role=listbox]", state="detached")
+    assert page.evaluate("document.activeElement.closest('#weights') !== null")
+
+
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
 def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size

@@ -22,6 +22,7 @@ window.addEventListener("keydown", (event) => {
     event.preventDefault();
     keyed("#run", "Control+Enter")?.click();
   } else if (event.key === "Tab" && event.target.matches("[role=combobox][aria-expanded=true]")) {
+    document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a stop itself
     event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
   } else if (event.key === "Escape" && event.isTrusted && body.classList.contains("running")) {
     keyed("#stop", "Escape")?.click();
