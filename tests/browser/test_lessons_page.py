@@ -49,7 +49,8 @@ def done(page: Page, lesson: int) -> list[str]:
 def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     page = opened(visit(), COSTS)
     expect(page.locator("#introduction h1")).to_have_text("3. What the cache costs")
-    expect(page.locator("#run")).to_be_disabled()
+    for button in ("#run", "#stop"):
+        expect(page.locator(button)).to_be_disabled()
     for later in ("#explain .md", "#try section", "#check section", ".observe .found"):
         expect(page.locator(later)).to_be_hidden()
     assert "Llama 2 7B" not in page.content()  # nothing of the answer is there

@@ -193,6 +193,7 @@ def test_a_mistake_is_a_sentence_and_a_run_stops(visit: Visit) -> None:
     lab.run()
     page.wait_for_selector(".say.problem")
     assert "block" in page.inner_text(".say")
+    page.wait_for_selector("#stop[aria-disabled=true]")
     page = opened(lab, **FEW | {"tokens": 256, "pool_blocks": 200, "sequences": 32, "max_num_seqs": 1})
     lab.run()
     page.wait_for_selector(".chips[data-state=waiting] .chip")

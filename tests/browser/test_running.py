@@ -119,6 +119,20 @@ def test_keys_run_and_stop(visit: Visit) -> None:
     assert "s: it was stopped." in lab.seen()["say"]
 
 
+@pytest.mark.parametrize("path", ["", "compare"])
+def test_stop_is_of_use_from_the_press_on_run_to_the_end(visit: Visit, path: str) -> None:
+    """Pressed before the page has heard of its run, too."""
+    lab = visit()
+    page = lab.page
+    page.goto(f"{lab.server}/{path}?max_tokens=900&speculation=off&cache=0&paged=0")
+    page.wait_for_selector("#stop[aria-disabled=true]")
+    page.evaluate("['#run', '#stop'].forEach((button) => document.querySelector(button).click())")
+    assert page.get_attribute("#stop", "aria-disabled") == "false"
+    page.wait_for_selector("body.running")
+    page.wait_for_selector("body:not(.running)", timeout=2000)
+    page.wait_for_selector("#stop[aria-disabled=true]")
+
+
 def test_closing_the_page_ends_its_run(visit: Visit) -> None:
     lab, other = visit().open(max_tokens=900, speculation="off", paged=0), visit().open(max_tokens=5)
     lab.run()

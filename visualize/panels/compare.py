@@ -16,7 +16,7 @@ from visualize.figures import theory
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
-from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.events import QUIET, begins, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.tasks import follow
@@ -86,7 +86,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) ->
                 elem_id="contest",
             )
     values = [controls[name] for name in NAMES]
-    press.click(run, values, view, trigger_mode="multiple", **QUIET)
+    begins(press.click(run, values, view, trigger_mode="multiple", **QUIET))
     view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # its own button
     halt.click(stop, queue=False, **QUIET)
     preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **QUIET)

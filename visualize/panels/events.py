@@ -25,6 +25,11 @@ def ready(opened: Dependency) -> None:
     opened.then(fn=None, js="() => { document.body.dataset.ready = 'yes' }")
 
 
+def begins(asked: Dependency) -> None:
+    """Run was pressed (``header.js``). A moment after the server has answered, the page knows whether anything runs."""
+    asked.then(fn=None, js="() => { setTimeout(() => document.body.classList.remove('begun'), 500) }")
+
+
 def warn(notices: Iterable[str]) -> None:
     """Say what a link asked for and did not get."""
     for notice in notices:

@@ -12,7 +12,7 @@ import gradio as gr
 from visualize.assets import ABOUT, TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
-from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.events import QUIET, begins, keep_address, ready, warn
 from visualize.run.settings import LINK, OTHER, from_link
 from visualize.server.live import LiveRun
 from visualize.server.shelf import Shelf
@@ -70,7 +70,7 @@ def build(
                 panel = controls.build(link)
             with gr.Column(elem_id="view"):
                 view = stage.build(take_away)
-        panel.run.click(run, panel.values, view, **QUIET)
+        begins(panel.run.click(run, panel.values, view, **QUIET))
         panel.stop.click(stop, queue=False, **QUIET)
         panel.open.upload(reopened, panel.open, view, **QUIET)
         keep_address(panel.values, link)

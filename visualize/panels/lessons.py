@@ -22,7 +22,7 @@ from visualize.lessons.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lessons.lesson_run import LessonRun
 from visualize.lessons.observation import Seen
 from visualize.panels import header, stage
-from visualize.panels.events import QUIET, ready, warn
+from visualize.panels.events import QUIET, begins, ready, warn
 from visualize.panels.look import charts
 from visualize.run.transcript import recorded
 from visualize.server.shelf import Shelf
@@ -154,7 +154,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             answered = component("question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
     asked.submit(predict, [at, learner], [*shown, observed], **QUIET)
-    press.click(run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET)
+    begins(press.click(run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET))
     tried.submit(change, [at, learner], [learner, progress, tried], trigger_mode="multiple", **QUIET)
     answered.submit(check, [at, learner], [learner, progress, answered], **QUIET)
     halt.click(stop, queue=False, **QUIET)

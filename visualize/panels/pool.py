@@ -23,7 +23,7 @@ from visualize.batch.live import BatchRun
 from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
 from visualize.panels import header
-from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.events import QUIET, begins, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
@@ -105,7 +105,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
                 elem_id="crowd",
             )
     values = [controls[name] for name in NAMES]
-    press.click(run, values, view, **QUIET)
+    begins(press.click(run, values, view, **QUIET))
     halt.click(stop, queue=False, **QUIET)
     reopen.upload(reopened, reopen, view, **QUIET)
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **QUIET)

@@ -14,7 +14,7 @@ from visualize.assets import put_together, read
 from visualize.figures import remote as figures
 from visualize.link import Link
 from visualize.panels import header
-from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.events import QUIET, begins, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.work import Line
@@ -80,7 +80,7 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
                 apply_default_css=False,
                 elem_id="sheet",
             )
-    press.click(send, controls, view, **QUIET)
+    begins(press.click(send, controls, view, **QUIET))
     halt.click(stop, queue=False, **QUIET)
     keep_address(controls, LINK)
     ready(pages.load(opened, outputs=[view, *controls], **QUIET))

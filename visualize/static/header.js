@@ -24,10 +24,26 @@ window.addEventListener("keydown", (event) => {
   } else if (event.key === "Tab" && event.target.matches("[role=combobox][aria-expanded=true]")) {
     document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a stop itself
     event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
-  } else if (event.key === "Escape" && event.isTrusted && body.classList.contains("running")) {
-    keyed("#stop", "Escape")?.click();
+  } else if (event.key === "Escape" && event.isTrusted && body.matches(STOPPABLE)) {
+    stop()?.click();
   }
 });
+
+// Stop is of use while something runs, and before, from the click on Run on: until the page hears of its run, and then
+// presses Stop again if it was pressed, or of none (visualize/panels/events.py).
+const STOPPABLE = ".running, .begun";
+const stop = () => keyed("#stop", "Escape");
+let early = false;
+document.addEventListener("click", ({ target }) => {
+  if (target.closest("#run")) body.classList.add("begun");
+  else if (target.closest("#stop")) early = body.matches(".begun");
+}, true);
+new MutationObserver(() => {
+  if (early && body.matches(".running")) stop().click();
+  if (body.matches(".begun.running")) body.classList.remove("begun");
+  early &&= body.matches(".begun");
+  document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
+}).observe(body, { attributeFilter: ["class", "data-ready"] });
 
 // A link may ask for the run itself, once the controls stand as it says.
 if (new URLSearchParams(location.search).get("run") === "1") {
