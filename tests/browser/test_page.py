@@ -310,6 +310,17 @@ def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:
         assert run.evaluate(drawn), step
 
 
+def test_on_a_phone_what_folds_and_lists_show_stands_in_its_place(visit: Visit) -> None:
+    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open().page
+    off = """[...document.querySelectorAll("#folds button")].map((fold) => {
+      const [word, arrow] = [...fold.children].map((part) => part.getBoundingClientRect());
+      return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
+    })"""
+    assert max(page.evaluate(off)) <= 3
+    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
+    assert page.evaluate(left, "#pair input") - page.evaluate(left, "#pair .container > .wrap") <= 12
+
+
 def test_a_chart_is_chosen_while_a_run_has_shown_nothing_yet(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
     lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and nothing is told of it
