@@ -40,6 +40,7 @@ from visualize.panels import claims, compare, deploy, header, instructor, lab, l
 from visualize.panels.look import style, theme
 from visualize.run.settings import DEFAULTS
 from visualize.server import programs
+from visualize.server.absent import absent
 from visualize.server.allocator import REST, give_back, share_arenas
 from visualize.server.apart import Apart
 from visualize.server.channel import ROUTE
@@ -149,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
                     Middleware(Leaving, waiting=waiting, told=told),
                     Middleware(Guard, names=programs.NAMES),
                 ],
-                "exception_handlers": {RequestValidationError: unreadable},
+                "exception_handlers": {RequestValidationError: unreadable, 404: absent},
             },
             server_name=options.host,
             server_port=options.port,

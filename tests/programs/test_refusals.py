@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -172,6 +174,24 @@ def test_what_nobody_here_needs_is_not_there(server: str, path: str, status: int
     found, answer = get(f"{server}/{path}")
     assert found == status
     assert says in answer
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("%3Cb%3Enothing", "There is no /&lt;b&gt;nothing here"),
+        ("server", "has to be started with <code>--attach URL</code>"),
+        ("room/", "has to be started with <code>--workshop</code>"),
+    ],
+)
+def test_a_browser_is_led_on_from_where_there_is_nothing(server: str, path: str, says: str) -> None:
+    assert get(f"{server}/{path}") == (404, '{"detail":"Not Found"}')
+    request = urllib.request.Request(f"{server}/{path}", headers={"Accept": "text/html,*/*;q=0.8"})
+    with pytest.raises(urllib.error.HTTPError, match="404") as answer:
+        urllib.request.urlopen(request, timeout=60)
+    page = answer.value.read().decode()
+    assert says in page
+    assert '<a href="/compare">Compare</a>' in page
 
 
 def test_no_one_body_keeps_the_others_waiting(server: str) -> None:
