@@ -39,12 +39,13 @@ def setup() -> Record:
 def shown(claim: Claim, checked: Checked) -> Record:
     """A claim's numbers, chart and verdict."""
     found, verdict = checked.found, checked.verdict
+    measured = any(number.kind == "measured" for number in found.numbers)
     record: Record = {
         "verdict": verdict.word,
         "why": verdict.why,
         "needs": verdict.needs,
         "numbers": [[number.label, number.text, number.kind, number.spread] for number in found.numbers],
-        "took": "calculated" if claim.arithmetic else f"measured here{_seconds(checked.seconds)}",
+        "took": f"measured here{_seconds(checked.seconds)}" if measured else "calculated",
     }
     if found.chart:
         drawn, layout = columns(found.chart)

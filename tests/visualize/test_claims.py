@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lab.claims import CLAIMS
-from lab.claims.claim import WORDS, Chart, Found, Number, Series, Verdict
+from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdict
 from lab.config import LabError
 from visualize import checks
 from visualize.checks import Checks, calculated, listed, opened, shown
@@ -181,6 +181,12 @@ def test_measurements_wait_for_others_and_stop_when_told(monkeypatch):
 
 def test_a_measured_claim_says_how_long_it_took_unless_another_had_measured():
     claim = CLAIMS["ladder"]
-    checked = CLAIMS["seventy-80gb"].check(None)
-    assert shown(claim, checked._replace(seconds=1.26))["took"] == "measured here in 1.3 s"
+    checked = Checked(found(None), Verdict("fails", "Why.", "This."), 1.26)
+    assert shown(claim, checked)["took"] == "measured here in 1.3 s"
     assert shown(claim, checked._replace(seconds=0.001))["took"] == "measured here"
+
+
+def test_where_no_number_was_measured_nothing_is_said_to_be():
+    checked = CLAIMS["seventy-80gb"].check(None)
+    assert {number.kind for number in checked.found.numbers} == {"claimed", "formula"}
+    assert shown(CLAIMS["ladder"], checked)["took"] == "calculated"
