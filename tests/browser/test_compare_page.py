@@ -238,7 +238,7 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     lab.run()
     lab.wait_for_tokens(5)
     assert link.is_hidden()
-    lab.page.click("#stop")
+    lab.page.keyboard.press("Escape")
     link.wait_for(timeout=10_000)
     assert link.get_attribute("title") == "Run in turns with the same, but no guesses"
     assert link.get_attribute("href").startswith("compare?")

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from lab.config import EngineConfig
+from lab.trace.recorder import Run
 from tests.browser.conftest import Lab
+from tests.visualize.conftest import script
 from visualize.vocabulary import DRAFTERS
 
 Visit = Callable[..., Lab]
@@ -34,7 +38,7 @@ def test_nothing_fades_as_a_run_begins(visit: Visit) -> None:
     lab.run()
     assert lab.running
     assert lab.page.evaluate("document.getAnimations().length") == 0
-    lab.page.click("#stop")
+    lab.page.keyboard.press("Escape")
 
 
 def test_a_mistake_is_a_sentence_and_loses_nothing(visit: Visit) -> None:
@@ -282,6 +286,21 @@ def test_the_first_line_in_view_is_whole_and_all_stand_on_one_base(visit: Visit)
     assert all(word["tops"] == 1 and not word["over"] for word in words)  # no word on two lines, room for what is above
     assert max(gap for word in words if word["refused"] < 2 for gap in word["gaps"]) < 4  # nor torn by it
     assert any(word["refused"] and word["gaps"] for word in words)
+
+
+def test_a_word_is_its_pieces_up_to_a_space_or_the_end_of_a_line(visit: Visit, tmp_path: Path) -> None:
+    words = [" no", ".\n", "But", "ter", ".", "\n", "x"]
+    Run(script(EngineConfig(), max_tokens=len(words), words=words)).save(tmp_path / "run.json")
+    lab = visit().open()
+    lab.reopen(tmp_path / "run.json")
+    lab.wait_for_tokens(len(words))
+    read = """expected => JSON.stringify([...document.querySelectorAll(".lexeme:has(.plain)")].map(
+      (word) => [...word.querySelectorAll(".word")].map((piece) => piece.textContent).join("|"))) === expected"""
+    whole = '["no|.↵","But|ter|.","↵","x"]'
+    for button, times, words in (("last", 1, whole), ("back", 4, '["no|.↵","But|ter"]'), ("last", 1, whole)):
+        for _ in range(times):
+            lab.page.click(f"[data-do={button}]")
+        lab.page.wait_for_function(read, arg=words, timeout=5000)
 
 
 def test_a_text_without_spaces_is_broken_all_the_same(visit: Visit) -> None:

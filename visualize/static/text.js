@@ -36,22 +36,22 @@ function append(given) {
   const mark = make("span", `token ${token.origin}`);
   mark.append(make("span", "word", piece || "\u2009"));
   const above = annotation(token);
-  const nodes = [mark, above, document.createTextNode("\n".repeat(piece.split("↵").length - 1))];
-  let word = !space && shown.at(-1)?.mark.parentNode;
-  if (!word || !GOES_ON.test(piece) || UNSPACED.test(piece) || nextTo(word) || word.textContent.length + piece.length > LONGEST) {
-    word = make("span", "lexeme");
+  const breaks = document.createTextNode("\n".repeat(piece.split("↵").length - 1));
+  const nodes = [mark, above, breaks];
+  const before = shown.at(-1);
+  const length = piece.length + (before?.length ?? 0); // of the word so far
+  const goesOn = before && !space && !before.breaks.data && GOES_ON.test(piece) && !UNSPACED.test(piece) && length <= LONGEST;
+  const word = goesOn ? before.mark.parentNode : make("span", "lexeme");
+  if (!goesOn) {
     nodes.push(document.createTextNode(space), word);
     story.append(...nodes.slice(-2));
   }
   word.append(mark, above);
-  story.append(nodes[2]);
+  story.append(breaks);
   for (const node of [mark, above]) node.dataset.index = shown.length;
-  shown.push({ token: given, about: token, mark, nodes });
+  shown.push({ token: given, about: token, mark, nodes, breaks, length: goesOn ? length : piece.length });
   arrange(word);
 }
-
-/** Whether a line ends behind it. */
-const nextTo = (word) => word.nextSibling?.data;
 
 function annotation({ origin, refused: [first] = [] }) {
   const above = make("span", `above ${origin}`);
