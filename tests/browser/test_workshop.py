@@ -222,7 +222,8 @@ def test_the_room_shows_everybodys_blocks_and_nobodys_words(visit: Visit, presen
     room = presenter.pages[0]
     room.bring_to_front()
     prompt = "A certain king had a beautiful garden"
-    one, other = visit().open(join=code, prompt=prompt, max_tokens=900), visit().open(join=code, max_tokens=900)
+    long = {"join": code, "max_tokens": 900, "kernels": "reference"}  # seconds, in which there is something to see
+    one, other = visit().open(**long, prompt=prompt), visit().open(**long)
     for lab in (one, other):
         lab.run()
     room.wait_for_function(
