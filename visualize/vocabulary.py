@@ -85,6 +85,10 @@ KV_FORMATS = {"auto": "Native", "int8": "INT8", "int4": "INT4"}
 """``EngineConfig.kv_dtype`` in words."""
 
 
+SWITCH = {True: "on", False: "off"}
+"""A toggle in words."""
+
+
 def sentences(speculative: str, greedy: bool) -> dict[str, str]:
     """What is said of each state on hover, true to who guessed and how was chosen.
 

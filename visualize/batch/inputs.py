@@ -12,7 +12,7 @@ from visualize.batch.readouts import Asked
 from visualize.link import Link
 from visualize.run.settings import MAX_PROMPT, bounded
 from visualize.text import visible
-from visualize.vocabulary import DRAFTERS, KV_FORMATS
+from visualize.vocabulary import DRAFTERS, KV_FORMATS, SWITCH
 
 CHOICES: dict[str, dict[Any, str]] = {
     "lengths": {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "A paragraph"},
@@ -21,7 +21,6 @@ CHOICES: dict[str, dict[Any, str]] = {
     "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
 }
 """The values of an input that is one of a few, and how the page calls each."""
-SWITCH = {True: "on", False: "off"}
 COMING = ("sequences", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
 """The inputs that say which sequences come."""
 BOUNDS: dict[str, tuple[float, float]] = {

@@ -117,11 +117,9 @@ class Narrator:
         chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
         if proposals:
             kept = sum(verdict.accepted for verdict in verdicts)
-            self._rounds, self._guesses, self._kept = (
-                self._rounds + 1,
-                self._guesses + len(proposals),
-                self._kept + kept,
-            )
+            self._rounds += 1
+            self._guesses += len(proposals)
+            self._kept += kept
             usual = f"Round {timed.step}: {self._round(proposals, verdicts, own)}."
             brief = f"Round {timed.step}: {kept} of {len(proposals)} accepted. "
         elif timed.step_kind == "prefill":
@@ -149,12 +147,13 @@ class Narrator:
         return f"Finished with {counted(generated, 'token')} in {took}: {why}.{self._bargain(generated)}{given}"
 
     def _bargain(self, generated: int) -> str:
-        """What guessing has saved: passes."""
+        """What guessing is for: more tokens than passes."""
         if not self._rounds:
             return ""
         kept, guesses = self._kept / self._rounds, self._guesses / self._rounds
+        passes = f"{self._passes} {'pass' if self._passes == 1 else 'passes'}"
         return (
-            f" The {generated - 1} tokens after the first took {self._passes} passes of the target, which kept "
+            f" The {counted(generated - 1, 'token')} after the first took {passes} of the target, which kept "
             f"{kept:.2g} of {guesses:.2g} guesses a round."
         )
 

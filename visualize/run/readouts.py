@@ -15,7 +15,7 @@ from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
 from visualize.amounts import byte_unit
 from visualize.text import visible
-from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS
+from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS, SWITCH
 
 DASH = "–"
 
@@ -177,15 +177,14 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
     return f"was {value}"
 
 
-_SWITCH = {True: "on", False: "off"}
 _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
-    "kv_cache": ("KV cache", _SWITCH),
+    "kv_cache": ("KV cache", SWITCH),
     "kv_dtype": ("KV format", KV_FORMATS),
-    "paged": ("paged blocks", _SWITCH),
-    "enable_prefix_caching": ("prefix caching", _SWITCH),
+    "paged": ("paged blocks", SWITCH),
+    "enable_prefix_caching": ("prefix caching", SWITCH),
     "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
     "num_speculative_tokens": ("guesses a round", {}),
-    "adaptive_window": ("adaptive window", _SWITCH),
+    "adaptive_window": ("adaptive window", SWITCH),
     "early_exit_layer": ("layers that guess", {None: "a quarter"}),
     "synthetic_acceptance_rate": ("guesses that are right", {}),
     "block_size": ("block size", {}),
@@ -193,8 +192,8 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
     "cache_priority": ("cache priority", {}),
     "kernels": ("kernels", KERNELS),
-    "cuda_graphs": ("CUDA graphs", _SWITCH),
-    "torch_compile": ("torch.compile", _SWITCH),
+    "cuda_graphs": ("CUDA graphs", SWITCH),
+    "torch_compile": ("torch.compile", SWITCH),
     "prefill_attention": ("attention of the prompt", ATTENTIONS),
 }
 """The engine's settings in words, and their values where those are not their own words."""

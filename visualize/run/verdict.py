@@ -59,7 +59,7 @@ def _say(verdict: Judged, replaced: Recovered | None, speculative: str) -> str:
     product = f"u q = {verdict.u:.3g} × {q} = {verdict.u * verdict.q:.3g}"
     chance = f"{min(1.0, verdict.p / verdict.q) if verdict.q else 1.0:.3g}"
     rule = f"{product} is below p = {p}: kept." if kept else f"{product} is not below p = {p}: refused."
-    rule = f"Kept with probability min(1, p / q) = {chance}. {rule}"
+    rule = f"It is kept with probability min(1, p / q) = {chance}. {rule}"
     drawn = f"{place}, drawn from the residual: max(0, p − q), normalised." if replaced else ""
     certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
     return f"{rule}{drawn}{certain}"
