@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.config import SamplingParams
 from lab.decode.text import TextStream, token_text
-from tests.tiny_models import tokenizer
+from tests.tiny_models import engine, tokenizer
 
 
 def stream(text: str, stop=()) -> tuple[list[str], str, bool]:
@@ -47,6 +48,12 @@ def test_a_stop_string_in_a_prompt_ends_nothing():
     out = TextStream(tokenizer(), prompt, stop=("end",))
     assert "".join(out.push(token) for token in tokenizer()(", and on")["input_ids"]) + out.flush() == ", and on"
     assert not out.stopped
+
+
+def test_a_prompt_s_pieces_are_all_of_it():
+    prompt = "the end \N{REPLACEMENT CHARACTER}"
+    run = engine().generate(prompt, sampling=SamplingParams(max_tokens=1))
+    assert "".join(run.events[0].prompt_pieces) == prompt
 
 
 def test_a_character_comes_with_its_last_byte():

@@ -175,6 +175,9 @@ def test_a_drafter_that_had_no_idea_is_no_worthless_one():
     for _ in range(100):
         costs.observe(1, PASS + TOKEN, 0.0)
         assert not window.observe(0, 0, 1, costs, Line())
+    dear = Line()
+    dear.observe(MOST, 1000 * PASS)  # nor later, whatever an idea would have cost
+    assert not window.observe(0, 0, 1, costs, dear)
     assert window.gamma == MOST
 
 
