@@ -11,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+SWITCHED = {"0": False, "1": True, "false": False, "true": True}
+"""What a link may say of a toggle. The page itself writes the first two."""
+
 
 @dataclass(frozen=True)
 class Link:
@@ -72,7 +75,7 @@ class Link:
                 return tuple(texts[_one_of(part, tuple(texts))] for part in filter(None, text.split(",")))
             return texts[_one_of(text, tuple(texts))]
         if isinstance(self.defaults[name], bool):
-            return _one_of(text, ("0", "1")) == "1"
+            return SWITCHED[_one_of(text, tuple(SWITCHED))]
         if name in self.may_be_empty and not text:
             return None
         low, high = self.bounds[name]

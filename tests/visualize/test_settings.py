@@ -141,7 +141,7 @@ def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
         ("early_exit_layer", "0"),
         ("synthetic_rate", "1.01"),
         ("cache_priority", "10"),
-        ("adaptive_window", "true"),
+        ("adaptive_window", "on"),
         ("gamma", "0"),
         ("gamma", "9"),
         ("gamma", "4.5"),
@@ -162,6 +162,11 @@ def test_a_bad_value_is_left_out_and_named(name: str, value: str) -> None:
     assert settings.top_k == 3
     assert len(notices) == 1
     assert name.replace("_", " ") in notices[0]
+
+
+def test_a_toggle_is_written_as_a_number_or_as_a_word() -> None:
+    assert from_link({"cache": "false", "paged": "false"}) == from_link({"cache": "0", "paged": "0"})
+    assert from_link({"adaptive_window": "true"}) == from_link({"adaptive_window": "1"})
 
 
 def test_a_senseless_combination_is_mended_and_named() -> None:
