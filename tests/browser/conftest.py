@@ -46,11 +46,12 @@ def chromium() -> str:
 
 
 @contextmanager
-def started(log: Path, *options: str, **variables: str) -> Iterator[tuple[str, subprocess.Popen]]:
+def started(log: Path, *options: str, port: int = 0, **variables: str) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running ``python app.py`` with these options and environment variables: its address, and its process. What it
-    says goes to ``log``."""
+    says goes to ``log``. ``port`` 0: one that is free."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
         port = probe.getsockname()[1]
     environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"} | variables
     with log.open("w") as out:

@@ -8,23 +8,21 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.browser.conftest import ROOT, Lab, started
+from playwright.sync_api import Browser
 
-Visit = Callable[..., Lab]
+from tests.browser.conftest import ROOT, Lab, started
 
 
 def asked(address: str) -> str:
     return urllib.request.urlopen(address, timeout=10).read().decode()
 
 
-def test_it_tells_of_itself_and_ends_what_is_under_way(visit: Visit, tmp_path: Path) -> None:
+def test_it_tells_of_itself_ends_what_is_under_way_and_is_found_again(browser: Browser, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with started(log) as (address, app):
-        lab = visit()
-        lab.server = address
+        lab = Lab(browser.new_page(), address)  # a browser notes in its console that nobody answers
         lab.open(kv_format="auto", speculation="off", cache=0, max_tokens=1000)
         lab.run()
         lab.wait_for_tokens(5)
@@ -36,7 +34,12 @@ def test_it_tells_of_itself_and_ends_what_is_under_way(visit: Visit, tmp_path: P
         lab.page.wait_for_selector(".say.problem:has-text('The server is being shut down.')", timeout=10_000)
         assert lab.page.locator(".token:not(.prompt)").count() >= 5
         assert app.wait(20) == 0
-        lab.page.close()  # which looks for its server again and again
+        lab.page.keyboard.press("Control+Enter")
+        lab.page.wait_for_selector("text=Attempting reconnection")
+    with started(log, port=int(address.rpartition(":")[2])):
+        lab.page.wait_for_selector("text=Attempting reconnection", state="detached", timeout=30_000)
+        lab.wait_for_tokens(5)  # the run that its address asks for
+        lab.page.close()
     assert "Traceback" not in log.read_text(), log.read_text()
 
 

@@ -71,6 +71,7 @@ def test_those_who_follow_see_what_is_shown_until_they_go_their_own_way(visit: V
     state(lab.page, "following")
     assert "join" not in lab.page.url
     assert lab.page.inner_text(".strip-say") == "You follow the presenter. Nothing is shown yet."
+    assert lab.page.inner_text(".text .hint").startswith("What the presenter shows appears here")
 
     leading.choose("speculation", "Lookup")
     leading.run()
@@ -130,7 +131,7 @@ def test_a_run_from_a_file_is_shown_and_then_nothing(visit: Visit, leading: Lab,
     sees(lab.page, leading.instant)
     assert lab.seen()["text"] == leading.seen()["text"]
     leading.page.click("[data-act=rest]")
-    lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('Nothing is shown')")
+    lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('the last run stays')")
     leading.page.click("[data-act=lead]")
     lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('what you see')")
 
@@ -205,11 +206,52 @@ def test_what_is_shown_stays_when_its_presenter_closes_the_page(
     state(shown.page, "ready")
 
 
+def test_who_runs_something_before_anything_is_shown_is_left_alone(visit: Visit, leading: Lab, code: str) -> None:
+    leading.page.click("[data-act=rest]")
+    lab = visit().open(join=code)
+    state(lab.page, "following")
+    lab.run()
+    lab.finish()
+    state(lab.page, "alone")
+    own = lab.page.get_attribute(".stage", "data-run")
+    leading.page.click("[data-act=lead]")
+    leading.page.keyboard.press("Home")
+    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('You lead: 0')")
+    assert lab.page.get_attribute(".stage", "data-run") == own
+
+    lab.page.focus("[data-act=follow]")
+    lab.page.keyboard.press("Enter")
+    sees(lab.page, 0)
+    lab.page.wait_for_selector("[data-act=alone]:focus")  # what had the focus is hidden now
+    assert "run=" not in lab.page.url
+
+
+def test_a_server_that_does_not_answer_is_told_to_who_leads_and_asked_again(
+    presenter: BrowserContext, leading: Lab, code: str
+) -> None:
+    room = presenter.pages[0]
+    presenter.route("**/workshop/*", lambda route: route.abort())
+    leading.page.bring_to_front()
+    leading.page.wait_for_selector(".strip-say.problem:has-text('does not answer')", timeout=15_000)
+    room.bring_to_front()
+    room.reload()
+    room.wait_for_selector(".sheet-say.problem:has-text('does not answer')")
+    assert room.is_hidden(".room-join")
+    presenter.unroute("**/workshop/*")
+    room.wait_for_selector(f".room-code:has-text('{code}')")
+    leading.page.bring_to_front()
+    leading.page.wait_for_selector(".strip-say:not(.problem):has-text('You lead')", timeout=15_000)
+
+
 def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: str) -> None:
     lab = Lab(browser.new_page(), server).open(join="AAAAA")  # a browser notes the refusal in its console
     lab.page.wait_for_selector(".strip-say.problem")
     assert "not this workshop's code" in lab.page.inner_text(".strip-say")
     state(lab.page, "out")
+    lab.page.goto("about:blank")  # else only what is behind # would change
+    lab.page.goto(f"{server}/#lead=nonsense")
+    lab.page.wait_for_selector(".strip-say.problem:has-text('not this workshop')")
+    assert "this workshop's key" in lab.page.inner_text(".strip-say")
     lab.page.goto(f"{server}/room#lead=nonsense")
     lab.page.wait_for_selector(".sheet-say.problem")
     assert "not this workshop's key" in lab.page.inner_text(".sheet-say")

@@ -37,8 +37,8 @@ FILES = f"{API}upload"
 """Its size is limited by ``launch``."""
 KEPT_FILE = re.compile(rf"{API}file=(?!https?:)[^\0]*", re.DOTALL | re.IGNORECASE)
 """Gradio would fetch any other from wherever the caller says."""
-OTHERS = re.compile(rf"{API}(?:info|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+|cancel|reset)/?")
-"""What else pages and Gradio's client ask."""
+OTHERS = re.compile(rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+|cancel|reset)/?")
+"""What else pages and Gradio's client ask. A page that has lost its server asks ``app_id`` until one answers."""
 LONGEST = 255
 """Bytes of a file's name."""
 NOTHING = "There is nothing at this address."

@@ -134,8 +134,8 @@ const actions = {
   },
 };
 
-for (const [name, button] of Object.entries(buttons)) button.onclick = () => actions[name]();
-bar.addEventListener("input", () => go(Number(bar.value)));
+for (const [name, button] of Object.entries(buttons)) button.onclick = () => (actions[name](), leave());
+bar.addEventListener("input", () => (go(Number(bar.value)), leave()));
 
 window.decodeLab.choice("speed", speed);
 speed.addEventListener("change", () => mode !== "playing" && picture.frame?.finished && sayNow(atTheEnd()));
@@ -146,9 +146,10 @@ document.addEventListener("keydown", (event) => {
   const action = KEYS[key.toLowerCase()];
   if (!action || !element.offsetParent || buttons.play.disabled || event.ctrlKey || event.metaKey || event.altKey) return;
   if (target !== bar && target.closest("input, textarea, select, [contenteditable]")) return;
-  if (key === " " ? target.closest("button, summary") : target.closest(".text")) return; // those have their own use for it
+  if (key === " " ? target.closest("button, summary") : action !== "loop" && target.closest(".text")) return; // those have their own use for it
   event.preventDefault();
   actions[action]();
+  leave();
 });
 
 // Who pressed a button with a pointer means the run by the next key, and not the button.
@@ -214,7 +215,6 @@ function moveAsLed() {
 
 /** A person takes over, or runs something: from here on the stage is their own. */
 function leave() {
-  if (!led) return;
   led = null;
   if (mode === "led") mode = "still";
   document.dispatchEvent(new Event("decode-lab-left"));

@@ -21,6 +21,7 @@ for (const [key, [label, about]] of Object.entries(READOUTS)) {
   $(".readouts").append(card);
 }
 
+const AGAIN = 3000; // milliseconds until a server that did not answer is asked again
 const CACHELESS = "The runs here keep no cache: there are no blocks.";
 const squares = new Squares($(".squares"));
 const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
@@ -91,19 +92,26 @@ function fill(item, { number, tokens, wanted, blocks, preempted }) {
 // -- how one gets in ---------------------------------------------------------------------------------
 
 async function enter(code) {
-  const { room, problem } = await join(code);
+  const { room, problem, lost } = await join(code);
+  if (lost) return later(problem);
   $(".strip-join").hidden = Boolean(room);
   if (!room) return say(problem, true);
   write($(".squares .hint"), "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
   say("What everybody's runs do, ten times a second. Nobody's words are shown, and a run has a number instead of a name.");
-  hearChannel(room, (news) => ((now = news), schedule()), () => say("The workshop is over, or the server was started anew. Reload this page.", true));
+  hearChannel(room, (news) => ((now = news), schedule()), begin); // a server that was started anew may have another code
+}
+
+function later(problem) {
+  say(problem, true);
+  setTimeout(begin, AGAIN);
 }
 
 async function begin() {
   const key = presentersKey();
-  const { code, link, picture, problem } = key ? await present(key) : {};
+  const { code, link, picture, problem, lost } = key ? await present(key) : {};
+  $(".room-join").hidden = !code;
+  if (lost) return later(problem);
   if (code) {
-    $(".room-join").hidden = false;
     write($(".room-code"), code);
     write($(".room-link"), link ? `${new URL(link).host}${new URL(link).pathname}`.replace(/\/$/, "") : problem);
     $(".room-link").classList.toggle("problem", !link);

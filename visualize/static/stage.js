@@ -33,7 +33,7 @@ let picture = new Picture(start);
 function begin(id) {
   run = { id, running: true, own: !led };
   $(".stage").dataset.run = id;
-  if (led) return sayNow("The presenter shows another run …");
+  if (led) return sayNow("The presenter shows a run …");
   sayNow("Waiting for the engine …");
   quietUntil = 0;
   body.classList.add("running");

@@ -8,16 +8,20 @@ const COUNT = 5000; // milliseconds from one look at how many follow to the next
 let state = "";
 const WHO = Math.random().toString(36).slice(2); // this page among those of presenters
 const OTHER = "Another presenter leads now. Lead takes over.";
+const OVER = "The workshop is over, or the server was started anew.";
 let taking = false; // from whoever leads
 let key = presentersKey();
 let code = "";
 let stream;
 let shown = {}; // by the presenter
+let seen = false; // something was shown
+let lost = false; // the server did not answer who wanted to join
+let trouble = ""; // why what this page shows is shown to nobody
 let followers = 0;
 
 const SAYS = {
   out: () => "Join with the code on the presenter's screen, and see every step as it is shown.",
-  following: () => (shown.run ? "You follow the presenter: what you see is what is shown." : "You follow the presenter. Nothing is shown yet."),
+  following: () => `You follow the presenter${shown.run ? ": what you see is what is shown." : seen ? ". Nothing is shown now: the last run stays here." : ". Nothing is shown yet."}`,
   alone: () => "You are on your own: try what you like. Your runs share the engine with everybody's.",
   leading: () => `You lead: ${follow()} what this page shows, step by step. Code: ${code}`,
   ready: () => `You can lead. ${follow()} when you do. Code: ${code}`,
@@ -28,9 +32,11 @@ const follow = () => (followers === 1 ? "1 person follows" : `${followers} follo
 function become(next, problem = "") {
   state = next;
   if (state !== "following") stream?.close(); // who reads is counted as following
+  const focused = element.querySelector(":focus");
   $(".strip").dataset.state = document.body.dataset.workshop = state;
   $(".strip-join").hidden = state !== "out";
   for (const act of element.querySelectorAll("[data-act]")) act.hidden = !ACTS[state].includes(act.dataset.act);
+  if (focused?.closest("[hidden]")) ($("[data-act]:not([hidden])") ?? $("input")).focus();
   say(problem || SAYS[state](), Boolean(problem));
 }
 
@@ -41,16 +47,20 @@ function say(text, problem = false) {
 
 // -- following ---------------------------------------------------------------------------------------
 
-async function enter(asked) {
-  const { problem, lead } = await join(asked);
-  if (!lead) return become("out", problem);
+/** ``again``: they were in it. A server that was started anew has the same code if its key was chosen. */
+async function enter(asked, again = false) {
+  const answer = await join(asked);
+  lost = Boolean(answer.lost);
+  if (!answer.lead) return become("out", again && !lost ? OVER : answer.problem);
   stream?.close();
-  stream = hearChannel(lead, led, () => become("out", "The workshop is over, or the server was started anew."));
+  stream = hearChannel(answer.lead, led, () => enter(asked, true));
   become("following");
+  window.decodeLab.address({ run: null, step: null }); // of a run of their own
 }
 
 function led(news) {
   shown = news;
+  seen ||= Boolean(news.run);
   if (state !== "following") return;
   say(SAYS.following());
   tellStage();
@@ -84,23 +94,29 @@ async function send() {
       break;
     }
     followers = answer.followers ?? followers;
-    say(answer.problem || SAYS.leading(), Boolean(answer.problem));
+    trouble = answer.problem ?? "";
+    say(trouble || SAYS.leading(), Boolean(trouble));
     await new Promise((done) => setTimeout(done, EVERY - (performance.now() - began)));
   }
   sending = false;
 }
 
+/** How things are, for the presenter. Returns what is wrong. */
 async function knock() {
   const answer = await present(key);
-  if (!answer.code) return false;
+  if (!answer.code) return answer.problem;
   ({ code, followers } = answer);
   if (state === "leading" && !taking && answer.leader && answer.leader !== WHO) become("ready", OTHER);
-  return true;
+  return "";
 }
 
 setInterval(async () => {
+  if (document.hidden) return;
+  if (state === "out" && lost) return enter(localStorage.getItem(KEPT_CODE), true);
+  if (state !== "leading" && state !== "ready") return;
   const before = state;
-  if ((state === "leading" || state === "ready") && !document.hidden && (await knock()) && state === before) say(SAYS[state]());
+  const problem = (await knock()) || (state === "leading" && trouble);
+  if (state === before) say(problem || SAYS[state](), Boolean(problem));
 }, COUNT);
 
 // -- what a person does, and what the stage tells ----------------------------------------------------
@@ -113,11 +129,12 @@ const acts = {
   follow: () => enter(localStorage.getItem(KEPT_CODE)),
   async settings() {
     const { query } = await join(localStorage.getItem(KEPT_CODE));
-    if (query === undefined) return become("out", "The workshop is over, or the server was started anew.");
+    if (query === undefined) return become("out", OVER);
     sessionStorage.setItem("decode-lab-alone", "yes");
     location.search = query;
   },
   lead() {
+    trouble = "";
     become("leading");
     taking = true;
     send();
@@ -158,9 +175,10 @@ async function begin() {
   const query = new URLSearchParams(location.search);
   const asked = query.get("join");
   window.decodeLab?.address({ join: null });
-  if (key && (await knock())) return become("ready");
+  const problem = key && (await knock());
+  if (key && !problem) return become("ready");
   const kept = asked ?? localStorage.getItem(KEPT_CODE);
-  if (!kept) return;
+  if (!kept || problem) return become("out", problem);
   await enter(kept);
   if (sessionStorage.getItem("decode-lab-alone") && state === "following") acts.alone();
   sessionStorage.removeItem("decode-lab-alone");

@@ -154,6 +154,7 @@ function focusOn(mark) {
   mark.classList.add("focused");
   mark.scrollIntoView({ block: "nearest" });
   explain(mark);
+  $(".heard").textContent = $(".tip").textContent;
   if (opened) openToken(mark);
 }
 

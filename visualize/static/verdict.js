@@ -59,6 +59,7 @@ function showRound() {
 function closeVerdict() {
   if (!opened) return;
   opened = null;
+  if (panel.contains(document.activeElement)) story.focus(); // what is hidden has no focus: from the token on one goes on
   if (!picture.head?.recorded) window.decodeLab.address({ guess: null });
   panel.hidden = true;
   $(".charts").classList.remove("opened");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 import socket
@@ -14,6 +15,7 @@ from lab.config import LabError
 LETTERS = "BCDFGHJKMNPQRTVWXYZ3479"
 """None is taken for another, and without vowels no code is a word."""
 LENGTH = 5
+SALT = b"decode-lab workshop code"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::", "")
 MOST_PAGE = 500
@@ -30,12 +32,13 @@ class Access:
     The code keeps out who does not stand in the room: it is no secret. The key is one.
 
     Args:
-        key: None: one is made up.
+        key: None: one is made up. Of one that was chosen the code follows: a server that is started anew has the same,
+            and nobody has to join again.
     """
 
     def __init__(self, key: str | None = None) -> None:
-        self.code = "".join(secrets.choice(LETTERS) for _ in range(LENGTH))
         self.key = key or secrets.token_urlsafe(16)
+        self.code = _code(self.key)
 
     def join(self, code: object) -> None:
         """Raises AccessError: it is another code. Small letters and spaces do not matter."""
@@ -51,6 +54,12 @@ class Access:
                 "That is not this workshop's key. It is in the link that the server printed when it was started, or in "
                 "its variable DECODE_LAB_PRESENTER_KEY."
             )
+
+
+def _code(key: str) -> str:
+    """By scrypt (RFC 7914): who knows the code, and tries keys, needs a twentieth of a second for each."""
+    number = int.from_bytes(hashlib.scrypt(key.encode("utf-8", "replace"), salt=SALT, n=2**14, r=8, p=1))
+    return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(LENGTH))
 
 
 def _same(one: str, other: str) -> bool:

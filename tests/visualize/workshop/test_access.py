@@ -43,6 +43,11 @@ def test_a_key_is_exact_and_another_every_time() -> None:
             door.lead(near)
 
 
+def test_a_key_that_was_chosen_has_its_code_for_good() -> None:
+    assert Access("Correct horse").code == Access("Correct horse").code
+    assert len({Access().code for _ in range(20)} | {Access(f"key {i}").code for i in range(20)}) == 40
+
+
 def test_others_are_led_to_the_address_that_they_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     assert joining("https://space.example/", "BCDFG", "0.0.0.0") == "https://space.example/?join=BCDFG"
     assert joining("https://host.example/lab/?old=1#x", "BCDFG", "::") == "https://host.example/lab/?join=BCDFG"
