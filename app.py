@@ -182,6 +182,7 @@ def main(arguments: list[str] | None = None) -> None:
     line.close(PATIENCE)
     _let_answer(waiting)
     pages.close()
+    gc.unfreeze()  # or Triton's library complains of what it finds at the very end
 
 
 def _let_answer(waiting: Collection[str]) -> None:

@@ -47,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         transformers_logging.disable_progress_bar()
     try:
         status = options.do(options)
-        sys.stdout.flush()  # here, where what comes of it can be said
+        if sys.stdout:  # not closed by whoever started this
+            sys.stdout.flush()  # here, where what comes of it can be said
         return status
     except LabError as error:
         print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
@@ -206,7 +207,9 @@ def _prompt(options: argparse.Namespace) -> str:
     if options.prompt != "-":
         return options.prompt
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        if sys.stdin is None:
+            raise LabError("the standard input is closed: there is no prompt to be read.")
+        return sys.stdin.buffer.read().decode("utf-8-sig")  # some editors begin a file with a mark
     except OSError as error:
         raise LabError(f"the standard input cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:

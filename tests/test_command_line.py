@@ -77,6 +77,11 @@ def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> No
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         status, _, said = shell("run", "-", "--max-tokens", "2")
         assert status == answer, said
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + PROMPT.encode())))
+    _, run, _ = shell("run", "-", "--max-tokens", "2", "--json")
+    assert json.loads(run)["events"][0]["prompt"] == PROMPT  # without the mark that some editors put before it
+    monkeypatch.setattr(sys, "stdin", None)
+    assert shell("run", "-")[0] == 2
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,10 @@ class Answer:
         if isinstance(reason := choice.get("finish_reason"), str):
             self._reason = reason[:MOST_NAME]
         self._last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
-        return text if isinstance(text := choice.get("text"), str) else ""
+        text = choice.get("text")
+        return (
+            text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
+        )  # half a character cannot be sent
 
     def completed(self) -> Completed:
         """How it ended, after the last message."""

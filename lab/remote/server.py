@@ -22,6 +22,8 @@ from lab.remote.metrics import MetricsError, Reading, parse
 
 CONNECT_S, READ_S, WHOLE_S, ANSWER_S = 2.0, 5.0, 10.0, 120.0
 """Seconds to connect, for a page to go on, and for an answer to: a server that is busy lets a prompt wait."""
+MOST_LINE = 2**18
+"""Bytes of one message of an answer."""
 MOST_BYTES = 8 * 2**20
 """Of one answer. The metrics of a server are 50 KB."""
 MOST_MODELS = 16
@@ -163,6 +165,8 @@ class Server:
         rest = b""
         async for part in self._limited(response):
             *lines, rest = (rest + part).split(b"\n")
+            if len(rest) > MOST_LINE:  # else every part would be put behind all that came before
+                raise ServerError(f"{response.url} sends a line without an end: is this a vLLM server?")
             for line in lines:
                 data = line.removeprefix(b"data:").strip()
                 if data == line.strip() or data == b"[DONE]":

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +148,25 @@ def test_json_that_does_not_say_so_is_no_error_of_the_servers(server: str) -> No
             assert len(json.loads(answer)["detail"]) > 10
     form = b'--x\r\nContent-Disposition: form-data; name="files"\r\n\r\n{}\r\n--x--\r\n'
     assert post(f"{server}/gradio_api/upload", form, "multipart/form-data; boundary=x")[0] == 422
+
+
+def test_one_file_is_taken_at_a_time_and_nothing_of_what_breaks_off(server: str, sent: Path) -> None:
+    part = b'--x\r\nContent-Disposition: form-data; name="files"; filename="%d.json"\r\n\r\n{}\r\n'
+    kind, there = "multipart/form-data; boundary=x", set(sent.rglob("*"))
+    many = b"".join(part % number for number in range(900)) + b"--x--\r\n"
+    assert post(f"{server}/gradio_api/upload", many, kind) == (
+        422,
+        '{"detail":"More than one file was sent: send them one by one."}',
+    )
+    large = part % 1 + b" " * 17 * 2**20 + b"\r\n--x--\r\n"
+    found, answer = post(f"{server}/gradio_api/upload", large, kind)
+    assert (found, "at most 16 MiB" in answer) == (413, True)
+    host, port = server.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as line:
+        head = f"POST /gradio_api/upload HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: 9000000"
+        line.sendall(f"{head}\r\n\r\n".encode() + part % 1 + b" " * 2**22)
+    time.sleep(0.5)
+    assert set(sent.rglob("*")) == there
 
 
 @pytest.mark.parametrize(

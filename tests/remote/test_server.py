@@ -11,7 +11,7 @@ import pytest
 
 from lab.config import ConfigError, SamplingParams
 from lab.remote import server as remote
-from lab.remote.completion import Completed, Speculated, speculated
+from lab.remote.completion import Answer, Completed, Speculated, speculated
 from lab.remote.metrics import GENERATED
 from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
@@ -123,7 +123,7 @@ def test_models_that_are_no_list_are_a_sentence(server: Server, vllm: ScriptedVL
         ("/v1/completions", "long", "maximum context length is 1024 tokens"),
         ("/v1/completions", "gone", "404.*is this the address"),
         ("/v1/completions", "unnamed", "The model `tiny` does not exist"),
-        ("/v1/completions", "large", "more than 8 MiB"),
+        ("/v1/completions", "large", "a line without an end"),
         ("stream", "error", "the engine died"),
         ("stream", "garbage", "no JSON"),
     ],
@@ -183,3 +183,8 @@ def test_the_key_is_sent_and_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatc
 def test_no_address_is_a_sentence(address: str) -> None:
     with pytest.raises(ConfigError, match="address of a vLLM server"):
         Server(address)
+
+
+def test_half_a_character_is_none() -> None:
+    """The page is sent UTF-8, and a lone surrogate cannot be."""
+    assert Answer().take({"choices": [{"text": " half \ud83d here"}]}) == " half ? here"

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from lab.config import LabError
 
@@ -29,7 +30,7 @@ def check(folder: Path, force: bool = False) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file. Name a folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists() and not force:
+    if folder.is_dir() and any(folder.iterdir()) and not _manifest(folder) and not force:
         raise FolderError(
             f"{folder} is not empty and holds no site. Name another folder; or --force writes the site into it, over "
             "files of the same names, and leaves the others."
@@ -37,8 +38,7 @@ def check(folder: Path, force: bool = False) -> None:
     above = folder.parent.absolute()
     nearest = next(place for place in (above, *above.parents) if place.exists())
     try:
-        for place in (nearest, folder) if folder.exists() else (nearest,):
-            os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=place))
+        os.rmdir(_beside(folder if folder.exists() else nearest))
     except OSError as error:
         raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
 
@@ -56,7 +56,7 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
     files = {**files, MANIFEST: json.dumps({"format": FORMAT, "files": sorted(files)}, indent=1) + "\n"}
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        made = _beside(folder if folder.exists() else folder.parent)
         try:
             for path, text in files.items():
                 (made / path).parent.mkdir(parents=True, exist_ok=True)
@@ -79,11 +79,24 @@ def _move(made: Path, folder: Path, files: Mapping[str, str]) -> None:
 def _written_before(folder: Path) -> set[str]:
     """The files of the site that is there. A list that somebody has changed leads to no file outside the folder."""
     try:
-        listed = json.loads((folder / MANIFEST).read_text("utf-8"))
-        paths = set(map(str, listed["files"])) if listed["format"] == FORMAT else set()
+        paths = set(map(str, _manifest(folder)["files"]))
         return {path for path in paths if (folder / path).is_file() and _within(folder, path)}
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         return set()
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """The list of the site that is there; empty where there is none, or another program's."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_text("utf-8"))
+        return listed if listed["format"] == FORMAT else {}
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+
+
+def _beside(place: Path) -> Path:
+    """A new folder in ``place``: on its disk, for files can be moved in one go only there."""
+    return Path(tempfile.mkdtemp(prefix=".decode-lab-", dir=place))
 
 
 def _within(folder: Path, path: str) -> bool:

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from visualize.server import posted
+from visualize.server import posted, sent
 from visualize.server.posted import MOST_BYTES, Refusal
 from visualize.text import visible
 
@@ -34,7 +34,6 @@ COMPONENT = f"{API}component_server"
 TOOLS = re.compile(rf"{API}mcp(?:/.*)?")
 """Where tools are called. Gradio hands such a call on to itself, over HTTP."""
 FILES = f"{API}upload"
-"""Its size is limited by ``launch``."""
 KEPT_FILE = re.compile(rf"{API}file=(?!https?:)[^\0]*", re.DOTALL | re.IGNORECASE)
 """Gradio would fetch any other from wherever the caller says."""
 OTHERS = re.compile(rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+|cancel|reset)/?")
@@ -78,7 +77,9 @@ class Guard:
             if path == ANSWERS and not _knows(scope, pages):
                 await Response(_GONE, media_type="text/event-stream")(scope, receive, send)
                 return
-            if scope["method"] == "POST" and path != FILES:
+            if scope["method"] == "POST" and path == FILES:
+                receive = _again(await sent.read(scope, receive), receive)
+            elif scope["method"] == "POST":
                 document = posted.parsed(await _read(scope, receive))
                 receive = _again(json.dumps(self._taken(path, call, document, pages)).encode(), receive)
             await self._app(scope, receive, send)

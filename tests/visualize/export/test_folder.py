@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,31 @@ def test_what_is_no_site_is_left_alone(tmp_path: Path) -> None:
     write(tmp_path, FILES, force=True)
     assert contents(tmp_path)["thesis.tex"] == "mine"
     assert contents(tmp_path)["index.html"] == FILES["index.html"]
+
+
+def test_a_list_of_another_program_is_no_site(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text('{"name": "a site of my own"}', "utf-8")
+    (tmp_path / "index.html").write_text("mine", "utf-8")
+    with pytest.raises(FolderError, match="holds no site"):
+        write(tmp_path, FILES)
+    assert contents(tmp_path)["index.html"] == "mine"
+
+
+def test_it_is_made_on_the_disk_that_it_goes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is there may be another disk's, as a stick's is."""
+    folder = tmp_path / "stick"
+    folder.mkdir()
+    honest = os.replace
+
+    def across(here: Path, there: Path) -> None:
+        if folder not in here.parents:
+            raise OSError(18, "Invalid cross-device link")
+        honest(here, there)
+
+    monkeypatch.setattr(os, "replace", across)
+    write(folder, FILES)
+    assert contents(folder)["index.html"] == FILES["index.html"]
+    assert not list(folder.glob(".decode-lab-*"))
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
