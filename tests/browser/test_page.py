@@ -250,6 +250,40 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     assert lab.page.evaluate(BOXES) == before
 
 
+OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((where) => {
+  const { left, right, top, bottom } = document.querySelector(where).getBoundingClientRect();
+  return left < 0 || right > innerWidth || top < 0 || bottom > innerHeight;
+})"""
+SQUARES = """() => {
+  const plot = document.querySelector("[data-chart=rounds] .plot");
+  const { _length: wide, range: [first, end] } = plot._fullLayout.xaxis;
+  return Math.max(...plot._fullData.map(({ marker }) => marker.size)) - wide / (end - first);
+}"""
+"""By how much a square of the rounds is wider than its column."""
+
+
+def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
+    lab = visit(viewport={"width": 1024, "height": 768}).open(max_tokens=160)
+    page = lab.page
+    lab.run()
+    lab.finish()
+    page.wait_for_selector(".against:not([hidden])")
+    for wide, high in ((1024, 768), (821, 800), (900, 700), (1100, 600), (1024, 600), (1366, 625), (1280, 720)):
+        page.set_viewport_size({"width": wide, "height": high})
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_timeout(100)
+        assert page.evaluate(OUT) == [], (wide, high)
+        across, down = page.evaluate(OVERFLOW)
+        assert across == 0
+        if (wide, high) in ((1024, 768), (1280, 720)):  # projectors
+            assert down == 0
+        box = "document.querySelector('.gradio-container')"
+        assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, "what is clipped no bar leads to"
+        say = "document.querySelector('.say')"
+        assert page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0, (wide, high)
+        page.wait_for_function(f"({SQUARES})() <= 0")
+
+
 def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
     page = visit().open().page
     page.focus("#prompt textarea")

@@ -233,6 +233,10 @@ def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
     assert page.locator(".squares .square").count() == 512
     if wide > 800:
         assert down == 0
+        page.set_viewport_size({"width": 1024, "height": 768})
+        page.wait_for_timeout(100)
+        assert page.evaluate(OVERFLOW) == [0, 0]
+        assert page.evaluate("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
         return
     assert page.locator(".charts .plot:visible").count() == 1
     page.tap(".choose button:has-text('Tokens a second')")
