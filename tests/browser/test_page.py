@@ -284,6 +284,23 @@ def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
         page.wait_for_function(f"({SQUARES})() <= 0")
 
 
+def test_where_the_system_gives_the_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
+    page = visit(forced_colors="active").open().page
+    style = "(where, what, part) => getComputedStyle(document.querySelector(where), part)[what]"
+    look = f"([where, what, part]) => ({style})(where, what, part ?? null)"
+    on, off = ("#toggle-cache input", "backgroundColor"), ("#toggle-prefix-caching input", "backgroundColor")
+    assert page.evaluate(look, on) != page.evaluate(look, off)
+    assert page.evaluate(look, off) != page.evaluate(look, [*off, "::before"]), "the knob is seen"
+    for edged in (off[0], "#run"):
+        assert page.evaluate(look, [edged, "borderTopStyle"]) == "solid", edged
+    parts = page.eval_on_selector_all(
+        ".part", "all => all.map(part => getComputedStyle(part, '::before').backgroundColor)"
+    )
+    assert len(set(parts)) == len(parts), "each part of a time has its colour"
+    chosen = page.evaluate(look, ["#kv-format label.selected", "backgroundColor"])
+    assert chosen != page.evaluate(look, ["#kv-format label:not(.selected)", "backgroundColor"])
+
+
 def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
     page = visit().open().page
     page.focus("#prompt textarea")
