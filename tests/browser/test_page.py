@@ -301,6 +301,34 @@ def test_where_the_system_gives_the_colours_nothing_is_told_by_a_background_alon
     assert chosen != page.evaluate(look, ["#kv-format label:not(.selected)", "backgroundColor"])
 
 
+def test_the_menu_of_files_closes_as_menus_do(visit: Visit) -> None:
+    lab = visit().open(max_tokens=5)
+    page = lab.page
+    assert page.title() == "Decode Lab"
+    lab.run()
+    lab.finish()
+    opened, shut = ".save[open]", ".save:not([open])"
+    page.click(".save summary")
+    page.wait_for_selector(opened)
+    page.keyboard.press("Escape")
+    page.wait_for_selector(shut)
+    assert page.evaluate("document.activeElement.closest('.save') !== null")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(opened)
+    page.click(".story h2")
+    page.wait_for_selector(shut)
+    page.focus(".save summary")
+    page.keyboard.press("Enter")
+    for _ in page.locator(".save button").all():
+        page.keyboard.press("Tab")
+    assert page.query_selector(opened)
+    page.keyboard.press("Tab")
+    page.wait_for_selector(shut)
+    for name, says in (("rounds", "Rounds one column a pass"), ("timing", "Time Pass "), ("blocks", "Blocks ")):
+        assert page.locator(f"[data-chart={name}]").get_by_role("img", name=says).count() == 1, name
+    assert page.get_attribute(".rule", "tabindex") == "0", "what scrolls is reached by keys"
+
+
 def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
     page = visit().open().page
     page.focus("#prompt textarea")

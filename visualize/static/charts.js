@@ -15,6 +15,7 @@ for (const name of charts) {
   button.dataset.for = name;
   $(".choose").append(button);
 }
+element.querySelectorAll(".plot").forEach(asPicture);
 
 /** On a phone one chart is shown at a time. */
 function choose(name) {
