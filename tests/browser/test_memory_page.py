@@ -127,6 +127,12 @@ def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
             ".sheet > *", "all => all.map(part => part.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])"
         )
         assert all(above[1] <= below[0] for above, below in pairwise(parts)), "nothing lies over anything"
+        ticks = page.eval_on_selector_all(
+            "[data-chart=split] .xtick text",
+            "all => all.map(tick => tick.getBoundingClientRect()).map(({ left, right }) => [left, right])",
+        )
+        seen = [tick for tick in ticks if tick[1] > 0]
+        assert all(before[1] < after[0] for before, after in pairwise(seen)), "numbers side by side"
         say = "document.querySelector('.sheet-say')"
         assert page.evaluate(f"{say}.scrollHeight <= {say}.clientHeight")
         page.evaluate("document.querySelector('.sheet').scrollTo(0, 9999)")
