@@ -105,6 +105,6 @@ def timetables(plans: list[Plan], lessons: Mapping[int, Lesson]) -> str:
             at += taken
         left = plan.minutes - at
         spare = f" {left} minute{'s' * (left != 1)} to spare." if left else ""
-        head = f"### {plan.title}\n\n{plan.minutes} minutes.{spare}\n\n| at | | minutes |\n| --- | --- | --- |\n"
+        head = f"### {plan.title}\n\n{plan.minutes} minutes.{spare}\n\n| at | what | minutes |\n| --- | --- | --- |\n"
         texts.append(head + "\n".join(rows))
     return "\n\n".join(texts) + "\n"

@@ -55,6 +55,8 @@ def test_arithmetic_is_there_at_once_and_a_measurement_when_asked_for(visit: Vis
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions", timeout=60_000)
     page.wait_for_selector("body:not(.running)")
+    for check in page.locator(".check").all():
+        assert check.get_attribute("aria-label").startswith(f"{check.inner_text()}: "), "it is called what it shows"
     assert "Exact, at a price" in page.inner_text("[data-claim=accept-by-p] .why")
     kinds = {kind for _, _, kind in numbers(page, "accept-by-p")}
     assert kinds == {"measured", "formula"}

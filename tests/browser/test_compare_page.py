@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -180,6 +181,8 @@ def test_mistakes_are_sentences_and_a_comparison_stops(visit: Visit) -> None:
     page.fill("#own textarea", "")
     page.click("#run")
     page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 20: .*, [1-9][0-9]* tokens')")
+    told = "document.querySelector('.contest-say [aria-hidden]').textContent"
+    assert re.fullmatch(r", \d+ tokens", page.evaluate(told)), "who listens is told of runs and not of tokens"
     page.keyboard.press("Escape")
     page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Stopped')", timeout=10_000)
     assert page.evaluate("window.pwned") is None
@@ -211,6 +214,12 @@ def assert_fits(page: Page, wide: int) -> None:
     over = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
     for face in ("theory", "race"):
         page.click(f"[data-shows={face}]")
+        assert page.locator("thead th:empty").count() == 0
+        line = "getComputedStyle(document.querySelector('.source a')).textDecorationLine"
+        assert page.evaluate(line) == "underline", "among words a colour is not enough"
+        for plot in page.locator(".plot:has(.main-svg):visible").all():
+            assert plot.get_attribute("role") == "img"
+            assert plot.get_attribute("aria-labelledby")
         across, down = page.evaluate(over)
         assert across == 0
         if wide > 820:

@@ -25,6 +25,7 @@ def test_settings_come_along_and_a_change_changes_the_command(visit: Visit) -> N
     assert "--kv-cache-dtype int8_per_token_head" in command
     assert "--tensor-parallel-size 2" in command
     assert page.inner_text(".splits .chosen th") == "2"
+    assert page.locator("thead th:empty").count() == 0
     page.click("#speculation label:has-text('Lookup')")
     page.wait_for_selector('.serve:has-text(\'"method": "ngram"\')')
     page.wait_for_selector("#draft-model", state="hidden")

@@ -84,10 +84,19 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     expect(page.locator("#try .see")).to_contain_text("its cache is 4.00× smaller", timeout=60_000)
     assert page.inner_text("#try tbody").split("\n")[0].split("\t") == ["KV heads of the small model", "32", "8"]
 
+    slider = page.locator("#check input[type=range]")
+    assert slider.get_attribute("aria-valuetext").startswith("not answered yet")
+    slider.press("Enter")  # who means where it stands
+    expect(page.locator("#check output")).to_have_text(slider.get_attribute("aria-valuetext"))
     slide(page, "#check", "84")
     page.click("#check .main")
     expect(page.locator("#check .verdict")).to_have_text("You said 84; it comes to 16.")
     assert done(page, COSTS) == ["predict", "run", "try"]
+    assert page.title() == "Lessons · Decode Lab"
+    line = "getComputedStyle(document.querySelector('.course-about a')).textDecorationLine"
+    assert page.evaluate(line) == "underline", "among words a colour is not enough"
+    shown = "3 What the cache costs 10 min begun: predict, run, try"
+    assert page.get_by_role("link", name=shown, exact=True).count() == 1, "a link is called what it shows"
     slide(page, "#check", "16")
     page.click("#check .main")
     expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")

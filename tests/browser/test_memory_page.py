@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
@@ -120,3 +121,20 @@ def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
         assert page.evaluate("(box => box.clientHeight >= box.scrollHeight)(document.querySelector('#settings'))")
         bottom = page.evaluate("document.querySelector('.formula').getBoundingClientRect().bottom")
         assert bottom <= high
+        page.set_viewport_size({"width": 1024, "height": 600})
+        page.wait_for_timeout(300)
+        parts = page.eval_on_selector_all(
+            ".sheet > *", "all => all.map(part => part.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])"
+        )
+        assert all(above[1] <= below[0] for above, below in pairwise(parts)), "nothing lies over anything"
+        ticks = page.eval_on_selector_all(
+            "[data-chart=split] .xtick text",
+            "all => all.map(tick => tick.getBoundingClientRect()).map(({ left, right }) => [left, right])",
+        )
+        seen = [tick for tick in ticks if tick[1] > 0]
+        assert all(before[1] < after[0] for before, after in pairwise(seen)), "numbers side by side"
+        say = "document.querySelector('.sheet-say')"
+        assert page.evaluate(f"{say}.scrollHeight <= {say}.clientHeight")
+        page.evaluate("document.querySelector('.sheet').scrollTo(0, 9999)")
+        page.evaluate("scrollTo(0, 9999)")
+        assert page.evaluate("document.querySelector('.formula').getBoundingClientRect().bottom <= innerHeight")

@@ -250,6 +250,85 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     assert lab.page.evaluate(BOXES) == before
 
 
+OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((where) => {
+  const { left, right, top, bottom } = document.querySelector(where).getBoundingClientRect();
+  return left < 0 || right > innerWidth || top < 0 || bottom > innerHeight;
+})"""
+SQUARES = """() => {
+  const plot = document.querySelector("[data-chart=rounds] .plot");
+  const { _length: wide, range: [first, end] } = plot._fullLayout.xaxis;
+  return Math.max(...plot._fullData.map(({ marker }) => marker.size)) - wide / (end - first);
+}"""
+"""By how much a square of the rounds is wider than its column."""
+
+
+def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
+    lab = visit(viewport={"width": 1024, "height": 768}).open(max_tokens=160)
+    page = lab.page
+    lab.run()
+    lab.finish()
+    page.wait_for_selector(".against:not([hidden])")
+    for wide, high in ((1024, 768), (821, 800), (900, 700), (1100, 600), (1024, 600), (1366, 625), (1280, 720)):
+        page.set_viewport_size({"width": wide, "height": high})
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_timeout(100)
+        assert page.evaluate(OUT) == [], (wide, high)
+        across, down = page.evaluate(OVERFLOW)
+        assert across == 0
+        if (wide, high) in ((1024, 768), (1280, 720)):  # projectors
+            assert down == 0
+        box = "document.querySelector('.gradio-container')"
+        assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, "what is clipped no bar leads to"
+        say = "document.querySelector('.say')"
+        assert page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0, (wide, high)
+        page.wait_for_function(f"({SQUARES})() <= 0")
+
+
+def test_where_the_system_gives_the_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
+    page = visit(forced_colors="active").open().page
+    style = "(where, what, part) => getComputedStyle(document.querySelector(where), part)[what]"
+    look = f"([where, what, part]) => ({style})(where, what, part ?? null)"
+    on, off = ("#toggle-cache input", "backgroundColor"), ("#toggle-prefix-caching input", "backgroundColor")
+    assert page.evaluate(look, on) != page.evaluate(look, off)
+    assert page.evaluate(look, off) != page.evaluate(look, [*off, "::before"]), "the knob is seen"
+    for edged in (off[0], "#run"):
+        assert page.evaluate(look, [edged, "borderTopStyle"]) == "solid", edged
+    parts = page.eval_on_selector_all(
+        ".part", "all => all.map(part => getComputedStyle(part, '::before').backgroundColor)"
+    )
+    assert len(set(parts)) == len(parts), "each part of a time has its colour"
+    chosen = page.evaluate(look, ["#kv-format label.selected", "backgroundColor"])
+    assert chosen != page.evaluate(look, ["#kv-format label:not(.selected)", "backgroundColor"])
+
+
+def test_the_menu_of_files_closes_as_menus_do(visit: Visit) -> None:
+    lab = visit().open(max_tokens=5)
+    page = lab.page
+    assert page.title() == "Decode Lab"
+    lab.run()
+    lab.finish()
+    opened, shut = ".save[open]", ".save:not([open])"
+    page.click(".save summary")
+    page.wait_for_selector(opened)
+    page.keyboard.press("Escape")
+    page.wait_for_selector(shut)
+    assert page.evaluate("document.activeElement.closest('.save') !== null")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(opened)
+    page.click(".story h2")
+    page.wait_for_selector(shut)
+    page.focus(".save summary")
+    page.keyboard.press("Enter")
+    for _ in page.locator(".save button").all():
+        page.keyboard.press("Tab")
+    assert page.query_selector(opened)
+    page.keyboard.press("Tab")
+    page.wait_for_selector(shut)
+    for name, says in (("rounds", "Rounds one column a pass"), ("timing", "Time Pass "), ("blocks", "Blocks ")):
+        assert page.locator(f"[data-chart={name}]").get_by_role("img", name=says).count() == 1, name
+    assert page.get_attribute(".rule", "tabindex") == "0", "what scrolls is reached by keys"
+
+
 def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
     page = visit().open().page
     page.focus("#prompt textarea")

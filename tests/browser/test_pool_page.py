@@ -159,6 +159,8 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_is_text(visit: Visit) 
     assert page.locator(".squares .shared").first.inner_text() == "×4"
     page.hover(".squares .shared >> nth=0")
     page.wait_for_selector(".chip.chosen")
+    assert page.get_attribute(".chip >> nth=0", "aria-label") is None, "it is called what it shows"
+    assert page.get_attribute(".chip >> nth=0", "title").startswith("Sequence 0: ")
     assert "shared by sequences" in page.get_attribute(".squares .shared >> nth=0", "title")
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".stage img") is None
@@ -233,6 +235,10 @@ def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
     assert page.locator(".squares .square").count() == 512
     if wide > 800:
         assert down == 0
+        page.set_viewport_size({"width": 1024, "height": 768})
+        page.wait_for_timeout(100)
+        assert page.evaluate(OVERFLOW) == [0, 0]
+        assert page.evaluate("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
         return
     assert page.locator(".charts .plot:visible").count() == 1
     page.tap(".choose button:has-text('Tokens a second')")

@@ -300,6 +300,10 @@ def test_it_fits(browser: Browser, server: str, code: str) -> None:
         page.wait_for_selector("body[data-ready]")
         page.wait_for_selector(".strip[data-state=following], .room .squares")
         assert max(page.evaluate(OVERFLOW)) <= 0, address
+        page.set_viewport_size({"width": 1366, "height": 625})
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_timeout(200)
+        assert page.evaluate("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight"), address
         page.set_viewport_size({"width": 390, "height": 844})
         page.wait_for_timeout(200)
         assert page.evaluate(OVERFLOW)[0] <= 0, address

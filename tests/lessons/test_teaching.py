@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def test_a_timetable_is_made_of_the_lessons_minutes(lessons: Path) -> None:
     assert "what was there" not in text
     assert "All 2 lessons take 10 minutes" in text
     assert "20 minutes. 1 minute to spare." in text
+    assert not re.search(r"^\|.*\| \|", text, re.MULTILINE), "every column has a name"
     rows = [line for line in text.splitlines() if line.startswith("| 0")]
     assert rows == [
         "| 0:00 | Opening | 2 |",

@@ -157,6 +157,8 @@ def test_a_comparison_is_told_as_it_goes_and_whole_at_its_end() -> None:
     records = list(follow(task))
     progress = [record["progress"] for record in records]
     assert any(text.startswith("Run ") and " of 8: " in text for text in progress)
+    assert not any("token" in text for text in progress), "each run is told once, its tokens are counted beside it"
+    assert max(record.get("tokens", 0) for record in records) > 0
     last = records[-1]
     assert not last["running"]
     assert last["progress"] == ""

@@ -75,26 +75,27 @@ class Comparison(Task):
         count = sum(map(len, self.runs.values()))
         if count != self._counted:
             self._counted, self._so_far = count, comparison.so_far(self.runs)
-        record = self._so_far | {"running": not over, "progress": self._progress(over, count)}
+        record = self._so_far | {"running": not over} | self._progress(over, count)
         if over and self.problem:
             return record | {"problem": self.problem}
         return record | self._whole if over else record
 
-    def _progress(self, over: bool, count: int) -> str:
-        if over:
-            if not self.cancelled.is_set():
-                return ""
-            wanted = self.inputs.repeats * len(self.runs)
-            return f"Stopped after {count} of {wanted} runs." if count else "Stopped before a run was over."
-        if waiting := self.status():
-            return waiting
-        if self._reading:
-            return "Reading again how sure each was where outputs part …"
-        if self._now is None:
-            return "Getting ready …"
+    def _progress(self, over: bool, count: int) -> Record:
+        """What there is to say; of a run, beside it, how many tokens it has written: they change all the time."""
+        if over or self._now is None or self._reading or self.status():
+            return {"progress": self._standing(over, count)}
         turn, tokens = self._now
         of = f"warm-up of {turn.name}" if not turn.repeat else f"{turn.name}, repeat {turn.repeat}"
-        return f"Run {turn.number} of {turn.of}: {of}, {tokens} tokens"
+        return {"progress": f"Run {turn.number} of {turn.of}: {of}", "tokens": tokens}
+
+    def _standing(self, over: bool, count: int) -> str:
+        if over and not self.cancelled.is_set():
+            return ""
+        if over:
+            wanted = self.inputs.repeats * len(self.runs)
+            return f"Stopped after {count} of {wanted} runs." if count else "Stopped before a run was over."
+        reading = "Reading again how sure each was where outputs part …" if self._reading else "Getting ready …"
+        return self.status() or reading
 
 
 def _token_bytes(engine: Engine) -> dict[str, int]:

@@ -39,7 +39,7 @@ def page(found: dict[str, Any], where: str) -> Page:
         under="Claims",
         title="claims, checked",
         about=ABOUT,
-        body=f'<div id="claims"><p class="where">{where}</p>{read("claims.html")}</div>',
+        body=f'<main id="claims"><p class="where">{where}</p>{read("claims.html")}</main>',
         scripts=(*CHARTS, "claims"),
         data={"recorded": as_line(found)},
     )

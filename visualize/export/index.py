@@ -45,7 +45,7 @@ def _table(device: str, recordings: Sequence[Recording]) -> str:
     body = "".join(map(_row, recordings))
     return f"""<div class="scrolls"><table>
 <caption>Recorded on {escape(device)}</caption>
-<thead><tr><th scope="col">run</th>{head}<th></th></tr></thead>
+<thead><tr><th scope="col">run</th>{head}<td></td></tr></thead>
 <tbody>{body}</tbody>
 </table></div>"""
 

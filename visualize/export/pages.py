@@ -13,7 +13,7 @@ from visualize.document import BESIDE, document
 
 NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
 """Where the header leads to, from the folder's top."""
-LOOK = ("stage", "page", "memory", "compare", "lessons", "claims", "site")
+LOOK = ("stage", "page", "memory", "compare", "lessons", "claims", "site", "contrast")
 CHARTS = ("plotly.min", "site")
 """The scripts of ``assets/`` with which every page that draws charts begins; the others need "site" only."""
 

@@ -175,7 +175,14 @@ def split_figure(dark: bool = False) -> go.Figure:
         margin={"l": 82, "r": 14, "t": 4, "b": 64},
         showlegend=True,
         legend={**_legend(dark, -0.2), "traceorder": "normal"},
-        xaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " GiB", "fixedrange": True},
+        xaxis={
+            "range": [0, 1],
+            "nticks": 5,
+            "tickangle": 0,
+            "ticksuffix": " GiB",
+            "showticksuffix": "first",  # side by side they would have no room
+            "fixedrange": True,
+        },
         yaxis={
             "showgrid": False,
             "fixedrange": True,

@@ -136,7 +136,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     header.build("Lessons", sheet.ABOUT)
     at, learner = gr.State(), gr.State()
     kept, kept_runs = gr.Textbox(visible=False), gr.Textbox(visible=False)
-    with gr.Row(elem_id="lab", elem_classes=["lessons", "staged"]):
+    with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
             setup = {"lessons": sheet.contents(), "kept": sheet.KEPT, "most": MOST_CHARACTERS}
             progress = component("course", setup | {"teaching": "instructor"})

@@ -9,7 +9,7 @@ from visualize.assets import PLOTLY, styles
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
 
-SHEETS = ("stage", "page", "memory", "compare", "lessons", "pool", "claims", "server", "deploy", "room")
+SHEETS = ("stage", "page", "memory", "compare", "lessons", "pool", "claims", "server", "deploy", "room", "contrast")
 """The pages' style sheets, in their order."""
 
 

@@ -87,7 +87,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         visitors.leave(request.session_hash)
 
     header.build("Pool", ABOUT)
-    with gr.Row(elem_id="lab"):
+    with gr.Row(elem_id="lab", elem_classes="staged"):
         with gr.Column(elem_id="controls"):
             preset, controls = _controls()
             with gr.Row(elem_id="actions"):

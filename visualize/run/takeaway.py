@@ -49,7 +49,7 @@ def page(run: Run) -> str:
     """
     return document(
         "Decode Lab: a recorded run",
-        f"<style>{styles('stage', 'exported')}</style>",
+        f"<style>{styles('stage', 'exported', 'contrast')}</style>",
         f"""{header(ABOUT)}
 <main id="stage">{read("stage.html")}</main>
 <script type="application/json" id="run-transcript">{recorded(run, "recorded")}</script>

@@ -15,6 +15,7 @@ for (const name of charts) {
   button.dataset.for = name;
   $(".choose").append(button);
 }
+element.querySelectorAll(".plot").forEach(asPicture);
 
 /** On a phone one chart is shown at a time. */
 function choose(name) {
@@ -101,9 +102,19 @@ function veil(plot, x) {
   for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);
 }
 
+const SIDE = 14; // of a square of the rounds, in pixels, where a column has room for it
+const GLYPH = 11; // the smallest that a glyph still fits into
+
+/** How large a square may be, so that it does not lie over the next column's. */
+function squareOf(plot, { margin, xaxis }) {
+  const [first, end] = xaxis.range;
+  return Math.min(SIDE, Math.floor((plot.clientWidth - margin.l - margin.r) / (end - first)) - 1);
+}
+
 const LEGIBLE = 80; // milliseconds a pass: what is seen for less than that needs no glyphs, and they cost half of a chart
 const legible = ({ t_ms, step }) => t_ms / Math.max(1, step) > LEGIBLE * (mode === "playing" ? speed.value : 1);
 
+/** Of a trace whose glyphs nobody could read, each square has its state's shape. */
 function tellByShape(trace) {
   trace.mode = trace.mode?.replace("+text", "");
   if (trace.meta) trace.marker.symbol = trace.meta;
@@ -115,12 +126,15 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   layout.uirevision = pans;
   const first = moves ? layout.xaxis.range[0] : -Infinity;
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
-  if (moves && picture.frame && !legible(picture.frame)) traces.forEach(tellByShape);
+  const side = squareOf(plot, layout);
+  for (const trace of traces) if (trace.meta) trace.marker.size = side;
+  if (side < GLYPH || (moves && picture.frame && !legible(picture.frame))) traces.filter(({ meta }) => meta).forEach(tellByShape);
   Plotly.react(plot, traces, layout, CONFIG);
   veil(plot, Infinity);
 }
 
-narrow.addEventListener("change", () => {
+// Another width is other squares, and on a phone another chart.
+window.addEventListener("resize", () => {
   charts.forEach((name) => dirty.add(name));
   schedule();
 });

@@ -39,7 +39,6 @@ function build(claim) {
   const act = make("td", "act");
   const check = make("button", "check", "Check it here");
   check.type = "button";
-  check.setAttribute("aria-label", `Check it here: ${claim.quote}`);
   act.append(check);
   head.append(verdict, said, act);
 
@@ -58,6 +57,7 @@ function build(claim) {
   chart.dataset.chart = claim.id;
   chart.hidden = true;
   chart.append(make("div", "plot"));
+  chart.firstChild.setAttribute("aria-label", `What was measured of “${claim.quote}”`);
   grid.append(told, figures, chart);
   cell.append(grid);
   more.append(cell);
@@ -86,7 +86,7 @@ function show(row, found) {
   row.needs.replaceChildren(...(found?.needs ? fact("What would make it true", found.needs) : []));
   row.figures.replaceChildren(found?.numbers ? numbers(found) : make("p", "none", "No numbers yet: they come from this machine."));
   row.chart.hidden = !found?.chart;
-  row.check.textContent = state ? "Check again" : "Check it here";
+  press(row);
   draw(row);
 }
 
@@ -106,11 +106,16 @@ function numbers({ numbers, took }) {
   return table;
 }
 
+/** What a row's button does, and of which claim to those who hear it among others. */
+function press({ check, claim, found }, now = false) {
+  write(check, now ? "Checking …" : verdicts[found?.verdict] ? "Check again" : "Check it here");
+  check.setAttribute("aria-label", `${check.textContent}: ${claim.quote}`);
+}
+
 /** A row whose experiment is under way says so in its own place. */
 function under(row, now, step) {
   row.head.classList.toggle("now", now);
-  if (now) row.check.textContent = "Checking …";
-  else if (row.check.textContent === "Checking …") row.check.textContent = row.found?.verdict ? "Check again" : "Check it here";
+  press(row, now);
   if (now) row.why.textContent = step || "Getting ready …";
   else row.why.textContent = row.found?.problem ?? row.found?.why ?? "";
 }

@@ -31,7 +31,7 @@ function read(value) {
     if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: "smooth", block: "start" });
   }
   const problem = record.problem ?? "";
-  $(".contest-say").textContent = problem || record.progress || record.said?.[0] || "";
+  tell(problem || record.progress || record.said?.[0] || "", record.tokens);
   $(".contest-say").classList.toggle("problem", Boolean(problem));
   $('[data-face="race"]').classList.toggle("stale", running && race.lanes.length > 0);
   if (record.rows) fill($(".contest-lower table"), setup.columns, record.rows);
@@ -47,6 +47,16 @@ function read(value) {
   $(".contest").dataset.over = String(!record.running);
 }
 
+/** What there is to say. Tokens are counted for those who look: who listens is told when another run begins. */
+function tell(text, tokens) {
+  const say = $(".contest-say");
+  if (say.firstChild?.textContent !== text) say.replaceChildren(text);
+  const count = say.children[0] ?? make("span");
+  count.ariaHidden = "true";
+  write(count, tokens === undefined ? "" : `, ${tokens} tokens`);
+  if (!count.isConnected) say.append(count);
+}
+
 function show(charts) {
   Object.assign(drawn, charts);
   for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
@@ -59,7 +69,7 @@ function draw() {
 /** A table of settings: a mark and a name, and in every cell a figure with something in small beside it. */
 function fill(table, columns, rows) {
   const head = make("tr");
-  head.append(make("th"), ...columns.map(([label, about]) => {
+  head.append(make("td"), ...columns.map(([label, about]) => {
     const cell = make("th", "", label);
     cell.scope = "col";
     Object.assign(cell, { tabIndex: 0 }).dataset.about = about;

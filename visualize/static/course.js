@@ -94,14 +94,14 @@ function entry(lesson, kept) {
   const whole = done.includes("check");
   const sign = make("span", `sign${whole ? " whole" : ""}`, whole ? "✓" : String(lesson.number));
   const words = make("span", "words");
-  words.append(make("b", "", lesson.title), make("small", "", `${lesson.minutes} min`));
+  words.append(make("b", "", lesson.title), " ", make("small", "", `${lesson.minutes} min`), " ");
   const steps = make("span", "steps");
   steps.title = done.length ? `Done: ${done.join(", ")}` : "Not begun";
   steps.append(...STAGES.map((stage) => make("i", done.includes(stage) ? "done" : "")));
+  steps.setAttribute("role", "img"); // the link is called what it shows, and how far its lesson is
+  steps.setAttribute("aria-label", whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun");
   words.append(steps);
-  link.append(sign, words);
-  const said = whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun";
-  link.setAttribute("aria-label", `Lesson ${lesson.number}, ${lesson.title}, ${said}`);
+  link.append(sign, " ", words);
   item.append(link);
   return item;
 }

@@ -15,6 +15,15 @@ function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** To those who listen a chart is a picture, called what stands beside it, whatever that says by now. */
+function asPicture(plot) {
+  const words = [...plot.closest("[data-chart], figure").querySelectorAll("h2, h3, h4, .caption")];
+  const taken = document.querySelectorAll("[id^=beside-]").length;
+  words.forEach((node, i) => (node.id ||= `beside-${taken + i}`));
+  plot.setAttribute("role", "img");
+  if (words.length) plot.setAttribute("aria-labelledby", words.map(({ id }) => id).join(" "));
+}
+
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
 const look = () => (document.body.classList.contains("dark") ? "dark" : "light");
 

@@ -52,8 +52,12 @@ if (new URLSearchParams(location.search).get("run") === "1") {
   else new MutationObserver((_, observer) => (observer.disconnect(), press())).observe(body, { attributeFilter: ["data-ready"] });
 }
 
-// Where the pages' names have no room side by side, this one's is in view.
-element.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+// Where the pages' names have no room side by side, this one's is in view. A window and a history tell it too; what is
+// not of the lab (visualize/export/) has titles of its own.
+const here = element.querySelector("[aria-current]");
+here?.scrollIntoView({ block: "nearest", inline: "center" });
+const TITLE = "Decode Lab";
+if (here && here.textContent !== "Lab" && document.title === TITLE) document.title = `${here.textContent} · ${TITLE}`;
 
 // What a word on the page means (data-about) is told to whoever points at it, taps it or comes to it by Tab.
 const meaning = document.createElement("div");

@@ -11,10 +11,20 @@ new MutationObserver(() => {
 
 // -- taking a run away -------------------------------------------------------------------------------
 
-$(".save").hidden = !server;
+const save = $(".save");
+save.hidden = !server;
+const shut = () => (save.open = false);
+document.addEventListener("click", ({ target }) => save.contains(target) || shut());
+save.addEventListener("keydown", (event) => {
+  if (event.key === "Tab") setTimeout(() => save.contains(document.activeElement) || shut()); // it leads on after this
+  if (event.key !== "Escape" || !save.open) return;
+  event.stopPropagation(); // it is the menu that is meant, and not the run
+  shut();
+  $(".save summary").focus();
+});
 for (const button of element.querySelectorAll("[data-save]")) {
   button.onclick = async () => {
-    $(".save").open = false;
+    shut();
     const { problem, name, type, text } = await server.take_away([picture.id, button.dataset.save]);
     if (problem) return sayNow(problem, true);
     const link = make("a");

@@ -82,7 +82,7 @@ function fill(chip, row) {
   chip.notes.textContent = notes.join(" ");
   chip.button.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
   chip.button.dataset.state = state;
-  chip.button.title = chip.button.ariaLabel = [
+  chip.button.title = [
     `Sequence ${row.number}: ${state}`,
     `${tokens} of at most ${wanted} tokens`,
     `${blocks} blocks`,

@@ -51,13 +51,17 @@ function slider({ stops, label, given, mark }) {
   const output = make("output", "", "?");
   let chosen = given !== null; // where it stands at first says nothing
   const show = () => {
-    if (!chosen) return;
-    output.textContent = stops[input.value][1];
-    input.setAttribute("aria-valuetext", stops[input.value][1]);
+    if (chosen) output.textContent = stops[input.value][1];
+    input.setAttribute("aria-valuetext", chosen ? stops[input.value][1] : `not answered yet; at ${stops[input.value][1]}`);
   };
   input.oninput = input.onclick = () => {
     chosen = true;
     show();
+  };
+  input.onkeydown = (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault(); // Space would scroll
+    input.onclick(); // who means where it stands says so, as with a click
   };
   show();
   const track = make("div", "track-line");

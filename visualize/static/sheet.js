@@ -10,6 +10,7 @@ const sized = new ResizeObserver((seen) => {
 function drawChart(name, { columns, layout, shell: form = name }) {
   const plot = $(`[data-chart=${name}] .plot`);
   if (!plot.offsetParent) return; // not in view: drawn when it is
+  if (!plot.role) asPicture(plot);
   const shell = shells[form][look()];
   const axes = laidOut(shell.layout, layout);
   // What was zoomed into is no longer there: the axes begin anew with every answer.

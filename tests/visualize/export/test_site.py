@@ -95,6 +95,12 @@ def test_every_page_is_there(site: dict[str, str]) -> None:
     assert "\nsdk: static\napp_file: index.html\n" in site["README.md"]
 
 
+def test_every_page_has_one_main_part_and_no_column_without_a_name(site: dict[str, str]) -> None:
+    for path in pages(site):
+        assert site[path].count("<main") == 1, path
+        assert not re.search(r"<th[^>]*></th>", site[path]), path
+
+
 def test_every_address_is_relative_and_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
     seen = set()
     for path, page in pages(site).items():
