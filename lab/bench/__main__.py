@@ -83,7 +83,7 @@ def main() -> None:
     gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
     gpu.add_argument("--device", default=best_device())
     gpu.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")
-    gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"))
+    gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"), help="a file, or a folder that is there")
     gpu.add_argument("--record", type=Path, metavar="DIR", help="save a few runs there, to be replayed")
     gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
     args = parser.parse_args()
@@ -91,8 +91,9 @@ def main() -> None:
     transformers_logging.set_verbosity_error()
     if args.bench == "gpu":
         where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
-        table = run_gpu(args.part, args.out, _report, small=args.small, **where)
-        print(f"\n{table}\n\nwritten to {args.out}")
+        out = args.out / "gpu.json" if args.out.is_dir() else args.out
+        table = run_gpu(args.part, out, _report, small=args.small, **where)
+        print(f"\n{table}\n\nwritten to {out}")
         return
     try:
         engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -189,9 +190,16 @@ class Place:
                 run()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
-            # Other threads may allocate meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                output = run()
+            try:
+                # Other threads may allocate meanwhile.
+                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                    output = run()
+            except Exception:
+                # torch 2.11 leaves its allocator in a capture that failed, and frees no memory from then on
+                # (pytorch/pytorch#180395); later ones have left it themselves, and say so.
+                with suppress(AttributeError, RuntimeError):
+                    torch._C._cuda_endAllocateToPool(self._device.index or 0, self._pool)
+                raise
 
         def replay() -> None:
             with torch.cuda.device(self._device):
@@ -201,6 +209,11 @@ class Place:
 
 
 def can_be_captured(model: LanguageModel) -> bool:
-    """Whether all of a model is on one GPU. What another device computes would be missing in a replay."""
+    """Whether all of a model is on one GPU, and its layers wait for nothing.
+
+    What another device computes would be missing in a replay. bitsandbytes' INT8 looks for outliers in every product,
+    and a capture cannot wait for what it finds.
+    """
     devices = {weight.device for weight in model.model.parameters()}
-    return len(devices) == 1 and devices.pop().type == "cuda"
+    waits = getattr(model.model, "is_loaded_in_8bit", False)
+    return len(devices) == 1 and devices.pop().type == "cuda" and not waits

@@ -14,9 +14,11 @@ import torch
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, Run, SamplingParams
+from lab.bench import __main__ as main
 from lab.bench.gpu import pair, part, session
 from lab.bench.gpu.attention import format_attention
 from lab.bench.gpu.capacity import run_capacity
+from lab.bench.gpu.device import median_seconds
 from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
 from lab.bench.gpu.part import run_part
 from lab.bench.gpu.runs import steps
@@ -272,3 +274,35 @@ def test_a_prompt_has_as_many_tokens_as_asked():
     texts = [prompt(17, first) for first in range(9)]
     assert {len(words(text)["input_ids"]) for text in texts} == {17}
     assert len(set(texts)) == 9
+
+
+def test_the_file_may_be_named_by_its_folder(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(main, "run_gpu", lambda parts, out, report, **how: asked.append(out) or "table")
+    for out in (tmp_path, tmp_path / "other.json"):
+        monkeypatch.setattr(sys, "argv", ["bench", "gpu", "--out", str(out)])
+        main.main()
+    assert asked == [tmp_path / "gpu.json", tmp_path / "other.json"]
+    assert f"written to {asked[0]}" in capsys.readouterr().out
+
+
+def test_a_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
+    """What launching takes is then not in its time."""
+    called = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            called.append("event")
+
+        def synchronize(self):
+            called.append("wait")
+
+        def elapsed_time(self, other):
+            return 2.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert median_seconds(lambda: called.append("run"), torch.device("cuda"), repeats=1) == 0.002
+    assert called == ["run", "run", "event", "run", "event", "wait"]

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -295,6 +297,36 @@ def test_the_switch(engine, reference):
 # -- for real --------------------------------------------------------------------------------
 
 
+def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
+    """With a CUDA that is none: what is called, and when."""
+    called = []
+
+    @contextmanager
+    def graph(*_: object, **__: object):
+        yield
+        called.append("ended")
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    for name in ("Stream", "current_stream", "CUDAGraph"):
+        monkeypatch.setattr(torch.cuda, name, Mock())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *which: called.append(which))
+    place = graphs.Place(torch.device("cuda", 1))
+    with pytest.raises(RuntimeError, match="not permitted"):
+        place.record(lambda: torch.zeros(1))
+    assert called == ["ended", (1, (0, 7))]
+
+
+@pytest.mark.parametrize(("eight_bits", "captured"), [(False, True), (True, False)])
+def test_what_waits_in_every_layer_is_not_captured(eight_bits, captured):
+    weight = SimpleNamespace(device=torch.device("cuda", 0))
+    model = SimpleNamespace(parameters=lambda: [weight, weight], is_loaded_in_8bit=eight_bits)
+    assert graphs.can_be_captured(SimpleNamespace(model=model)) is captured
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
 @pytest.mark.parametrize("config", [PAGED, DRAFT, EARLY_EXIT], ids=["paged", "a draft, int8", "an early exit"])
@@ -335,3 +367,5 @@ def test_a_capture_that_fails_leaves_cuda_in_order(monkeypatch):
         == load_engine(device="cuda", dtype="float32").generate("Once upon a time", PAGED, SAMPLING).token_ids
     )
     assert torch.cuda.current_stream() == stream
+    torch.cuda.empty_cache()  # which no allocator does that believes itself in a capture
+    assert not fell_back(load_engine(device="cuda", dtype="float32").generate("Once upon a time", PAGED, SAMPLING))

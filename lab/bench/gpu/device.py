@@ -8,6 +8,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 
@@ -42,6 +43,7 @@ def median_seconds(run: Callable[[], object], device: torch.device, repeats: int
     for _ in range(repeats):
         if device.type == "cuda":
             before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            run()  # while the device is busy with this one, the next is launched: that is not its own time
             before.record()
             run()
             after.record()
@@ -63,5 +65,6 @@ def clean_up(device: torch.device) -> None:
     """Free what is not referenced any more."""
     gc.collect()
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.empty_cache()
+        with suppress(RuntimeError):  # after a capture that failed: what is measured next says what is wrong
+            torch.cuda.synchronize(device)
+            torch.cuda.empty_cache()
