@@ -11,8 +11,10 @@ and a second kernel combines what they found, weighed by their sums (Flash-Decod
 
 INT8 and INT4 are dequantised in registers. An INT8 scale belongs to a whole vector, so it multiplies a
 score, or a weight, instead of the vector's numbers: a little more exact than the reference, which rounds
-what it dequantised to the model's dtype. An INT4 byte holds two neighbours: keys and values are taken as
-an even and an odd half, each a tile of its own, and so nothing has to be interleaved.
+what it dequantised to the model's dtype. Where few rows share that work, bytes are loaded in pairs: only
+numbers of two bytes reach the tensor cores transposed, as values must, without being gathered one by one.
+The two or four neighbours in such a number are not interleaved again: each is a part of the keys and
+values, a tile of its own with its own dimensions of the query.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ LOG2_E = 1.4426950408889634
 MOST_ROWS = 64
 """Of a tile: new tokens x the query heads of a KV head."""
 TILE_BYTES = 16 * 1024
-"""Keys of a tile, in the dtype they are multiplied in: two such tiles, twice over, fit every GPU's shared memory."""
+"""Keys of a tile, in the dtype they are multiplied in: two such tiles, twice over, fit every GPU's shared memory. Twice
+as many where they lie there in pairs of bytes: what has to be done once a tile is then done half as often."""
 MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32 = 16, 8 * 1024
 """Float32 is multiplied number by number, not by tensor cores, and a tile of it that is larger does not fit in a
 processor's registers: assembled for compute capability 9.0 by Triton 3.6, native, heads of 128, 64 rows keep 6 KB a
@@ -39,16 +42,16 @@ MOST_SPLITS = 128
 SHORTEST_SPLIT = 128
 """Tokens that are worth a program of their own. What it finds is written and read again, in float32: with four query
 heads to a KV head and one new token, 6% of the bytes of so many bfloat16 keys and values, 12% of INT8's. They are two
-tiles of heads of 128, one loaded while the other is computed. Reasoned, not measured."""
+tiles of heads of 128, or one of INT8 or INT4. Reasoned, not measured."""
 SHORTEST_TO_SPLIT = 512
 """Tokens of a sequence. For fewer, launching a second kernel is reckoned to take longer than it saves."""
 RESIDENT, RESIDENT_WIDE = 4, 2
 """Programs that a processor runs at once: of 16 rows, and of more."""
 REGISTERS = 128
 """That a thread may have where four programs of 128 threads are to run at once: a processor has 65,536. For heads of
-128, compute capability 9.0, Triton 3.6 takes 96 for native, and by itself 151 for INT8 and 168 for INT4: the fourth
-program would wait until one of three has ended. Held to 128, a thread keeps 8 and 16 bytes in memory. So says the
-assembler; not measured on a GPU."""
+128, compute capability 9.0, Triton 3.6 takes 96 for native, and by itself 152 for INT8 and 158 for INT4: the fourth
+program would wait until one of three has ended. Held to 128, a thread keeps 16 bytes in memory. Counted in the machine
+code, as are its instructions for 64 positions: 450 for native, 780 for INT8, 702 for INT4. Not measured on a GPU."""
 
 
 def attend(
@@ -69,14 +72,18 @@ def attend(
     form, (keys, values, key_scales, value_scales) = parts(layer)
     (tokens, heads, dim), (sequences, height) = query.shape, plan.tables.shape
     shared = heads // keys.shape[1]
-    width = keys.shape[-1]
     exact = query.dtype == torch.float32
     most_rows, tile_bytes = (MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32) if exact else (MOST_ROWS, TILE_BYTES)
     rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, most_rows)))
-    padded = max(16, triton.next_power_of_2(width))
     # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
     dtype = torch.float32 if INTERPRETED and query.dtype == torch.bfloat16 else query.dtype
+    # 32 numbers are enough for tensor cores of four warps; Triton knows that what lies 16 numbers apart is aligned.
+    if form != "native" and rows == 16 and keys.shape[-1] >= 64 and keys.shape[-1] % 32 == 0:
+        keys, values = keys.view(torch.int16), values.view(torch.int16)
+        tile_bytes *= 2
     columns = min(128, max(16, tile_bytes // (triton.next_power_of_2(dim) * dtype.itemsize)))
+    width = keys.shape[-1]
+    padded = max(16, triton.next_power_of_2(width))
     # A tile each, or as many as so many tokens can need however they are divided among the sequences.
     tile = rows // shared
     programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
@@ -112,6 +119,7 @@ def attend(
         HEADS=heads,
         SHARED=shared,
         DIM=dim,
+        PARTS=dim // width,
         WIDTH=width,
         PADDED=padded,
         GROUPS=key_scales.shape[-1],
@@ -121,8 +129,10 @@ def attend(
         COLUMNS=columns,
         SPLITS=splits,
         num_warps=4,
+        # A tile is loaded when the last one has been used: the wait is for the processor's other programs to fill. A
+        # third stage loads ahead, but twice the shared memory leaves room for fewer of them (read in Triton's output).
         num_stages=2,
-        maxnreg=REGISTERS if rows == 16 and form != "native" and not exact else None,
+        maxnreg=REGISTERS if rows == 16 and not exact and form != "native" else None,
     )
     if splits > 1:
         _combine_kernel[tokens, heads](
@@ -174,10 +184,11 @@ def _attend_kernel(
     HEADS: tl.constexpr,
     SHARED: tl.constexpr,
     DIM: tl.constexpr,
-    WIDTH: tl.constexpr,  # of a stored vector: half of DIM for INT4
+    PARTS: tl.constexpr,  # of a stored number
+    WIDTH: tl.constexpr,  # of a stored vector, in such numbers
     PADDED: tl.constexpr,
     GROUPS: tl.constexpr,  # of an INT4 vector, each with a scale
-    PADDED_GROUP: tl.constexpr,  # bytes of one
+    PADDED_GROUP: tl.constexpr,  # numbers of one
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -199,16 +210,16 @@ def _attend_kernel(
     length = tl.load(lengths + sequence).to(tl.int32)
     position = length - new + token
 
-    # INT4: dimension 2i is in the low half of byte i and 2i + 1 in the high one.
-    STEP: tl.constexpr = 2 if FORMAT == "int4" else 1
+    # Dimensions PARTS * i and after are in number i, the first in its lowest bits.
     i = tl.arange(0, PADDED)
     stored = i < WIDTH
-    q_at = query + (first + token)[:, None] * query_token + head[:, None] * query_head + (STEP * i)[None, :] * query_dim
+    row_at = (first + token).to(tl.int64)
+    q_at = query + (row_at * query_token + head.to(tl.int64) * query_head)[:, None] + (PARTS * i)[None, :] * query_dim
     q_mask = real[:, None] & stored[None, :]
-    q = tl.load(q_at, mask=q_mask, other=0.0).to(DTYPE)
-    q_odd = q
-    if FORMAT == "int4":
-        q_odd = tl.load(q_at + query_dim, mask=q_mask, other=0.0).to(DTYPE)
+    q, acc = (), ()
+    for part in tl.static_range(PARTS):
+        q += (tl.load(q_at + part * query_dim, mask=q_mask, other=0.0).to(DTYPE),)
+        acc += (tl.zeros([ROWS, PADDED], tl.float32),)
 
     # This split's share of what the tile's last token sees.
     seen = tl.minimum(length, length - new + (tile + 1) * TOKENS)
@@ -218,8 +229,6 @@ def _attend_kernel(
 
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, PADDED], tl.float32)
-    acc_odd = acc
     for start in range(begin, end, COLUMNS):
         column = start + tl.arange(0, COLUMNS)
         inside = column < end
@@ -231,14 +240,14 @@ def _attend_kernel(
         mask = inside[:, None] & stored[None, :]
 
         k = tl.load(keys + numbers, mask=mask, other=0)
+        k_scale = None
         if FORMAT == "int4":
             k_scale = _group_scales(key_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
-            score = tl.dot(q, tl.trans(_even(k, k_scale, DTYPE)), input_precision="ieee")
-            score = tl.dot(q_odd, tl.trans(_odd(k, k_scale, DTYPE)), score, input_precision="ieee")
-        else:
-            score = tl.dot(q, tl.trans(k.to(DTYPE)), input_precision="ieee")
-            if FORMAT == "int8":
-                score *= tl.load(key_scales + scales, mask=inside, other=0.0)[None, :]
+        score = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for part in tl.static_range(PARTS):
+            score = tl.dot(q[part], tl.trans(_part(k, part, k_scale, FORMAT, DTYPE)), score, input_precision="ieee")
+        if FORMAT == "int8":
+            score *= tl.load(key_scales + scales, mask=inside, other=0.0)[None, :]
         score = tl.where(inside[None, :] & (column[None, :] <= position[:, None]), score * scaling, float("-inf"))
 
         newest = tl.maximum(maximum, tl.max(score, 1))
@@ -249,33 +258,29 @@ def _attend_kernel(
         total = total * shrink + tl.sum(weight, 1)
 
         v = tl.load(values + numbers, mask=mask, other=0)
-        acc *= shrink[:, None]
+        v_scale = None
         if FORMAT == "int4":
             v_scale = _group_scales(value_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
-            weight = weight.to(DTYPE)
-            acc = tl.dot(weight, _even(v, v_scale, DTYPE), acc, input_precision="ieee")
-            acc_odd = tl.dot(weight, _odd(v, v_scale, DTYPE), acc_odd * shrink[:, None], input_precision="ieee")
-        else:
-            v = v.to(DTYPE)
-            if FORMAT == "int8":
-                v_scale = tl.load(value_scales + scales, mask=inside, other=0.0)
-                if tl.float16 == DTYPE:  # a small weight times a small scale would vanish
-                    v = (v * v_scale[:, None]).to(DTYPE)
-                else:
-                    weight *= v_scale[None, :]
-            acc = tl.dot(weight.to(DTYPE), v, acc, input_precision="ieee")
+        elif FORMAT == "int8":
+            vector_scale = tl.load(value_scales + scales, mask=inside, other=0.0)
+            if tl.float16 == DTYPE:  # a small weight times a small scale would vanish
+                v_scale = vector_scale[:, None]
+            else:
+                weight *= vector_scale[None, :]
+        grown = ()
+        for part in tl.static_range(PARTS):
+            v_part = _part(v, part, v_scale, FORMAT, DTYPE)
+            grown += (tl.dot(weight.to(DTYPE), v_part, acc[part] * shrink[:, None], input_precision="ieee"),)
+        acc = grown
 
-    place = ((first + token).to(tl.int64) * HEADS + head) * SPLITS + split
-    if SPLITS == 1:
-        acc /= total[:, None]
-        acc_odd /= total[:, None]
-    else:
+    place = (row_at * HEADS + head) * SPLITS + split
+    if SPLITS > 1:
         tl.store(maxima + place, maximum, mask=real)
         tl.store(sums + place, total, mask=real)
-    at = found + place[:, None] * DIM + (STEP * i)[None, :]
-    tl.store(at, acc.to(found.dtype.element_ty), mask=q_mask)
-    if FORMAT == "int4":
-        tl.store(at + 1, acc_odd.to(found.dtype.element_ty), mask=q_mask)
+    at = found + place[:, None] * DIM + (PARTS * i)[None, :]
+    for part in tl.static_range(PARTS):
+        mean = acc[part] / total[:, None] if SPLITS == 1 else acc[part]
+        tl.store(at + part, mean.to(found.dtype.element_ty), mask=q_mask)
 
 
 @triton.jit
@@ -300,21 +305,31 @@ def _tile(starts, sequences, TOKENS: tl.constexpr):
 
 @triton.jit
 def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr, PADDED_GROUP: tl.constexpr):
-    """The scale of every byte. Each is loaded once and spread over its group's bytes."""
+    """The scale of every stored number. Each is loaded once and spread over its group."""
     group = tl.arange(0, PADDED // PADDED_GROUP)[None, :]
-    scale = tl.load(scales + at[:, None] + group, mask=inside[:, None] & (group < GROUPS), other=0.0).to(tl.float32)
+    scale = tl.load(scales + at[:, None] + group, mask=inside[:, None] & (group < GROUPS), other=0.0)
     scale = tl.broadcast_to(scale[:, :, None], (scale.shape[0], scale.shape[1], PADDED_GROUP))
     return tl.reshape(scale, (scale.shape[0], PADDED))
 
 
 @triton.jit
-def _even(packed, scale, DTYPE: tl.constexpr):
-    return (((packed & 15).to(tl.float32) - 8) * scale).to(DTYPE)
-
-
-@triton.jit
-def _odd(packed, scale, DTYPE: tl.constexpr):
-    return (((packed >> 4).to(tl.float32) - 8) * scale).to(DTYPE)
+def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
+    """One part of every stored number, times its scale if there is one."""
+    if FORMAT == "int4":
+        # 128 in bfloat16, and 2^23 in float32, end in a bit that counts ones: half a byte is added with "or", and need
+        # not be converted. They are taken off exactly, with the 8; the product is rounded once.
+        half = (numbers >> 4 * part) & 15
+        if tl.bfloat16 == DTYPE:
+            x = (half.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136
+        else:
+            x = (half.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - 8388616
+    elif FORMAT == "int8":
+        x = (numbers >> 8 * part).to(tl.int8).to(DTYPE)
+    else:
+        x = numbers
+    if scale is not None:
+        x = x * scale
+    return x.to(DTYPE)
 
 
 @triton.jit
