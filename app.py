@@ -127,7 +127,8 @@ def main(arguments: list[str] | None = None) -> None:
     workshop = Workshop(line, options.host, key) if options.workshop else None
     monitor = Monitor(line)
     monitors = [monitor, workshop.room] if workshop else [monitor]
-    engines = Engines(offered | listed(**place), any_pair=is_private(options, os.environ), monitors=monitors, **place)
+    private = is_private(options, os.environ)
+    engines = Engines(offered | listed(**place), any_pair=private, monitors=monitors, **place)
     embedded = Engines(monitors=monitors, **place) if chosen else engines
     if chosen:
         try:
@@ -148,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
                 "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
                 "middleware": [
                     Middleware(Leaving, waiting=waiting, told=told),
-                    Middleware(Guard, names=programs.NAMES),
+                    Middleware(Guard, names=programs.NAMES, private=private),
                 ],
                 "exception_handlers": {RequestValidationError: unreadable, 404: absent},
             },

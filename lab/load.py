@@ -11,6 +11,7 @@ from lab.pair.loading import (
     EMBEDDED_DRAFTS,
     EMBEDDED_TARGET,
     WEIGHTS,
+    ModelLoadError,
     load_model,
     load_tokenizer,
     refuse_mismatch,
@@ -88,6 +89,11 @@ def load_engine(
         if choice in EMBEDDED_DRAFTS:
             draft, draft_name = WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
         else:
+            if "/" not in choice and not Path(choice).is_dir():
+                raise ModelLoadError(
+                    f"There is no draft {choice[:80]!r} beside the embedded target: it is "
+                    f"{' or '.join(EMBEDDED_DRAFTS)}, a folder, or a hub id, which is owner/name."
+                )
             draft_name = choice
     else:
         target_model, tokenizer = load(target, str(target))

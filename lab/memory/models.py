@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
@@ -123,10 +123,14 @@ def count_parameters(config: PreTrainedConfig) -> int:
 
 def _answers(hub: str, token: bool | None) -> bool:
     """Whether the hub has this model's configuration for us. Left to itself, transformers would ask six times, and wait
-    for longer and longer in between."""
+    for longer and longer in between. Raises HfHubHTTPError where it refuses it to somebody without a name."""
     try:
         get_hf_file_metadata(hf_hub_url(hub, "config.json"), token=token, timeout=PATIENCE)
-    except Exception:  # of any library below
+    except HfHubHTTPError:
+        if token is False:  # it said no: what this machine's owner has kept of it is not for everybody
+            raise
+        return False
+    except Exception:  # of any library below: nobody answered
         return False
     return True
 

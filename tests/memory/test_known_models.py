@@ -7,11 +7,14 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import httpx
 import pytest
 import torch
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import AutoModelForCausalLM, DeepseekV3Config, GPTBigCodeConfig, LlamaConfig, MistralConfig, MptConfig
 
 from lab.config import UnsupportedModelError
+from lab.memory import models
 from lab.memory.models import PUBLISHED, Model, count_parameters, find, known, published_config
 from lab.pair.loading import WEIGHTS, ModelLoadError
 from lab.pair.refusal import refuse_unsupported
@@ -145,3 +148,24 @@ def test_absurd_numbers_are_refused_before_a_model_is_made(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
     with pytest.raises(UnsupportedModelError, match="1,000,000,000 as num_local_experts"):
         find(tmp_path)
+
+
+@pytest.mark.parametrize("open_to_all", [False, True])
+def test_what_a_hub_refuses_is_nobody_elses_from_the_owners_cache(monkeypatch, open_to_all: bool) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise HfHubHTTPError("not yours", response=httpx.Response(401, request=httpx.Request("HEAD", "http://hub")))
+
+    asked = []
+    monkeypatch.setattr(models, "get_hf_file_metadata", refuse)
+    kept = models.known()["qwen3-8b"].shape
+    monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how) or "kept")
+    monkeypatch.setattr(models, "refuse_unsupported", lambda config, name: None)
+    monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
+    monkeypatch.setattr(models, "count_parameters", lambda config: 1)
+    if open_to_all:
+        with pytest.raises(ModelLoadError, match="no configuration to be had"):
+            models.find("somebody/private", open_to_all=True)
+        assert not asked
+    else:
+        assert models.find("somebody/private").shape == kept
+        assert [how["local_files_only"] for how in asked] == [True]

@@ -224,3 +224,10 @@ def test_settings_that_no_model_has_are_told_or_mean_nothing(folder, settings: d
     where = folder(**settings)
     with suppress(LabError):
         look(where)
+
+
+def test_a_mistyped_embedded_draft_is_asked_of_no_hub() -> None:
+    with pytest.raises(
+        ModelLoadError, match="no draft 'mached' beside the embedded target: it is matched or mismatched"
+    ):
+        load_engine(draft="mached")

@@ -264,3 +264,30 @@ def test_only_a_file_that_was_sent_can_be_opened(server: str) -> None:
         found, answer = post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())
         assert found == 422
         assert "no file that was sent here" in answer
+
+
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "[", "user@evil.example"]
+)
+def test_a_page_of_another_site_cannot_reach_it_by_a_name_of_its_own(server: str, name: str) -> None:
+    """Its name could have become this machine's address (DNS rebinding); the browser still says it."""
+    for path in ("", "health", "gradio_api/info", "gradio_api/call/v2/run", "channels/x"):
+        found, answer = asked_by(server, path, name)
+        assert found == 421, path
+        assert "127.0.0.1 or localhost, not" in answer
+
+
+def test_it_knows_its_own_names(server: str) -> None:
+    port = server.rpartition(":")[2]
+    for name in ("localhost", f"localhost:{port}", f"LOCALHOST:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
+        assert asked_by(server, "health", name)[0] == 200, name
+
+
+def asked_by(server: str, path: str, name: str) -> tuple[int, str]:
+    """As a browser asks that has come to the server by this name."""
+    request = urllib.request.Request(f"{server}/{path}", headers={"Host": name})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()

@@ -7,16 +7,18 @@ import json
 import re
 from collections.abc import Collection
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
 import gradio as gr
 from fastapi.exceptions import RequestValidationError
 from gradio.server_messages import UnexpectedErrorMessage
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from visualize.server import posted, sent
+from visualize.server.options import LOOPBACK
 from visualize.server.posted import MOST_BYTES, Refusal
 from visualize.text import visible
 
@@ -49,10 +51,12 @@ class Guard:
 
     Args:
         names: of the functions that programs may call.
+        private: nobody is to reach the server but this machine's own people. A page from anywhere could, in their
+            browser, once the name of its own host has become that of this machine (DNS rebinding): such a name is 421.
     """
 
-    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
-        self._app, self._names = app, names
+    def __init__(self, app: ASGIApp, names: Collection[str], private: bool) -> None:
+        self._app, self._names, self._private = app, names, private
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -62,6 +66,8 @@ class Guard:
         pages = scope["app"].get_blocks()
         call = None
         try:
+            if self._private:
+                _check_host(scope)
             _check_names(scope, pages)
             if not path.startswith(API):
                 await self._app(scope, receive, send)
@@ -131,6 +137,17 @@ def _sentence(said: str) -> Response:
 def _asked(scope: Scope, name: str) -> list[str]:
     """The value of this name in the address, which is the last one; none if it is not there."""
     return parse_qs(scope["query_string"].decode("latin-1")).get(name, [])[-1:]
+
+
+def _check_host(scope: Scope) -> None:
+    """Raises Refusal."""
+    host = Headers(scope=scope).get("host", "")
+    try:
+        known = urlsplit(f"//{host}").hostname in LOOPBACK
+    except ValueError:
+        known = False
+    if not known:
+        raise Refusal(421, f"This server is {LOOPBACK[0]} or {LOOPBACK[1]}, not {visible(host[:80])}: see --host.")
 
 
 def _check_names(scope: Scope, pages: gr.Blocks) -> None:

@@ -13,6 +13,8 @@ from lab.config import ConfigError
 from lab.options import Parser, add_pair
 from lab.remote.server import Server
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""This machine, as it calls itself."""
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
 SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
@@ -82,7 +84,7 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
 
 def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
     """Whether nobody but this machine's own people reaches the server: no other host, no link, no public Space."""
-    return options.host in ("127.0.0.1", "localhost", "::1") and not options.share and "SPACE_ID" not in environment
+    return options.host in LOOPBACK and not options.share and "SPACE_ID" not in environment
 
 
 def borrows_a_gpu(environment: Mapping[str, str]) -> bool:

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit, urlunsplit
 import segno
 
 from lab.config import LabError
+from visualize.server.options import LOOPBACK
 
 LETTERS = "BCDFGHJKMNPQRTVWXYZ3479"
 """None is taken for another, and without vowels no code is a word."""
 LENGTH = 5
 SALT = b"decode-lab workshop code"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = ("0.0.0.0", "::", "")
 MOST_PAGE = 500
 """Characters of a page's address. A picture of squares holds 2,331 bytes; far fewer are read from across a room."""
