@@ -5,11 +5,14 @@ Nothing imports it. What it opens is ``visualize.export``: the lab as a folder o
 
 from __future__ import annotations
 
+from transformers.utils import logging as transformers_logging
+
 
 def main() -> None:
     """See ``python -m lab.export --help``."""
     from visualize.export.__main__ import main as export  # not above: importing this room brings no page with it
 
+    transformers_logging.disable_progress_bar()  # the export tells itself how far it is
     export()
 
 

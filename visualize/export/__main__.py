@@ -8,8 +8,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from transformers.utils import logging as transformers_logging
-
 from lab import Engine, load_engine
 from lab.config import LabError
 from visualize.export import folder
@@ -34,7 +32,6 @@ def main(arguments: list[str] | None = None) -> None:
         "--force", action="store_true", help="write into a folder that holds other files, over those of the same names"
     )
     options = parser.parse_args(arguments)
-    transformers_logging.disable_progress_bar()  # there is one of all that is done
     wanted = replace(QUICK if options.quick else Wanted(), files=(*sorted(RUNS.glob("*.json")), *options.run))
 
     @functools.cache
