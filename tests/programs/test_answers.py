@@ -83,7 +83,11 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             tools = {tool.name: tool for tool in (await session.list_tools()).tools}
             assert list(tools) == list(NAMES)
             assert tools["run"].inputSchema["required"] == ["prompt"]
-            assert all(it["description"] for it in tools["run"].inputSchema["properties"].values())
+            about = {name: it["description"] for name, it in tools["run"].inputSchema["properties"].items()}
+            assert all(about.values())
+            assert about["max_tokens"].endswith("From 1 to 1,000 here. Default: 64.")
+            assert about["paged"].endswith("Default: false.")
+            assert about["stop"].endswith("Default: [].")
             told: list[str | None] = []
 
             async def tell(done: float, total: float | None, message: str | None) -> None:

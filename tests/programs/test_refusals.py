@@ -104,7 +104,12 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("component_server", b'{"data": 1, "component_id": 1, "session_hash": "a", "fn_name": "get_config"}', 404, ""),
         ("call/v2/run", b"{}", 422, "No value provided for required argument: prompt"),
         ("call/v2/run", b'{"prompt": "a", "nonsense": 1}', 422, "nonsense"),
-        ("call/v2/run", b'{"prompt": "a", "\\ud800": 1}', 422, "not a valid key-word argument"),
+        (
+            "call/v2/run",
+            b'{"prompt": "a", "\\ud800": 1}',
+            422,
+            "not a valid key-word argument. What there is stands at /gradio_api/info",
+        ),
         ("call/v2/run", b'{"prompt": "a", "' + b"a" * 10**6 + b'": 1}', 422, "Parameter `aaa"),
         ("call/v2/run", b"nonsense", 422, "JSON"),
         ("call/v2/run", b'{"prompt":"\xff"}', 422, "JSON"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Annotated, Any, get_type_hints
 
 import gradio as gr
@@ -44,7 +44,7 @@ def flat(function: Callable[..., Any], bounds: Mapping[str, tuple[float, float]]
             )
             for field in fields(settings)
         ]
-        about += [f"    {name}: {text}" for name, text in words.items()]
+        about += [f"    {field.name}: {words[field.name]}{_usual(field, bounds or {})}" for field in fields(settings)]
     own.sort(key=lambda parameter: parameter.default is not parameter.empty)  # those that are needed first
     arguments = create_model(
         function.__name__,
@@ -76,6 +76,13 @@ def flat(function: Callable[..., Any], bounds: Mapping[str, tuple[float, float]]
     call.__signature__ = inspect.Signature([whose, *own], return_annotation=str)
     call.__annotations__ = {it.name: it.annotation for it in (whose, *own)} | {"return": str}
     return call
+
+
+def _usual(field: Field, bounds: Mapping[str, tuple[float, float]]) -> str:
+    """What a tool's schema leaves out: where a number is limited here, and what it is if it is not given."""
+    low, high = bounds.get(field.name, (None, None))
+    limits = f" From {low:,} to {high:,} here." if low is not None else ""
+    return f"{limits} Default: {json.dumps(field.default)}."
 
 
 def _as_given(hint: Any) -> Any:

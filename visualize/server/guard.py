@@ -94,7 +94,8 @@ class Guard:
         except TypeError as error:  # of Gradio's matching of names or of a form's parts, before anything is answered
             if not call and path != FILES:
                 raise
-            await _sentence(str(error))(scope, receive, send)
+            said = str(error).partition(" Please click on")[0]  # in a footer that the pages do not have
+            await _sentence(f"{said} What there is stands at {API}info." if call else said)(scope, receive, send)
         except ClientDisconnect:
             pass  # while it was still speaking
 
