@@ -383,11 +383,11 @@ def test_a_word_is_its_pieces_up_to_a_space_or_the_end_of_a_line(visit: Visit, t
 
 
 def test_a_text_without_spaces_is_broken_all_the_same(visit: Visit) -> None:
-    for prompt in ("童话" * 60, "Donaudampfschiff" * 20, "a👩‍👩‍👧" * 30):
-        lab = visit(viewport={"width": 390, "height": 844}).open(prompt=prompt, max_tokens=2)
-        lab.run()
-        lab.finish()
-        assert lab.page.evaluate("(text => text.scrollWidth - text.clientWidth)(document.querySelector('.text'))") == 0
+    prompt = " ".join(("童话" * 60, "Donaudampfschiff" * 20, "a👩‍👩‍👧" * 30))
+    lab = visit(viewport={"width": 390, "height": 844}).open(prompt=prompt, max_tokens=2)
+    lab.run()
+    lab.finish()
+    assert lab.page.evaluate("(text => text.scrollWidth - text.clientWidth)(document.querySelector('.text'))") == 0
 
 
 def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:

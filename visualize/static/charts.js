@@ -108,7 +108,7 @@ const GLYPH = 11; // the smallest that a glyph still fits into
 /** How large a square may be, so that it does not lie over the next column's. */
 function squareOf(plot, { margin, xaxis }) {
   const [first, end] = xaxis.range;
-  return Math.min(SIDE, Math.floor((plot.clientWidth - margin.l - margin.r) / (end - first)) - 1);
+  return Math.min(SIDE, Math.floor((plot.clientWidth - margin.l - margin.r) / (end - first)) - 2);
 }
 
 const LEGIBLE = 80; // milliseconds a pass: what is seen for less than that needs no glyphs, and they cost half of a chart
@@ -126,9 +126,10 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   layout.uirevision = pans;
   const first = moves ? layout.xaxis.range[0] : -Infinity;
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
-  const side = squareOf(plot, layout);
-  for (const trace of traces) if (trace.meta) trace.marker.size = side;
-  if (side < GLYPH || (moves && picture.frame && !legible(picture.frame))) traces.filter(({ meta }) => meta).forEach(tellByShape);
+  const squares = traces.filter(({ meta }) => meta);
+  const side = squares.length && squareOf(plot, layout);
+  for (const { marker } of squares) marker.size = side;
+  if (side < GLYPH || (moves && picture.frame && !legible(picture.frame))) squares.forEach(tellByShape);
   Plotly.react(plot, traces, layout, CONFIG);
   veil(plot, Infinity);
 }

