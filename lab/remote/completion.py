@@ -49,9 +49,8 @@ class Answer:
             self._reason = reason[:MOST_NAME]
         self._last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
         text = choice.get("text")
-        return (
-            text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
-        )  # half a character cannot be sent
+        # Half a character, which JSON can say, could not be sent on.
+        return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
     def completed(self) -> Completed:
         """How it ended, after the last message."""

@@ -159,10 +159,11 @@ def test_one_file_is_taken_at_a_time_and_nothing_of_what_breaks_off(server: str,
     part = b'--x\r\nContent-Disposition: form-data; name="files"; filename="%d.json"\r\n\r\n{}\r\n'
     kind, there = "multipart/form-data; boundary=x", set(sent.rglob("*"))
     many = b"".join(part % number for number in range(900)) + b"--x--\r\n"
-    assert post(f"{server}/gradio_api/upload", many, kind) == (
-        422,
-        '{"detail":"More than one file was sent: send them one by one."}',
-    )
+    for written in (kind, 'multipart/form-data; Boundary="x"', "multipart/form-data; boundary=y; boundary=x"):
+        assert post(f"{server}/gradio_api/upload", many, written) == (
+            422,
+            '{"detail":"More than one file was sent: send them one by one."}',
+        ), written
     large = part % 1 + b" " * 17 * 2**20 + b"\r\n--x--\r\n"
     found, answer = post(f"{server}/gradio_api/upload", large, kind)
     assert (found, "at most 16 MiB" in answer) == (413, True)

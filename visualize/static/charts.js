@@ -127,9 +127,11 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   const first = moves ? layout.xaxis.range[0] : -Infinity;
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
   const squares = traces.filter(({ meta }) => meta);
-  const side = squares.length && squareOf(plot, layout);
-  for (const { marker } of squares) marker.size = side;
-  if (side < GLYPH || (moves && picture.frame && !legible(picture.frame))) squares.forEach(tellByShape);
+  if (squares.length) {
+    const side = squareOf(plot, layout);
+    for (const { marker } of squares) marker.size = side;
+    if (side < GLYPH || (moves && picture.frame && !legible(picture.frame))) squares.forEach(tellByShape);
+  }
   Plotly.react(plot, traces, layout, CONFIG);
   veil(plot, Infinity);
 }
