@@ -1,19 +1,18 @@
-"""A Llama's layer in ten launches instead of forty.
+"""A Llama's layer in seven launches instead of forty.
 
 A step of one token reads every weight once, and between two of its matrices there is hardly anything to compute. What
 a GPU then waits for is the next launch, also within a CUDA graph: a kernel that is done has to empty its processors
-before the next one can fill them. So matrices with the same input are one (query, key and value; gate and up), small
-operations between them are one kernel each, and a product is added to the residual stream by the multiplication
-itself. vLLM's layers are built so too.
+before the next one can fill them. So matrices with the same input are one (query, key and value; gate and up), as in
+vLLM's layers, and a product takes along what lies beside it (``lab.fused.product``).
 """
 
 from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
-from lab.fused.kernels import rms_norm, rotate, swiglu
+from lab.fused.kernels import rotate
+from lab.fused.product import add_product, gated_product, normed_product
 from lab.kv.attention import attend_by_kernels, launching
 from lab.kv.plan import BlockPlan, StepPlan
 from lab.pair.llama import is_plain, unlike_llama
@@ -82,7 +81,7 @@ class FusedLayer(nn.Module):
         heads, kv_heads = (projection.out_features // dim for projection in (attention.q_proj, attention.k_proj))
         norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
 
-        qkv = in_qkv(_normed(x, layer.input_layernorm))
+        qkv = normed_product(x, *_norm(layer.input_layernorm), in_qkv.weight, in_qkv.bias)
         rotate(
             qkv,
             heads,
@@ -94,9 +93,9 @@ class FusedLayer(nn.Module):
         )
         query, key, value = qkv.view(len(x), -1, dim).split((heads, kv_heads, kv_heads), 1)
         attended = attend_by_kernels(attention.layer_idx, query, key, value, plan, attention.scaling)
-        x = x.addmm_(attended.view(len(x), -1), attention.o_proj.weight.t())
-        between = swiglu(in_gate_up(_normed(x, layer.post_attention_layernorm)))
-        return x.addmm_(between, mlp.down_proj.weight.t())
+        x = add_product(x, attended.view(len(x), -1), attention.o_proj.weight)
+        between = gated_product(x, *_norm(layer.post_attention_layernorm), in_gate_up.weight)
+        return add_product(x, between, mlp.down_proj.weight)
 
 
 class Merged:
@@ -104,16 +103,16 @@ class Merged:
 
     Args:
         linears: all with a bias, or none. Their numbers become parts of one tensor.
+
+    Attributes:
+        weight: [outputs of all, inputs].
+        bias: [outputs of all]; None without.
     """
 
     def __init__(self, linears: tuple[nn.Linear, ...]) -> None:
-        self._weight = _side_by_side(linears, "weight")
-        self._bias = None if linears[0].bias is None else _side_by_side(linears, "bias")
+        self.weight = _side_by_side(linears, "weight")
+        self.bias = None if linears[0].bias is None else _side_by_side(linears, "bias")
         self._addresses = _addresses(linears)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, inputs] -> [N, outputs of all]."""
-        return F.linear(x, self._weight, self._bias)
 
     def holds(self, linears: tuple[nn.Linear, ...]) -> bool:
         """Whether their numbers still are parts of it."""
@@ -133,5 +132,5 @@ def _addresses(linears: tuple[nn.Linear, ...]) -> list[int]:
     return [parameter.data_ptr() for linear in linears for parameter in linear.parameters()]
 
 
-def _normed(x: torch.Tensor, norm: nn.Module) -> torch.Tensor:
-    return rms_norm(x, norm.weight, norm.variance_epsilon)
+def _norm(module: nn.Module) -> tuple[torch.Tensor, float]:
+    return module.weight, module.variance_epsilon

@@ -71,13 +71,22 @@ def test_every_part_measures_and_is_told(tmp_path, monkeypatch):
     assert {"auto", "math", "flash"} <= set(parts["2"]["prefill"])
     kinds = {(case["format"], case["blocks"]) for case in parts["3"]["cases"]}
     assert len(kinds) == 7  # three formats, contiguous and paged; and SDPA
+    assert len(parts["3"]["products"]) == 4 * 3 * 2  # of a layer, by rows, by whom
     rows = parts["4"]["rows"]
     assert rows["contiguous"]["most_sequences"] < rows["paged"]["most_sequences"]
     assert rows["contiguous"]["waited_then"] > 0 == rows["paged"]["waited_then"]
     assert rows["paged"]["blocks"] < rows["paged INT8"]["blocks"]
     assert len({row["output_tokens"] for row in rows.values()}) == 1  # the same work
 
-    for words in ("tokens/s  cache", "of a copy", "acceptance 0.7", "attention by flash", "64 x 2", "paged INT8: at"):
+    for words in (
+        "tokens/s  cache",
+        "of a copy",
+        "acceptance 0.7",
+        "attention by flash",
+        "64 x 2",
+        "down, added, GB/s",
+        "paged INT8: at",
+    ):
         assert words in table
     assert sorted(path.name for path in folder.iterdir()) == sorted(result["recorded"]["result"]["files"])
     assert all(Run.load(path).reason for path in folder.iterdir())

@@ -1,4 +1,4 @@
-"""Fused layers say what transformers' own say, with its weights and a quarter of the launches."""
+"""Fused layers say what transformers' own say, with its weights and a fraction of the launches."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, SamplingParams
 from lab.fused import layer as fused_layer
+from lab.fused import product
 from lab.fused.layer import FusedLayer, fused, merge
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage
@@ -116,14 +117,16 @@ class Launches(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("family", "before"), [("llama", 39), ("qwen3", 55)])
-def test_a_layer_takes_ten_launches(monkeypatch, family, before):
-    """In bfloat16, of one token: four products, store and attend, and four kernels between."""
+def test_a_layer_takes_seven_launches(monkeypatch, family, before):
+    """In bfloat16: four products, store and attend, and one kernel between. Ten where rows are many: torch's products
+    take nothing along but what they are added to.
+    """
     plain = model_of(family)
     plain.model.bfloat16()
     ours, ran = merged(plain), []
 
-    def stands_in(name, result):
-        def launch(x, *args):
+    def stands_in(name, result=lambda x: None):
+        def launch(x, *args, **options):
             ran.append(name)
             return result(x)
 
@@ -136,23 +139,46 @@ def test_a_layer_takes_ten_launches(monkeypatch, family, before):
     def half(x):
         return x.new_empty(len(x), x.shape[1] // 2)
 
-    for name, result in (("rms_norm", torch.empty_like), ("rotate", lambda x: None), ("swiglu", half)):
-        monkeypatch.setattr(fused_layer, name, stands_in(name, result))
+    for name, result in (("rms_norm", torch.empty_like), ("swiglu", half)):
+        monkeypatch.setattr(product, name, stands_in(name, result))
+    monkeypatch.setattr(product, "_launch", stands_in("product"))
+    monkeypatch.setattr(fused_layer, "rotate", stands_in("rotate"))
     monkeypatch.setattr(fused_layer, "attend_by_kernels", attend)
     monkeypatch.setattr("lab.kv.attention.attend_by_kernels", attend)
-    x = torch.randn(1, 1, 48, dtype=torch.bfloat16, device=DEVICE)
-    inputs = {
-        "position_embeddings": plain.model.model.rotary_emb(x, torch.tensor([[3]], device=DEVICE)),
-        "plan": BlockPlan(*[None] * 4, 1, 1, 1, None),
-    }
-    with torch.no_grad(), Launches() as launches:
-        plain.model.model.layers[0](x, **inputs)
-    assert launches.count + len(ran) == before
-    ran.clear()
-    with torch.no_grad(), Launches() as launches:
-        ours.model.model.layers[0](x, **inputs)
-    assert ran == ["rms_norm", "rotate", "store", "attend", "rms_norm", "swiglu"]
-    assert launches.count == 4
+
+    def launched(model: LanguageModel, rows: int) -> tuple[int, list[str]]:
+        x = torch.randn(1, rows, 48, dtype=torch.bfloat16, device=DEVICE)
+        inputs = {
+            "position_embeddings": plain.model.model.rotary_emb(x, torch.arange(rows, device=DEVICE)[None]),
+            "plan": BlockPlan(*[None] * 4, 1, 1, 1, None),
+        }
+        ran.clear()
+        with torch.no_grad(), Launches() as by_torch:
+            model.model.model.layers[0](x, **inputs)
+        return by_torch.count, ran.copy()
+
+    by_torch, by_kernels = launched(plain, 1)
+    assert by_torch + len(by_kernels) == before
+    assert launched(ours, 1) == (0, ["product", "rotate", "store", "attend", "product", "product", "product"])
+    few = product.MOST_ROWS
+    assert launched(ours, few) == launched(ours, 1)
+    assert launched(ours, few + 1) == (4, ["rms_norm", "rotate", "store", "attend", "rms_norm", "swiglu"])
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_in_bfloat16_they_are_as_exact_as_transformers_layers(family):
+    """A token after a prompt that its own product computed, and a verify of few, against float32."""
+    exact, plain = model_of(family), model_of(family)
+    plain.model.load_state_dict(exact.model.state_dict())
+    plain.model.bfloat16()
+    exact.model.load_state_dict({name: weight.float() for name, weight in plain.model.state_dict().items()})
+    ours = merged(plain)
+    models, steps = (exact, plain, ours), ([([3, 7], 0, 4)], [([3, 7], 4, 1)], [([3, 7], 5, 3)])
+    kept = [storage_for(model) for model in models]
+    for seed, sequences in enumerate(steps):
+        said = [step(model, where, sequences, seed) for model, where in zip(models, kept, strict=True)]
+        by_transformers, by_us = ((logits - said[0]).square().mean().sqrt() for logits in said[1:])
+        assert 0 < by_us < 2 * by_transformers
 
 
 # -- weights -----------------------------------------------------------------------------------
@@ -271,7 +297,7 @@ def test_a_kernel_between_matrices_that_fails(monkeypatch):
     """Like one of attention: the reference goes on, and the run says why."""
     lab = engine()
     expected = lab.generate("A king", EngineConfig(kernels="reference"), SAMPLING).token_ids
-    launch, ran = fused_layer.swiglu, []
+    launch, ran = product.swiglu, []
 
     def fails_later(x):
         ran.append(x)
@@ -279,7 +305,7 @@ def test_a_kernel_between_matrices_that_fails(monkeypatch):
             raise RuntimeError("out of registers\nand much more")
         return launch(x)
 
-    monkeypatch.setattr(fused_layer, "swiglu", fails_later)
+    monkeypatch.setattr(product, "swiglu", fails_later)
     run = lab.generate("A king", EngineConfig(), SAMPLING)
     assert run.token_ids == expected
     (event,) = [event for event in run.events if isinstance(event, FellBack)]

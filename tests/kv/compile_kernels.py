@@ -1,9 +1,10 @@
 """Compiles the kernels for a GPU that need not be there: ``python -m tests.kv.compile_kernels 90``.
 
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
-Prints a line for each kernel: its name, a tile's rows (0: it has none), its bytes of shared memory, and of each thread
-the registers and the bytes that did not fit into them. Then, of attention, what it reads and multiplies, and the
-instructions of its inner loop: all of them, for 64 positions, and those that load a single byte from shared memory.
+Prints a line for each kernel: its name, a tile's rows (0: it has none), its warps, its bytes of shared memory, and of
+each thread the registers and the bytes that did not fit into them. Then, of attention, what it reads and multiplies,
+and the instructions of its inner loop: all of them, for 64 positions, and those that load a single byte from shared
+memory. Of a product, its kind and the instructions of all its warps for a KB of the matrix.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from lab.fused.kernels import rms_norm, rotate, swiglu
+from lab.fused.product import add_product, gated_product, normed_product
 from lab.kv import attend_kernel, store_kernel
 from lab.kv.storage import FORMATS, KVStorage
 
@@ -33,11 +35,15 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     of_a_thread = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
     loop = []
+    if "GATED" in kwargs:
+        kind = "gated" if kwargs["GATED"] else "normed" if kwargs["NORMED"] else "added"
+        kilobytes = kwargs["OUTPUTS"] * kwargs["INPUTS"] * 2 * (1 + kwargs["GATED"]) / 1024
+        loop = [kind, round(len(longest_loop(shown)) * kwargs["num_warps"] / kilobytes)]
     if "COLUMNS" in kwargs:
         body = longest_loop(shown)
         bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
         loop = [kwargs["FORMAT"], kwargs["DTYPE"], len(body) * 64 // kwargs["COLUMNS"], bytewise]
-    print(self.__name__, kwargs.get("ROWS", 0), binary.metadata.shared, *of_a_thread, *loop)
+    print(self.__name__, kwargs.get("ROWS", 0), kwargs["num_warps"], binary.metadata.shared, *of_a_thread, *loop)
 
 
 def longest_loop(code: str) -> list[str]:
@@ -80,6 +86,10 @@ for kv_format, dtype, (new, splits) in kinds:
     )
     attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
 x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
+matrix = torch.randn(64, 4096).bfloat16()
+normed_product(x, weight, 1e-5, matrix, None)
+gated_product(x, weight, 1e-5, matrix)
+add_product(x[:, :64], x, matrix)
 rms_norm(x, weight, 1e-5)
 swiglu(torch.randn(2, 2 * 14336).bfloat16())
 for norms in (None, (weight[:128], weight[:128])):

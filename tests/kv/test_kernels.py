@@ -155,7 +155,10 @@ def test_what_is_not_finite_does_not_become_finite(kv_format, odd):
 SHARED_MEMORY = 99 * 1024
 """Bytes a program may have on the smallest of today's GPUs, compute capability 8.6 (CUDA C++ Programming Guide)."""
 REGISTERS = 64 * 1024
-"""Of a processor (the same). A program has 128 threads."""
+"""Of a processor (the same). A warp has 32 threads."""
+INSTRUCTIONS_PER_KB = 4 * 1024 / (4.8e12 / 132 / 1.98e9)
+"""Warps' instructions that a processor of an H200 can issue, four a clock, while a KB comes to it from memory: 4.8 TB/s
+(NVIDIA, H200 data sheet) for 132 processors at 1.98 GHz, their highest clock."""
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton compiles here: see the tests marked gpu")
@@ -171,21 +174,24 @@ def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
-    compiled = [tuple(map(int, line[1:5])) for line in lines]
-    # Eight kinds: store and attend, and four of them combine. Four kernels between matrices.
-    assert len(compiled) == 8 * 2 + 4 + 4
-    for rows, shared, registers, in_memory in compiled:
+    # Eight kinds: store and attend, and four of them combine. Three kinds of product, and four kernels between.
+    assert len(lines) == 8 * 2 + 4 + 3 + 4
+    for rows, warps, shared, registers, in_memory in (map(int, line[1:6]) for line in lines):
         assert shared <= SHARED_MEMORY
         assert in_memory <= 128
-        resident = attend_kernel.RESIDENT if rows == 16 else attend_kernel.RESIDENT_WIDE
-        assert resident * 128 * registers <= REGISTERS
+        resident = attend_kernel.RESIDENT if rows == 16 and warps == 4 else attend_kernel.RESIDENT_WIDE
+        assert resident * 32 * warps * registers <= REGISTERS
     # Of a decoded token's loops. Half the bytes are no gain where each takes so many more instructions that they, and
     # not memory, are waited for.
-    loops = {line[5]: tuple(map(int, line[7:])) for line in lines if line[5:] and (line[1], line[6]) == ("16", "bf16")}
+    attend = [line for line in lines if line[0] == "_attend_kernel" and (line[1], line[7]) == ("16", "bf16")]
+    loops = {line[6]: tuple(map(int, line[8:])) for line in attend}
     for quantised in ("int8", "int4"):
         instructions, single_bytes = loops[quantised]
         assert instructions <= 2 * loops["native"][0]
         assert single_bytes == 0
+    products = {line[6]: int(line[7]) for line in lines if line[0] == "_product_kernel"}
+    assert {"normed", "gated", "added"} == products.keys()
+    assert max(products.values()) < INSTRUCTIONS_PER_KB * 2 / 3
 
 
 # -- attending -------------------------------------------------------------------------------

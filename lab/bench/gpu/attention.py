@@ -1,4 +1,4 @@
-"""Part 3: the attention kernel alone, over long caches: formats, paged against contiguous, against SDPA."""
+"""Part 3: kernels alone. Attention over long caches: formats, paged against contiguous, against SDPA. Products."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from lab.bench.gpu.device import clean_up, free_bytes, median_seconds
+from lab.bench.gpu.device import clean_up, free_bytes, layer_seconds, layers_to_rotate
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Shape
+from lab.bench.gpu.products import format_products, time_products
 from lab.bench.gpu.sheet import Sheet
 from lab.kv.attention import choose_kernels
-from lab.kv.graphs import Place
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage, bytes_per_token
 
@@ -20,9 +20,6 @@ BLOCK_SIZE = 16
 CONTEXTS = (32_768, 8_192, 1_024, 131_072)
 """Those that say most first."""
 BATCHES = (1, 8, 32)
-ROTATED_BYTES = 2**28
-"""So much is read before the same again: several times what a GPU's own cache holds."""
-MOST_LAYERS = 64
 COLUMNS = (("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa"))
 """Of the table: formats, and how the cache lies."""
 OTHERS = (("int8", "contiguous"), ("int4", "contiguous"))
@@ -31,7 +28,7 @@ OTHERS = (("int8", "contiguous"), ("int4", "contiguous"))
 def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
     """Fill ``cases``: microseconds of one layer's attention for one new token a sequence, and GB/s of keys, values and
     scales; and ``ratios``. The table's kinds come first. A case that does not fit in half of the free memory is left
-    out.
+    out. Before them ``products``, which take little time.
 
     Raises:
         ConfigError: kernels cannot run here.
@@ -40,6 +37,7 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
     shape, contexts, batches, repeats = LLAMA_8B, CONTEXTS, BATCHES, 10
     if small:
         shape, contexts, batches, repeats = TINY_TARGET, (64,), (1, 2), 2
+    time_products(sheet, shape, device, repeats)
     cases: list[dict] = []
     sheet.result |= {"cases": cases, "ratios": []}
     took = 0.0
@@ -74,14 +72,14 @@ def time_case(
     read = context * batch * bytes_per_token(kv_format, layers=1, **kept)
     if read > free_bytes(device) / 2:
         return []
-    layers = min(MOST_LAYERS, -(-ROTATED_BYTES // read)) if device.type == "cuda" else 1
+    layers = layers_to_rotate(read, device)
     query = torch.randn(batch, shape.heads, shape.head_dim, dtype=dtype, device=device)
     if blocks == "sdpa":
         over = _by_sdpa(query, shape.kv_heads, context, batch, layers)
     else:
         storage = KVStorage(kv_format, context * batch, layers=layers, device=device, **kept)
         over = _by_kernel(query, context, batch, storage, paged=blocks == "paged")
-    seconds = median_seconds(_together(over, layers, device), device, repeats) / layers
+    seconds = layer_seconds(over, layers, device, repeats)
     return [
         {
             "context": context,
@@ -92,17 +90,6 @@ def time_case(
             "gb_per_second": read / seconds / 1e9,
         }
     ]
-
-
-def _together(over: Callable[[int], torch.Tensor], layers: int, device: torch.device) -> Callable[[], object]:
-    """All layers, launched at once: a short kernel would else be timed by its launch."""
-
-    def run() -> torch.Tensor:
-        for layer in range(layers):
-            output = over(layer)
-        return output
-
-    return Place(device).record(run)[0] if device.type == "cuda" else run
 
 
 def _by_kernel(
@@ -170,4 +157,4 @@ def format_attention(result: dict) -> list[str]:
             told = f"({ratio:.2f})" if ratio else ""
             cells += f"{case['gb_per_second']:8.0f} {told:7}" if case else f"{'-':>8}{'':8}"
         lines.append(f"{context:>10,} x {batch:<27}{cells}".rstrip())
-    return lines
+    return lines + format_products(result)

@@ -12,7 +12,12 @@ from contextlib import suppress
 
 import torch
 
+from lab.kv.graphs import Place
 from lab.machine import describe_machine
+
+ROTATED_BYTES = 2**28
+"""So much is read before the same again: several times what a GPU's own cache holds."""
+MOST_LAYERS = 64
 
 
 def describe(device: torch.device) -> dict[str, object]:
@@ -54,6 +59,23 @@ def median_seconds(run: Callable[[], object], device: torch.device, repeats: int
             run()
             times.append(time.perf_counter() - began)
     return statistics.median(times)
+
+
+def layers_to_rotate(read: int, device: torch.device) -> int:
+    """Layers that read as many bytes each, so that none finds its own in the device's cache. One on a CPU."""
+    return min(MOST_LAYERS, -(-ROTATED_BYTES // read)) if device.type == "cuda" else 1
+
+
+def layer_seconds(over: Callable[[int], object], layers: int, device: torch.device, repeats: int) -> float:
+    """Median time of a layer. All are launched at once: a short kernel would else be timed by its launch."""
+
+    def run() -> object:
+        for layer in range(layers):
+            output = over(layer)
+        return output
+
+    together = Place(device).record(run)[0] if device.type == "cuda" else run
+    return median_seconds(together, device, repeats) / layers
 
 
 def free_bytes(device: torch.device) -> int:

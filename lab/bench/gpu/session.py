@@ -20,7 +20,7 @@ from lab.bench.gpu.sheet import format_gaps
 TITLES = {
     1: "the embedded pair (output tokens/s of whole calls, greedy)",
     2: "an 8B-shaped model, batch 1, and a 1B-shaped draft",
-    3: "the attention kernel, one layer, one new token a sequence",
+    3: "kernels alone: attention of one layer, one new token a sequence; products of few rows",
     4: "a long-tailed mix in a fixed piece of memory",
 }
 RECORDING = "recording"

@@ -1,0 +1,95 @@
+"""The products of a layer for a step of few rows, with what lies beside them: the lab's kernel against torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from lab.bench.gpu.device import clean_up, layer_seconds, layers_to_rotate
+from lab.bench.gpu.models import Shape
+from lab.bench.gpu.sheet import Sheet
+
+ROWS = (1, 5, 16)
+EPSILON = 1e-5
+
+
+def time_products(sheet: Sheet, shape: Shape, device: torch.device, repeats: int) -> None:
+    """Fill ``products``: microseconds, and GB/s of the matrix. In bfloat16, all that the lab's kernel multiplies."""
+    found = sheet.result["products"] = []
+    attended = shape.heads * shape.head_dim
+    for name, way, outputs, inputs in (
+        ("norm; query, key and value", _normed, attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden),
+        ("attention's output, added", _added, shape.hidden, attended),
+        ("norm; gate and up; SwiGLU", _gated, 2 * shape.intermediate, shape.hidden),
+        ("down, added", _added, shape.hidden, shape.intermediate),
+    ):
+        with sheet.attempt(name):
+            read = inputs * outputs * torch.bfloat16.itemsize
+            layers = layers_to_rotate(read, device)
+            matrices = torch.randn(layers, outputs, inputs, dtype=torch.bfloat16, device=device) / inputs**0.5
+            for rows in ROWS:
+                for by, over in way(matrices, rows).items():
+                    seconds = layer_seconds(over, layers, device, repeats)
+                    found.append(
+                        {
+                            "product": name,
+                            "rows": rows,
+                            "by": by,
+                            "microseconds": 1e6 * seconds,
+                            "gb_per_second": read / seconds / 1e9,
+                        }
+                    )
+        matrices = None
+        clean_up(device)
+    sheet.say("  products done")
+
+
+Ways = dict[str, Callable[[int], torch.Tensor]]
+"""By whom, and how, given a layer."""
+
+
+def _normed(matrices: torch.Tensor, rows: int) -> Ways:
+    from lab.fused.kernels import rms_norm
+    from lab.fused.product import normed_product
+
+    x, norm = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_ones(matrices.shape[-1])
+    return {
+        "lab": lambda layer: normed_product(x, norm, EPSILON, matrices[layer], None),
+        "torch": lambda layer: F.linear(rms_norm(x, norm, EPSILON), matrices[layer]),
+    }
+
+
+def _gated(matrices: torch.Tensor, rows: int) -> Ways:
+    from lab.fused.kernels import rms_norm, swiglu
+    from lab.fused.product import gated_product
+
+    x, norm = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_ones(matrices.shape[-1])
+    return {
+        "lab": lambda layer: gated_product(x, norm, EPSILON, matrices[layer]),
+        "torch": lambda layer: swiglu(F.linear(rms_norm(x, norm, EPSILON), matrices[layer])),
+    }
+
+
+def _added(matrices: torch.Tensor, rows: int) -> Ways:
+    from lab.fused.product import add_product
+
+    x, to = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_zeros(rows, matrices.shape[-2])
+    return {
+        "lab": lambda layer: add_product(to, x, matrices[layer]),
+        "torch": lambda layer: to.addmm_(x, matrices[layer].t()),
+    }
+
+
+def format_products(result: dict) -> list[str]:
+    took = {(row["product"], row["rows"], row["by"]): row for row in result.get("products", ())}
+    lines = []
+    for name in dict.fromkeys(row["product"] for row in result.get("products", ())):
+        cells = (
+            f"{rows}: {ours['gb_per_second']:.0f} ({theirs['gb_per_second']:.0f})"
+            for rows in ROWS
+            if (ours := took.get((name, rows, "lab"))) and (theirs := took.get((name, rows, "torch")))
+        )
+        lines.append(f"{name}, GB/s by rows (by torch's): {'  '.join(cells)}")
+    return lines

@@ -1,0 +1,122 @@
+"""Products of few rows against float64: in Triton's interpreter, or for real where there is a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
+
+from lab.fused import product
+from lab.fused.product import MOST_ROWS, add_product, gated_product, normed_product
+
+pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+EPSILON = 1e-5
+ERROR = 8e-3
+"""A step of bfloat16, relative. The interpreter cuts off, and does not round."""
+
+
+class Case:
+    """A matrix, a norm and rows of very different sizes, in bfloat16; and the same in float64."""
+
+    def __init__(self, rows: int, inputs: int, outputs: int) -> None:
+        sizes = torch.logspace(-2, 2, rows)[:, None]
+        self.x = self._made(rows, inputs, scale=sizes)
+        self.norm = self._made(inputs)
+        self.weight, self.bias = self._made(outputs, inputs), self._made(outputs)
+        self.to = self._made(rows, outputs, scale=sizes)
+        self.normed = F.rms_norm(self.x.double(), (inputs,), self.norm.double(), EPSILON)
+
+    def assert_near(self, ours: torch.Tensor, exact: torch.Tensor, size: torch.Tensor) -> None:
+        """``size``: of what was added up; its terms are rounded once before, and their sum once after."""
+        assert ours.dtype == torch.bfloat16
+        fits = len(ours) <= MOST_ROWS and self.x.shape[1] % 16 == ours.shape[1] % 16 == 0
+        steps = 1 if fits else 4  # torch rounds in between
+        allowed = ERROR * steps * (exact.abs() + size / 2) + 1e-6
+        assert ((ours.double() - exact).abs() / allowed).max() < 1
+
+    def _made(self, *shape: int, scale: torch.Tensor | float = 1.0) -> torch.Tensor:
+        return (torch.randn(*shape) * scale).bfloat16().to(DEVICE)
+
+
+def length(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """[rows, outputs]: root of the sum of the squares of a product's terms, by which roundings of them grow."""
+    return (x.double().square() @ weight.double().square().t()).sqrt()
+
+
+SHAPES = pytest.mark.parametrize(("inputs", "outputs"), [(512, 32), (48, 16), (56, 32), (64, 7)])
+"""Several tiles of a row, each of the largest and of the smallest size; no whole number of tiles, which torch
+multiplies.
+"""
+ROWS = pytest.mark.parametrize("rows", [1, 5, MOST_ROWS, MOST_ROWS + 1])
+"""The last are too many: torch multiplies them."""
+
+
+@ROWS
+@SHAPES
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_norm_and_a_product(rows, inputs, outputs, biased):
+    case = Case(rows, inputs, outputs)
+    bias = case.bias if biased else None
+    ours = normed_product(case.x, case.norm, EPSILON, case.weight, bias)
+    exact = F.linear(case.normed, case.weight.double(), bias if bias is None else bias.double())
+    case.assert_near(ours, exact, length(case.normed, case.weight))
+
+
+@ROWS
+@SHAPES
+def test_a_gate(rows, inputs, outputs):
+    case = Case(rows, inputs, 2 * outputs)
+    case.weight /= 4
+    ours = gated_product(case.x, case.norm, EPSILON, case.weight)
+    gate, up = F.linear(case.normed, case.weight.double()).chunk(2, -1)
+    of_gate, of_up = length(case.normed, case.weight).chunk(2, -1)
+    case.assert_near(ours, F.silu(gate) * up, of_gate * up.abs() + of_up * F.silu(gate).abs() + of_gate * of_up / 100)
+
+
+@ROWS
+@SHAPES
+def test_a_product_is_added(rows, inputs, outputs):
+    case = Case(rows, inputs, outputs)
+    before = case.to.double()
+    ours = add_product(case.to, case.x, case.weight)
+    assert ours is case.to
+    case.assert_near(ours, before + F.linear(case.x.double(), case.weight.double()), length(case.x, case.weight))
+
+
+def everything(case: Case) -> list[torch.Tensor]:
+    return [
+        normed_product(case.x, case.norm, EPSILON, case.weight, case.bias),
+        gated_product(case.x, case.norm, EPSILON, case.weight),
+        add_product(case.to.clone(), case.x, case.weight),
+    ]
+
+
+def test_a_row_comes_out_the_same_whatever_is_beside_it():
+    """To the bit: what a verify computes of a token is what a step of its own would. NaN stays where it is."""
+    case = Case(16, 512, 32)
+    case.x[3], case.x[9] = 0, torch.nan
+    together = everything(case)
+    for row in (0, 3, 15):
+        alone = Case(1, 1, 1)
+        for name in ("x", "to"):
+            setattr(alone, name, getattr(case, name)[row : row + 1].clone())
+        for name in ("norm", "weight", "bias"):
+            setattr(alone, name, getattr(case, name))
+        for ours, one in zip(together, everything(alone), strict=True):
+            assert torch.equal(ours[row], one[0])
+            assert ours[row].isfinite().all()
+            assert ours[9].isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_other_dtypes_are_left_to_torch(monkeypatch, dtype):
+    """A number of float16 may be too large to be multiplied by a norm's weight before its scale."""
+    monkeypatch.setattr(product, "_launch", None)
+    x, norm, weight = 3e4 + torch.zeros(2, 64), torch.full([64], 8.0), torch.eye(64)
+    x, norm, weight = (tensor.to(DEVICE, dtype) for tensor in (x, norm, weight))
+    assert (normed_product(x, norm, EPSILON, weight, None) == 8).all()
+    assert gated_product(x, norm, EPSILON, weight).isfinite().all()
+    assert (add_product(x / 2, x / 4, weight) == 3e4 * 0.75).all()
