@@ -7,6 +7,7 @@ exception types defined here, with a sentence that says what would be right.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
@@ -35,6 +36,10 @@ class UnsupportedModelError(LabError):
 
 class PoolExhaustedError(LabError):
     """The block pool has too few free blocks for the next step."""
+
+
+MOST_PROPOSED = 32
+"""Tokens of a round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,15 +115,15 @@ class EngineConfig:
             _require(isinstance(getattr(self, name), bool), f"{name} is True or False, not {getattr(self, name)!r}.")
         for name in ("kv_dtype", "eviction", "prefill_attention", "kernels", "speculative"):
             _choice(name, getattr(self, name), _choices(name))
-        _whole("block_size", self.block_size, 1, 1024)
-        _whole("cache_priority", self.cache_priority, 0, 9)
+        require_whole("block_size", self.block_size, 1, 1024)
+        require_whole("cache_priority", self.cache_priority, 0, 9)
         if self.num_blocks is not None:
-            _whole("num_blocks", self.num_blocks, 1, 10_000_000)
-        _whole("num_speculative_tokens", self.num_speculative_tokens, 1, 32)
-        _whole("prompt_lookup_max", self.prompt_lookup_max, 1, 32)
-        _whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
+            require_whole("num_blocks", self.num_blocks, 1, 10_000_000)
+        require_whole("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_PROPOSED)
+        require_whole("prompt_lookup_max", self.prompt_lookup_max, 1, 32)
+        require_whole("prompt_lookup_min", self.prompt_lookup_min, 1, self.prompt_lookup_max)
         if self.early_exit_layer is not None:
-            _whole("early_exit_layer", self.early_exit_layer, 1, 10_000)
+            require_whole("early_exit_layer", self.early_exit_layer, 1, 10_000)
         _real("synthetic_acceptance_rate", self.synthetic_acceptance_rate, 0.0, 1.0)
         if not self.kv_cache:
             _require(
@@ -177,16 +182,17 @@ class SamplingParams:
     logprobs: int = 0
 
     def __post_init__(self) -> None:
-        _whole("max_tokens", self.max_tokens, 1, 1_000_000)
-        _whole("logprobs", self.logprobs, 0, 20)
+        require_whole("max_tokens", self.max_tokens, 1, 1_000_000)
+        require_whole("logprobs", self.logprobs, 0, 20)
         _real("temperature", self.temperature, 0.0, 100.0)
         _require(self.temperature == 0 or self.temperature >= LEAST, f"temperature is 0 (greedy) or at least {LEAST}.")
-        _whole("top_k", self.top_k, 0, 10_000_000)
+        require_whole("top_k", self.top_k, 0, 10_000_000)
         _real("top_p", self.top_p, 0.0, 1.0)
         _require(self.top_p >= LEAST, f"top_p is at least {LEAST} (1 keeps every token).")
         if self.seed is not None:
-            _whole("seed", self.seed, 0, SEEDS - 1)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+            require_whole("seed", self.seed, 0, SEEDS - 1)
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop or ()
+        stop = tuple(stop) if isinstance(stop, Iterable) else (stop,)
         _require(
             all(isinstance(text, str) and text for text in stop), "stop is a string or several, none of them empty."
         )
@@ -218,7 +224,8 @@ def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     _require(value in allowed, f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}.")
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
+def require_whole(name: str, value: object, low: int, high: int) -> None:
+    """Raises ConfigError unless ``value`` is a whole number from ``low`` to ``high``."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     _require(whole and low <= value <= high, f"{name} is a whole number from {low} to {high}, not {value!r}.")
 

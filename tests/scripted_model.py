@@ -16,7 +16,7 @@ class ScriptedModel:
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
     device, dtype, product_dtype, dtype_name = torch.device("cpu"), torch.float32, torch.float32, "float32"
     layer_devices = (device,)
-    weight_bytes, layer_weights, head_weights, routed = 0, 0, 0, False
+    weight_bytes, head_bytes, layer_weights, head_weights, routed = 0, 0, 0, 0, False
     compiled, compile_failure = False, None
 
     def __init__(self, table: torch.Tensor, name: str = "scripted") -> None:

@@ -50,6 +50,7 @@ def test_engine_settings_out_of_range(settings):
         {"seed": 2**32},
         {"stop": [""]},
         {"stop": [3]},
+        {"stop": 3},
         {"ignore_eos": "no"},
     ],
 )
@@ -69,3 +70,4 @@ def test_int8_or_paged_without_a_cache_says_why():
 def test_stop_may_be_one_string():
     assert SamplingParams(stop="end").stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
+    assert SamplingParams(stop=None).stop == ()

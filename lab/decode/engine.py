@@ -16,7 +16,7 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from lab.config import SEEDS, ConfigError, EngineConfig, SamplingParams
+from lab.config import MOST_PROPOSED, SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
 from lab.decode.backends import Backends
 from lab.decode.intake import Intake, seeded
 from lab.decode.pool import Pool
@@ -31,6 +31,8 @@ from lab.pair.models import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import Run, Watch
 
+MOST = 2**53
+"""Of the limits below: what every program can count to."""
 BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
 """Default budget of a step: a prompt's chunk of this size takes a fraction of a second."""
 
@@ -42,8 +44,8 @@ class Engine:
 
     Args:
         max_num_seqs: most sequences in one step.
-        max_num_batched_tokens: most tokens in one step, proposals included; longer prompts come in chunks.
-            None: 8,192 on a GPU, 512 on a CPU.
+        max_num_batched_tokens: most tokens in one step, proposals included; longer prompts come in chunks. Without a
+            cache, where a step computes a whole text, one sequence may take more. None: 8,192 on a GPU, 512 on a CPU.
         kv_bytes: memory for all caches together. None: 90% of what a GPU has free, 25% of it on a CPU.
         kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
             (``lab.native``; made ready here, in about a second), "reference": torch. "auto": Triton on a GPU if it is
@@ -51,7 +53,7 @@ class Engine:
         fuse_layers: with Triton's kernels, compute layers like a Llama's in few launches (``lab.fused``). False: as
             transformers does, to see what that is worth.
         watch: told of every event of every sequence, in the order in which they happen, by the thread that makes
-            it; the engine waits for its return.
+            it; the engine waits for its return. If it raises, that is logged, and everything goes on.
 
     Attributes:
         target, draft: the models, as a request with ``kernels="auto"`` has them computed.
@@ -76,11 +78,16 @@ class Engine:
         fuse_layers: bool = True,
         watch: Watch | None = None,
     ) -> None:
-        tokens = max_num_batched_tokens or BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
-        if max_num_seqs < 1 or tokens < 33:
+        tokens = max_num_batched_tokens
+        if tokens is None:
+            tokens = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
+        for name, limit in ("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", tokens), ("kv_bytes", kv_bytes):
+            if limit is not None:
+                require_whole(name, limit, 1, MOST)
+        if tokens < 1 + MOST_PROPOSED:
             raise ConfigError(
-                f"max_num_seqs={max_num_seqs} and max_num_batched_tokens={tokens} are too few: a step holds at least "
-                "one sequence, and a round of it up to 33 tokens."
+                f"max_num_batched_tokens={tokens} is too few: a step holds a whole round of a sequence, up to "
+                f"{1 + MOST_PROPOSED} tokens."
             )
         self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer

@@ -55,7 +55,13 @@ class Intake:
         hidden: bool = False,
     ) -> Sequence:
         """``hidden``: for another's sake, nobody is told of it. Raises what ``Engine.submit`` raises."""
-        config, sampling = config or EngineConfig(), seeded(sampling or SamplingParams())
+        config, sampling = config or EngineConfig(), sampling or SamplingParams()
+        if not isinstance(config, EngineConfig) or not isinstance(sampling, SamplingParams):
+            raise ConfigError(
+                "after the prompt come an EngineConfig and a SamplingParams, not "
+                f"{type(config).__name__} and {type(sampling).__name__}."
+            )
+        sampling = seeded(sampling)
         self._refuse_drafter(config)
         self._backends.refuse(config)
         refuse_sdpa(config.prefill_attention, self._target.device, self._target.dtype, self._target.head_dim)

@@ -186,7 +186,9 @@ class Pool:
         broken = {sequence for sequence, _ in self.failed}
         spans = [Span(new.start, new.stop, new.keep) for new in batch]
         tokens, verifying = sum(stop - start for start, stop, _ in spans), self._passes.of(spans)
-        if "prefill" not in kinds:
+        # A text that is read, or read again, costs less a token than a round.
+        reading = "prefill" in kinds or any(turn.count > 1 and turn.sequence.table for turn in turns)
+        if not reading:
             self._costs.observe(tokens, parts["verify"], around)
         for drafter, window in drafted.windows.items():
             if window:

@@ -199,7 +199,7 @@ class Scheduler:
         )
         if table:
             if found:
-                table.adopt_prefix(found)
+                table.adopt_prefix(found, sequence.config.cache_priority)
             elif cached:
                 table.adopt_table(leader.table, cached)
             sequence.draft_length = min(cached, leader.draft_length) if leader and not found else cached
@@ -215,7 +215,7 @@ class Scheduler:
             return min(sequence.prompt_length - 1, leader.computed), []
         if not sequence.shares_prefixes:
             return 0, []
-        found = self._blocks.find(sequence.tokens, sequence.root, sequence.config.cache_priority)
+        found = self._blocks.find(sequence.tokens, sequence.root)
         return len(found) * self._blocks.block_size, found
 
     def _fits(self, turn: Turn, cached: int, found: list[tuple[int, Prefix]]) -> bool:

@@ -1,9 +1,10 @@
 """What a pass of a model has to move and to compute, counted from lengths: the device is not asked.
 
-Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all
-tokens of the pass, and every slot of a sequence once as it is stored, those of past tokens to be read and those of
-new ones to be written. FLOPs are those of matrix products (Kaplan et al., 2001.08361, section 2.1): two a
-weight and token, and four a number of a head's vector for each position that a new token sees, itself included.
+Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all tokens of
+the pass, the output head's only if logits are wanted, and every slot of a sequence once as it is stored, those of past
+tokens to be read and those of new ones to be written. FLOPs are those of matrix products (Kaplan et al., 2001.08361,
+section 2.1): two a weight and token, and four a number of a head's vector for each position that a new token sees,
+itself included.
 
 Left out, for they are small beside these: activations, the rows looked up in an embedding table, norms, rotary
 embedding, softmax.
@@ -32,21 +33,22 @@ class PassWork:
 
     def __init__(self, model: LanguageModel, storage: KVStorage | None) -> None:
         self._model = model
-        self._weight_bytes = model.weight_bytes
-        self._matrix_weights = model.layer_weights + model.head_weights
-        self._token_flops = 2 * model.layer_weights
-        self._logits_flops = 2 * model.head_weights
+        self._weights, self._head_weights = model.layer_weights, model.head_weights
+        self._head_bytes = model.head_bytes
+        self._bytes = model.weight_bytes - self._head_bytes
         self._position_flops = 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
         self._slot_bytes = storage.slot_bytes(model.layers) if storage else 0
 
     def of(self, spans: Iterable[Span]) -> Work:
         """The work of one pass."""
-        moved, flops = self._weight_bytes, 0
-        if self._model.native.model:
-            moved -= 2 * self._matrix_weights  # the step in C reads them as bfloat16, two bytes less each
+        spans = list(spans)
+        heads = any(span.keep for span in spans)
+        moved, flops = self._bytes + heads * self._head_bytes, 0
+        if self._model.native.model:  # the step in C reads matrices as bfloat16, two bytes less a weight
+            moved -= 2 * (self._weights + heads * self._head_weights)
         for start, stop, keep in spans:
             new = stop - start
             seen = new * (start + 1 + stop) // 2  # start + 1, start + 2, ... stop positions
             moved += stop * self._slot_bytes
-            flops += new * self._token_flops + keep * self._logits_flops + seen * self._position_flops
+            flops += 2 * (new * self._weights + keep * self._head_weights) + seen * self._position_flops
         return Work(moved, flops)

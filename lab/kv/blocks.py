@@ -106,11 +106,16 @@ class BlockPool:
             self._references[block] = 1
         return taken
 
-    def share(self, block: int) -> int:
-        """One more reference to a live or cached block; returns how many it has now."""
+    def share(self, block: int, priority: int = 0) -> int:
+        """One more reference to a live or cached block; returns how many it has now.
+
+        ``priority``: of who takes it. A stored block keeps the highest.
+        """
         if not self._references[block] and block not in self._cached:
             raise AssertionError(f"block {block} is free: there is nothing in it to share")
         self._cached.pop(block, None)
+        if block in self._priority:
+            self._priority[block] = max(priority, self._priority[block])
         self._references[block] += 1
         return self._references[block]
 
@@ -135,7 +140,7 @@ class BlockPool:
             self._priority[block] = priority
         return added
 
-    def find(self, tokens: Sequence[int], root: Prefix, priority: int = 0) -> list[tuple[int, Prefix]]:
+    def find(self, tokens: Sequence[int], root: Prefix) -> list[tuple[int, Prefix]]:
         """The blocks that hold the beginning of ``tokens``, as far as there are, with their prefixes.
 
         At least one token is left over: its forward gives the next token's logits.
@@ -146,7 +151,6 @@ class BlockPool:
             block = self._prefixes.find(prefix)
             if block is None:
                 break
-            self._priority[block] = max(priority, self._priority[block])
             found.append((block, self.prefix(block)))
         return found
 

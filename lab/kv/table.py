@@ -87,10 +87,12 @@ class BlockTable:
 
     # -- sharing -----------------------------------------------------------------------------
 
-    def adopt_prefix(self, found: list[tuple[int, Prefix]]) -> None:
-        """Begin with full blocks that were found by their prefix (``BlockPool.find``)."""
+    def adopt_prefix(self, found: list[tuple[int, Prefix]], priority: int = 0) -> None:
+        """Begin with full blocks that were found by their prefix (``BlockPool.find``), for a sequence of so much
+        ``priority``."""
         for block, prefix in found:
-            self._append(BlockShared, block, fill=self.pool.block_size, references=self.pool.share(block))
+            references = self.pool.share(block, priority)
+            self._append(BlockShared, block, fill=self.pool.block_size, references=references)
             self._prefixes.append(prefix)
         self.length = self.capacity
 

@@ -12,13 +12,14 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from lab.config import ConfigError
+from lab.config import ConfigError, require_whole
 from lab.kv.storage import FORMATS, KVFormat, VectorBytes, bytes_per_token
 from lab.memory.lengths import Lengths
 from lab.pair.shape import ModelShape
 
 GiB = 2**30
 MOST_GIB = 2**20
+MOST_PARAMETERS = 10**15
 Policy = Literal["contiguous", "paged"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
@@ -109,8 +110,8 @@ class Deployment:
             raise ConfigError(f"A device's memory is more than nothing and at most {MOST_GIB:,} GiB.")
         if not 0 <= self.set_aside < 1:
             raise ConfigError(f"The share that is set aside is from 0 to below 1, not {self.set_aside!r}.")
-        if not 1 <= self.block_size <= 1024:
-            raise ConfigError(f"block_size is a whole number from 1 to 1024, not {self.block_size!r}.")
+        require_whole("block_size", self.block_size, 1, 1024)
+        require_whole("parameters", self.parameters, 1, MOST_PARAMETERS)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,7 +144,13 @@ class Deployment:
         return max(0, self.cache_bytes) // (self.token_bytes * self.block_size)
 
     def blocks_per_sequence(self, policy: Policy) -> float:
-        """Contiguous: those of the longest, whatever comes of it. Paged: those that a sequence fills, on average."""
+        """Contiguous: those of the longest, whatever comes of it. Paged: those that a sequence fills, on average.
+
+        Raises:
+            ConfigError: another policy.
+        """
+        if policy not in POLICIES:
+            raise ConfigError(f"A policy is one of {', '.join(map(repr, POLICIES))}, not {policy!r}.")
         most = self.lengths.most_blocks(self.block_size)
         return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
 

@@ -1,4 +1,4 @@
-/* What Python hands over: a model, its cache, and a step's plan. lab/native/model.py has the same fields. */
+/* What Python hands over: a model, its cache, and a step's plan. lab/native/structs.py has the same fields. */
 #pragma once
 #include "vectors.h"
 

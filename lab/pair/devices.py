@@ -27,8 +27,9 @@ def resolve_device(device: str | None) -> str:
     """
     if device is None:
         return best_device()
-    kind, _, index = str(device).partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()) or (kind == "cpu" and int(index or 0)):
+    kind, colon, index = str(device).partition(":")
+    numbered = index.isdecimal() if colon else True
+    if kind not in ("cpu", "cuda") or not numbered or (kind == "cpu" and int(index or 0)):
         raise ConfigError(f"device is 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not {device!r}.")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device={device!r} is not there: {_gpus()} Choose another, or 'cpu'.")

@@ -52,7 +52,7 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
     """
     if dtype == "auto":
         return torch.bfloat16 if device.startswith("cuda") else torch.float32
-    found = getattr(torch, dtype, None)
+    found = getattr(torch, str(dtype), None)
     if found not in (torch.float32, torch.bfloat16, torch.float16):
         raise ConfigError(f"dtype is 'auto', 'float32', 'bfloat16' or 'float16', not {dtype!r}.")
     return found

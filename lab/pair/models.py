@@ -110,6 +110,11 @@ class LanguageModel:
         return self.model.get_output_embeddings().weight.numel()
 
     @property
+    def head_bytes(self) -> int:
+        """Bytes of the output head, in the form it is stored in."""
+        return sum(part.nbytes for part in stored_tensors(self.model.get_output_embeddings().weight))
+
+    @property
     def layer_weights(self) -> int:
         """Weights of all matrices that every token is multiplied by: neither the output head nor tables to look up."""
         tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}

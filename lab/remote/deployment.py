@@ -10,12 +10,13 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import ConfigError, EngineConfig, require_whole
 from lab.memory.capacity import Deployment
 from lab.remote.completion import DETAILED
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 """GPUs of one machine over which every layer is split."""
+MOST_GPUS = 1024
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
 BLOCK = 16
@@ -135,6 +136,7 @@ def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
     Raises:
         ConfigError: vLLM cannot split the model's heads so.
     """
+    require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
     shape = deployment.shape
     fewer, more = sorted((shape.kv_heads, tensor_parallel))
     if shape.heads % tensor_parallel or more % fewer:

@@ -94,8 +94,14 @@ class Server:
             "stream": True,
             "stream_options": {"include_usage": True},  # the last message then has the metrics, too
         }
-        if sampling.seed is not None:
-            asked["seed"] = sampling.seed
+        others = {
+            "seed": sampling.seed,
+            "top_k": sampling.top_k or None,
+            "top_p": None if sampling.top_p == 1 else sampling.top_p,
+            "stop": list(sampling.stop) or None,
+            "ignore_eos": sampling.ignore_eos or None,
+        }
+        asked |= {name: value for name, value in others.items() if value is not None}
         answer = Answer()
         async with self._asked("POST", "/v1/completions", ANSWER_S, json=asked) as response:
             async for message in self._messages(response):

@@ -8,7 +8,8 @@ import types
 from dataclasses import fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from lab.trace.events import EVENT_TYPES, MOST_PROPOSED, Committed, Event, Judged, Proposed
+from lab.config import MOST_PROPOSED
+from lab.trace.events import EVENT_TYPES, Committed, Event, Judged, Proposed
 
 
 def to_dict(event: Event) -> dict[str, Any]:

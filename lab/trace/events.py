@@ -27,9 +27,6 @@ in place of a refused one, or as the target's own token after a round that was a
 StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
 
-MOST_PROPOSED = 32
-"""Tokens proposed in a round: what ``EngineConfig.num_speculative_tokens`` may be."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
@@ -90,8 +87,8 @@ class Admitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
-    """The pool ran dry, or a step the device's memory: the sequence gave up its blocks and waits; ``tokens`` will be
-    computed again."""
+    """The pool ran dry, or a step the device's memory: the sequence gave up its blocks and waits; ``tokens`` are
+    given up. What of them is not found in the cache when it goes on is computed again."""
 
     kind: ClassVar[str] = "preempted"
     tokens: int
@@ -197,7 +194,8 @@ class Distributions(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(Event):
-    """Drawn from the residual max(p - q, 0) in place of the refused proposal at ``position``."""
+    """In place of the refused proposal at ``position``: drawn from the residual max(p - q, 0), or, where proposals are
+    held against the target's own tokens (greedily, or without a q), its own."""
 
     kind: ClassVar[str] = "recovered"
     step: int

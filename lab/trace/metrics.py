@@ -23,7 +23,8 @@ class Metrics:
         ttft_ms: time to first token: from the beginning to the first commit.
         tokens_per_second: tokens after the first, over the time after the first.
         itl_p50_ms, itl_p99_ms: inter-token latency (``inter_token_ms``).
-        mean_acceptance_length: 1 + accepted / rounds that had proposals: tokens a round gives.
+        mean_acceptance_length: 1 + accepted / rounds that had proposals: tokens a round gives. Those behind a stop
+            count too, which the output does not have.
         draft_acceptance_rate: accepted proposals / proposals.
         acceptance_by_position: accepted at a position / rounds that had proposals.
         target_passes_per_token: target forwards / tokens, both after the prefill.
@@ -61,7 +62,7 @@ class Meter:
         self._last: Committed | None = None
         self._gaps: list[float] = []  # sorted
         self._rounds = self._proposed = 0
-        self._round = -1
+        self._round: int | None = None
         self._accepted: list[int] = []  # by position
         self._reserved = self._used = self._memory = 0
         self._limits: Limits | None = None

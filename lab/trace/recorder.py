@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,8 @@ from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.as_json import from_dict, to_dict
 from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason
 from lab.trace.metrics import Metrics, measure
+
+log = logging.getLogger(__name__)
 
 FORMAT = "decode-lab-run"
 VERSION = 4
@@ -64,7 +67,10 @@ class Recorder:
         event = event_type(t_ms=(now - self._began) * 1000, **fields)
         self._pending.append(event)
         if self._watch:
-            self._watch(self._owner, now, event)
+            try:
+                self._watch(self._owner, now, event)
+            except Exception:  # who watches must not end what is watched
+                log.exception("what watches the engine failed at an event %s", event.kind)
 
     @property
     def began(self) -> bool:
@@ -93,8 +99,8 @@ def read_json(path: str | Path, most_bytes: int | None = None, most_values: int 
         if size > most_bytes:
             raise RunFileError(f"{path.name} has {size:,} bytes; a run's file has at most {most_bytes:,}.")
         return parsed(path.read_bytes(), path.name, most_values)
-    except OSError as error:
-        raise RunFileError(f"{path.name} cannot be read: {error.strerror}.") from error
+    except (OSError, ValueError) as error:  # a name with a zero character is no OSError
+        raise RunFileError(f"{path.name} cannot be read: {getattr(error, 'strerror', error)}.") from error
 
 
 def parsed(data: bytes, name: str, most_values: int | None = None) -> Any:
@@ -209,4 +215,10 @@ class Run:
             _ = run.config, run.sampling  # a run must be one the lab could have made
         except (LabError, ValueError, TypeError, KeyError) as error:
             raise RunFileError(f"{name} is damaged: {error}") from error
+        try:
+            _ = run.metrics
+        except (ArithmeticError, LookupError, ValueError) as error:
+            raise RunFileError(
+                f"{name} is damaged: its events do not go together, or no run has such numbers."
+            ) from error
         return run

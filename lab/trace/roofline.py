@@ -34,10 +34,18 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device does at best: bytes read and written in a second, and FLOPs in a second."""
+    """What a device does at best: bytes read and written in a second, and FLOPs in a second.
+
+    Raises:
+        ValueError: one of them is not above 0.
+    """
 
     bytes_per_second: float
     flops_per_second: float
+
+    def __post_init__(self) -> None:
+        if not (self.bytes_per_second > 0 and self.flops_per_second > 0):
+            raise ValueError("a device's limits are above 0")
 
     def memory_ms(self, work: Work) -> float:
         return 1000 * work.bytes / self.bytes_per_second

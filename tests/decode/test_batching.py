@@ -190,10 +190,40 @@ def test_an_idle_pool_keeps_what_it_cached_until_the_memory_is_needed():
     assert found() == 0
 
 
-@pytest.mark.parametrize("limits", [{"max_num_seqs": 0}, {"max_num_batched_tokens": 32}])
-def test_limits_below_one_round_are_refused(limits):
-    with pytest.raises(ConfigError, match="too few"):
-        tiny_models.engine("llama", **limits)
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"max_num_seqs": 0},
+        {"max_num_seqs": "4"},
+        {"max_num_batched_tokens": 0},
+        {"max_num_batched_tokens": 32},
+        {"kv_bytes": 0},
+        {"kv_bytes": 1e9},
+    ],
+)
+def test_limits_that_are_none_are_refused(limit):
+    (name,) = limit
+    with pytest.raises(ConfigError, match=name):
+        tiny_models.engine("llama", **limit)
+
+
+def test_settings_in_each_others_place_are_refused():
+    lab = tiny_models.engine("llama")
+    for wrong in ((SamplingParams(),), (None, EngineConfig()), ({"paged": True},)):
+        with pytest.raises(ConfigError, match="an EngineConfig and a SamplingParams, not"):
+            lab.generate("A", *wrong)
+
+
+def test_who_watches_and_fails_ends_nothing(caplog):
+    """It is logged, and the others are told."""
+
+    def fails(owner, seconds, event):
+        raise OSError("the disk is full")
+
+    sampling = SamplingParams(max_tokens=4)
+    watched = tiny_models.engine("llama", watch=fails).generate("A", EngineConfig(), sampling)
+    assert watched.token_ids == tiny_models.engine("llama").generate("A", EngineConfig(), sampling).token_ids
+    assert "the disk is full" in caplog.text
 
 
 # -- versions --------------------------------------------------------------------------------------

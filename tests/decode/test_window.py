@@ -12,7 +12,7 @@ import pytest
 from lab.config import EngineConfig, SamplingParams
 from lab.decode import drafters
 from lab.decode.window import PROBE_EVERY, Costs, Line, Window, best_window, tokens_per_round
-from lab.trace.events import Committed, Event, Proposed, StepTimed, WindowChanged
+from lab.trace.events import Committed, Event, Preempted, Proposed, StepTimed, WindowChanged
 from tests import tiny_models
 
 PROPOSAL, PASS, TOKEN = 0.9, 6.5, 0.45  # milliseconds: about what the embedded pair takes on one CPU core
@@ -146,6 +146,21 @@ def test_an_engine_measures_what_surrounds_its_rounds():
     windows = [event.target_tokens - 1 for event in run.events if isinstance(event, StepTimed)][1:]
     assert windows[0] == MOST
     assert statistics.mean(windows[len(windows) // 2 :]) < 1.5
+
+
+def test_a_text_that_is_computed_again_says_nothing_of_a_rounds_cost(monkeypatch):
+    """With too few blocks sequences give way, and the pass over all they had comes with proposals, too."""
+    observed: list[int] = []
+    monkeypatch.setattr(Costs, "observe", lambda costs, tokens, *ms: observed.append(tokens))
+    config = EngineConfig(speculative="draft", num_speculative_tokens=3, paged=True, block_size=4, num_blocks=24)
+    engine = tiny_models.engine("llama", "good")
+    sampling = SamplingParams(max_tokens=60, ignore_eos=True)
+    requests = [engine.submit(f"The {who}", config, sampling) for who in ("wolf", "king", "fox")]
+    events = [event for request in requests for event in request.result().events]
+    again = [event.target_tokens for event in events if isinstance(event, StepTimed) and event.step_kind == "verify"]
+    assert any(isinstance(event, Preempted) for event in events)
+    assert max(again) > 4  # a verify, and the text with it
+    assert 4 <= max(observed) <= 3 * 4
 
 
 def test_no_fixed_window_settles_so():

@@ -59,6 +59,12 @@ def test_a_batch_reads_the_weights_once(llama):
     assert work.flops == 2 * (7 * 3 * LAYER + 3 * HEAD) + (1 + 2 + 3 + 4 + 7 + 8 + 9) * 3 * 4 * 48
 
 
+def test_a_pass_that_no_logits_are_wanted_of_does_not_read_the_head(llama):
+    work = PassWork(llama, storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
+    assert work.bytes == 4 * (3 * LAYER + NORMS) + (4 + 2) * SLOT
+    assert work.flops == 2 * 6 * 3 * LAYER + (1 + 2 + 3 + 4 + 1 + 2) * 3 * 4 * 48
+
+
 def test_without_a_cache_nothing_is_read_again(llama):
     work = PassWork(llama, None).of([Span(0, 10, keep=1)])
     assert work.bytes == llama.weight_bytes
@@ -131,7 +137,8 @@ SPANS = st.lists(
 def test_sharing_a_pass_saves_the_weights_and_nothing_else(llama, some, more):
     passes = PassWork(llama, storage(llama))
     together, apart = passes.of(some + more), passes.of(some) + passes.of(more)
-    assert together == replace(apart, bytes=apart.bytes - llama.weight_bytes)
+    heads = [any(span.keep for span in spans) for spans in (some, more)]
+    assert together == replace(apart, bytes=apart.bytes - llama.weight_bytes + 4 * HEAD * (not all(heads)))
 
 
 @given(SPANS, st.integers(1, 20))
@@ -148,7 +155,7 @@ def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
 @given(SPANS)
 def test_a_smaller_format_moves_less_and_computes_the_same(llama, spans):
     auto, int8, int4 = (PassWork(llama, storage(llama, form)).of(spans) for form in ("auto", "int8", "int4"))
-    assert auto.bytes > int8.bytes > int4.bytes > llama.weight_bytes
+    assert auto.bytes > int8.bytes > int4.bytes > llama.weight_bytes - 4 * HEAD
     assert auto.flops == int8.flops == int4.flops
 
 
@@ -186,7 +193,8 @@ def test_the_events_of_a_run_say_what_its_passes_did(monkeypatch, config, togeth
         flops = 2 * len(positions) * model.layer_weights + 2 * keep * model.head_weights
         flops += sum(4 * model.layers * 48 * (position + 1) for position in positions)
         slot = bytes_per_token(config.kv_dtype, **shape(model)) if config.kv_cache else 0
-        return Work(model.weight_bytes + slot * sum(end + 1 for end in ends), flops)
+        weights = model.weight_bytes - (0 if keep else model.head_bytes)
+        return Work(weights + slot * sum(end + 1 for end in ends), flops)
 
     monkeypatch.setattr(LanguageModel, "forward", watching)
     sampling = SamplingParams(max_tokens=15, temperature=1.0, seed=7, ignore_eos=True)

@@ -103,9 +103,9 @@ class PoolMachine(RuleBasedStateMachine):
         table = self.new_table(paged)
         owner = Owner(table, tokens, priority, stored=bool(priority))
         if paged:
-            found = self.pool.find(tokens, ROOT, priority)
+            found = self.pool.find(tokens, ROOT)
             assert len(found) * self.size < len(tokens)  # at least one token is always computed
-            table.adopt_prefix(found)
+            table.adopt_prefix(found, priority)
         before = table.length
         try:
             table.reserve(len(tokens))
@@ -269,6 +269,19 @@ def test_priority_outlives_recency():
     assert gone == [pinned[1], pinned[0]]
     gone, _, passing = orders["priority"]
     assert gone == [passing[1], passing[0]]
+
+
+def test_being_found_makes_a_block_no_more_important_and_being_taken_does():
+    pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
+    first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])
+    pool.find([1, 1, 9], ROOT)  # for somebody who may not get room
+    assert evicted(pool, 3)[0] == first[0]
+    pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
+    first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])
+    table = BlockTable(pool, 2, ignore, paged=True)
+    table.adopt_prefix(pool.find([1, 1, 9], ROOT), priority=9)
+    table.release()
+    assert evicted(pool, 3)[0] == second[0]
 
 
 def test_a_prefix_of_other_weights_is_not_found():

@@ -49,6 +49,22 @@ def test_fewer_bits_are_fewer_bytes_and_more_sequences(deployment: Deployment) -
         assert native.sequences(policy) <= int8.sequences(policy) <= int4.sequences(policy)
 
 
+@pytest.mark.parametrize("wrong", [{"block_size": 16.5}, {"block_size": 0}, {"parameters": -5}, {"parameters": 1e9}])
+def test_numbers_that_are_none_are_refused(wrong: dict[str, float]) -> None:
+    (name,) = wrong
+    model = known()["llama-3.1-8b"]
+    settings = {"parameters": model.parameters, "memory": 80 * GiB, "lengths": Lengths(500, 4096)} | wrong
+    with pytest.raises(ConfigError, match=name):
+        Deployment(shape=model.shape, **settings)
+
+
+def test_a_policy_that_is_none_is_refused() -> None:
+    model = known()["llama-3.1-8b"]
+    made = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=Lengths(500, 4096))
+    with pytest.raises(ConfigError, match="'contiguous', 'paged', not 'nope'"):
+        made.sequences("nope")
+
+
 @given(deployments(), st.integers(0, 100 * GiB))
 def test_more_memory_never_holds_fewer(deployment: Deployment, more: int) -> None:
     larger = replace(deployment, memory=deployment.memory + more)

@@ -168,4 +168,7 @@ def test_a_large_model_needs_several_and_heads_decide_how_many() -> None:
     assert set(splits(one_kv_head)) == {1}  # 71 query heads
     with pytest.raises(ConfigError, match="71 query heads and 1 KV heads cannot be split over 2"):
         sharded(one_kv_head, 2)
+    for none in (0, -1, 2.0):
+        with pytest.raises(ConfigError, match="tensor_parallel is a whole number"):
+            sharded(large, none)
     assert max(TENSOR_PARALLEL) == 8

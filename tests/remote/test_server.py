@@ -42,12 +42,19 @@ def test_it_reads_metrics_that_move_and_names_the_models(server: Server) -> None
 
 
 def test_an_answer_comes_in_pieces_and_ends_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
-    *pieces, end = complete(answer(server, seed=7, temperature=0.5))
+    how = {"seed": 7, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "stop": ["zz"], "ignore_eos": True}
+    *pieces, end = complete(answer(server, **how))
     assert "".join(pieces) == "".join(f" {word}" for word in WORDS)
     assert end == Completed("length", 5, len(WORDS), Speculated(DRAFTED, ACCEPTED))
     [asked] = vllm.asked
-    expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "temperature": 0.5, "seed": 7, "stream": True}
-    assert asked == expected | {"stream_options": {"include_usage": True}}
+    expected = {"model": MODEL, "prompt": "Once", "max_tokens": 16, "stream": True}
+    assert asked == expected | how | {"stream_options": {"include_usage": True}}
+
+
+def test_what_is_as_the_server_has_it_is_not_sent(server: Server, vllm: ScriptedVLLM) -> None:
+    complete(answer(server))
+    [asked] = vllm.asked
+    assert asked.keys() == {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
 
 
 def test_a_server_that_does_not_tell_of_rounds_answers_all_the_same(server: Server, vllm: ScriptedVLLM) -> None:

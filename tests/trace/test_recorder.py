@@ -50,6 +50,10 @@ def first(document, kind):
     return next(record for record in document["events"] if record["kind"] == kind)
 
 
+def last(document, kind):
+    return next(record for record in reversed(document["events"]) if record["kind"] == kind)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -70,6 +74,10 @@ def first(document, kind):
         (lambda d: d["events"][0].update(prompt_token_ids=["x"]), "prompt_token_ids"),
         (lambda d: d["events"][0]["config"].update(block_size=-3), "block_size"),
         (lambda d: d["events"][0]["config"].update(surprise=1), "surprise"),
+        (lambda d: d["events"][0].update(copy_bytes_per_second=0.0), "no run has such numbers"),
+        (lambda d: d["events"][0].update(matmul_flops_per_second=-1.0), "no run has such numbers"),
+        (lambda d: last(d, "step_timed").update(verify_bytes=10**400), "no run has such numbers"),
+        (lambda d: d.update(events=[e for e in d["events"] if e["kind"] != "proposed"]), "do not go together"),
     ],
 )
 def test_damaged_files_are_refused(run, tmp_path, change, message):
@@ -88,8 +96,9 @@ def test_files_that_are_no_runs(tmp_path, content):
 
 
 def test_missing_and_huge_files(tmp_path, monkeypatch):
-    with pytest.raises(RunFileError, match="cannot be read"):
-        Run.load(tmp_path / "none.json")
+    for name in ("none.json", "a\0b"):
+        with pytest.raises(RunFileError, match="cannot be read"):
+            Run.load(tmp_path / name)
     big = tmp_path / "big.json"
     big.write_text("[]")
     monkeypatch.setattr("lab.trace.recorder.MAX_FILE_BYTES", 1)
