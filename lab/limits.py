@@ -71,18 +71,22 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     return rate
 
 
-def _best_seconds(run: Callable[[], object], device: torch.device) -> float:
-    """The shortest of several runs, after one to warm up."""
+def timed(run: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
+    """Seconds that each of several runs takes, after one to warm up. On CUDA as device events tell."""
     run()
     taken = []
-    for _ in range(_of(REPEATS, device)):
+    for _ in range(repeats):
         if device.type == "cuda":
             run()  # while the device is busy with this one, the next is launched: that is not its own time
         clock = StepClock(device)
         run()
         clock.mark("run")
-        taken.append(clock.read()[0]["run"])
-    return min(taken) / 1000
+        taken.append(clock.read()[0]["run"] / 1000)
+    return taken
+
+
+def _best_seconds(run: Callable[[], object], device: torch.device) -> float:
+    return min(timed(run, device, _of(REPEATS, device)))
 
 
 def _of(choices: dict[str, int], device: torch.device) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lab.decode.backends import KernelChoice
 from lab.decode.engine import Engine
-from lab.kv.attention import KernelChoice
 from lab.pair.devices import DeviceMap, first_kind, refuse_device_map, resolve_device
 from lab.pair.loading import (
     EMBEDDED_DRAFTS,

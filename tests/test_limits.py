@@ -9,7 +9,7 @@ import torch
 
 from lab import EngineConfig, Run, SamplingParams, limits
 from lab.decode import intake
-from lab.limits import device_limits
+from lab.limits import device_limits, timed
 from lab.trace.roofline import Limits
 from tests import tiny_models
 
@@ -102,3 +102,26 @@ def test_a_device_that_cannot_be_measured_can_decode(monkeypatch, unmeasured, tm
     assert run.metrics.limit_share is None
     run.save(tmp_path / "run.json")
     assert Run.load(tmp_path / "run.json").events == run.events
+
+
+def test_a_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
+    """What launching takes is then not in its time."""
+    called = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self, stream):
+            called.append("event")
+
+        def synchronize(self):
+            called.append("wait")
+
+        def elapsed_time(self, other):
+            return 2.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    assert timed(lambda: called.append("run"), torch.device("cuda"), repeats=1) == [0.002]
+    assert called == ["run", "run", "event", "run", "event", "wait"]

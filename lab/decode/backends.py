@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from typing import Literal, get_args
+
+import torch
 
 from lab.config import ConfigError, EngineConfig
-from lab.kv.attention import Kernel, KernelChoice, choose_kernels
 from lab.kv.cache import PoolSetting
 from lab.kv.graphs import can_be_captured
 from lab.native.refusal import refusal
 from lab.pair.models import LanguageModel
 
+Kernel = Literal["triton", "c", "reference"]
+KernelChoice = Literal["auto", "triton", "c", "reference"]
 Pair = tuple[LanguageModel, LanguageModel | None]
 
 
@@ -90,3 +94,31 @@ class Backends:
     @property
     def _models(self) -> list[LanguageModel]:
         return [model for model in (self.target, self.draft) if model]
+
+
+def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
+    """Who computes a step on ``device``. "auto": Triton's kernels on a GPU if Triton is installed, C on a CPU.
+
+    Raises:
+        ConfigError: no such choice, or kernels are asked for where they cannot run.
+    """
+    if choice not in get_args(KernelChoice):
+        raise ConfigError(f"kernels is {', '.join(map(repr, get_args(KernelChoice)))}, not {choice!r}.")
+    if choice == "c" and device.type != "cpu":
+        raise ConfigError(f"kernels='c' computes on a CPU, and the model is on {device}. Use 'triton' or 'auto'.")
+    if choice in ("reference", "c"):
+        return choice
+    if choice == "auto" and device.type != "cuda":
+        return "c" if device.type == "cpu" else "reference"
+    try:
+        from lab.kv.attend_kernel import INTERPRETED
+    except ImportError as error:
+        if choice == "auto":
+            return "reference"
+        raise ConfigError(f"kernels='triton' needs the package triton, which cannot be imported ({error}).") from error
+    if device.type != "cuda" and not INTERPRETED:
+        raise ConfigError(
+            f"kernels='triton' needs a GPU, and the model is on {device}. Use 'c', 'reference' or 'auto'; or set "
+            "TRITON_INTERPRET=1 before the lab is imported, to run the kernels in Python, very slowly."
+        )
+    return "triton"

@@ -17,14 +17,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from lab.config import MOST_PROPOSED, SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
-from lab.decode.backends import Backends
+from lab.decode.backends import Backends, KernelChoice
 from lab.decode.intake import Intake, seeded
 from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
 from lab.decode.warming import capture_ahead
-from lab.kv.attention import KernelChoice
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
 from lab.pair.models import LanguageModel

@@ -75,6 +75,9 @@ def sample(
 
     Returns:
         [rows, vocabulary] float32 as from ``distribution``, and [rows] int64.
+
+    Raises:
+        MemoryError: too little, in C.
     """
     if native and cuts_nothing(sampling):
         return in_c.sample(logits, sampling, u)

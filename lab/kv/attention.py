@@ -1,10 +1,11 @@
-"""The one attention function: every toggle goes through it.
+"""The one attention function of transformers' models: every toggle that torch or Triton computes goes through it.
 
 A step is a packed forward with a plan (``lab.kv.plan``). Decoding one token, verifying several proposals and reading a
 prompt differ only in how many new tokens a sequence brings.
 
-There are two ways to compute it: the reference, in torch, which gathers the slots that it reads
-(``StepPlan``), and Triton kernels, which read a cache block by block (``BlockPlan``).
+There are two ways to compute it here: the reference, in torch, which gathers the slots that it reads (``StepPlan``),
+and Triton kernels, which read a cache block by block (``BlockPlan``). A step in C, the default on a CPU, has a third
+way of its own (``lab/native/attention.h``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import functools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
 
 import torch
 from torch.nn import functional as F
@@ -38,38 +38,6 @@ BACKENDS = {
 
 class KernelError(Exception):
     """A Triton kernel did not compile or did not run. The reference can compute the same."""
-
-
-Kernel = Literal["triton", "c", "reference"]
-KernelChoice = Literal["auto", "triton", "c", "reference"]
-
-
-def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
-    """Who computes a step on ``device``. "auto": Triton's kernels on a GPU if Triton is installed, C on a CPU.
-
-    Raises:
-        ConfigError: no such choice, or kernels are asked for where they cannot run.
-    """
-    if choice not in get_args(KernelChoice):
-        raise ConfigError(f"kernels is {', '.join(map(repr, get_args(KernelChoice)))}, not {choice!r}.")
-    if choice == "c" and device.type != "cpu":
-        raise ConfigError(f"kernels='c' computes on a CPU, and the model is on {device}. Use 'triton' or 'auto'.")
-    if choice in ("reference", "c"):
-        return choice
-    if choice == "auto" and device.type != "cuda":
-        return "c" if device.type == "cpu" else "reference"
-    try:
-        from lab.kv.attend_kernel import INTERPRETED
-    except ImportError as error:
-        if choice == "auto":
-            return "reference"
-        raise ConfigError(f"kernels='triton' needs the package triton, which cannot be imported ({error}).") from error
-    if device.type != "cuda" and not INTERPRETED:
-        raise ConfigError(
-            f"kernels='triton' needs a GPU, and the model is on {device}. Use 'c', 'reference' or 'auto'; or set "
-            "TRITON_INTERPRET=1 before the lab is imported, to run the kernels in Python, very slowly."
-        )
-    return "triton"
 
 
 def attention(

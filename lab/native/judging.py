@@ -11,7 +11,7 @@ from lab.native.build import library
 from lab.native.structs import Round, Verdict
 
 
-class Judged(NamedTuple):
+class JudgedRound(NamedTuple):
     """A round's verdict, on the host: proposals kept, the token after them, and what was looked at.
 
     Attributes:
@@ -31,7 +31,7 @@ def judge(
     temperatures: list[float],
     proposals: list[tuple[torch.Tensor, torch.Tensor | None] | None],
     u: list[torch.Tensor],
-) -> list[Judged]:
+) -> list[JudgedRound]:
     """Judge one round of each of some sequences. Verdicts and tokens are those of ``lab.decode.acceptance`` and
     ``lab.decode.sampling`` to the last bit, given the distributions of ``lab.native.sampling``.
 
@@ -68,7 +68,7 @@ def judge(
     p, q, first, judged = p.tolist(), q.tolist(), 0, []
     for round, verdict in zip(rounds, verdicts, strict=True):
         last = first + round.proposals
-        judged.append(Judged(verdict.kept, verdict.next, verdict.p_next, p[first:last], q[first:last]))
+        judged.append(JudgedRound(verdict.kept, verdict.next, verdict.p_next, p[first:last], q[first:last]))
         first = last + 1
     return judged
 

@@ -16,7 +16,11 @@ from lab.native.structs import Sampling
 def sample(
     logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As ``lab.decode.sampling.sample``, on a CPU and without top-k and top-p. ``u`` is [rows]."""
+    """As ``lab.decode.sampling.sample``, on a CPU and without top-k and top-p. ``u`` is [rows].
+
+    Raises:
+        MemoryError: too little for a row's sums.
+    """
     rows, vocabulary = logits.shape
     logits, p, tokens = logits.contiguous(), torch.empty(rows, vocabulary), torch.empty(rows, dtype=torch.long)
     how, _kept = described(sampling, u)

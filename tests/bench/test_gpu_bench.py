@@ -18,7 +18,6 @@ from lab.bench import __main__ as main
 from lab.bench.gpu import pair, part, session
 from lab.bench.gpu.attention import format_attention
 from lab.bench.gpu.capacity import run_capacity
-from lab.bench.gpu.device import median_seconds
 from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
 from lab.bench.gpu.part import run_part
 from lab.bench.gpu.runs import steps
@@ -293,25 +292,3 @@ def test_the_file_may_be_named_by_its_folder(tmp_path, monkeypatch, capsys):
         main.main()
     assert asked == [tmp_path / "gpu.json", tmp_path / "other.json"]
     assert f"written to {asked[0]}" in capsys.readouterr().out
-
-
-def test_a_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
-    """What launching takes is then not in its time."""
-    called = []
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            called.append("event")
-
-        def synchronize(self):
-            called.append("wait")
-
-        def elapsed_time(self, other):
-            return 2.0
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    assert median_seconds(lambda: called.append("run"), torch.device("cuda"), repeats=1) == 0.002
-    assert called == ["run", "run", "event", "run", "event", "wait"]

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from lab.bench.gpu.device import clean_up, free_bytes, layer_seconds, layers_to_rotate
+from lab.bench.gpu.device import clean_up, layer_seconds, layers_to_rotate
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Shape
 from lab.bench.gpu.products import format_products, time_products
 from lab.bench.gpu.sheet import Sheet
-from lab.kv.attention import choose_kernels
+from lab.decode.backends import choose_kernels
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage, bytes_per_token
+from lab.pair.memory import free_bytes
 
 BLOCK_SIZE = 16
 CONTEXTS = (32_768, 8_192, 1_024, 131_072)
@@ -70,7 +71,7 @@ def time_case(
     """``blocks``: how the cache lies; "sdpa" is torch's own attention over a contiguous one. Empty: it does not fit."""
     kept = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
     read = context * batch * bytes_per_token(kv_format, layers=1, **kept)
-    if read > free_bytes(device) / 2:
+    if device.type == "cuda" and read > free_bytes(device) / 2:
         return []
     layers = layers_to_rotate(read, device)
     query = torch.randn(batch, shape.heads, shape.head_dim, dtype=dtype, device=device)

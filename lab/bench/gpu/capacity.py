@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from lab.bench.gpu.device import clean_up, free_bytes
+from lab.bench.gpu.device import clean_up
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
 from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet
@@ -14,6 +14,7 @@ from lab.bench.measuring import finish, in_flight
 from lab.bench.workload import Job, Lengths
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
+from lab.pair.memory import free_bytes
 from lab.trace.events import Admitted
 
 KV_BYTES = 20 * 10**9

@@ -1,4 +1,4 @@
-"""The device that is measured: what it is, how fast it copies, and how to time what it does."""
+"""The device that is measured: what it is, and how to time what it does."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import gc
 import importlib.metadata
 import statistics
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
 import torch
 
 from lab.kv.graphs import Place
+from lab.limits import timed
 from lab.machine import describe_machine
 
 ROTATED_BYTES = 2**28
@@ -41,26 +41,6 @@ def _driver() -> str:
         return f"unknown ({error})"
 
 
-def median_seconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """Median time of ``run`` on the device, after one run to warm up."""
-    run()
-    times = []
-    for _ in range(repeats):
-        if device.type == "cuda":
-            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            run()  # while the device is busy with this one, the next is launched: that is not its own time
-            before.record()
-            run()
-            after.record()
-            after.synchronize()
-            times.append(before.elapsed_time(after) / 1000)
-        else:
-            began = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
-
-
 def layers_to_rotate(read: int, device: torch.device) -> int:
     """Layers that read as many bytes each, so that none finds its own in the device's cache. One on a CPU."""
     return min(MOST_LAYERS, -(-ROTATED_BYTES // read)) if device.type == "cuda" else 1
@@ -75,12 +55,7 @@ def layer_seconds(over: Callable[[int], object], layers: int, device: torch.devi
         return output
 
     together = Place(device).record(run)[0] if device.type == "cuda" else run
-    return median_seconds(together, device, repeats) / layers
-
-
-def free_bytes(device: torch.device) -> int:
-    """Of the device's memory; on a CPU a small amount that tests may take."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**28
+    return statistics.median(timed(together, device, repeats)) / layers
 
 
 def clean_up(device: torch.device) -> None:
