@@ -178,7 +178,10 @@ class Claim:
                 other = self.judge({**found.values, number.key: place})
                 if other.word != verdict.word:
                     words = f"“{WORDS[verdict.word]}” or “{WORDS[other.word]}”"
-                    why = f"{words}: {number.label} is {number.text} by the median, but anything from {number.spread}."
+                    why = (
+                        f"{words}: {number.label} came out as {number.text}, and anything from {number.spread} fits "
+                        "nearly as well."
+                    )
                     return Verdict(
                         "noisy", f"{why} {verdict.why}", "A machine that does nothing else, or more repeats."
                     )

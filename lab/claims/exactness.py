@@ -153,7 +153,8 @@ def judge_difference(values: Values) -> Verdict:
         return Verdict("holds", "It can be drawn from as it stands, and the target's distribution comes out.")
     why = f"p − q has negative parts, and a program that draws from it stops after {raised} of {places} texts."
     if values["absolute"] < NOTICED:
-        why += f" With their signs dropped it runs and is wrong (p-value {values['absolute']:.1g})."
+        p_value = "below 1e-300" if values["absolute"] < 1e-300 else f"{values['absolute']:.1g}"
+        why += f" With their signs dropped it runs and is wrong (p-value {p_value})."
     needs = "max(p − q, 0), the residual: one clamp."
     if values["clamped"] >= NOTICED:
         return Verdict("conditions", f"With its negative parts set to 0. {why}", needs)

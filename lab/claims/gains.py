@@ -199,7 +199,7 @@ CLAIMS = (
         quote="7.2x average speedup … a 1.5B parameter draft model with a 175B parameter target model",
         source=NEWSLETTER,
         tested="The acceptance that it would take, by theorem 3.8 with the ratio of sizes as c, beside what a draft "
-        "distilled for its target gets here.",
+        "distilled for its target gets here. Their pair itself is too large for this.",
         rule=f"Holds if {PLAIN} has that acceptance. Under conditions if another kind of text has.",
         experiment=seven_two,
         judge=judge_seven_two,

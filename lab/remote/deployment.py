@@ -20,7 +20,7 @@ MOST_GPUS = 1024
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
 BLOCK = 16
-"""Most of vLLM's attention back ends take blocks of multiples of this."""
+"""Tokens of a block where none are asked for. Most of vLLM's attention back ends take multiples of this."""
 WITHOUT = ("early_exit", "synthetic")
 """Who proposes in this lab, and does not in vLLM."""
 
@@ -69,12 +69,17 @@ def serve_command(
     flags += [(flag, str(value)) for flag, value in numbers.items() if value is not None]
     if config.kv_dtype != "auto":
         flags.append(("--kv-cache-dtype", KV_CACHE_DTYPES[config.kv_dtype]))
-    if config.kv_cache and config.block_size % BLOCK == 0:
+    if keeps_block_size(config):
         flags.append(("--block-size", str(config.block_size)))
     flags.append(("--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching",))
     if speculative := _speculative(config, draft):
         flags += [("--speculative-config", json.dumps(speculative)), tuple(DETAILED.split())]
     return " \\\n    ".join(shlex.join(flag) for flag in flags)
+
+
+def keeps_block_size(config: EngineConfig) -> bool:
+    """Whether the command asks for this block size; else vLLM takes ``BLOCK``."""
+    return config.kv_cache and config.block_size % BLOCK == 0
 
 
 def differences(config: EngineConfig) -> Iterator[str]:
@@ -95,7 +100,7 @@ def differences(config: EngineConfig) -> Iterator[str]:
             "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here. It runs on vLLM's "
             "Triton attention only."
         )
-    if config.kv_cache and config.block_size % BLOCK:
+    if config.kv_cache and not keeps_block_size(config):
         yield f"Blocks of {config.block_size} are left out: most of vLLM's attention takes multiples of {BLOCK}."
     if config.num_blocks is not None:
         yield "The number of blocks is left out: vLLM takes as many as the memory it is given holds."

@@ -336,6 +336,8 @@ def test_it_fits_a_phone(visit: Visit) -> None:
     expect(page.locator("#run")).to_be_enabled()
     page.click("#run")
     page.wait_for_selector("#stage .token", timeout=60_000)
+    page.wait_for_timeout(1500)  # it scrolls smoothly
+    expect(page.locator("#view .outcome")).to_be_in_viewport()  # and no further, to the player
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
     expect(page.locator("#check .verdict")).to_have_css("white-space", "normal")  # what is long goes on below
 

@@ -124,7 +124,7 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
     assert again[0]["compared"] == "Small: the run before. Changed: Paged blocks on → off, KV format Native → INT8."
     assert again[-1]["readouts"]["speed"][2] == "the same"
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
-    assert other[0]["compared"] == "Other sequences come than before: nothing to compare."
+    assert other[0]["compared"] == "Other sequences than before: not compared."
     assert not any(row[2] for frame in other for row in frame.get("readouts", {}).values())
 
 

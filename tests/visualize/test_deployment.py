@@ -69,6 +69,13 @@ def test_a_model_that_is_too_large_takes_more_gpus_and_says_when_they_are_too_fe
     assert "cannot be split over 4 GPUs: choose 1." in told(model="falcon-7b", tensor_parallel=4)["say"]
 
 
+def test_as_many_fit_as_in_the_blocks_of_the_command() -> None:
+    """Which says nothing of blocks that vLLM does not take, and then they are of 16."""
+    fits = {size: told(block_size=size)["splits"][0]["sequences"] for size in (4, 16, 128)}
+    assert fits[4] == fits[16] != fits[128]
+    assert "--block-size" not in told(block_size=4)["command"]
+
+
 def test_what_does_not_fit_together_is_said() -> None:
     assert "the target's own tokenizer" in told(draft_model="qwen3-0.6b")["differences"][0]
     said = told(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)["differences"]

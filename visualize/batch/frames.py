@@ -126,7 +126,7 @@ class BatchReducer:
         if not (self._asked and self._before):
             return ""
         if not self._alike:
-            return "Other sequences come than before: nothing to compare."
+            return "Other sequences than before: not compared."
         was = self._before.asked.settings
         return small(
             [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]

@@ -159,7 +159,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         (
             "paged",
             "blocks / blocks filled on average",
-            f"{chosen.num_blocks:,} / {filled:,.1f}",
+            f"{chosen.num_blocks:,} / {filled:,.3f}",
             f"{chosen.sequences('paged'):,}",
         ),
     ]

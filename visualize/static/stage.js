@@ -24,6 +24,9 @@ for (const { key, label, about, always } of readouts) {
   $(".readouts").append(card);
 }
 
+/** A lesson shows what became of the prediction first, and the run below it. */
+const inLesson = () => Boolean(element.closest(".lessons"));
+
 // -- the run: what is read of it -----------------------------------------------------------------
 
 let run = { id: "", running: false };
@@ -37,7 +40,7 @@ function begin(id) {
   sayNow("Waiting for the engine …");
   quietUntil = 0;
   body.classList.add("running");
-  if (server && narrow.matches) element.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
+  if (server && narrow.matches && !inLesson()) element.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
 }
 
 /** A transcript's first line says whose it is. The rest follows it, or, of a run under way, comes as it is told. */

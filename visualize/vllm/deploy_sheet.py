@@ -8,7 +8,16 @@ from typing import Any
 
 from lab.memory.capacity import Deployment
 from lab.memory.models import Model, known
-from lab.remote.deployment import differences, fewest_gpus, holds, serve_command, sharded, splits
+from lab.remote.deployment import (
+    BLOCK,
+    differences,
+    fewest_gpus,
+    holds,
+    keeps_block_size,
+    serve_command,
+    sharded,
+    splits,
+)
 from visualize.memory import calculator
 from visualize.memory.sheet import size
 from visualize.vllm.deployment import NAMED, Inputs
@@ -55,9 +64,12 @@ def _name(other: str, model: Model | None) -> str:
 
 
 def _needed(inputs: Inputs, target: Model, draft: Model | None) -> Deployment:
-    """The model on one GPU of the kind chosen; a known draft's weights are counted as the target's own."""
+    """The model on one GPU of the kind chosen, in the command's blocks; a known draft's weights are counted as the
+    target's own.
+    """
     machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
-    blocks = {"kv_format": inputs.kv_format if inputs.cache else "auto", "block_size": inputs.block_size}
+    config = inputs.engine_config()
+    blocks = {"kv_format": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
     deployment = calculator.Inputs(**machine, **blocks).deployment(target)
     return replace(deployment, parameters=target.parameters + (draft.parameters if draft else 0))
 
