@@ -7,7 +7,7 @@ from itertools import pairwise
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
 from tests.browser.conftest import Lab
 
@@ -76,6 +76,13 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
         page.wait_for_function("says => document.querySelector('.sheet-say').textContent.includes(says)", arg=says)
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".sheet img") is None
+
+
+def test_a_number_out_of_a_sliders_bounds_is_refused_with_them(browser: Browser, server: str) -> None:
+    page = opened(Lab(browser.new_page(), server))  # a browser notes the refusal in its console
+    page.fill("#set-aside input[type=number]", "9000")
+    page.wait_for_selector(".toast-wrap:has-text('“Set aside, %” is a number from 0 to 90.')")
+    page.close()
 
 
 def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:

@@ -191,4 +191,6 @@ def _check_value(block: Any, value: Any) -> None:
         block.preprocess(value)
     except Exception:  # every component has its own for what it does not take
         label = f"“{block.label}”" if block.label else "This"
+        if isinstance(block, gr.Slider):
+            raise Refusal(422, f"{label} is a number from {block.minimum:g} to {block.maximum:g}.") from None
         raise Refusal(422, f"{label} does not take this value: choose one that the page offers.") from None
