@@ -120,3 +120,17 @@ def test_other_dtypes_are_left_to_torch(monkeypatch, dtype):
     assert (normed_product(x, norm, EPSILON, weight, None) == 8).all()
     assert gated_product(x, norm, EPSILON, weight).isfinite().all()
     assert (add_product(x / 2, x / 4, weight) == 3e4 * 0.75).all()
+
+
+@pytest.mark.parametrize("why", ["too many rows", "inputs", "outputs", "a matrix that lies on its side"])
+def test_what_does_not_fit_its_tiles_is_left_to_torch(monkeypatch, why):
+    monkeypatch.setattr(product, "_launch", None)
+    case = Case(
+        MOST_ROWS + 1 if why == "too many rows" else 2, 56 if why == "inputs" else 64, 14 if why == "outputs" else 32
+    )
+    if why == "a matrix that lies on its side":
+        case.weight = case.weight.t().contiguous().t()
+    ours = add_product(case.to.clone(), case.x, case.weight)
+    assert torch.equal(ours, case.to.addmm(case.x, case.weight.t()))
+    assert len(normed_product(case.x, case.norm, EPSILON, case.weight, None)) == len(case.x)
+    assert len(gated_product(case.x, case.norm, EPSILON, case.weight)) == len(case.x)
