@@ -46,9 +46,10 @@ def load_engine(
         device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
             the GPUs, and what they cannot hold over memory), or a device for each of its modules by name (a GPU's
             number, "cpu", "disk"). A draft goes where the target's tokens come out.
-        dtype: what is computed in: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU; float32 on a
-            CPU, but with products of bfloat16 where the processor has them, so that several tokens cost hardly
-            more than one ("float32" asks for float32 alone); float16 with bitsandbytes.
+        dtype: what is computed in: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float16
+            on one whose compute capability is below 8.0; float32 on a CPU, but with products of bfloat16 where the
+            processor has them, so that several tokens cost hardly more than one ("float32" asks for float32 alone);
+            float16 with bitsandbytes.
         quantization: INT8 weights, the target's and the draft's: "torchao-int8" or "bitsandbytes-int8" (see
             ``lab.pair.quantization``). None: weights in the dtype.
         max_num_seqs, max_num_batched_tokens, kv_bytes: see ``Engine``.

@@ -54,7 +54,7 @@ def test_listed_pairs_are_known_and_have_vocabularies_of_one_width(target: str, 
 
 def test_a_device_is_offered_what_fits_it(monkeypatch) -> None:
     def offered(gigabytes: float) -> list[str]:
-        device = type("Device", (), {"total_memory": int(gigabytes * 1e9)})
+        device = type("Device", (), {"total_memory": int(gigabytes * 1e9), "major": 9, "minor": 0})
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
         return list(listed(device="cuda"))
 

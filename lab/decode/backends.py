@@ -11,6 +11,7 @@ from lab.config import ConfigError, EngineConfig
 from lab.kv.cache import PoolSetting
 from lab.kv.graphs import can_be_captured
 from lab.native.refusal import refusal
+from lab.pair.devices import multiplies_bfloat16
 from lab.pair.models import LanguageModel
 
 Kernel = Literal["triton", "c", "reference"]
@@ -97,7 +98,8 @@ class Backends:
 
 
 def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
-    """Who computes a step on ``device``. "auto": Triton's kernels on a GPU if Triton is installed, C on a CPU.
+    """Who computes a step on ``device``. "auto": Triton's kernels on a GPU if Triton is installed and has tensor cores
+    for them, C on a CPU.
 
     Raises:
         ConfigError: no such choice, or kernels are asked for where they cannot run.
@@ -110,6 +112,8 @@ def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
         return choice
     if choice == "auto" and device.type != "cuda":
         return "c" if device.type == "cpu" else "reference"
+    if choice == "auto" and not multiplies_bfloat16(device):
+        return "reference"
     try:
         from lab.kv.attend_kernel import INTERPRETED
     except ImportError as error:

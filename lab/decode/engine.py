@@ -48,7 +48,8 @@ class Engine:
         kv_bytes: memory for all caches together. None: 90% of what a GPU has free, 25% of it on a CPU.
         kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
             (``lab.native``; made ready here, in about a second), "reference": torch. "auto": Triton on a GPU if it is
-            installed, C on a CPU. Where they fail, the reference goes on (``FellBack``).
+            installed and the GPU's compute capability is 8.0 or more, C on a CPU. Where they fail, the reference goes
+            on (``FellBack``).
         fuse_layers: with Triton's kernels, compute layers like a Llama's in few launches (``lab.fused``). False: as
             transformers does, to see what that is worth.
         watch: told of every event of every sequence, in the order in which they happen, by the thread that makes

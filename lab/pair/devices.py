@@ -19,6 +19,16 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def multiplies_bfloat16(device: torch.device | str) -> bool:
+    """Whether a GPU's tensor cores do: those of compute capability 8.0 (Ampere, 2020) and later. Assembled for 7.5 (a
+    T4), Triton 3.6 gives its kernels none in any dtype, seven times the instructions, and no room in registers.
+    """
+    try:
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    except (RuntimeError, AssertionError):  # it cannot be asked: where a Space lends GPUs, there is none yet
+        return True
+
+
 def resolve_device(device: str | None) -> str:
     """The device that is asked for; None: the best there is.
 

@@ -22,7 +22,7 @@ from transformers import (
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
-from lab.pair.devices import DeviceMap, refuse_incomplete
+from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.memory import is_out_of_memory
 from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
@@ -42,7 +42,7 @@ class ModelLoadError(LabError):
 
 
 def resolve_dtype(dtype: str, device: str) -> torch.dtype:
-    """A torch dtype for its name; "auto" is bfloat16 on a GPU and float32 on a CPU.
+    """A torch dtype for its name; "auto" is bfloat16 on a GPU, float16 on one too old for it, and float32 on a CPU.
 
     In float32 a verify of several tokens and a decode of one round the same
     way closely enough that every token can be compared.
@@ -51,7 +51,9 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
         ConfigError: not the name of a floating-point dtype.
     """
     if dtype == "auto":
-        return torch.bfloat16 if device.startswith("cuda") else torch.float32
+        if not device.startswith("cuda"):
+            return torch.float32
+        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float16
     found = getattr(torch, str(dtype), None)
     if found not in (torch.float32, torch.bfloat16, torch.float16):
         raise ConfigError(f"dtype is 'auto', 'float32', 'bfloat16' or 'float16', not {dtype!r}.")

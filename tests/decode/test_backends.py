@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.bench.difference import first_differences, read_again
+from lab.decode.backends import choose_kernels
+from lab.pair.loading import resolve_dtype
 from lab.pair.models import LanguageModel
 
 SAMPLING = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
@@ -38,6 +41,18 @@ def test_torch_on_request_and_each_run_says_what_it_was(engine, tmp_path):
         assert again[run.token_ids[place]].item() == pytest.approx(p, abs=1e-5)  # by the same as the run
     for found in first_differences(engine, runs).values():
         assert found.a.margin == pytest.approx(found.b.margin, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "by"), [((7, 5), "float16", "reference"), ((8, 0), "bfloat16", "triton")]
+)
+def test_an_old_gpu_computes_by_torch_in_float16(monkeypatch, capability, dtype, by):
+    """Unless it is asked for something else."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert resolve_dtype("auto", "cuda:0") == getattr(torch, dtype)
+    assert choose_kernels("auto", torch.device("cuda:0")) == by
+    assert choose_kernels("triton", torch.device("cuda:0")) == "triton"
 
 
 def test_a_step_in_c_has_nothing_to_compile(engine):
