@@ -14,8 +14,8 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-test lint
 	@CHROMIUM="$$($(BIN)/python tests/ensure_chromium.py)" || exit 1; export CHROMIUM; \
 	if [ -n "$(ARGS)" ]; then exec $(BIN)/python -m pytest $(ARGS); fi; \
-	$(BIN)/python -m pytest -m "not browser" & others=$$!; \
-	$(BIN)/python -m pytest -m browser; browser=$$?; \
+	$(BIN)/python -m pytest --ignore tests/browser & others=$$!; \
+	$(BIN)/python -m pytest tests/browser; browser=$$?; \
 	wait $$others && exit $$browser
 
 lint: $(VENV)/.installed-test

@@ -21,6 +21,9 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, whic
 # operation, and one that has to share its core holds all of them up.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 
+if __name__ == "__main__":  # what is imported stays: to look through it again and again takes a quarter of the start
+    gc.disable()
+
 from visualize.server.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: then no forked process could use one any more
@@ -177,6 +180,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     gc.collect()
     gc.freeze()  # what has been imported stays: to look through it takes half a second, in which nobody is answered
+    gc.enable()
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
     _wait_for_a_signal(line)

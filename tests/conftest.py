@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+gc.disable()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
@@ -29,8 +30,10 @@ settings.load_profile("lab")
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: collecting garbage need not look through it, a third of a second each time."""
+    """What has been imported stays: collecting garbage need not look through it, a third of a second each time, and
+    only begins here."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
