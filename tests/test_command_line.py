@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -198,13 +199,16 @@ def test_output_that_cannot_be_written_is_said_in_a_sentence(monkeypatch, capsys
     assert said == "python -m lab run: the output cannot be written: No space left on device.\n"
 
 
-def test_who_has_read_enough_ends_it_without_a_word() -> None:
+def test_who_has_read_enough_ends_it_without_a_word(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["lab", "fit", "gpt-2", "--json"])
+    monkeypatch.delitem(sys.modules, command_line.__name__)
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "lab", "fit", "gpt-2", "--json"]
-    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True)
-    os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
+    with open(writing, "w") as pipe:  # which is written to once more when it is closed
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module("lab", run_name="__main__")
+    assert (end.value.code, capsys.readouterr().err) == (141, "")
 
 
 def test_input_that_cannot_be_read_is_said_in_a_sentence(monkeypatch, capsys) -> None:
