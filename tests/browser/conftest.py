@@ -22,6 +22,14 @@ from tests.remote import scripted_vllm
 from tests.remote.scripted_vllm import ScriptedVLLM
 
 ROOT = Path(__file__).parents[2]
+WITHOUT = (
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # pages of the browser's own, two in every new window
+    # What Playwright turns off; its list counts for nothing beside this one.
+    *("AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
+    *("DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay"),
+    *("MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch"),
+    *("TcpPortRandomizationWin", "ThirdPartyStoragePartitioning"),
+)
 QUIET = (
     "--no-sandbox",  # tests often run as root, where the sandbox cannot
     "--disable-gpu",
@@ -30,6 +38,7 @@ QUIET = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--disable-features={','.join(WITHOUT)}",
     "--process-per-site",  # a page finds the scripts compiled that another of its context brought: ready twice as soon
 )
 
