@@ -64,6 +64,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (DOCUMENT | {"entries": DOCUMENT["entries"][1:]}, "not numbered in the order"),
         (changed(clock_ms=float("nan")), "clock_ms is a number"),
         (changed(clock_ms="<img src=x>"), "clock_ms is a number"),
+        (changed(clock_ms=10**400), "is damaged"),
         (changed(owner=7), "not numbered in the order"),
         (DOCUMENT | {"entries": [e | {"owner": e["owner"] + 5} for e in DOCUMENT["entries"]]}, "not numbered"),
         (changed(owner="0"), "owner is a sequence's number"),
@@ -71,6 +72,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(num_blocks=10**9), "1024 blocks"),
         (changed(num_blocks=0), "1024 blocks"),
         (changed(step=None), "is damaged"),
+        (changed(step=float("inf")), "is damaged"),
     ],
 )
 def test_what_is_no_such_file_is_refused_in_a_sentence(tmp_path: Path, document: Any, said: str) -> None:

@@ -42,7 +42,7 @@ def of(document: Any, name: str) -> list[Step]:
     try:
         entries = [(int(record["step"]), _entry(record)) for record in document["entries"]]
         _refuse_impossible([entry for _, entry in entries])
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise RunFileError(f"{name} is damaged: {str(error)[:160]}") from error
     steps = [Step([entry for _, entry in some], last=False) for _, some in groupby(entries, key=lambda pair: pair[0])]
     return [*steps[:-1], Step(steps[-1].entries, last=True)]
