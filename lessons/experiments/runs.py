@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from lab.bench.ab import matching
 from lab.bench.compare import Case, Turn, in_turns
-from lab.bench.theory import speculated
+from lab.bench.theory import speculated, without_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.trace.events import Judged, StepTimed
 from lab.trace.metrics import Metrics
@@ -56,7 +56,7 @@ OF_ROUNDS = {
     "guess_cost": "time of a guess, over that of a pass of the target over one token",
     "pass_ratio": "time of a pass over all guesses, over that over one token",
 }
-"""Figures of a setting that speculates with a fixed window, where there is one that does not speculate."""
+"""Figures of a setting that speculates with a fixed window, where one with the same cache does not speculate."""
 
 
 class Setting(Part):
@@ -147,12 +147,13 @@ class Runs(Experiment):
 def figures(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
     """By setting and name: a list with a number a repeat, or one number. What was not measured is left out."""
     first = next(iter(runs.values()))
-    plain = next((some for some in runs.values() if some[0].config.speculative == "off"), [])
+    configs = {name: some[0].config for name, some in runs.items()}
     found: dict[str, dict[str, Any]] = {}
     for name, some in runs.items():
         each = [figures_of(run) | {"agreeing_tokens": matching(first[0].token_ids, run.token_ids)} for run in some]
         found[name] = {key: [one[key] for one in each] for key in each[0] if all(key in one for one in each)}
-        if rounds := speculated(some, plain):
+        plain = without_speculation(name, configs)
+        if plain is not None and (rounds := speculated(some, runs[plain])):
             found[name] |= {
                 "gamma": rounds.gamma,
                 "acceptance": rounds.acceptance,

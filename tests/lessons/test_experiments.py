@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from lab import Engine, load_engine
+from lab.bench.theory import speculated
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.recorder import Run
 from lessons.experiments import Batches, Measured, Rules, Runs, Work
 from lessons.experiments.rules import RULES, by_rule, law_of, moved, parts_of, variation
-from lessons.experiments.runs import figures_of
+from lessons.experiments.runs import figures, figures_of
 from tests.visualize.conftest import script
 
 
@@ -135,6 +136,16 @@ def test_of_a_run_verdicts_are_told_by_their_numbers() -> None:
     greedy = figures_of(Run(script(EngineConfig(speculative="draft"), temperature=0.0)))
     assert "kept_u" not in greedy
     assert "draft_acceptance_rate" not in figures_of(Run(script(EngineConfig())))
+
+
+def test_speculation_is_held_against_the_setting_with_the_same_cache() -> None:
+    configs = {"no_cache": EngineConfig(kv_cache=False), "cached": EngineConfig()}
+    configs |= {"draft": EngineConfig(speculative="draft")}
+    runs = {name: [Run(script(config))] for name, config in configs.items()}
+    found, expected = figures(runs)["draft"], speculated(runs["draft"], runs["cached"])
+    assert (found["guess_cost"], found["pass_ratio"]) == (expected.cost, expected.pass_ratio)
+    del runs["cached"]
+    assert "guess_cost" not in figures(runs)["draft"]
 
 
 def test_settings_are_what_they_say() -> None:
