@@ -81,7 +81,7 @@ def latencies(tokens: int, seconds: float, ttft: list[float], gaps: list[float])
 def in_flight(runs: list[Run]) -> Figures:
     """Sequences in a step, slots that are reserved and not used, preemptions. Means are over the steps.
 
-    A step of n sequences is told n times, once to each, so it counts as n n-ths.
+    A step of n sequences is told n times, once to each, so it counts as n n-ths. Without a cache nothing is reserved.
     """
     events = [event for run in runs for event in run.events]
     told = [event for event in events if isinstance(event, StepTimed)]
@@ -92,8 +92,8 @@ def in_flight(runs: list[Run]) -> Figures:
     return {
         "most_sequences": max(event.running for event in events if isinstance(event, Admitted)),
         "mean_sequences": len(told) / steps,
-        "wasted_slots": wasted / slot_bytes / steps,
-        "wasted_share": wasted / reserved,
+        "wasted_slots": wasted / slot_bytes / steps if reserved else 0.0,
+        "wasted_share": wasted / reserved if reserved else 0.0,
         "preemptions": sum(isinstance(event, Preempted) for event in events),
     }
 

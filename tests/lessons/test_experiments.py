@@ -102,6 +102,14 @@ def test_many_requests_share_a_pool_or_wait() -> None:
     assert reserved["wasted_share"][0] > paged["wasted_share"][0]
 
 
+def test_requests_may_have_no_cache() -> None:
+    engine = load_engine()
+    settings = {"uncached": {"requests": 2, "output_tokens": 2, "kv_cache": False}}
+    batches = Batches.model_validate({"settings": settings, "repeats": 1})
+    found = finished(batches.work(lambda pair: engine, threading.Event(), lambda words, share: None)).figures
+    assert found["uncached"]["wasted_share"] == [0]
+
+
 def test_a_shared_beginning_is_found() -> None:
     engine = load_engine()
     some = {"requests": 10, "output_tokens": 2, "system_tokens": 100, "paged": True}
