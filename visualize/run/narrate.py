@@ -99,10 +99,10 @@ class Narrator:
         return "Nothing of the prompt is in the cache yet."
 
     def preempted(self, event: Preempted) -> str:
-        return (
-            "Preempted: room ran out, so this run gave its blocks back and waits; "
-            f"{counted(event.tokens, 'token')} will be computed again."
-        )
+        again = counted(event.tokens, "token")
+        if self._config["enable_prefix_caching"]:
+            again = f"of its {again} those that are not found in the cache"
+        return f"Preempted: room ran out, so this run gave its blocks back and waits; {again} will be computed again."
 
     def step(
         self,
