@@ -324,7 +324,7 @@ def test_the_table_has_a_figure_a_column() -> None:
     assert so_far({"a": [], "b": []}) == {}
     partly = so_far({"a": [], "b": runs["Cache"]})["rows"]
     assert [row["cells"][0][0] == "–" for row in partly] == [True, False]
-    assert [times(ratio) for ratio in (0.5, 9.994, 9.996, 51.49)] == ["×0.50", "×9.99", "×10", "×51.5"]
+    assert [times(ratio) for ratio in (0.5, 9.994, 9.996, 51.49)] == ["×0.50", "×9.99", "×10.0", "×51.5"]
 
 
 def test_a_race_has_every_token_at_its_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,11 @@ def test_the_page_begins_with_an_answer() -> None:
     assert shown["KV a token"] == "128 KiB"
     assert shown["weights"] == "15 GiB"
     assert int(shown["fit paged"].replace(",", "")) > int(shown["fit contiguous"]) > 0
+
+
+def test_short_sequences_in_room_for_long_ones_are_hundreds_of_times_as_many() -> None:
+    *_, paged = answer(mean=16, longest=8192)["readouts"]
+    assert re.fullmatch(r"×[34]\d\d", paged["small"]), paged
 
 
 def test_every_choice_has_an_answer() -> None:

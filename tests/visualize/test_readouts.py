@@ -103,7 +103,10 @@ def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> N
     assert shown["kv"] == ["1 / 64", "GB"]
     assert shown["memory"] == ["140", "GB"]
     kv = {"kv_used_bytes": 999_600_000, "kv_reserved_bytes": 999_700_000}
-    assert rows(replace(metrics, **kv), CONFIG)["kv"][:2] == ["1000 / 1000", "MB"]
+    assert rows(replace(metrics, **kv), CONFIG)["kv"][:2] == ["1,000 / 1,000", "MB"]
+    edges = replace(metrics, ttft_ms=999.7, itl_p50_ms=9.96, itl_p99_ms=99.96)
+    shown = {name: row[:2] for name, row in rows(edges, CONFIG).items()}
+    assert (shown["first"], shown["gaps"]) == (["1", "s"], ["10.0 / 100", "ms"])
     assert rows(metrics, CONFIG, Before(STARTED, slow), over=False)["first"][2] == "was 1.23 s"
 
 

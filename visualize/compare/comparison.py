@@ -10,7 +10,7 @@ from lab.bench.difference import Choice, Difference, first_difference
 from lab.config import EngineConfig
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
-from visualize.amounts import byte_unit, counted
+from visualize.amounts import counted, digits, in_bytes, three
 from visualize.figures.compare import MARKS, bars, times
 from visualize.run.narrate import quoted
 from visualize.text import visible
@@ -196,22 +196,13 @@ def _cells(summary: Summary, on_cpu: bool) -> list[list[str]]:
     kept = summary.acceptance
     return [
         [f"{rate.median:.0f}", f"{rate.lower:.0f} to {rate.upper:.0f}"],
-        [times(faster.median), f"{faster.lower:.3g} to {faster.upper:.3g}"] if faster else [DASH, ""],
-        [f"{_ms(summary.ttft_ms)} ms", ""],
-        [f"{_ms(summary.itl_p50_ms)} ms", f"p99 {_ms(summary.itl_p99_ms)}"],
+        [times(faster.median), f"{digits(faster.lower)} to {digits(faster.upper)}"] if faster else [DASH, ""],
+        [f"{three(summary.ttft_ms)} ms", ""],
+        [f"{three(summary.itl_p50_ms)} ms", f"p99 {three(summary.itl_p99_ms)}"],
         [DASH, ""] if kept is None else [f"{kept:.0%}", ""],
-        [_bytes(summary.kv_used_bytes), f"of {_bytes(summary.kv_reserved_bytes)}"]
+        [in_bytes(summary.kv_used_bytes), f"of {in_bytes(summary.kv_reserved_bytes)}"]
         if summary.kv_reserved_bytes
         else [DASH, ""],
-        [_bytes(summary.peak_memory_bytes), "process" if on_cpu else ""],
+        [in_bytes(summary.peak_memory_bytes), "process" if on_cpu else ""],
         [DASH, ""],
     ]
-
-
-def _bytes(size: int) -> str:
-    scale, unit = byte_unit(size)
-    return f"{size / scale:.3g} {unit}"
-
-
-def _ms(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

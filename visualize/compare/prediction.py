@@ -12,6 +12,7 @@ from lab.bench.theory import Speculated, speculated, without_speculation
 from lab.config import EngineConfig
 from lab.trace.events import StepTimed
 from lab.trace.recorder import Run
+from visualize.amounts import digits
 from visualize.figures import theory as figures
 from visualize.figures.compare import MARKS, times
 
@@ -71,7 +72,7 @@ def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
 def _power(curve: Curve) -> str:
     fit = curve.fit
     if not fit.grows:
-        return f"{fit(curve.lengths[0]):.3g} ms and does not grow above the scatter"
+        return f"{digits(fit(curve.lengths[0]))} ms and does not grow above the scatter"
     ends = (fit.low > EXPONENTS[0], fit.high < EXPONENTS[-1])
     low, high = (f"{end:.2f}" if known else "?" for end, known in zip((fit.low, fit.high), ends, strict=True))
     constant = f"{fit.constant:.2g} + " if fit.constant else ""

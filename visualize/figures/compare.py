@@ -8,6 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.bench.compare import MOST, Summary
+from visualize.amounts import three
 from visualize.figures.base import Columns, blank, look
 from visualize.text import label
 
@@ -20,7 +21,7 @@ ROOM = 1.5
 
 def times(ratio: float) -> str:
     """A speed-up as it is written everywhere."""
-    return f"×{ratio:.2f}" if ratio < 9.995 else f"×{ratio:.3g}"
+    return f"×{three(ratio)}"
 
 
 def bars_figure(dark: bool = False) -> go.Figure:

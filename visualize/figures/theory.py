@@ -15,7 +15,7 @@ from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.bench.interval import share_interval
 from lab.bench.theory import Speculated, speedup
 from lab.decode.window import tokens_per_round
-from visualize.amounts import byte_unit
+from visualize.amounts import byte_unit, digits
 from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
 from visualize.figures.compare import bars_figure
 from visualize.figures.timing import PARTS, part_colours
@@ -258,7 +258,7 @@ def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, 
         "x": [tokens for tokens, _ in used.values()],
         "y": [size / scale for _, size in used.values()],
         "text": list(used),
-        "customdata": [f"{size / scale:.3g} {unit}" for _, size in used.values()],
+        "customdata": [f"{digits(size / scale)} {unit}" for _, size in used.values()],
     }
     return [*curves, marks], {
         "xaxis.range": [0, longest],

@@ -8,6 +8,7 @@ from typing import Any
 from lab.config import ConfigError
 from lab.memory.capacity import WEIGHT_BITS, Deployment
 from lab.memory.models import Model
+from visualize.amounts import digits
 from visualize.figures import memory
 from visualize.memory.calculator import WEIGHTS
 from visualize.vocabulary import KV_FORMATS
@@ -77,7 +78,7 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     """The numbers above the charts."""
     token, lengths = chosen.token_bytes, chosen.lengths
     contiguous, paged = (chosen.sequences(policy) for policy in ("contiguous", "paged"))
-    times = f"×{paged / contiguous:.2g}" if contiguous else ""
+    times = f"×{digits(paged / contiguous)}" if contiguous else ""
     rows = [
         ("KV a token", size(token), "", "Keys, values and scales of one token, in all layers."),
         (
@@ -171,8 +172,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
 def size(count: float) -> str:
     """Bytes in their unit, to three digits: "128 KiB"."""
     name, scale = memory.unit(abs(count))
-    value = count / scale
-    return f"{value:,.0f} {name}" if abs(value) >= 100 else f"{value:.3g} {name}"
+    return f"{digits(count / scale)} {name}"
 
 
 def _usable(chosen: Deployment) -> int:

@@ -142,7 +142,7 @@ class Narrator:
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
         else:
             why = _ENDINGS[finished.reason]
-        took = f"{finished.t_ms:.0f} ms" if finished.t_ms < 1000 else f"{finished.t_ms / 1000:.2f} s"
+        took = f"{finished.t_ms:.0f} ms" if finished.t_ms < 999.5 else f"{finished.t_ms / 1000:.2f} s"
         given = f" Its blocks, at most {blocks}, were given back." if blocks else ""
         return f"Finished with {counted(generated, 'token')} in {took}: {why}.{self._bargain(generated)}{given}"
 

@@ -13,7 +13,7 @@ from typing import Any
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
-from visualize.amounts import byte_unit
+from visualize.amounts import byte_unit, digits
 from visualize.text import visible
 from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS, SWITCH
 
@@ -66,7 +66,7 @@ def _kv(metrics: Metrics) -> Reading:
     if not reserved:
         return Reading()
     scale, unit = byte_unit(reserved)
-    return Reading(f"{_three(metrics.kv_used_bytes / scale)} / {_three(reserved / scale)}", unit, reserved)
+    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved)
 
 
 def _first(metrics: Metrics) -> Reading:
@@ -91,7 +91,7 @@ def _memory(metrics: Metrics) -> Reading:
     peak = metrics.peak_memory_bytes
     if not peak:
         return Reading()
-    return Reading(f"{peak / 1e6:.0f}", "MB") if peak < 10e9 else Reading(_three(peak / 1e9), "GB")
+    return Reading(f"{peak / 1e6:.0f}", "MB") if peak < 10e9 else Reading(digits(peak / 1e9), "GB")
 
 
 READOUTS = (
@@ -267,11 +267,6 @@ def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
 
 def _time(*ms: float) -> tuple[str, str]:
     """Milliseconds as shown, with their unit: seconds once the last, the longest, has one."""
-    if ms[-1] < 1000:
-        return " / ".join(f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in ms), "ms"
-    return " / ".join(_three(value / 1000) for value in ms), "s"
-
-
-def _three(value: float) -> str:
-    """Three digits, but no power of ten."""
-    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+    if ms[-1] < 999.5:
+        return " / ".join(f"{value:.1f}" if value < 99.95 else f"{value:.0f}" for value in ms), "ms"
+    return " / ".join(digits(value / 1000) for value in ms), "s"
