@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from pydantic import Field
 
+from lab.claims.rules import Context, Draws, by_target, with_target
 from lab.decode.acceptance import judge_sampled, residual
 from lab.decode.sampling import draw
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
@@ -52,6 +53,7 @@ class Rules(Experiment):
         random = torch.Generator().manual_seed(self.seed)
         common, own, others = torch.randn(3, self.words, generator=random, dtype=torch.float64)
         p, q = (common + self.apart * own).softmax(-1), (common + self.apart * others).softmax(-1)
+        target = p.tolist()
         counts = {rule: torch.zeros(self.words, dtype=torch.float64) for rule in RULES}
         accepted = dict.fromkeys(RULES, 0)
         draws: list[int] = []
@@ -66,19 +68,19 @@ class Rules(Experiment):
                 words, kept = by_rule(rule, p, q, torch.rand(3, size, generator=random, dtype=torch.float64))
                 counts[rule] += torch.bincount(words, minlength=self.words)
                 accepted[rule] += int(kept.sum())
-                distances[rule].append(variation(counts[rule] / draws[-1], p))
+                distances[rule].append(variation((counts[rule] / draws[-1]).tolist(), target))
             yield
-        found: dict[str, dict[str, Any]] = {"words": {"p": p.tolist(), "q": q.tolist()}}
+        found: dict[str, dict[str, Any]] = {"words": {"p": target, "q": q.tolist()}}
         for rule in RULES:
-            shares = counts[rule] / self.draws
+            shares = (counts[rule] / self.draws).tolist()
             law, chance = law_of(rule, p, q)
             found[rule] = {
-                "shares": shares.tolist(),
-                "distance": variation(shares, p),
+                "shares": shares,
+                "distance": variation(shares, target),
                 "draws": draws,
                 "distances": distances[rule],
                 "accepted": accepted[rule] / self.draws,
-                "law_distance": variation(law, p),
+                "law_distance": variation(law.tolist(), target),
                 "law_accepted": chance,
             }
         return Measured(found)
@@ -95,18 +97,17 @@ def by_rule(rule: str, p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> tup
         [n] int64 and [n] bool.
     """
     n = u.shape[1]
-    rows = p.expand(n, -1)
     if rule == "target_alone":
-        return draw(rows, u[2]), torch.zeros(n, dtype=torch.bool)
-    proposals = draw(q.expand(n, -1), u[0])
+        return draw(p, u[2]), torch.zeros(n, dtype=torch.bool)
+    proposals = draw(q, u[0])
     if rule == "residual":  # the engine's own
-        verdict = judge_sampled(rows[:, None].expand(n, 2, -1), q.expand(n, 1, -1), proposals[:, None], *_pair(u))
+        rows = p.expand(n, 2, -1), q.expand(n, 1, -1)
+        verdict = judge_sampled(*rows, proposals[:, None], *_pair(u))
         kept = verdict.accepted > 0
         return torch.where(kept, proposals, verdict.next_token), kept
-    kept = u[1] < keeping(rule, p, q)[proposals]
-    refused = torch.nn.functional.one_hot(proposals, len(p)).bool()
-    again = rows.masked_fill(refused, 0.0) if rule == "without_q" else rows
-    return torch.where(kept, proposals, draw(again, u[2])), kept
+    other = by_target if rule == "without_q" else with_target
+    kept, words = other(Context(p, q), Draws(proposals, u[1], u[2]))
+    return words, kept
 
 
 def _pair(u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -163,6 +164,6 @@ def picture(rule: str, p: Sequence[float], q: Sequence[float], to: float) -> Pic
     return Picture(*(some.tolist() for some in (target, draft, *parts_of(rule, target, draft))))
 
 
-def variation(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Total variation distance of two distributions."""
-    return float((a - b).abs().sum() / 2)
+def variation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Total variation distance: what one distribution has over the other."""
+    return float(sum(max(x - y, 0.0) for x, y in zip(a, b, strict=True)))

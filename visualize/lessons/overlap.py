@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lessons.experiments.rules import picture
+from lessons.experiments.rules import picture, variation
 from lessons.units import WRITE
 from visualize.figures import overlap as figures
 from visualize.figures.lessons import LINES
@@ -55,8 +55,3 @@ def _frame(rule: str, words: Mapping[str, Sequence[float]], to: float) -> dict[s
         "apart": percent(apart),
         "top": max(*p, *q, *written),
     }
-
-
-def variation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Total variation distance: what one distribution has over the other."""
-    return sum(max(x - y, 0.0) for x, y in zip(a, b, strict=True))
