@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-SWITCHED = {"0": False, "1": True, "false": False, "true": True}
-"""What a link may say of a toggle. The page itself writes the first two."""
+SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+"""What a link, or the server's environment, may say of a toggle. The page itself writes "1" and "0"."""
 
 
 @dataclass(frozen=True)

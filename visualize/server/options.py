@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from lab.config import ConfigError
 from lab.options import Parser, add_pair
 from lab.remote.server import Server
+from visualize.link import SWITCHED
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """This machine, as it calls itself."""
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
-SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 MAX_USERS = 64
 KEY = f"{PREFIX}PRESENTER_KEY"
 SWITCHES = ("share", "workshop")
@@ -89,7 +89,7 @@ def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> b
 
 def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
     """Whether this is the server of a ZeroGPU Space."""
-    return SWITCH.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)
+    return SWITCHED.get(environment.get("SPACES_ZERO_GPU", "").lower(), False)
 
 
 def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -98,9 +98,9 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterato
     for variable, name in names.items():
         value, option = environment.get(variable, ""), name.replace("_", "-")
         if value and name in SWITCHES:
-            if value.lower() not in SWITCH:
-                parser.error(f"{variable} is one of {', '.join(SWITCH)}, not {value!r}.")
-            yield variable, f"--{name}" if SWITCH[value.lower()] else f"--no-{name}"
+            if value.lower() not in SWITCHED:
+                parser.error(f"{variable} is one of {', '.join(SWITCHED)}, not {value!r}.")
+            yield variable, f"--{name}" if SWITCHED[value.lower()] else f"--no-{name}"
         elif value:
             yield variable, f"--{option}={value}"
 
