@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from lab.config import ConfigError
-from lab.memory.capacity import GPU_KEYS, GPUS, Deployment, GiB
+from lab.memory.capacity import GPU_KEYS, GPUS, Deployment, device_bytes
 from lab.memory.lengths import LONGEST, Lengths
 from lab.memory.models import Model, known
 from visualize.link import Link
@@ -63,13 +62,12 @@ class Inputs:
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not low <= value <= high:
                 raise ConfigError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
-        size = self.memory if self.gpu == OTHER else GPUS[GPU_KEYS[self.gpu]]
         return Deployment(
             shape=model.shape,
             parameters=model.parameters,
             weights=self.weights,
             kv_dtype=self.kv_format,
-            memory=math.floor(size * GiB),
+            memory=device_bytes(self.gpu, self.memory if self.gpu == OTHER else None),
             set_aside=self.set_aside / 100,
             lengths=Lengths(self.mean, self.longest),
             block_size=self.block_size,
