@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lab.config import ConfigError
+
 SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 """What a link, or the server's environment, may say of a toggle. The page itself writes "1" and "0"."""
 
@@ -64,6 +66,14 @@ class Link:
                 settings[name] = tuple(value)
         return settings
 
+    def check(self, settings: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+        """Raises ConfigError, with a sentence, where a number is out of its bounds. ``labels``: what the page calls
+        each."""
+        for name in self.bounds:
+            empty = settings[name] is None and name in self.may_be_empty
+            if not empty and not self._fits(name, settings[name]):
+                raise ConfigError(f"{labels[name]} is {self._range(name)}.")
+
     def _value(self, name: str, text: str) -> Any:
         if name in self.most_characters:
             if len(text) > self.most_characters[name]:
@@ -78,15 +88,25 @@ class Link:
             return SWITCHED[_one_of(text, tuple(SWITCHED))]
         if name in self.may_be_empty and not text:
             return None
-        low, high = self.bounds[name]
-        whole = not isinstance(self.defaults[name], float)
         try:
-            value = int(text) if whole else float(text)
+            value = int(text) if self._whole(name) else float(text)
         except ValueError:
             value = math.nan
-        if not low <= value <= high:
-            raise ValueError(f"it is a {'whole ' if whole else ''}number from {low:g} to {high:g}")
+        if not self._fits(name, value):
+            raise ValueError(f"it is {self._range(name)}")
         return value
+
+    def _whole(self, name: str) -> bool:
+        return not isinstance(self.defaults[name], float)
+
+    def _fits(self, name: str, value: Any) -> bool:
+        low, high = self.bounds[name]
+        is_number = isinstance(value, int if self._whole(name) else (int, float)) and not isinstance(value, bool)
+        return is_number and low <= value <= high
+
+    def _range(self, name: str) -> str:
+        low, high = self.bounds[name]
+        return f"a {'whole ' if self._whole(name) else ''}number from {low:,.10g} to {high:,.10g}"
 
 
 def _one_of(text: str, allowed: tuple[str, ...]) -> str:

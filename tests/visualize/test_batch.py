@@ -235,7 +235,7 @@ def test_many_can_be_stopped() -> None:
 @pytest.mark.parametrize(
     ("inputs", "says"),
     [
-        ({"sequences": 40}, "Sequences: a whole number from 1 to 32"),
+        ({"sequences": 40}, "Sequences is a whole number from 1 to 32"),
         ({"pool_blocks": 8}, "blocks"),
         ({"paged": False}, "Set paged=True"),
     ],

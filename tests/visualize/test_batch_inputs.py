@@ -90,7 +90,7 @@ def test_numbers_come_as_a_browser_sends_them() -> None:
 
 @pytest.mark.parametrize("value", [0, 33, 2.5e9, math.nan, math.inf, "many"])
 def test_a_number_out_of_bounds_is_a_sentence(value: Any) -> None:
-    with pytest.raises(ConfigError, match="Sequences: a whole number from 1 to 32"):
+    with pytest.raises(ConfigError, match="Sequences is a whole number from 1 to 32"):
         Inputs(sequences=value).config()
 
 
@@ -102,7 +102,7 @@ def test_a_system_prompt_that_is_too_long_is_a_sentence() -> None:
 
 
 def test_a_number_is_whole_where_half_of_it_makes_no_sense() -> None:
-    with pytest.raises(ConfigError, match="Most at once: a whole number from 1 to 32"):
+    with pytest.raises(ConfigError, match="Most at once is a whole number from 1 to 32"):
         Inputs(max_num_seqs=2.5).config()
     Inputs(temperature=0.35).config()
     with pytest.raises(ConfigError, match="Set paged=True"):

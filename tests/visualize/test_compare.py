@@ -100,8 +100,8 @@ def test_a_person_s_own_settings_come_after_those_chosen() -> None:
         ({"own": "paged=true\npaged=true"}, "paged=true is there twice"),
         ({"own": "kv_cache=false, paged=true"}, "there are no blocks"),
         ({"own": "x" * 700}, "at most 600 characters"),
-        ({"repeats": 0}, "Repeats is a number from 1 to 9"),
-        ({"max_tokens": 1}, "Max tokens is a number from 2 to 500"),
+        ({"repeats": 0}, "Repeats is a whole number from 1 to 9"),
+        ({"max_tokens": 1}, "Max tokens is a whole number from 2 to 500"),
         ({"temperature": float("nan")}, "Temperature is a number from 0 to 2"),
     ],
 )

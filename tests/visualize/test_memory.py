@@ -64,12 +64,12 @@ def test_every_choice_has_an_answer() -> None:
     ("inputs", "says"),
     [
         ({"mean": 5000}, "mean length is between 1 token and the longest, 4,096, not 5,000"),
-        ({"mean": 0}, "Mean length is a number from 1 to"),
-        ({"longest": 10**9}, "Longest is a number from 1 to 10,000,000"),
-        ({"longest": 4096.5}, "whole number of tokens"),
-        ({"batch": float("nan")}, "Sequences in a batch is a number"),
+        ({"mean": 0}, "Mean length is a whole number from 1 to"),
+        ({"longest": 10**9}, "Longest is a whole number from 1 to 10,000,000"),
+        ({"longest": 4096.5}, "Longest is a whole number"),
+        ({"batch": float("nan")}, "Sequences in a batch is a whole number from 1 to 1,000,000"),
         ({"gpu": OTHER, "memory": -1}, "memory, GiB is a number from 0.1 to 100,000"),
-        ({"set_aside": 99}, "Set aside, % is a number from 0 to 90"),
+        ({"set_aside": 99}, "Set aside, % is a whole number from 0 to 90"),
         ({"model": OTHER}, "Write the hub id"),
         ({"model": OTHER, "hub": "../../etc/passwd"}, "'../../etc/passwd' is not taken as a hub id"),
         ({"model": OTHER, "hub": "<img src=x onerror=alert(1)>\u202e"}, "is not taken as a hub id"),
@@ -293,3 +293,7 @@ def test_what_does_not_fit_is_left_out_and_named(name: str, value: str) -> None:
 def test_controls_send_floats_and_emptied_numbers() -> None:
     values = [{"mean": 700.0, "longest": None, "memory": 24.5}.get(name, DEFAULTS[name]) for name in NAMES]
     assert to_inputs(tuple(values)) == Inputs(mean=700, memory=24.5)
+
+
+def test_a_link_s_limits_are_written_out() -> None:
+    assert from_link({"batch": "0"})[1] == ["The link's batch was left out: it is a whole number from 1 to 1,000,000."]

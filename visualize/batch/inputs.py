@@ -7,11 +7,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from lab.bench.workload import Job, crowd
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
 from visualize.batch.readouts import Asked
 from visualize.link import Link
 from visualize.run.settings import MAX_PROMPT, bounded
-from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS, SWITCH
 
 CHOICES: dict[str, dict[Any, str]] = {
@@ -89,11 +88,7 @@ class Inputs:
 
     def config(self) -> EngineConfig:
         """Raises ConfigError, with a sentence, where an input makes no sense."""
-        for name, (low, high) in BOUNDS.items():
-            value, whole = getattr(self, name), isinstance(DEFAULTS[name], int)
-            if not isinstance(value, int if whole else (int, float)) or not low <= value <= high:
-                kind = "whole number" if whole else "number"
-                raise ConfigError(f"{LABELS[name]}: a {kind} from {low:g} to {high:,.10g}, not {visible(repr(value))}.")
+        LINK.check(vars(self), LABELS)
         return EngineConfig(
             kv_dtype=self.kv_format,
             paged=self.paged,

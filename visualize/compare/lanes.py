@@ -100,10 +100,7 @@ class Inputs:
 
     def sampling(self) -> SamplingParams:
         """Raises ConfigError, with a sentence, where a number makes no sense."""
-        for name, (low, high) in BOUNDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"{name.replace('_', ' ').capitalize()} is a number from {low:g} to {high:,.10g}.")
+        LINK.check(vars(self), {name: name.replace("_", " ").capitalize() for name in BOUNDS})
         return SamplingParams(
             max_tokens=self.max_tokens,
             temperature=self.temperature,

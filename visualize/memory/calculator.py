@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.config import ConfigError
 from lab.memory.capacity import GPU_KEYS, GPUS, Deployment, device_bytes
 from lab.memory.lengths import LONGEST, Lengths
 from lab.memory.models import Model, known
@@ -58,10 +57,7 @@ class Inputs:
 
     def deployment(self, model: Model) -> Deployment:
         """Raises ConfigError, with a sentence, where a number makes no sense."""
-        for name, (low, high) in BOUNDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
+        LINK.check(vars(self), LABELS)
         return Deployment(
             shape=model.shape,
             parameters=model.parameters,

@@ -111,12 +111,7 @@ def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
         raise PromptError(
             f"The prompt has {len(prompt):,} characters; {LINK.most_characters['prompt']:,} are the most."
         )
-    for name, (low, high) in LINK.bounds.items():
-        value = controls[name]
-        if value is None and name in LINK.may_be_empty:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise PromptError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
+    LINK.check(controls, LABELS)
     sampling = {name: controls[name] for name in ("max_tokens", "temperature", "seed")}
     return prompt, SamplingParams(**sampling)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import EngineConfig
 from lab.memory.models import known
 from lab.remote.deployment import TENSOR_PARALLEL
 from visualize.link import Link
@@ -102,12 +102,7 @@ class Inputs:
 
     def check(self) -> None:
         """Raises ConfigError, with a sentence, where a number makes no sense."""
-        for name, (low, high) in BOUNDS.items():
-            value = getattr(self, name)
-            if value is None and name in LINK.may_be_empty:
-                continue
-            if not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"{LABELS[name]} is a number from {low:,.10g} to {high:,.10g}.")
+        LINK.check(vars(self), LABELS)
 
 
 NAMES = tuple(field.name for field in fields(Inputs))
