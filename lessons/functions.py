@@ -69,20 +69,13 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "lowest_ratio": lambda above, below: min(_ratios(above, below)),
     "highest_ratio": lambda above, below: max(_ratios(above, below)),
     "median": lambda values: statistics.median(_numbers(values)),
-    "total": lambda values: sum(_numbers(values)),
-    "lowest": lambda values: min(_numbers(values)),
-    "highest": lambda values: max(_numbers(values)),
-    "smaller": lambda a, b: min(number(a), number(b)),
-    "larger": lambda a, b: max(number(a), number(b)),
     "near": near,
-    "slope": lambda x, y: statistics.linear_regression(_numbers(x), _numbers(y)).slope,
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
     "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
 }
 """What an expression may call. ``lowest_ratio``, ``highest_ratio``: of two lists, the least and the most of all:
-what all repeats agree about is no chance. ``slope``: of a line through points, by least squares.
-``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of acceptance rate,
-gamma and (the latter) the draft's cost."""
+what all repeats agree about is no chance. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan
+et al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost."""
 
 
 def _named(value: Any) -> str:

@@ -24,18 +24,15 @@ FIGURES = {
     "requests": "that were made",
     "tokens_per_second": "of all requests together",
     "ttft_p50_ms": "time to first token, waiting included: the median request",
-    "ttft_p99_ms": "the 99th percentile",
     "itl_p50_ms": "inter-token latency, the same",
-    "itl_p99_ms": "",
+    "itl_p99_ms": "the 99th percentile",
     "most_sequences": "at once in a step",
     "mean_sequences": "the same on average",
-    "wasted_slots": "reserved slots that held nothing, on average",
-    "wasted_share": "the same as a share of those reserved",
+    "wasted_share": "share of the reserved slots that held nothing, on average",
     "preemptions": "sequences that had to give their blocks back and wait",
     "prompt_tokens": "of all prompts",
     "cached_prompt_tokens": "of those, found in the cache and not computed",
     "output_tokens": "of all requests",
-    "seconds": "all in all",
 }
 OPENING_TOKENS = 8
 """What a prompt has of its own beyond an opening sentence."""
@@ -170,5 +167,4 @@ def summary(runs: list[Run], seconds: float) -> dict[str, float]:
         "prompt_tokens": sum(len(run.prompt_token_ids) for run in runs),
         "cached_prompt_tokens": sum(run.metrics.cached_prompt_tokens for run in runs),
         "output_tokens": output,
-        "seconds": seconds,
     } | (latencies(output, seconds, ttft, gaps) | in_flight(runs))

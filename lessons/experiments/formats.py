@@ -17,8 +17,6 @@ from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 FIGURES = {
     "key_error": "how far stored keys are off, as a share (Frobenius norms)",
     "value_error": "the same of values",
-    "bytes_per_token": "in all layers, scales included",
-    "bytes_ratio": "how many times smaller than the model's own format",
     "perplexity": "exp of the mean surprise",
     "perplexity_ratio": "of the perplexity with the model's own format",
     "kl": "nats a token that the next-token distribution moves by (KL divergence from that of the own format)",

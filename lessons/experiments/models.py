@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from pydantic import Field, model_validator
 
-from lab.kv.storage import KVFormat, bytes_per_token
+from lab.kv.storage import bytes_per_token
 from lab.memory.models import known
 from lessons.experiments.base import Experiment, Load, Measured, Name, Watch, Work
 
@@ -25,8 +25,6 @@ FIGURES = {
     "weight_bytes": "in bfloat16",
     "token_bytes": "keys and values of a token in all layers, in bfloat16",
     "token_bytes_float32": "in float32",
-    "token_bytes_int8": "in INT8, with its scales",
-    "token_bytes_int4": "in INT4, with its scales",
     "token_bytes_unshared": "in bfloat16, if every query head had a KV head of its own",
 }
 
@@ -63,8 +61,8 @@ def figures(key: str) -> dict[str, Any]:
     model = known()[key]
     shape = model.shape
 
-    def token_bytes(kv_dtype: KVFormat = "auto", kv_heads: int = shape.kv_heads, dtype: torch.dtype = torch.bfloat16):
-        return bytes_per_token(kv_dtype, layers=shape.layers, kv_heads=kv_heads, head_dim=shape.head_dim, dtype=dtype)
+    def token_bytes(kv_heads: int = shape.kv_heads, dtype: torch.dtype = torch.bfloat16) -> int:
+        return bytes_per_token("auto", layers=shape.layers, kv_heads=kv_heads, head_dim=shape.head_dim, dtype=dtype)
 
     return {
         "name": model.name,
@@ -78,7 +76,5 @@ def figures(key: str) -> dict[str, Any]:
         "weight_bytes": 2 * model.parameters,
         "token_bytes": token_bytes(),
         "token_bytes_float32": token_bytes(dtype=torch.float32),
-        "token_bytes_int8": token_bytes("int8"),
-        "token_bytes_int4": token_bytes("int4"),
         "token_bytes_unshared": token_bytes(kv_heads=shape.heads),
     }

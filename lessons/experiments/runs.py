@@ -30,8 +30,7 @@ OTHERS = {
     "prompt_tokens": "tokens of the prompt",
     "decode_ms": "from the first token to the last",
     "kv_token_bytes": "bytes of cache that a token takes, the target's and the draft's, scales included",
-    "prefill_ms": "the target's pass over the prompt",
-    "prefill_flops": "what that pass computes",
+    "prefill_flops": "what the target's pass over the prompt computes",
     "prefill_bytes": "what it moves between memory and processor",
     "step_flops": "of a pass after it, median",
     "step_bytes": "the same in bytes",
@@ -173,7 +172,6 @@ def figures_of(run: Run) -> dict[str, float]:
     found |= {
         "prompt_tokens": len(run.prompt_token_ids),
         "decode_ms": metrics.elapsed_ms - metrics.ttft_ms,
-        "prefill_ms": sum(step.verify_ms for step in prefill),
         "prefill_flops": sum(step.verify_flops for step in prefill),
         "prefill_bytes": sum(step.verify_bytes for step in prefill),
         "copy_bytes_per_second": run.started.copy_bytes_per_second,
