@@ -28,6 +28,8 @@ NOISE = (
     "of a median over repeats: 95%, or all of them where there are fewer than six.)"
 )
 """What every rule that rests on times says besides."""
+GAMMA = 5
+"""Guesses a round, as the articles have it where they name a number."""
 PLACES = 65
 """At which an interval is tried: a rule may ask for what lies in the middle of it."""
 
@@ -186,6 +188,11 @@ class Claim:
                         "noisy", f"{why} {verdict.why}", "A machine that does nothing else, or more repeats."
                     )
         return verdict
+
+
+def of(values: Values, what: str) -> dict[str, float]:
+    """The values whose keys are ``what`` and a name, by that name: of every kind of text, of every rung."""
+    return {name.removeprefix(f"{what}: "): value for name, value in values.items() if name.startswith(f"{what}: ")}
 
 
 def at_lengths(values: Values) -> dict[int, float]:

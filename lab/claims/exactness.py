@@ -11,7 +11,7 @@ import torch
 
 from lab.bench.goodness import g_test
 from lab.bench.prompts import held_out_prompts
-from lab.claims.claim import COURSE, TUTORIAL, Claim, Found, Number, Values, Verdict, percent, plain
+from lab.claims.claim import COURSE, GAMMA, TUTORIAL, Claim, Found, Number, Values, Verdict, percent, plain
 from lab.claims.rules import Context, Draws, Rule, by_target, with_absolute, with_residual, with_target
 from lab.claims.trial import Trial
 from lab.config import LabError, SamplingParams
@@ -22,7 +22,6 @@ from lab.pair.models import LanguageModel
 
 TOPIC = "Accepting and redrawing"
 TEMPERATURE = 0.8
-GAMMA = 5
 NOTICED = 1e-6
 """p-values below this: a right rule gets there once in a million tests."""
 LEAST = 10.0

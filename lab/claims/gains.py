@@ -10,8 +10,22 @@ import math
 from collections.abc import Sequence
 
 from lab.bench.theory import speedup
-from lab.claims.claim import COURSE, NEWSLETTER, Chart, Claim, Found, Number, Series, Values, Verdict, percent, times
-from lab.claims.speculation import GAMMA, TOPIC, guesses, key, of
+from lab.claims.claim import (
+    COURSE,
+    GAMMA,
+    NEWSLETTER,
+    Chart,
+    Claim,
+    Found,
+    Number,
+    Series,
+    Values,
+    Verdict,
+    of,
+    percent,
+    times,
+)
+from lab.claims.speculation import TOPIC, guesses, key
 from lab.claims.trial import Trial
 
 GAMMAS = range(1, 33)

@@ -10,7 +10,7 @@ import torch
 from lab.bench.ab import matching
 from lab.bench.prompts import held_out_prompts
 from lab.bench.score import divergence, new_storage
-from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, plain
+from lab.claims.claim import GAMMA, TUTORIAL, Claim, Found, Number, Values, Verdict, plain
 from lab.claims.trial import Trial
 from lab.config import EngineConfig
 from lab.decode.acceptance import judge_matching
@@ -19,8 +19,6 @@ from lab.decode.forward import NewTokens, forward
 from lab.kv.blocks import BlockPool
 from lab.kv.table import BlockTable
 from lab.pair.models import LanguageModel
-
-GAMMA = 5
 
 
 class Written(NamedTuple):

@@ -8,12 +8,25 @@ from typing import NamedTuple
 from lab.bench.interval import share_interval
 from lab.bench.theory import Speculated, speculated
 from lab.bench.window import STORIES, Kind, mix
-from lab.claims.claim import TUTORIAL, Chart, Claim, Found, Number, Series, Values, Verdict, percent, plain, times
+from lab.claims.claim import (
+    GAMMA,
+    TUTORIAL,
+    Chart,
+    Claim,
+    Found,
+    Number,
+    Series,
+    Values,
+    Verdict,
+    of,
+    percent,
+    plain,
+    times,
+)
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError
 
 TOPIC = "What speculation gains"
-GAMMA = 5
 PROMISED = 0.6, 0.7
 """The acceptance that the article gives for its pair."""
 
@@ -74,11 +87,6 @@ def guesses(trial: Trial) -> dict[str, Guessed]:
 
 def key(what: str, kind: str) -> str:
     return f"{what}: {kind}"
-
-
-def of(values: Values, what: str) -> dict[str, float]:
-    """A number of every kind of text."""
-    return {name.removeprefix(f"{what}: "): value for name, value in values.items() if name.startswith(f"{what}: ")}
 
 
 # -- acceptance ------------------------------------------------------------------------------

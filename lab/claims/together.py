@@ -7,6 +7,7 @@ from functools import partial
 
 from lab.bench.ladder import PROMPTS, ladder_configs
 from lab.claims.claim import (
+    GAMMA,
     NEWSLETTER,
     TUTORIAL,
     Chart,
@@ -17,13 +18,13 @@ from lab.claims.claim import (
     Values,
     Verdict,
     at_lengths,
+    of,
     times,
 )
 from lab.claims.trial import Trial, passage
 from lab.config import EngineConfig
 
 TOPIC = "All together"
-GAMMA = 5
 LADDER = {
     "cache": 12,
     "cache + INT8": 12,
@@ -51,11 +52,11 @@ def ladder(trial: Trial) -> Found:
         row: [run.metrics.tokens_per_second for run in runs] for row, runs in trial.take_turns(rows, repeats).items()
     }
 
-    def of(name: str) -> list[float]:
+    def rates_of(name: str) -> list[float]:
         return [rate for row, some in rates.items() if row.startswith(f"{name}, ") for rate in some]
 
-    base = of("cache")
-    ratios = {name: [rate / plain for rate, plain in zip(of(name), base, strict=True)] for name in LADDER}
+    base = rates_of("cache")
+    ratios = {name: [rate / plain for rate, plain in zip(rates_of(name), base, strict=True)] for name in LADDER}
     numbers = [Number.median("rate", "tokens a second with the cache alone, median", base)]
     for name in list(LADDER)[1:]:
         numbers += [
@@ -71,10 +72,7 @@ def ladder(trial: Trial) -> Found:
 
 
 def judge_ladder(values: Values) -> Verdict:
-    claimed, measured = (
-        {name.removeprefix(f"{what}: "): value for name, value in values.items() if name.startswith(f"{what}: ")}
-        for what in ("claimed", "measured")
-    )
+    claimed, measured = of(values, "claimed"), of(values, "measured")
     met = [name for name in claimed if abs(measured[name] / claimed[name] - 1) <= NEAR]
     found = "; ".join(f"{name} {times(measured[name])} for {times(claimed[name])}" for name in claimed)
     if len(met) == len(claimed):
@@ -130,7 +128,7 @@ def both(trial: Trial) -> Found:
 
 def judge_both(values: Values) -> Verdict:
     together = at_lengths(values)
-    draft = [value for name, value in values.items() if name.startswith("draft: ")]
+    draft = of(values, "draft").values()
     over = [length for length, ratio in together.items() if ratio > 10]
     spread = ", ".join(f"{times(ratio)} after {length}" for length, ratio in together.items())
     rest = f"Over decoding with a cache, where everybody begins, it is {times(min(draft))} to {times(max(draft))}."

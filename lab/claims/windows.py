@@ -9,9 +9,9 @@ from functools import partial
 
 from lab.bench.interval import median_interval
 from lab.bench.theory import speculated
-from lab.claims.claim import NEWSLETTER, Chart, Claim, Found, Number, Series, Values, Verdict, plain
+from lab.claims.claim import NEWSLETTER, Chart, Claim, Found, Number, Series, Values, Verdict, of, plain
 from lab.claims.gains import TENTH
-from lab.claims.speculation import TOPIC, key, kinds, of
+from lab.claims.speculation import TOPIC, key, kinds
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError
 from lab.decode.window import best_window

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import EngineConfig, LabError, SamplingParams
+from lab.claims.claim import GAMMA
 from lab.claims.exactness import NOTICED, control, p_value
 from lab.claims.gains import GAMMAS, best_speedup, needed_acceptance
 from lab.claims.heads import multi_head, pooled
-from lab.claims.rollback import GAMMA, speculate
+from lab.claims.rollback import speculate
 from lab.claims.rules import Context, Draws, by_target, with_absolute, with_residual, with_target
 from tests import tiny_models
 
