@@ -84,6 +84,11 @@ def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
     )
 
 
+def axis_title(text: str, dark: bool) -> dict[str, Any]:
+    """What an axis counts, close to it."""
+    return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}
+
+
 def apply(columns: Columns, patches: list[Patch]) -> None:
     """Change ``columns`` in place."""
     for trace, index, row in patches:

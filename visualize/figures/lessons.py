@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lessons.units import WRITE, Unit
-from visualize.figures.base import Columns, blank, look
+from visualize.figures.base import Columns, axis_title, blank, look
 from visualize.text import label
 from visualize.vocabulary import OWN
 
@@ -97,7 +97,7 @@ def distances_figure(dark: bool = False) -> go.Figure:
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False},
         xaxis=axis
         | {"tickmode": "linear", "tick0": math.log10(250), "dtick": math.log10(2), "tickformat": ",d"}
-        | {"title": _title("draws", dark)},
+        | {"title": axis_title("draws", dark)},
         yaxis=axis | {"tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]},
     )
 
@@ -111,7 +111,3 @@ def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> tuple[Columns, 
         "xaxis.range": [math.log10(min(xs)) - 0.05, math.log10(max(xs)) + 0.05],
         "yaxis.range": [math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.15],
     }
-
-
-def _title(text: str, dark: bool) -> dict[str, Any]:
-    return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}

@@ -11,7 +11,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.figures.base import Columns, blank, look, nice_ceiling, short
+from visualize.figures.base import Columns, axis_title, blank, look, nice_ceiling, short
 from visualize.vocabulary import STATES
 
 HATCHES = {"accepted": "", "rejected": "x", "recovered": "/"}
@@ -79,7 +79,7 @@ def _figure(parts: dict[str, str], dark: bool) -> go.Figure:
             "range": [0.4, 8.6],
             "showgrid": False,
             "fixedrange": True,
-            "title": {"text": "word", "standoff": 4, "font": {"size": 11.5, "color": colours.muted}},
+            "title": axis_title("word", dark),
         },
         yaxis={"range": [0, 0.5], "fixedrange": True, "nticks": 6, "tickformat": ".0%"},
     )

@@ -16,7 +16,7 @@ from lab.bench.interval import share_interval
 from lab.bench.theory import Speculated, speedup
 from lab.decode.window import tokens_per_round
 from visualize.amounts import byte_unit, digits
-from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
+from visualize.figures.base import Columns, axis_title, blank, look, looks, nice_ceiling
 from visualize.figures.compare import bars_figure
 from visualize.figures.timing import PARTS, part_colours
 from visualize.vocabulary import KV_FORMATS, OWN
@@ -115,7 +115,7 @@ def speedup_figure(dark: bool = False) -> go.Figure:
         [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "γ %{x}: ×%{y:.2f}, measured")],
         dark,
         margin={"l": 40, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0.5, 8.5], "dtick": 1, "title": _title("guesses a round γ", dark)},
+        xaxis={"range": [0.5, 8.5], "dtick": 1, "title": axis_title("guesses a round γ", dark)},
         yaxis={"range": [0, 2], "nticks": 6, "tickprefix": "×"},
     )
 
@@ -173,7 +173,7 @@ def positions_figure(dark: bool = False) -> go.Figure:
         [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "guess %{x:.0f}: %{customdata}")],
         dark,
         margin={"l": 44, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0.5, 4.5], "dtick": 1, "title": _title("position in the round", dark)},
+        xaxis={"range": [0.5, 4.5], "dtick": 1, "title": axis_title("position in the round", dark)},
         yaxis={"range": [0, 1.12], "dtick": 0.25, "tickformat": ".0%"},
     )
 
@@ -215,7 +215,7 @@ def growth_figure(dark: bool = False) -> go.Figure:
         [*dots, _curves(dark, 2), _names(dark)],
         dark,
         margin={"l": 52, "r": 78, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 6, "title": _title("tokens so far", dark)},
+        xaxis={"range": [0, 1], "nticks": 6, "title": axis_title("tokens so far", dark)},
         yaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " ms"},
     )
 
@@ -241,7 +241,7 @@ def cache_figure(dark: bool = False) -> go.Figure:
         [_curves(dark), _names(dark), _marks(dark, "%{x:,} tokens: %{customdata}, measured")],
         dark,
         margin={"l": 52, "r": 46, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 5, "title": _title("tokens", dark)},
+        xaxis={"range": [0, 1], "nticks": 5, "title": axis_title("tokens", dark)},
         yaxis={"range": [0, 1], "nticks": 5},
     )
 
@@ -305,7 +305,7 @@ def _against_acceptance(traces: list[go.Scatter], dark: bool, yaxis: dict[str, A
         traces,
         dark,
         margin={"l": 40, "r": 34, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 6, "title": _title("acceptance a", dark)},
+        xaxis={"range": [0, 1], "nticks": 6, "title": axis_title("acceptance a", dark)},
         yaxis={"nticks": 6, **yaxis},
     )
 
@@ -342,10 +342,6 @@ def _marks(dark: bool, hover: str) -> go.Scatter:
         cliponaxis=False,
         hovertemplate=f"%{{text}} {hover}<extra></extra>",
     )
-
-
-def _title(text: str, dark: bool) -> dict[str, Any]:
-    return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}
 
 
 def _empty() -> dict[str, list[Any]]:
