@@ -71,17 +71,14 @@ def calculated() -> Record:
 class Checks(Task):
     """Claims checked for a visitor, one after another; what several rest on is measured once."""
 
-    def __init__(self, line: Line, load: Load, names: Sequence[str], *, small: bool = False) -> None:
+    def __init__(self, line: Line, load: Load, names: Sequence[str]) -> None:
         self._names = [name for name in CLAIMS if name in names]  # they come from a browser
-        self._small = small
         self._checked: Record = {}
         self._place, self._now = 0, ""
         super().__init__(line, load)
 
     def _work(self) -> None:
-        trial = Trial(
-            self._load_in_turn, small=self._small, cancelled=self.cancelled, report=self._report, turn=self.turn
-        )
+        trial = Trial(self._load_in_turn, cancelled=self.cancelled, report=self._report, turn=self.turn)
         for place, name in enumerate(self._names):
             if self.cancelled.is_set():
                 return

@@ -34,20 +34,20 @@ class Acceptance:
         return 1 + self.accepted / self.rounds
 
 
-def story_prompts(split: Split, count: int = PROMPTS, words: int = PROMPT_WORDS) -> list[str]:
+def story_prompts(split: Split, count: int = PROMPTS) -> list[str]:
     """Beginnings of held-out paragraphs: half from unseen endings, half from unseen books.
 
-    Of each kind those paragraphs qualify that have at least twice ``words``; the ones
-    taken stand evenly spread among them, each at the middle of its stretch.
+    Of each kind those paragraphs qualify that have at least twice ``PROMPT_WORDS``; the
+    ones taken stand evenly spread among them, each at the middle of its stretch.
     """
-    prompts = []
+    prompts, least = [], 2 * PROMPT_WORDS
     for texts, wanted in ((split.unseen_endings, count - count // 2), (split.unseen_books, count // 2)):
         paragraphs = [line.split() for text in texts for line in text.splitlines()]
-        long_enough = [line for line in paragraphs if len(line) >= 2 * words]
+        long_enough = [line for line in paragraphs if len(line) >= least]
         if len(long_enough) < wanted:
-            raise ValueError(f"{len(long_enough)} held-out paragraphs have {2 * words} words, {wanted} are needed.")
+            raise ValueError(f"{len(long_enough)} held-out paragraphs have {least} words, {wanted} are needed.")
         picks = [int((i + 0.5) * len(long_enough) / wanted) for i in range(wanted)]
-        prompts += [" ".join(long_enough[i][:words]) for i in picks]
+        prompts += [" ".join(long_enough[i][:PROMPT_WORDS]) for i in picks]
     return prompts
 
 

@@ -10,8 +10,6 @@ et al., 2310.08461, compares such divergences), at last alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch.nn import functional as F
 from transformers import LlamaForCausalLM
@@ -25,7 +23,7 @@ TV_WEIGHT = 3.0
 """Against one KL: the two are then of like size once the draft has learnt something."""
 
 
-def distillation_loss(target: LlamaForCausalLM, *, kl_weight: float = 1.0, temperature: float = TEMPERATURE) -> Loss:
+def distillation_loss(target: LlamaForCausalLM, *, kl_weight: float = 1.0) -> Loss:
     """``kl_weight`` KL(p || q) in nats plus ``TV_WEIGHT`` (1 - sum_x min(p, q)), averaged over positions."""
     target = target.eval().requires_grad_(False)
     # As in train(): explicit attention is the faster one on a CPU, and nothing is kept for a backward pass.
@@ -33,8 +31,8 @@ def distillation_loss(target: LlamaForCausalLM, *, kl_weight: float = 1.0, tempe
 
     def loss(draft: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            log_p = _log_probabilities(target, tokens, temperature)
-        log_q = _log_probabilities(draft, tokens, temperature)
+            log_p = _log_probabilities(target, tokens)
+        log_q = _log_probabilities(draft, tokens)
         p, q = log_p.exp(), log_q.exp()
         divergence = (p * (log_p - log_q)).sum(-1)
         shared = torch.minimum(p, q).sum(-1)
@@ -43,29 +41,7 @@ def distillation_loss(target: LlamaForCausalLM, *, kl_weight: float = 1.0, tempe
     return loss
 
 
-@torch.no_grad()
-def agreement(
-    target: LlamaForCausalLM,
-    draft: LlamaForCausalLM,
-    windows: Iterable[torch.Tensor],
-    *,
-    temperature: float = TEMPERATURE,
-) -> tuple[float, float]:
-    """(shared mass sum_x min(p, q), share of equal top tokens), means over all positions.
-
-    ``windows``: token ids [rows, length + 1] (int64), of which the last column is not read.
-    """
-    shared, equal, count = 0.0, 0, 0
-    for tokens in windows:
-        log_p = _log_probabilities(target, tokens, temperature)
-        log_q = _log_probabilities(draft, tokens, temperature)
-        shared += torch.minimum(log_p, log_q).exp().sum().item()
-        equal += (log_p.argmax(-1) == log_q.argmax(-1)).sum().item()
-        count += log_p[..., 0].numel()
-    return shared / count, equal / count
-
-
-def _log_probabilities(model: LlamaForCausalLM, tokens: torch.Tensor, temperature: float) -> torch.Tensor:
+def _log_probabilities(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
     """[rows, length, vocabulary] float32, for the token after each but the last."""
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
-    return F.log_softmax(logits.float() / temperature, dim=-1)
+    return F.log_softmax(logits.float() / TEMPERATURE, dim=-1)
