@@ -21,21 +21,41 @@ TAIL = 60
 
 
 @dataclass
-class Seen:
-    """A sequence's row on the page.
+class Progress:
+    """How far a sequence has come.
 
-    ``tokens`` of at most ``wanted`` have been written. ``blocks`` are in its table. ``found`` tokens did not have to be
-    computed when it was last admitted. ``preempted``: how often.
+    ``number`` is its owner number, which blocks have. ``tokens`` of at most ``wanted`` have been written. ``blocks``
+    are in its table. ``found`` tokens did not have to be computed when it was last admitted. ``preempted``: how often.
     """
 
     number: int
-    prompt: str
     wanted: int
     state: State = "waiting"
     tokens: int = 0
     blocks: int = 0
     found: int = 0
     preempted: int = 0
+
+    def take(self, event: Event) -> None:
+        """Change as one of its events says."""
+        match event:
+            case Admitted():
+                self.state, self.found = "running", event.cached_tokens
+            case Preempted():
+                self.state, self.preempted = "waiting", self.preempted + 1
+            case CacheDropped():
+                self.state = "waiting"
+            case Committed():
+                self.tokens += len(event.token_ids)
+            case Finished():
+                self.state = {"cancelled": "cancelled", "error": "failed"}.get(event.reason, "finished")
+
+
+@dataclass(kw_only=True)
+class Seen(Progress):
+    """A sequence's row on the page."""
+
+    prompt: str
 
 
 class Sequences:
@@ -52,19 +72,8 @@ class Sequences:
         if isinstance(event, RunStarted):
             self._places[owner] = len(self._places)
             prompt = visible(event.prompt if len(event.prompt) <= TAIL else f"…{event.prompt[-TAIL:]}")
-            self.seen[owner] = Seen(owner, prompt, event.sampling["max_tokens"])
-        seen = self.seen[owner]
-        match event:
-            case Admitted():
-                seen.state, seen.found = "running", event.cached_tokens
-            case Preempted():
-                seen.state, seen.preempted = "waiting", seen.preempted + 1
-            case CacheDropped():
-                seen.state = "waiting"
-            case Committed():
-                seen.tokens += len(event.token_ids)
-            case Finished():
-                seen.state = {"cancelled": "cancelled", "error": "failed"}.get(event.reason, "finished")
+            self.seen[owner] = Seen(owner, event.sampling["max_tokens"], prompt=prompt)
+        self.seen[owner].take(event)
         self._changed[owner] = None
 
     def holds(self, owner: int, blocks: int) -> None:

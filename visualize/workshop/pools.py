@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from lab.kv.cache import PoolSetting
-from lab.trace.events import (
-    Admitted,
-    Bonus,
-    CacheDropped,
-    Committed,
-    Distributions,
-    Event,
-    Finished,
-    Judged,
-    Preempted,
-    Proposed,
-    Recovered,
-    RunStarted,
-)
+from lab.trace.events import Bonus, Distributions, Event, Finished, Judged, Proposed, Recovered, RunStarted
 from visualize.batch.blocks import Blocks
+from visualize.batch.sequences import Progress
 from visualize.vocabulary import KV_FORMATS
 
 UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
@@ -31,20 +18,8 @@ MOST_TOLD = 4096
 """Blocks that are told one by one: more are no squares any more, and each message would be megabytes."""
 
 
-@dataclass
-class Guest:
-    """A sequence under way, as the page gets it. ``number`` is its owner number, which blocks have."""
-
-    number: int
-    state: str
-    tokens: int
-    wanted: int
-    blocks: int = 0
-    preempted: int = 0
-
-
 class SharedPool:
-    """A pool and its sequences.
+    """A pool and the sequences under way in it.
 
     Args:
         num_blocks: 0: its sequences keep no cache.
@@ -53,7 +28,7 @@ class SharedPool:
     def __init__(self, name: str, num_blocks: int, block_size: int) -> None:
         self.name = name
         self.blocks = Blocks(num_blocks, block_size)
-        self.guests: dict[int, Guest] = {}
+        self.guests: dict[int, Progress] = {}
 
     @property
     def running(self) -> int:
@@ -62,20 +37,11 @@ class SharedPool:
     def take(self, owner: int, event: Event) -> None:
         """Change as an event of one of its sequences says."""
         if isinstance(event, RunStarted):
-            self.guests[owner] = Guest(owner, "waiting", 0, event.sampling["max_tokens"])
+            self.guests[owner] = Progress(owner, event.sampling["max_tokens"])
         self.blocks.take(owner, event)
-        guest = self.guests[owner]
-        match event:
-            case Admitted():
-                guest.state = "running"
-            case Preempted():
-                guest.state, guest.preempted = "waiting", guest.preempted + 1
-            case CacheDropped():
-                guest.state = "waiting"
-            case Committed():
-                guest.tokens += len(event.token_ids)
-            case Finished():
-                del self.guests[owner]
+        self.guests[owner].take(event)
+        if isinstance(event, Finished):
+            del self.guests[owner]
 
     def record(self) -> dict[str, Any]:
         """All of it, JSON-ready. Marks of blocks last until the next time."""
