@@ -123,7 +123,8 @@ class Int4Layer(QuantisedLayer):
 
     Half a byte counts from -8 to 7. The scale has a sign, chosen so that the number furthest from
     zero lands on -8, as in the Q4_0 format of llama.cpp; and it is wide enough for the other side to end
-    within 7.5, so that here too every number is off by at most half a scale. An offset beside the
+    within 7.5, so that here too every number is off by at most half a scale (where both sides are nearly as
+    long, it takes so wide a scale that the furthest lands on -7). An offset beside the
     scale (asymmetric quantisation) takes as many bytes when groups are twice as long: on the embedded
     pair that had the larger error, in keys, in values and in the distributions that follow.
 
