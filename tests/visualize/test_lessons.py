@@ -115,6 +115,7 @@ def test_a_run_gives_figures_charts_and_something_to_play(lesson: Lesson, task: 
     assert player["title"]
     assert [lane["name"] for lane in race["race"]["lanes"]] == ["cached", "plain"]
     assert len(speed["chart"]["columns"][0]["x"]) == 2
+    assert "two bars divided may give something else" in speed["say"]
     assert bars["chart"]["columns"][1]["text"] == ["first", "&lt;img src=x onerror=window.pwned=1&gt;"]
     assert bars["chart"]["columns"][0]["x"] == [found["ttft_ms"][0] for found in task.measured["runs"].figures.values()]
     assert len(run.token_ids) == 4

@@ -45,6 +45,11 @@ TITLES = {
     "overlap": "p and q, word by word",
     "distances": "Distance from the target's distribution",
 }
+SPEED = (
+    "A bar is the median of its runs, a circle one run. How many times as fast (×), here and in the text, is worked "
+    "out in each repeat, and the median is taken: two bars divided may give something else."
+)
+"""Said of every chart of speeds."""
 
 
 def shells() -> dict[str, dict[str, Any]]:
@@ -82,7 +87,8 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
             return panel | {"title": view.title, "chart": _drawn(lesson_figures.bars_columns(values, view.unit))}
         case Speed():
             named = {spoken(name): some for name, some in runs.items()}
-            return panel | {"chart": _drawn(compare_figures.bars(list(named), summarise(named)))}
+            chart = _drawn(compare_figures.bars(list(named), summarise(named)))
+            return panel | {"say": f"{view.say} {SPEED}".lstrip(), "chart": chart}
         case Overlap():
             return panel | {"overlap": overlap.pictures(measured["rules"].figures["words"])}
         case Distances():
