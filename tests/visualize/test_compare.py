@@ -417,14 +417,15 @@ def test_theory_s_curves_go_through_hand_counted_points() -> None:
     assert line["y"][half] == 1.5
     assert all(y is None or y >= 1 for y in line["y"])
     line, names, whiskers, marks = found["charts"]["speedup"]["columns"]
-    assert names["text"] == ["", MARKS[1], MARKS[2]]
+    assert names["text"] == ["×1", MARKS[1], MARKS[2]]
+    assert min(names["x"]) > 8  # beside a mark at the last gamma, not behind it
     assert marks["x"] == [2, 4]
     assert len(whiskers["x"]) == 6
     a, c = (float(found["rows"][1]["cells"][i][0]) for i in (0, 2))
     drawn = line["y"][3 + 9 + 3]  # after the line at 1 and the first curve, at gamma 4
     assert drawn == pytest.approx(tokens_per_round(a, 4) / (4 * c + 1), rel=0.01)
     line, names, whiskers, marks = found["charts"]["gains"]["columns"]
-    assert names["text"] == ["", "γ 1", "γ 2", "γ 4", "γ 8"]
+    assert names["text"] == ["×1", "γ 1", "γ 2", "γ 4", "γ 8"]
     assert marks["x"] == found["charts"]["tokens"]["columns"][2]["x"]
     assert marks["y"] == found["charts"]["speedup"]["columns"][3]["y"]
     costs = [float(row["cells"][2][0]) for row in found["rows"]]

@@ -84,7 +84,7 @@ def distances_figure(dark: bool = False) -> go.Figure:
             mode="lines",
             name=name,
             line={"color": OWN if rule == "residual" else colours.muted, "width": 2, "dash": dash},
-            hovertemplate="%{x:,} draws: %{y:.3f}<extra>%{fullData.name}</extra>",
+            hovertemplate="%{x:,} draws: %{y:.1%}<extra>%{fullData.name}</extra>",
         )
         for rule, (name, dash) in LINES.items()
     ]
@@ -92,13 +92,15 @@ def distances_figure(dark: bool = False) -> go.Figure:
     return blank(
         lines,
         dark,
-        margin={"l": 44, "r": 14, "t": 44, "b": 36},
+        margin={"l": 52, "r": 14, "t": 44, "b": 36},
         showlegend=True,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "itemclick": False},
         xaxis=axis
         | {"tickmode": "linear", "tick0": math.log10(250), "dtick": math.log10(2), "tickformat": ",d"}
         | {"title": axis_title("draws", dark)},
-        yaxis=axis | {"tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]},
+        yaxis=axis
+        | {"tickvals": TICKS, "ticktext": [f"{tick:.0%}" for tick in TICKS]}
+        | {"title": axis_title("of the words, away from p", dark)},
     )
 
 

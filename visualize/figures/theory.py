@@ -25,6 +25,8 @@ GAMMAS = (1, 2, 4, 8)
 """Curves that are always there."""
 POINTS = 50
 OTHER = "verdict, sampling and all else"
+EVEN = "×1"
+"""The name of the line where nothing is gained or lost."""
 
 Marked = Mapping[str, Speculated]
 """By the setting's mark."""
@@ -123,12 +125,13 @@ def speedup_figure(dark: bool = False) -> go.Figure:
 def speedup_columns(found: Marked) -> Drawn:
     widest = max(_gammas(found))
     curves, whiskers, tops = (_empty(), _empty()), _empty(), [1.0]
-    _line(curves, [1, widest], [1.0, 1.0], "")
+    _line(curves, [1, widest], [1.0, 1.0], EVEN)
     for mark, one in found.items():
         ys = [speedup(one.acceptance, gamma, one.cost) for gamma in range(1, widest + 1)]
         _line(curves, list(range(1, widest + 1)), ys, mark)
         _join(whiskers, [one.gamma] * 2, [one.speedup.lower, one.speedup.upper])
         tops += [*ys, one.speedup.upper]
+    curves[1]["x"] = [1.04 * widest for _ in curves[1]["x"]]  # clear of the marks at the last gamma
     marks = {
         "x": [one.gamma for one in found.values()],
         "y": [one.speedup.median for one in found.values()],
@@ -152,7 +155,7 @@ def gains_columns(found: Marked) -> Drawn:
     curves, whiskers, top = (_empty(), _empty()), _empty(), 1.0
     if found:
         cost = statistics.median(one.cost for one in found.values())
-        _line(curves, [0, 1], [1.0, 1.0], "")
+        _line(curves, [0, 1], [1.0, 1.0], EVEN)
         for gamma in _gammas(found):
             _over_acceptance(curves, gamma, lambda a, gamma: speedup(a, gamma, cost))
         top = max(curves[1]["y"])  # every curve is highest at its end
