@@ -100,7 +100,7 @@ def distances_figure(dark: bool = False) -> go.Figure:
         | {"title": axis_title("draws", dark)},
         yaxis=axis
         | {"tickvals": TICKS, "ticktext": [f"{tick:.0%}" for tick in TICKS]}
-        | {"title": axis_title("of the words, away from p", dark)},
+        | {"title": axis_title("away from p", dark)},
     )
 
 
