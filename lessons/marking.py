@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lab.config import LabError
-from lessons.experiments import WORKED_OUT, by_repeat
+from lessons.experiments import FITTED, WORKED_OUT, by_repeat
 from lessons.expressions import Expression, Figures
 from lessons.functions import ExpressionError
 from lessons.questions import Answer, AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
 
 WORKED_OUT_SAID = "it comes to"
-CURVES_DIFFER = "The repeats differ."
 
 
 class Source(NamedTuple):
@@ -96,10 +95,10 @@ def mark(
         write, verb = WRITE[question.unit], found_by(question.answers, foretold, source)
         if isinstance(question, Curve):
             said = drawn(question, write(answer[0]), write(answer[-1]), right, verb)
-            spread = CURVES_DIFFER
+            spread = differ(question)
         else:
             said = f"You said {write(answer)}; {verb} {write(right)}."
-            spread = f"The repeats gave {write(min(each))} to {write(max(each))}." if each else ""
+            spread = f"{others(question)} gave {write(min(each))} to {write(max(each))}." if each else ""
     feedback = too_noisy(spread, source) if noisy else (question.near if near else question.far).fill(figures)
     return Mark(near, noisy, right, said, feedback)
 
@@ -107,6 +106,17 @@ def mark(
 def too_noisy(spread: str, source: Source) -> str:
     """What is said of an answer that only some of the repeats bear out."""
     return f"Too noisy to say: you may be right. {spread} {source.too_noisy}"
+
+
+def others(question: Slider | Curve) -> str:
+    """What tells how sure a run's own answer is."""
+    names = [name for expression in question.answers for name in expression.names]
+    return "Curves that fit nearly as well" if any(name.startswith(FITTED) for name in names) else "The repeats"
+
+
+def differ(question: Curve) -> str:
+    """The same of a curve, in a sentence."""
+    return f"{others(question)} differ."
 
 
 def drawn(question: Curve, first: str, last: str, right: list[float], verb: str) -> str:

@@ -36,7 +36,7 @@ class Power:
         return self.constant + self.factor * x**self.exponent
 
 
-def fit_power(x: Sequence[float], y: Sequence[float]) -> Power:
+def fit_power(x: Sequence[float], y: Sequence[float], exponents: np.ndarray = EXPONENTS) -> Power:
     """Least squares: for every exponent the best constant and factor, then the best of all.
 
     The interval has the exponents whose squares a t (flat line: an F) test does not tell from the least: the profile
@@ -44,6 +44,7 @@ def fit_power(x: Sequence[float], y: Sequence[float]) -> Power:
 
     Args:
         x, y: x above 0.
+        exponents: those that are tried.
 
     Raises:
         ValueError: fewer than five points, or all at one x.
@@ -52,7 +53,7 @@ def fit_power(x: Sequence[float], y: Sequence[float]) -> Power:
     if len(xs) < FEWEST or np.ptp(xs) == 0 or xs.min() <= 0:
         raise ValueError(f"a power and its error take {FEWEST} points, not all at one place, above 0.")
     scale, freedom = xs.max(), len(xs) - 3
-    z = (xs / scale) ** EXPONENTS[:, None]  # [exponents, points]
+    z = (xs / scale) ** exponents[:, None]  # [exponents, points]
     about = z - z.mean(1, keepdims=True)
     factor = np.maximum(0, about @ ys / (about**2).sum(1))
     constant = ys.mean() - factor * z.mean(1)
@@ -60,9 +61,9 @@ def fit_power(x: Sequence[float], y: Sequence[float]) -> Power:
     constant[below], factor[below] = 0, (z[below] @ ys) / (z[below] ** 2).sum(1)
     squares = ((ys - constant[:, None] - factor[:, None] * z) ** 2).sum(1)
     best = int(squares.argmin())
-    likely = EXPONENTS[squares <= squares[best] * (1 + student_t(LEVEL, freedom) ** 2 / freedom)]
+    likely = exponents[squares <= squares[best] * (1 + student_t(LEVEL, freedom) ** 2 / freedom)]
     flat = ((ys - ys.mean()) ** 2).sum()
-    exponent = float(EXPONENTS[best])
+    exponent = float(exponents[best])
     return Power(
         constant=float(constant[best]),
         factor=float(factor[best] / scale**exponent),

@@ -14,6 +14,7 @@ from lessons.experiments.rules import Rules
 from lessons.experiments.runs import Runs
 
 __all__ = [
+    "FITTED",
     "WORKED_OUT",
     "Batches",
     "Experiment",
@@ -53,20 +54,13 @@ class Preset(Part):
 _KINDS = {name: get_args(field.annotation)[0] for name, field in Preset.model_fields.items()}
 WORKED_OUT = tuple(f"{name}." for name, kind in _KINDS.items() if kind.arithmetic)
 """How the names of figures begin that no machine has measured."""
+FITTED = "growth."
+"""How those begin that were measured once, step after step: a curve says how sure they are."""
 
 
 def by_repeat(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The figures that each repeat alone would have given. None: nothing was repeated."""
-    repeated = {name: found for name, found in figures.items() if _KINDS[name].repeated}
-    groups = [group for found in repeated.values() for group in found.values()]
-    counts = {len(value) for group in groups for value in group.values() if isinstance(value, list)}
-    if not counts or max(counts) < 2:
-        return []
-
-    def only(i: int, group: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: value[i] if isinstance(value, list) else value for name, value in group.items()}
-
-    return [
-        {**figures, **{name: {key: only(i, group) for key, group in found.items()} for name, found in repeated.items()}}
-        for i in range(min(counts))
-    ]
+    """The figures that each repeat alone would have given, or curves that fit one run nearly as well as the likeliest.
+    None: nothing tells how sure they are."""
+    each = {name: some for name, found in figures.items() if (some := _KINDS[name].by_repeat(found))}
+    repeats = min(map(len, each.values()), default=0)
+    return [{**figures, **{name: some[i] for name, some in each.items()}} for i in range(repeats)]

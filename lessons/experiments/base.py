@@ -96,6 +96,19 @@ class Experiment(Part, ABC):
     def names(self) -> Mapping[str, Any]:
         """Every figure that it gives, by name; what a figure holds does not matter here."""
 
+    @classmethod
+    def by_repeat(cls, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """The figures of this kind that each repeat alone would have given. None: nothing was repeated."""
+        if not cls.repeated:
+            return []
+        counts = {len(value) for group in found.values() for value in group.values() if isinstance(value, list)}
+
+        def only(i: int, group: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: value[i] if isinstance(value, list) else value for name, value in group.items()}
+
+        repeats = min(counts) if max(counts, default=1) > 1 else 0
+        return [{key: only(i, group) for key, group in found.items()} for i in range(repeats)]
+
     @abstractmethod
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         """Measure, a portion a step; what it returns in the end is without meaning once ``cancelled`` is set.

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from pydantic import Field
 
 from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
-from lab.bench.power import FEWEST
+from lab.bench.power import FEWEST, fit_power
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 NAMES = {"cached": CACHED, "uncached": UNCACHED}
@@ -35,6 +36,14 @@ class Growth(Experiment):
     def names(self) -> Mapping[str, Any]:
         return dict.fromkeys(NAMES, dict.fromkeys(FIGURES))
 
+    @classmethod
+    def by_repeat(cls, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Made once: for the times stand the flattest curves that fit nearly as well, and then the steepest."""
+        return [
+            {own: {**one, "ms": fitted(one, one[end])} for own, one in found.items()}
+            for end in ("exponent_low", "exponent_high")
+        ]
+
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
         def tell(name: str, tokens: int) -> None:
             words = name if name == CACHED else f"{name} a cache"
@@ -48,6 +57,13 @@ class Growth(Experiment):
 def share(name: str, done: float) -> float:
     """Of the time: with a cache it is over in no time, without one its square counts."""
     return 0.05 * done if name == CACHED else 0.05 + 0.95 * done**2
+
+
+def fitted(one: Mapping[str, Any], exponent: float) -> list[float]:
+    """The times of each step by a curve of this exponent through these figures. Raises ValueError."""
+    curve = Curve(tuple(one["lengths"]), tuple(one["ms"]))
+    fit = fit_power(*curve.medians, np.array([exponent]))
+    return [fit(length) for length in curve.lengths]
 
 
 def figures(curve: Curve) -> dict[str, Any]:

@@ -64,9 +64,12 @@ def test_a_power_is_explained_as_far_as_its_interval_goes(curve: dict[str, Any],
 
 
 def test_what_a_token_costs_is_checked_no_closer_than_the_run_tells() -> None:
-    near = course()[2].front.check.near
-    assert "less than the square" in near.fill(measured(2, **growing(1.4, 1.2, 1.6)))
-    assert "less than the square" not in near.fill(measured(2, **growing(2.13, 1.86, 2.44)))
+    check = course()[2].front.check
+    for said in (check.near, check.far):
+        assert "less than the square" in said.fill(measured(2, **growing(1.4, 1.2, 1.6)))
+        unsure = said.fill(measured(2, **growing(2.13, 1.86, 2.44)))
+        assert "less than the square" not in unsure
+        assert "scatters too much" in unsure
 
 
 NATIVE = {"runs__native__tokens_per_second": [100.0, 100.0, 100.0]}

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from lab.bench.growth import Curve
 from lessons.experiments import by_repeat
+from lessons.experiments.growth import figures as of_growth
 from lessons.functions import ExpressionError
 from lessons.marking import AnswerError, checked, mark
 from lessons.questions import AnyQuestion
@@ -108,14 +110,50 @@ def test_an_answer_that_a_repeat_bears_out_is_not_called_wrong() -> None:
     assert mark(drawn, [9, 18, 27], NOISY).noisy
 
 
+def grown(scatter: float) -> dict[str, Any]:
+    """Figures of curves that both grow as a power of 1.5, ten steps after ten a little above it and below it."""
+    lengths = tuple(range(10, 260))
+    off = [scatter if x // 10 % 2 else -scatter for x in lengths]
+    with_cache = Curve(lengths, tuple(5 + x for x in off))
+    without = Curve(lengths, tuple(1 + 0.01 * n**1.5 + x for n, x in zip(lengths, off, strict=True)))
+    return {"growth": {"cached": of_growth(with_cache), "uncached": of_growth(without)}}
+
+
+AT = "near(growth.uncached.lengths, growth.uncached.ms, {})"
+DOUBLED = slider(answer=f"{AT.format(240)} / {AT.format(120)}")
+
+
+def test_what_was_made_once_is_as_unsure_as_its_curve() -> None:
+    assert mark(DOUBLED, 2.8, grown(0.1)).near
+    assert mark(DOUBLED, 4.1, grown(0.1)).feedback == "Far."
+    found = mark(DOUBLED, 4.1, grown(8))
+    assert (found.near, found.noisy) == (False, True)
+    low, high = (one["growth"]["uncached"] for one in by_repeat(grown(8)))
+    assert high["ms"][-1] / high["ms"][110] > low["ms"][-1] / low["ms"][110] > 1
+    assert "Curves that fit nearly as well gave " in found.feedback
+    assert not mark(DOUBLED, 20, grown(8)).noisy
+    drawn = question(
+        kind="curve",
+        label="times",
+        range=[0, 60],
+        x={"label": "length", "at": [20, 120, 240]},
+        answer=AT.format("x"),
+        tolerance="10%",
+    )
+    steep = [high["ms"][int(at) - 10] for at in drawn.x.at]
+    assert mark(drawn, steep, grown(8)).noisy
+    assert "Curves that fit nearly as well differ." in mark(drawn, steep, grown(8)).feedback
+
+
 def test_a_repeat_alone_says_what_it_would_have_given() -> None:
     assert [one["runs"]["b"]["ms"] for one in by_repeat(NOISY)] == [5.0, 1.0, 2.0]
     assert by_repeat({"runs": {"a": {"ms": [4.0]}}}) == []
-    lists = {"growth": {"cached": {"ms": [1.0, 2.0, 3.0]}}, "models": {"m": {"bytes": 2048}}}
+    lists = {"rules": {"residual": {"draws": [1.0, 2.0, 3.0]}}, "models": {"m": {"bytes": 2048}}}
     assert by_repeat(lists) == []  # a number a step is no number a repeat
     both = by_repeat(NOISY | lists)
     assert both[1]["runs"]["a"]["ms"] == 5.0
-    assert both[1]["growth"] is lists["growth"]
+    assert both[1]["rules"] is lists["rules"]
+    assert len(by_repeat(NOISY | grown(0.1))) == 2
 
 
 def test_what_is_worked_out_after_the_run_was_not_measured() -> None:

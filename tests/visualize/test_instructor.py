@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 
 from lab import Engine, load_engine
+from lab.bench.growth import Curve
 from lessons.course import course
+from lessons.experiments.growth import figures as of_growth
 from lessons.marking import mark, right_answer
 from visualize.lessons.instructor import BLANK, Answers, listed, told
 from visualize.lessons.lesson_run import LessonRun
@@ -47,9 +49,9 @@ def test_what_was_measured_last_is_the_answer() -> None:
 
 def test_a_right_answer_is_what_a_mark_holds_an_answer_against() -> None:
     curve = course()[2]
-    growth = {"lengths": [20, 80, 140, 200, 260] * 10}
-    slow, fast = growth | {"ms": [2, 8, 14, 20, 26] * 10}, growth | {"ms": [1.0] * 50}
-    figures = {"growth": {"uncached": slow, "cached": fast}}
+    lengths = tuple(at for at in (20, 80, 140, 200, 260) for _ in range(10))
+    slow, fast = Curve(lengths, tuple(length / 10 for length in lengths)), Curve(lengths, (1.0,) * 50)
+    figures = {"growth": {"uncached": of_growth(slow), "cached": of_growth(fast)}}
     said = right_answer(curve.front.predict, figures)
     assert said == "2.00× at 20, 8.00× at 80, 14.0× at 140, 20.0× at 200, 26.0× at 260"
     assert mark(curve.front.predict, [2.0, 8.0, 14.0, 20.0, 26.0], figures).near

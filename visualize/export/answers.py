@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lessons.expressions import Figures
-from lessons.marking import CURVES_DIFFER, Source, drawn, found_by, in_each_repeat, mark, right_numbers, too_noisy
+from lessons.marking import Source, differ, drawn, found_by, in_each_repeat, mark, right_numbers, too_noisy
 from lessons.questions import Answer, AnyQuestion, Choice, Curve
 from visualize.lessons.lesson_sheet import marked, stops
 
@@ -53,6 +53,6 @@ def _of_curve(question: Curve, figures: Figures, foretold: bool) -> dict[str, An
         "feedback": {
             "near": question.near.fill(figures),
             "far": question.far.fill(figures),
-            "noisy": too_noisy(CURVES_DIFFER, RECORDED),
+            "noisy": too_noisy(differ(question), RECORDED),
         },
     }
