@@ -17,8 +17,10 @@ from lessons.course import course, read
 from lessons.experiments.rules import RULES
 from lessons.experiments.runs import MOST
 from lessons.lesson import Lesson
+from lessons.marking import mark
 from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
+from tests.lessons.test_marking import CURVE
 from visualize.figures import overlap, theory
 from visualize.figures.base import draw
 from visualize.figures.compare import MARKS
@@ -98,6 +100,15 @@ def test_who_may_be_right_on_a_noisy_machine_is_not_held_up(lesson: Lesson) -> N
     learner = Learner(3.0, surely, answer=1)
     assert sheet.check(lesson, learner)["mark"]["kind"] == "far"
     assert "check" not in learner.kept(lesson)["done"]
+
+
+@pytest.mark.parametrize(("scale", "low", "ms", "there"), [("linear", 0, 100.0, 2), ("log", 1, 500.0, 1.5)])
+def test_what_is_measured_beyond_a_curve_s_scale_is_drawn_where_it_is(
+    scale: str, low: float, ms: float, there: float
+) -> None:
+    curve = CURVE.model_copy(update={"range": [low, 100], "scale": scale})
+    right = sheet.marked(curve, mark(curve, [50.0] * 3, {"runs": {"a": {"ms": [ms]}}}))["right"]
+    assert right[1] == pytest.approx(there)
 
 
 def test_every_lesson_leads_on() -> None:

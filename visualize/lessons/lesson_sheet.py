@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -144,10 +145,10 @@ def stops(question: Slider | Curve) -> list[list[Any]]:
 
 def marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
     """A mark for the page. ``right``: the place of what is right; of a curve those of its points. On a scale a place is
-    from 0 to 1."""
+    from 0 to 1, and that of a curve's point above 1 if it is beyond the scale: the page draws as far as it reaches."""
     places: Any = found.right
     if isinstance(question, Curve):
-        places = [place(question, value) for value in found.right]
+        places = [height(question, value) for value in found.right]
     elif isinstance(question, Slider):
         places = place(question, found.right)
     return {"kind": kind(found), "said": found.said, "feedback": found.feedback, "right": places}
@@ -168,6 +169,14 @@ def place(question: Slider | Curve, value: float) -> float:
         return 1.0
     low, high = values[above - 1], values[above]
     return (above - 1 + (value - low) / (high - low)) / (len(values) - 1)
+
+
+def height(curve: Curve, value: float) -> float:
+    """Where a value is on a curve's scale, and above 1 beyond it."""
+    low, high = curve.range
+    if value <= high:
+        return place(curve, value)
+    return math.log(value / low) / math.log(high / low) if curve.scale == "log" else (value - low) / (high - low)
 
 
 def number_of(query: Mapping[str, str]) -> tuple[int, str]:

@@ -113,7 +113,8 @@ function curve({ stops, label, x, given, mark, locked }) {
   const last = stops.length - 1;
   const [first, end] = [x.at[0], x.at.at(-1)];
   const across = (at) => LEFT + ((at - first) / (end - first)) * (WIDE - LEFT - RIGHT);
-  const up = (share) => HIGH - BOTTOM - share * (HIGH - TOP - BOTTOM);
+  const top = Math.max(1, ...(mark?.right ?? [])); // what was measured may be beyond the scale
+  const up = (share) => HIGH - BOTTOM - (share / top) * (HIGH - TOP - BOTTOM);
   const places = x.at.map((_, i) => (given === null ? Math.round(last / 3) : nearest(stops, given[i])));
   const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "curve", role: "group", "aria-label": label });
   for (const share of [0, 0.25, 0.5, 0.75, 1]) {
@@ -155,7 +156,7 @@ function curve({ stops, label, x, given, mark, locked }) {
       where it comes nearest. */
   function stroke() {
     const closest = x.at.map(() => Infinity);
-    const height = (y) => ((HIGH - BOTTOM - y) / (HIGH - TOP - BOTTOM)) * last;
+    const height = (y) => ((HIGH - BOTTOM - y) / (HIGH - TOP - BOTTOM)) * top * last;
     let before = null;
     return ({ clientX, clientY }) => {
       const box = svg.getBoundingClientRect();
