@@ -125,20 +125,20 @@ def speedup_figure(dark: bool = False) -> go.Figure:
 def speedup_columns(found: Marked) -> Drawn:
     widest = max(_gammas(found))
     curves, whiskers, tops = (_empty(), _empty()), _empty(), [1.0]
-    _line(curves, [1, widest], [1.0, 1.0], EVEN)
+    _line(curves, [1, 1.1 * widest], [1.0, 1.0], EVEN)
     for mark, one in found.items():
         ys = [speedup(one.acceptance, gamma, one.cost) for gamma in range(1, widest + 1)]
         _line(curves, list(range(1, widest + 1)), ys, mark)
         _join(whiskers, [one.gamma] * 2, [one.speedup.lower, one.speedup.upper])
         tops += [*ys, one.speedup.upper]
-    curves[1]["x"] = [1.04 * widest for _ in curves[1]["x"]]  # clear of the marks at the last gamma
+    curves[1]["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name before
     marks = {
         "x": [one.gamma for one in found.values()],
         "y": [one.speedup.median for one in found.values()],
         "text": list(found),
     }
     return [*curves, whiskers, marks], {
-        "xaxis.range": [0.5, widest + 0.9],
+        "xaxis.range": [0.5, 1.11 * widest],
         "yaxis.range": [0, nice_ceiling(1.05 * max(tops))],
     }
 
