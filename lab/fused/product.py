@@ -6,8 +6,15 @@ that torch's product may need to add up what several programs found. Here a prod
 it: the norm of its input, the gate of its output, the residual stream it is added to.
 
 A program reads whole rows of the matrix, a tile at a time, and always multiplies a tile of 16 rows, tensor cores'
-smallest, of which those that are not there are zeros. So a row's result does not depend on the others: a token
-comes out of a verify with the same bits as out of a step of its own, which of torch's product nobody promises.
+smallest, of which those that are not there are zeros. So a row's result does not depend on the others: up to 16 rows,
+a token comes out of a verify with the same bits as out of a step of its own, which of torch's product nobody promises.
+
+What a tile waits for is read off the machine code (compute capability 9.0, Triton 3.6), for nothing of it has been
+measured on a GPU. Memory gives each of an H200's processors 18 bytes a clock (4.8 TB/s for 132 of them at 1.98 GHz).
+So an x that tensor cores can only get at eight times as slowly, since something else wants it laid out otherwise,
+costs more than all the memory traffic; that is why the norm's squares are a product too. For one row, a warp takes 35
+instructions for a KB of the matrix with a norm and 20 without, and two of them 31 with a norm and a gate; 220 could be
+issued meanwhile.
 """
 
 from __future__ import annotations
@@ -22,11 +29,9 @@ from lab.kv.attend_kernel import INTERPRETED
 
 MOST_ROWS = 16
 OUTPUTS, MOST_INPUTS = 16, 256
-"""Of a program's tile of the matrix. Three tiles are on their way while one is multiplied, and three or four programs
-run at once on a processor: more bytes than it takes to keep memory busy (26 KB a processor of an H200, at 0.8
-microseconds until a byte comes). Two warps take 115 instructions for a KB of the matrix with a norm, 68 with a norm and
-a gate, 33 without; while a KB comes, such a processor could issue some 220. Counted in the machine code for compute
-capability 9.0 by Triton 3.6, not measured on a GPU."""
+"""Of a program's tile of the matrix. Two such tiles are on their way while one is multiplied, and three or four
+programs run at once on a processor, as far as there are so many. To keep an H200's memory busy takes 29 KB a
+processor, if a byte comes after 0.8 microseconds."""
 
 
 def normed_product(
@@ -53,7 +58,10 @@ def gated_product(x: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: t
 
 
 def add_product(to: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``to += x weight^T``, rounded once: [N, outputs], [N, inputs], [outputs, inputs]. Returns ``to``."""
+    """``to += x weight^T``, rounded once: [N, outputs], [N, inputs], [outputs, inputs]. Returns ``to``.
+
+    ``to`` has its rows next to each other, and is not ``x``.
+    """
     if not _is_ours(x, weight, len(weight)):
         return to.addmm_(x, weight.t())
     _launch(to, x, weight, added=True)
@@ -99,12 +107,12 @@ def _launch(
         ROWS=MOST_ROWS,
         OUTPUTS=OUTPUTS,
         INPUTS=min(MOST_INPUTS, inputs & -inputs),  # the largest power of two that it is a multiple of
-        num_warps=2,
+        num_warps=2 if gated else 1,  # a second would multiply the same squares again
         num_stages=4,
     )
 
 
-@triton.jit(do_not_specialize=("rows",))
+@triton.jit(do_not_specialize_on_alignment=("rows",))
 def _product_kernel(
     out,
     x,
@@ -125,36 +133,34 @@ def _product_kernel(
     INPUTS: tl.constexpr,
 ):
     row, i = tl.arange(0, ROWS), tl.arange(0, INPUTS)
-    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     there = (row < rows)[:, None]
+    output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    COLUMNS: tl.constexpr = OUTPUTS * (1 + GATED)
+    if GATED:  # the rows of the gates, and those of what they let through
+        column = tl.arange(0, COLUMNS)
+        matrix_row = tl.program_id(0) * OUTPUTS + column % OUTPUTS + column // OUTPUTS * outputs
+    else:
+        matrix_row = output
     x_at = x + row[:, None] * inputs + i[None, :]
-    weight_at = weight + output[None, :].to(tl.int64) * inputs + i[:, None]
-    second_at = weight_at + outputs.to(tl.int64) * inputs  # of a gate's other half
-    norm_at = norm + i
+    weight_at = weight + matrix_row[None, :].to(tl.int64) * inputs + i[:, None]
 
-    total = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    let_through = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    squares = tl.zeros([ROWS], tl.float32)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    squares = tl.zeros([ROWS, ROWS], tl.float32)  # of each row on the diagonal
     for start in range(0, inputs, INPUTS):
-        numbers = tl.load(x_at + start, mask=there, other=0.0)
+        numbers = tl.load(x_at + start, mask=there, other=0.0).to(DTYPE)
         if NORMED:
-            wide = numbers.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
-        numbers = numbers.to(DTYPE)
-        if NORMED:
-            numbers *= tl.load(norm_at + start).to(DTYPE)[None, :]
+            squares = tl.dot(numbers, tl.trans(numbers), squares)
+            numbers *= tl.load(norm + start + i).to(DTYPE)[None, :]
         total = tl.dot(numbers, tl.load(weight_at + start).to(DTYPE), total)
-        if GATED:
-            let_through = tl.dot(numbers, tl.load(second_at + start).to(DTYPE), let_through)
 
     if NORMED:
-        scale = tl.rsqrt(squares / inputs + epsilon)[:, None]
-        total *= scale
-        let_through *= scale
+        own = tl.sum(tl.where(row[:, None] == row[None, :], squares, 0.0), 1)
+        total *= tl.rsqrt(own / inputs + epsilon)[:, None]
     if BIASED:
         total += tl.load(bias + output).to(tl.float32)[None, :]
     if GATED:
-        total *= tl.sigmoid(total) * let_through
+        gate, let_through = tl.split(tl.permute(tl.reshape(total, [ROWS, 2, OUTPUTS]), [0, 2, 1]))
+        total = gate * tl.sigmoid(gate) * let_through
     at = out + row[:, None] * outputs + output[None, :]
     if ADDED:
         total += tl.load(at, mask=there, other=0.0).to(tl.float32)

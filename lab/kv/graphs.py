@@ -27,7 +27,7 @@ from lab.transfer import on_device, pinned
 
 log = logging.getLogger(__name__)
 
-NEW_TOKENS = (*range(1, 10), 13, 17, 25, 33)
+NEW_TOKENS = (*range(1, 10), 13, 16, 17, 25, 33)
 """Of a sequence in a step, at most: a token and a window of up to 32."""
 MOST_ROWS = 256
 """Of a step. With more the GPU is busy for longer than the host needs to launch."""

@@ -83,7 +83,7 @@ def test_every_part_measures_and_is_told(tmp_path, monkeypatch):
         "acceptance 0.7",
         "attention by flash",
         "64 x 2",
-        "down, added, GB/s",
+        "tiny: down, added, GB/s",
         "paged INT8: at",
     ):
         assert words in table

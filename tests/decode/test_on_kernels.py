@@ -191,3 +191,20 @@ def test_the_embedded_pair_says_the_same_on_a_gpu(config):
     runs = [engine.generate("Once upon a time", config, sampling) for engine in engines]
     assert fell_back(runs[0]) == []
     assert runs[0].token_ids == runs[1].token_ids or config.kv_dtype == "int4"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to compile the kernels for")
+@pytest.mark.parametrize("speculative", ["off", "draft"])
+def test_in_bfloat16_a_gpu_says_much_the_same_captured_launched_singly_and_by_torch(speculative):
+    """With the fused product. Attention is split otherwise in a captured step, so that nothing has the same bits."""
+    lab = load_engine(device="cuda")
+    assert lab.dtype == "bfloat16"
+    sampling = replace(SAMPLING, max_tokens=100)
+    beginnings = []
+    for changes in ({}, {"cuda_graphs": False}, {"kernels": "reference"}):
+        run = lab.generate("Once upon a time", EngineConfig(speculative=speculative, **changes), sampling)
+        assert fell_back(run) == []
+        beginnings.append([p for event in run.events if event.kind == "committed" for p in event.probabilities][:5])
+    assert beginnings[0] == pytest.approx(beginnings[2], abs=0.05)
+    assert beginnings[1] == pytest.approx(beginnings[2], abs=0.05)

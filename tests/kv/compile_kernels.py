@@ -4,7 +4,8 @@ Triton brings its own assembler, so everything up to the machine code is done; o
 Prints a line for each kernel: its name, a tile's rows (0: it has none), its warps, its bytes of shared memory, and of
 each thread the registers and the bytes that did not fit into them. Then, of attention, what it reads and multiplies,
 and the instructions of its inner loop: all of them, for 64 positions, and those that load a single byte from shared
-memory. Of a product, its kind and the instructions of all its warps for a KB of the matrix.
+memory. Of a product, its kind, the instructions of all its warps for a KB of the matrix, and how many of its tiles lie
+in shared memory so that tensor cores come upon the same banks again and again.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
     if "GATED" in kwargs:
         kind = "gated" if kwargs["GATED"] else "normed" if kwargs["NORMED"] else "added"
         kilobytes = kwargs["OUTPUTS"] * kwargs["INPUTS"] * 2 * (1 + kwargs["GATED"]) / 1024
-        loop = [kind, round(len(longest_loop(shown)) * kwargs["num_warps"] / kilobytes)]
+        slow = re.findall(r"swizzled_shared<{vec = 1, .*order = \[\d, \d\]", binary.asm["ttgir"])
+        loop = [kind, round(len(longest_loop(shown)) * kwargs["num_warps"] / kilobytes), len(slow)]
     if "COLUMNS" in kwargs:
         body = longest_loop(shown)
         bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
@@ -87,9 +89,10 @@ for kv_format, dtype, (new, splits) in kinds:
     attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
 x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
 matrix = torch.randn(64, 4096).bfloat16()
-normed_product(x, weight, 1e-5, matrix, None)
-gated_product(x, weight, 1e-5, matrix)
-add_product(x[:, :64], x, matrix)
+for few in (x, x[:1]):  # one row is a kind of its own
+    normed_product(few, weight, 1e-5, matrix, None)
+    gated_product(few, weight, 1e-5, matrix)
+    add_product(few[:, :64], few, matrix)
 rms_norm(x, weight, 1e-5)
 swiglu(torch.randn(2, 2 * 14336).bfloat16())
 for norms in (None, (weight[:128], weight[:128])):

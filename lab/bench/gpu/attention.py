@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from lab.bench.gpu.device import clean_up, layer_seconds, layers_to_rotate
-from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Shape
+from lab.bench.gpu.models import LLAMA_1B, LLAMA_8B, TINY_TARGET, Shape
 from lab.bench.gpu.products import format_products, time_products
 from lab.bench.gpu.sheet import Sheet
 from lab.decode.backends import choose_kernels
@@ -38,7 +38,8 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
     shape, contexts, batches, repeats = LLAMA_8B, CONTEXTS, BATCHES, 10
     if small:
         shape, contexts, batches, repeats = TINY_TARGET, (64,), (1, 2), 2
-    time_products(sheet, shape, device, repeats)
+    for model, its_shape in (("tiny", shape),) if small else (("8B", LLAMA_8B), ("1B", LLAMA_1B)):
+        time_products(sheet, model, its_shape, device, repeats)
     cases: list[dict] = []
     sheet.result |= {"cases": cases, "ratios": []}
     took = 0.0

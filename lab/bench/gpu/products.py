@@ -15,9 +15,9 @@ ROWS = (1, 5, 16)
 EPSILON = 1e-5
 
 
-def time_products(sheet: Sheet, shape: Shape, device: torch.device, repeats: int) -> None:
-    """Fill ``products``: microseconds, and GB/s of the matrix. In bfloat16, all that the lab's kernel multiplies."""
-    found = sheet.result["products"] = []
+def time_products(sheet: Sheet, model: str, shape: Shape, device: torch.device, repeats: int) -> None:
+    """Add to ``products``: microseconds, and GB/s of the matrix. In bfloat16, all that the lab's kernel multiplies."""
+    found = sheet.result.setdefault("products", [])
     attended = shape.heads * shape.head_dim
     for name, way, outputs, inputs in (
         ("norm; query, key and value", _normed, attended + 2 * shape.kv_heads * shape.head_dim, shape.hidden),
@@ -25,15 +25,19 @@ def time_products(sheet: Sheet, shape: Shape, device: torch.device, repeats: int
         ("norm; gate and up; SwiGLU", _gated, 2 * shape.intermediate, shape.hidden),
         ("down, added", _added, shape.hidden, shape.intermediate),
     ):
-        with sheet.attempt(name):
+        with sheet.attempt(f"{model}: {name}"):
             read = inputs * outputs * torch.bfloat16.itemsize
             layers = layers_to_rotate(read, device)
             matrices = torch.randn(layers, outputs, inputs, dtype=torch.bfloat16, device=device) / inputs**0.5
             for rows in ROWS:
-                for by, over in way(matrices, rows).items():
+                ways = way(matrices, rows)
+                ours, theirs = (over(0).float() for over in ways.values())
+                torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02 * theirs.abs().max().item())
+                for by, over in ways.items():
                     seconds = layer_seconds(over, layers, device, repeats)
                     found.append(
                         {
+                            "model": model,
                             "product": name,
                             "rows": rows,
                             "by": by,
@@ -41,9 +45,9 @@ def time_products(sheet: Sheet, shape: Shape, device: torch.device, repeats: int
                             "gb_per_second": read / seconds / 1e9,
                         }
                     )
-        matrices = None
+        matrices = ways = over = None
         clean_up(device)
-    sheet.say("  products done")
+    sheet.say(f"  products of {model} done")
 
 
 Ways = dict[str, Callable[[int], torch.Tensor]]
@@ -75,21 +79,22 @@ def _gated(matrices: torch.Tensor, rows: int) -> Ways:
 def _added(matrices: torch.Tensor, rows: int) -> Ways:
     from lab.fused.product import add_product
 
-    x, to = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_zeros(rows, matrices.shape[-2])
+    x, (to, other) = matrices.new_ones(rows, matrices.shape[-1]), matrices.new_zeros(2, rows, matrices.shape[-2])
     return {
         "lab": lambda layer: add_product(to, x, matrices[layer]),
-        "torch": lambda layer: to.addmm_(x, matrices[layer].t()),
+        "torch": lambda layer: other.addmm_(x, matrices[layer].t()),
     }
 
 
 def format_products(result: dict) -> list[str]:
-    took = {(row["product"], row["rows"], row["by"]): row for row in result.get("products", ())}
+    products = result.get("products", ())
+    took = {(row["model"], row["product"], row["rows"], row["by"]): row["gb_per_second"] for row in products}
     lines = []
-    for name in dict.fromkeys(row["product"] for row in result.get("products", ())):
+    for key in dict.fromkeys((row["model"], row["product"]) for row in products):
         cells = (
-            f"{rows}: {ours['gb_per_second']:.0f} ({theirs['gb_per_second']:.0f})"
+            f"{rows}: {ours:.0f} ({theirs:.0f})"
             for rows in ROWS
-            if (ours := took.get((name, rows, "lab"))) and (theirs := took.get((name, rows, "torch")))
+            if (ours := took.get((*key, rows, "lab"))) and (theirs := took.get((*key, rows, "torch")))
         )
-        lines.append(f"{name}, GB/s by rows (by torch's): {'  '.join(cells)}")
+        lines.append(f"{': '.join(key)}, GB/s by rows (by torch's): {'  '.join(cells)}")
     return lines
