@@ -107,7 +107,8 @@ def _summary(run: Run) -> str:
 
 
 def _add_compare(commands: Any) -> None:
-    command = commands.add_parser("compare", help="two to five settings on a prompt, taking turns")
+    about = "All runs have the same seed, 0 unless it is given, and go on past an end of text (--ignore-eos)."
+    command = commands.add_parser("compare", help="two to five settings on a prompt, taking turns", description=about)
     command.set_defaults(do=_compare)
     _add_prompt(command)
     command.add_argument(

@@ -85,7 +85,7 @@ class Link:
                 return tuple(texts[_one_of(part, tuple(texts))] for part in filter(None, text.split(",")))
             return texts[_one_of(text, tuple(texts))]
         if isinstance(self.defaults[name], bool):
-            return SWITCHED[_one_of(text, tuple(SWITCHED))]
+            return SWITCHED[_one_of(text.lower(), tuple(SWITCHED))]
         if name in self.may_be_empty and not text:
             return None
         try:

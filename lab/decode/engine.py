@@ -45,11 +45,12 @@ class Engine:
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step, proposals included; longer prompts come in chunks. Without a
             cache, where a step computes a whole text, one sequence may take more. None: 8,192 on a GPU, 512 on a CPU.
-        kv_bytes: memory for all caches together. None: 90% of what a GPU has free, 25% of it on a CPU.
+        kv_bytes: memory for all caches together, but for a block at least. None: 90% of what a GPU has free, 25% of it
+            on a CPU.
         kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
-            (``lab.native``; made ready here, in about a second), "reference": torch. "auto": Triton on a GPU if it is
-            installed and the GPU's compute capability is 8.0 or more, C on a CPU. Where they fail, the reference goes
-            on (``FellBack``).
+            (``lab.native``; made ready here, in a few seconds the first time), "reference": torch. "auto": Triton on a
+            GPU if it is installed and the GPU's compute capability is 8.0 or more, C on a CPU. Where they fail, the
+            reference goes on (``FellBack``).
         fuse_layers: with Triton's kernels, compute layers like a Llama's in few launches (``lab.fused``). False: as
             transformers does, to see what that is worth.
         watch: told of every event of every sequence, in the order in which they happen, by the thread that makes

@@ -160,12 +160,13 @@ class Programs:
         repeats: int = 3,
         pair: str = PAIR,
     ) -> Answer:
-        """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same.
+        """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same. All have
+        the same seed, 0 if none is given, and go on past an end of text.
 
         Args:
             prompt: the text to go on from
             settings: each as kv_dtype=int8,speculative=draft, or empty for the defaults; the first is the reference
-            repeats: runs of each setting, in changing order, after one to warm up
+            repeats: runs of each setting, 1 to 9, in changing order, after one to warm up
             pair: target and draft, by the name that the page's link has for them
 
         Returns:
