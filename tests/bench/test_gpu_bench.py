@@ -20,12 +20,14 @@ from lab.bench.gpu.attention import format_attention
 from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
 from lab.bench.gpu.part import run_part
+from lab.bench.gpu.products import time_products
 from lab.bench.gpu.runs import steps
 from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
 from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation import Speculation
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
+from lab.fused import product
 
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
@@ -200,6 +202,14 @@ def test_where_time_is_short_fewer_requests_are_served_and_no_row_is_lost():
     requests = {name: row["requests"] for name, row in sheet.result["rows"].items()}
     assert requests == {"paged": 1, "paged INT8": 1, "contiguous": 1}  # of six
     assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
+
+
+def test_a_product_that_is_wrong_is_told_and_not_timed(monkeypatch):
+    monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
+    sheet = Sheet()
+    time_products(sheet, "tiny", TINY_TARGET, CPU, repeats=1)
+    assert len(sheet.result["failures"]) == 4
+    assert sheet.result["products"] == []
 
 
 def test_a_table_of_attention_needs_no_native_case():

@@ -55,6 +55,16 @@ def test_an_old_gpu_computes_by_torch_in_float16(monkeypatch, capability, dtype,
     assert choose_kernels("triton", torch.device("cuda:0")) == "triton"
 
 
+def test_a_gpu_that_cannot_be_asked_yet_is_taken_for_a_new_one(monkeypatch):
+    """Where a Space lends GPUs there is none before a call."""
+
+    def none_here(device):
+        raise RuntimeError("No CUDA GPUs are available")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", none_here)
+    assert resolve_dtype("auto", "cuda") == torch.bfloat16
+
+
 def test_a_step_in_c_has_nothing_to_compile(engine):
     with pytest.raises(ConfigError, match=r"a step in C computes them. Set kernels='reference' as well"):
         engine.generate(PROMPT, EngineConfig(torch_compile=True), SAMPLING)
