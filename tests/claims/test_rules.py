@@ -156,6 +156,11 @@ def test_the_numbers_decide(name, values, word):
     assert bool(verdict.needs) == (word != "holds")
 
 
+def test_a_p_value_too_small_for_a_float_is_not_called_nothing():
+    verdict = CLAIMS["redraw-p-minus-q"].judge(DIFFERENCE | {"absolute": 0.0})
+    assert "(p-value below 1e-300)" in verdict.why
+
+
 def decided(name: str, *numbers: Number) -> Verdict:
     return CLAIMS[name].verdict(Found(numbers))
 

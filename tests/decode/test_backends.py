@@ -55,6 +55,12 @@ def test_an_old_gpu_computes_by_torch_in_float16(monkeypatch, capability, dtype,
     assert choose_kernels("triton", torch.device("cuda:0")) == "triton"
 
 
+@pytest.mark.parametrize("dtype", [None, 5, "float64", "Tensor"])
+def test_a_dtype_that_is_none_is_a_sentence(dtype):
+    with pytest.raises(ConfigError, match="dtype is 'auto', 'float32', 'bfloat16' or 'float16', not"):
+        resolve_dtype(dtype, "cpu")
+
+
 def test_a_gpu_that_cannot_be_asked_yet_is_taken_for_a_new_one(monkeypatch):
     """Where a Space lends GPUs there is none before a call."""
 

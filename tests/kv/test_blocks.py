@@ -278,10 +278,11 @@ def test_being_found_makes_a_block_no_more_important_and_being_taken_does():
     assert evicted(pool, 3)[0] == first[0]
     pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
     first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])
-    table = BlockTable(pool, 2, ignore, paged=True)
-    table.adopt_prefix(pool.find([1, 1, 9], ROOT), priority=9)
-    table.release()
-    assert evicted(pool, 3)[0] == second[0]
+    for owner, tokens, priority in ((2, [1, 1, 9], 9), (3, [3, 3, 9], 0)):  # the second is the more recent one then
+        table = BlockTable(pool, owner, ignore, paged=True)
+        table.adopt_prefix(pool.find(tokens, ROOT), priority)
+        table.release()
+    assert evicted(pool, 4)[:2] == [second[0], first[0]]
 
 
 def test_a_prefix_of_other_weights_is_not_found():

@@ -21,6 +21,7 @@ pytest.importorskip("triton", reason="the package triton is not installed (requi
 
 from lab import EngineConfig, SamplingParams, load_engine
 from lab.decode import backends
+from lab.fused import product
 from lab.kv import graphs
 from lab.kv.graphs import MOST_ROWS, Bucket
 from lab.kv.packed import Packed
@@ -102,6 +103,12 @@ def test_a_bucket_holds_its_step_and_wastes_little(sequences, new, longest):
     assert longest <= bucket.context <= max(512, 2 * longest)
     assert bucket.rows <= MOST_ROWS
     assert Bucket.of(*bucket) == bucket
+
+
+def test_a_step_that_the_fused_product_computes_is_padded_to_one_that_it_does_too():
+    """Else it would be rounded otherwise when it is captured."""
+    for new in range(1, product.MOST_ROWS + 1):
+        assert Bucket.of(1, new, 100).rows <= product.MOST_ROWS
 
 
 def test_packing_padding_and_taking_apart():

@@ -76,6 +76,11 @@ def test_a_run_that_has_hardly_begun():
         assert metrics.acceptance_by_position == ()
 
 
+def test_the_first_round_counts_whatever_its_number():
+    events = list(proposal(-1, 0, accepted=True))
+    assert measure(events).mean_acceptance_length == 2
+
+
 def test_what_was_found_is_the_prompts():
     assert measure(EVENTS).cached_prompt_tokens == 0
     found = Prefilled(t_ms=9, tokens=61, cached_tokens=48)

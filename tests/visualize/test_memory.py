@@ -160,6 +160,8 @@ def test_formula_and_readouts_are_the_same_numbers() -> None:
     pairs |= {"contiguous": "fit contiguous", "paged": "fit paged", "sequence": "mean sequence"}
     for row, readout in pairs.items():
         assert rows[row]["result"] == shown[readout]
+    blocks, filled = (float(part.replace(",", "")) for part in rows["paged"]["numbers"].split(" / "))
+    assert f"{int(blocks / filled):,}" == rows["paged"]["result"]  # with the digits that are shown
 
 
 def test_every_input_counts() -> None:

@@ -166,7 +166,7 @@ def test_a_bad_value_is_left_out_and_named(name: str, value: str) -> None:
 
 def test_a_toggle_is_written_as_a_number_or_as_a_word() -> None:
     assert from_link({"cache": "false", "paged": "false"}) == from_link({"cache": "0", "paged": "0"})
-    for word in ("true", "yes", "on"):
+    for word in ("true", "True", "yes", "on"):
         assert from_link({"adaptive_window": word}) == from_link({"adaptive_window": "1"})
 
 
