@@ -35,7 +35,7 @@ def _bytes(value: float) -> str:
 
 
 def _ms(value: float) -> str:
-    return f"{significant(value)} ms" if abs(value) < 1000 else f"{significant(value / 1000)} s"
+    return f"{significant(value)} ms" if abs(value) < 999.5 else f"{significant(value / 1000)} s"
 
 
 WRITE: dict[Unit, Callable[[float], str]] = {

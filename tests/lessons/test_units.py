@@ -38,6 +38,8 @@ def test_three_digits_are_significant(value: float, text: str) -> None:
         ("times", 5.4, "5.40×"),
         ("percent", 0.642, "64.2%"),
         ("ms", 0.48, "0.48 ms"),
+        ("ms", 999.4, "999 ms"),
+        ("ms", 999.7, "1.00 s"),
         ("ms", 2500, "2.50 s"),
         ("bytes", 327680, "320 KiB"),
         ("bytes", 10 * 2**30, "10.0 GiB"),
