@@ -176,8 +176,16 @@ def test_a_figure_says_what_it_is_to_keys_and_fingers(visit: Visit) -> None:
     lab.page.keyboard.press("Tab")
     assert about in meaning.inner_text()
     assert lab.page.get_attribute("[data-key=pass]", "aria-describedby") == meaning.get_attribute("id")
+    lab.page.hover("[data-key=kv]")
+    described = "all => all.map((one) => one.dataset.key)"
+    assert lab.page.eval_on_selector_all("[aria-describedby=meaning]", described) == ["kv"], (
+        "it is of one word at a time"
+    )
+    lab.page.evaluate("document.querySelector('.text').dispatchEvent(new Event('scroll'))")  # it is written
+    assert meaning.is_visible()
     lab.page.focus("#run")
     assert not meaning.is_visible()
+    assert lab.page.get_by_role("group", name="speed", exact=True).count() == 1
     phone = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open()
     phone.page.tap("[data-key=pass]")
     meaning = phone.page.locator(".meaning")

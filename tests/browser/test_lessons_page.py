@@ -69,6 +69,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     page.wait_for_selector(".observe [data-chart] .main-svg")
     page.wait_for_selector("#stage .token")
     expect(page.locator("#predict label.right")).to_contain_text("The small one.")
+    assert page.get_attribute("#predict [role=radiogroup]", "aria-label") == page.inner_text("#predict .asked")
     expect(page.locator("#predict input").first).to_be_disabled()
     assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == BYTES
     explained = page.locator("#explain")
@@ -79,6 +80,15 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
 
     scrolls = "document.documentElement.scrollHeight - innerHeight"
     assert page.evaluate(scrolls) == 0  # the column does, not the page
+
+    before = page.locator("#stage").get_attribute("data-run") or page.get_attribute(".stage", "data-run")
+    first = page.query_selector("[data-chart=chart-0] .plot")
+    page.keyboard.press("Control+Enter")  # again
+    page.wait_for_function("run => document.querySelector('.stage').dataset.run !== run", arg=before, timeout=60_000)
+    page.wait_for_selector(".observe [data-chart] .main-svg")
+    named = page.eval_on_selector_all("[id^=beside-]", "all => all.map(({ id }) => id)")
+    assert len(named) == len(set(named)), "a chart is called what stands beside it, and nothing else"
+    assert not first.evaluate("plot => plot.isConnected || Boolean(plot.data)"), "the window holds no plot that is gone"
 
     page.click("#try .main")
     expect(page.locator("#try .see")).to_contain_text("its cache is 4.00× smaller", timeout=60_000)

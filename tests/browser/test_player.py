@@ -324,7 +324,7 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
 
 
 def test_a_link_without_a_run_keeps_its_step(visit: Visit) -> None:
-    lab = visit().open(**LINK, step=4, guess="4.1")
+    lab = visit().open(**LINK, paged=1, step=4, guess="4.1")  # a default may be said
     lab.page.wait_for_timeout(500)
     assert parse_qs(urlsplit(lab.page.url).query)["step"] == ["4"]
     lab.run()
@@ -332,6 +332,56 @@ def test_a_link_without_a_run_keeps_its_step(visit: Visit) -> None:
     assert lab.seen()["say"].startswith("Round 4:")
     asked = parse_qs(urlsplit(lab.page.url).query)
     assert (asked["step"], asked["guess"], asked["run"]) == (["4"], ["4.1"], ["1"])
+
+
+def test_what_a_link_asks_for_is_not_asked_of_other_settings(visit: Visit) -> None:
+    lab = visit().open(**LINK, step=4, guess="4.1")
+    lab.toggle("paged")
+    lab.page.wait_for_function("!['step', 'guess'].some((name) => location.search.includes(name))")
+    lab.run()
+    lab.finish()
+    assert lab.seen()["say"].startswith("Finished")
+    assert lab.page.is_hidden(".verdict")
+
+
+def test_keys_that_are_the_browser_s_are_left_to_it(visit: Visit) -> None:
+    lab = finished(visit)
+    page = lab.page
+    page.evaluate("window.kept = []; window.addEventListener('keydown', (e) => kept.push([e.key, e.defaultPrevented]))")
+    for key in ("Shift+ArrowRight", "Shift+End", "Alt+ArrowRight", "Control+Home"):
+        page.keyboard.press(key)
+        page.locator(".story .text").press(key)
+    assert all(not prevented for _, prevented in page.evaluate("kept")), page.evaluate("kept")
+    page.evaluate("document.dispatchEvent(new Event('keydown'))")  # a form is filled in: no key
+    page.evaluate("document.activeElement.blur()")
+
+    last = lab.instant
+    page.keyboard.press("Home")
+    lab.wait_for_instant(0)
+    assert page.inner_text(".place").startswith("start / ")
+    assert "step" not in parse_qs(urlsplit(page.url).query)
+    page.keyboard.press("ArrowRight")
+    lab.wait_for_instant(1)
+    assert page.inner_text(".place").startswith("pass 0 / ")
+    page.wait_for_function("location.search.includes('step=0')")
+    page.select_option(".speed", label="1/100")
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.down("Space")
+    for _ in range(4):
+        page.keyboard.down("Space")  # it is held
+    page.keyboard.up("Space")
+    page.wait_for_selector("[data-do=play][aria-label=Pause]")
+    page.keyboard.press("Space")
+    page.keyboard.press("End")
+    lab.wait_for_instant(last)
+
+
+def test_a_run_that_cannot_be_saved_says_so(visit: Visit) -> None:
+    lab = finished(visit)
+    lab.page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('Failed to fetch')) }")  # it is gone
+    lab.page.click(".save summary")
+    lab.page.click("[data-save=json]")
+    lab.page.wait_for_selector(".say.problem:has-text('The server does not answer')")
 
 
 def test_the_key_after_a_click_on_run_is_the_player_s(visit: Visit) -> None:

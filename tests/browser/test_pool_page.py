@@ -79,7 +79,8 @@ def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
     how = f"{1 / slow:.0f} times slower" if slow < 1 else "at its true speed"
     plays = f" ▶\N{NO-BREAK SPACE}plays it {how}." if seq == len(frames) - 1 else ""
     assert lab.page.inner_text(".say") == picture.say + plays
-    assert lab.page.inner_text("[data-chart=pool] .caption") == picture.captions["pool"]
+    captions = {name: lab.page.inner_text(f"[data-chart={name}] .caption") for name in picture.captions}
+    assert captions == picture.captions
     drawn = lab.page.evaluate(
         "document.querySelector('[data-chart=occupancy] .plot').data.map((trace) => trace.y.at(-1))"
     )
@@ -147,6 +148,22 @@ def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -
     assert page.inner_text(".wrote").endswith(text.rstrip())
     page.keyboard.press("ArrowLeft")
     lab.wait_for_instant(preempted - 1)
+
+    page.keyboard.press("End")  # the last of them is chosen, and stays so when its chip is made anew
+    lab.wait_for_instant(last)
+    chosen = page.locator(".chip[data-sequence='5']")
+    assert chosen.get_attribute("aria-pressed") == "false"
+    chosen.click()
+    page.mouse.move(0, 0)
+    page.locator(".bar").press("Home")
+    lab.wait_for_instant(0)
+    page.locator(".bar").press("End")
+    lab.wait_for_instant(last)
+    assert chosen.get_attribute("aria-pressed") == "true"
+    assert "chosen" in chosen.get_attribute("class")
+    page.fill("#sequences input[type=number]", "4")  # of another run it would be nobody
+    ran(lab)
+    assert page.locator(".stage.choosing, .square.chosen, .chip.chosen, .chip[aria-pressed=true]").count() == 0
 
 
 def test_a_shared_system_prompt_is_found_and_hostile_text_is_text(visit: Visit) -> None:

@@ -64,7 +64,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         assert kinds == {"plain"}
         assert end["numbers"]["pass"] == "1.00"
     if toggle == "cache":
-        assert end["blocks"] == dict.fromkeys(("free", "live", "cached", "fill", "stored"), 0)
+        assert end["blocks"] == dict.fromkeys(("free", "live", "cached", "vain", "fill", "stored"), 0)
         assert lab.page.locator("#kv-format input >> nth=1").is_disabled()
         assert "Needs the KV cache" in lab.page.inner_text("#kv-format")
     else:
@@ -164,6 +164,35 @@ def test_the_mismatched_draft_is_refused_more(visit: Visit) -> None:
         lab.finish()
         kept[pair] = float(lab.seen()["numbers"]["accepted"])
     assert kept["matched"] > 1.5 * kept["mismatched"]
+
+
+def test_a_key_that_closes_a_list_stops_no_run(visit: Visit) -> None:
+    lab = visit().open(max_tokens=900, kernels="reference")
+    lab.run()
+    lab.page.click("#openings input")
+    lab.page.wait_for_selector("[role=listbox]")
+    lab.page.keyboard.press("Escape")
+    lab.page.wait_for_selector("[role=listbox]", state="detached")
+    assert lab.running
+    lab.page.keyboard.press("Escape")
+    lab.finish()
+    assert "stopped" in lab.seen()["say"]
+
+
+def test_a_browser_that_keeps_nothing_runs_everything(visit: Visit) -> None:
+    lab = visit()
+    lab.page.add_init_script(
+        "for (const store of ['localStorage', 'sessionStorage']) Object.defineProperty(window, store, "
+        "{ get() { throw new DOMException('Access is denied for this document.', 'SecurityError') } })"
+    )
+    lab.open(max_tokens=5)
+    lab.page.click("#look")
+    lab.run()
+    lab.finish()
+    assert lab.seen()["say"].startswith("Finished")
+    lab.page.goto(f"{lab.server}/lessons?lesson=3")
+    lab.page.wait_for_selector("body[data-ready]")
+    assert lab.page.inner_text("#introduction h1") == "3. What the cache costs"
 
 
 def test_running_again_and_again_leaves_nothing_behind(visit: Visit) -> None:

@@ -161,6 +161,9 @@ def test_a_claim_opens_by_its_address(page: Page, site: Path) -> None:
     page.locator("tr.claim.open .quote").click()
     expect(page.locator("tr.claim.open")).to_have_count(0)
     assert "claim=" not in page.url
+    page.goto((site / "claims.html").as_uri() + "?claim=nonsense")
+    expect(page.locator("tr.claim").first).to_be_visible()
+    expect(page.locator("tr.claim.open")).to_have_count(0)
 
 
 CURVE = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import pytest
@@ -258,6 +260,83 @@ def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: s
     assert lab.page.is_hidden(".room-join")
     assert lab.page.inner_text(".squares .hint").startswith("Join")  # it cannot say what others do
     lab.page.close()
+
+
+def test_a_room_whose_server_was_started_anew_goes_on(visit: Visit, presenter: BrowserContext, code: str) -> None:
+    lab = visit().open(join=code, max_tokens=40)
+    lab.run()
+    lab.finish()
+    room = visit().page
+    room.goto(f"{lab.server}/room?join={code}")
+    room.wait_for_selector(".squares .square")
+    background(room, True)
+    room.route("**/channels/*", lambda route: route.fulfill(status=204))  # there is no such channel any more
+    background(room, False)
+    room.unroute("**/channels/*")
+    done = int(room.inner_text("[data-key=done] .value"))
+    lab.run()
+    lab.finish()
+    room.wait_for_function(
+        "done => Number(document.querySelector('[data-key=done] .value').textContent) > done", arg=done
+    )
+
+
+def test_in_the_background_nothing_is_heard_and_then_what_is_shown(visit: Visit, leading: Lab, code: str) -> None:
+    """A browser has six connections to a server, and every page of it needs one."""
+    lab = visit().open(join=code)
+    leading.run()
+    leading.finish()
+    leading.page.keyboard.press("Home")
+    sees(lab.page, 0)
+    background(lab.page, True)
+    leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('You lead: 0')")
+    leading.page.keyboard.press("ArrowRight")
+    leading.wait_for_instant(1)
+    background(lab.page, False)
+    sees(lab.page, 1)
+
+
+def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading: Lab, code: str) -> None:
+    leading.run()
+    leading.finish()
+    lab = visit().open(join=code, max_tokens=900, kernels="reference")
+    state(lab.page, "following")
+    lab.run()
+    lab.wait_for_tokens(3)
+    lab.page.click("[data-act=follow]")
+    state(lab.page, "following")
+    assert not lab.running
+    lab.run()  # one's own has ended
+    state(lab.page, "alone")
+    lab.page.keyboard.press("Escape")
+    lab.finish()
+
+    lab.page.click("[data-act=settings]")
+    lab.page.wait_for_function("!location.search.includes('900')")
+    lab.ready()
+    asked = parse_qs(urlsplit(lab.page.url).query)
+    assert asked["max_tokens"] == ["24"]
+    assert not {"run", "step"} & set(asked), "settings are taken over, and no run begins"
+
+
+@pytest.mark.parametrize("key", ["pass+word&x", "100%", "ä b"])
+def test_any_key_is_taken_from_an_address_as_it_was_printed(browser: Browser, server: str, key: str) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.post_data) if "presenter" in request.url else None)
+    page.goto(f"{server}/room#lead={key}")
+    page.wait_for_selector(".sheet-say.problem")
+    assert json.loads(asked[0])["key"] == key
+    page.close()
+
+
+def background(page: Page, hidden: bool) -> None:
+    """As if another tab were in front of it."""
+    page.evaluate(
+        "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
+        "document.dispatchEvent(new Event('visibilitychange')) }",
+        hidden,
+    )
 
 
 def test_the_room_shows_everybodys_blocks_and_nobodys_words(visit: Visit, presenter: BrowserContext, code: str) -> None:

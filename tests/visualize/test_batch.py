@@ -18,13 +18,14 @@ from lab.trace.events import (
     Admitted,
     BlockEvicted,
     BlockFreed,
+    Committed,
     Preempted,
     RunStarted,
 )
 from lab.trace.recorder import Entry, Run, Step
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, picture, ran, runs, table
-from visualize.batch.frames import BatchReducer
+from visualize.batch.frames import SMOOTH, BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
 from visualize.batch.narrate import said
@@ -126,6 +127,20 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
     assert other[0]["compared"] == "Other sequences than before: not compared."
     assert not any(row[2] for frame in other for row in frame.get("readouts", {}).values())
+
+
+def test_the_speed_is_the_mean_of_as_many_steps_as_its_caption_says() -> None:
+    steps = ran([job("ab", 24, i) for i in range(3)], every=2)
+    shown = picture()
+    for frame in BatchReducer(3).feed(steps):
+        shown.apply(frame)
+    timed = [step for step in steps if step.entries]
+    at = [timed[0].entries[0].t_ms, *(step.entries[-1].t_ms for step in timed)]
+    made = [sum(len(e.event.token_ids) for e in step.entries if isinstance(e.event, Committed)) for step in timed]
+    drawn = shown.columns["speed"][0]["y"]
+    for last in (SMOOTH + 2, len(timed) - 1):
+        mean = 1000 * sum(made[last + 1 - SMOOTH : last + 1]) / (at[last + 1] - at[last + 1 - SMOOTH])
+        assert drawn[last] == pytest.approx(mean, rel=0.01)
 
 
 def sentence(*events: tuple[int, Any], tokens: dict[int, int] | None = None) -> str:

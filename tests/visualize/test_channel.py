@@ -109,8 +109,10 @@ def test_a_page_that_comes_back_gets_what_it_has_not_had() -> None:
         channel.put(f"message {number}\n")
     channel.close()
     assert heard(get(channel.id, **{"Last-Event-ID": "1"})[1]) == ["message 2", "message 3"]
+    assert heard(get(f"{channel.id}?after=2")[1]) == ["message 3"]
     for nonsense in ("x' OR 1", "9" * 5000):
         assert len(heard(get(channel.id, **{"Last-Event-ID": nonsense})[1])) == 4
+        assert len(heard(get(f"{channel.id}?after={nonsense}")[1])) == 4
 
 
 def test_what_nobody_keeps_is_told_no_more() -> None:

@@ -37,8 +37,9 @@ def test_a_run_can_be_drawn(events: list[Event], chart: str, dark: bool) -> None
     drawn = json.loads(shown.figure(chart, dark).to_json())
     for trace in drawn["data"]:
         assert len(trace.get("x", [])) == len(trace.get("y", []))
-    for axis, changes in {path.split(".")[0]: value for path, value in shown.layout[chart].items()}.items():
-        assert drawn["layout"][axis]["range"] == changes
+    for path, value in shown.layout[chart].items():
+        axis, key = path.split(".")
+        assert drawn["layout"][axis][key] == value
 
 
 def test_a_round_stands_in_one_column() -> None:
@@ -77,7 +78,7 @@ def test_block_states_are_told_apart() -> None:
     ]
     for block, kind in enumerate(kinds):
         apply(columns, blocks.change(block, blocks.FREE, kind, 16))
-    free, live, cached, fill, stored = columns
+    free, live, cached, _, fill, stored = columns
     assert [y is not None for y in live["y"]] == [True] * 6 + [False, False]
     assert [y is not None for y in cached["y"]] == [False] * 6 + [True, False]
     assert [y is not None for y in free["y"]] == [False] * 7 + [True]
@@ -86,10 +87,10 @@ def test_block_states_are_told_apart() -> None:
     assert fill["y"][2] is None
     assert fill["y"][5] == fill["y"][0]  # another's: how full is not known
     assert len({fill["pattern"][block] for block in (0, 3, 4, 5)}) == 4  # told by more than colour
-    assert live["customdata"][1] == [1, "sequence 0, entry 1 of its table<br>4 of 16 slots filled"]
+    assert live["customdata"][1] == [1, "entry 1 of sequence 0's table<br>4 of 16 slots filled"]
     assert "shared by 2 sequences" in live["customdata"][3][1]
     assert draw(blocks.figure(), columns).data[2].marker.pattern.shape == "/"
-    assert draw(blocks.figure(), columns).data[3].marker.pattern.shape == tuple(fill["pattern"])
+    assert draw(blocks.figure(), columns).data[4].marker.pattern.shape == tuple(fill["pattern"])
     for block, kind in enumerate(kinds):
         apply(columns, blocks.change(block, kind, blocks.FREE, 16))
     assert [trace["y"] for trace in columns] == [trace["y"] for trace in blocks.columns(8)]

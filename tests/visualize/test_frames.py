@@ -85,20 +85,28 @@ def test_all_frames_applied_are_the_whole_run(events: list[Event]) -> None:
 
 
 def test_the_map_agrees_with_the_block_events_at_every_step(events: list[Event]) -> None:
-    shown, reducer, live = Picture(), Reducer(), {}
+    shown, reducer, live, guesses = Picture(), Reducer(), {}, [0, 0]
     size = events[0].config["block_size"]
     for event in events:
+        guesses[0] += isinstance(event, Proposed)
+        guesses[1] += isinstance(event, Judged) and event.accepted
         if isinstance(event, BlockAllocated):
             live[event.block] = event.index
         elif isinstance(event, BlockFreed):
             del live[event.block]
         for frame in reducer.feed([event]):
             shown.apply(frame)
-            _, drawn, _, fill, _ = shown.columns["blocks"]
+            _, drawn, _, vain, fill, _ = shown.columns["blocks"]
             assert {block for block, y in enumerate(drawn["y"]) if y is not None} == live.keys()
             if isinstance(event, StepTimed):
                 filled = {index for block, index in live.items() if fill["y"][block] is not None}
                 assert filled == set(range(-(-event.kv_tokens // size)))
+                proposed, kept = guesses
+                if proposed == kept:
+                    assert not any(vain["y"])
+                elif event.kv_tokens % size and event.step_kind == "verify":
+                    assert any(vain["y"]), "of the block that is filled in part"
+                guesses = [0, 0]
     assert not live
 
 

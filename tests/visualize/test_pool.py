@@ -49,7 +49,7 @@ def looks(columns: list[dict[str, list[Any]]], block: int) -> tuple[str, str, bo
     """What a person sees of a block: its state, the pattern of its fill, whether it is marked as stored."""
     states = [name for trace, name in enumerate(blocks.TRACES[:3]) if columns[trace]["y"][block] is not None]
     assert len(states) == 1, "a block is in one state"
-    fill, stored = columns[3], columns[4]
+    fill, stored = columns[4], columns[5]
     return states[0], fill["pattern"][block] if fill["y"][block] else "", stored["y"][block] is not None
 
 
@@ -145,12 +145,30 @@ def test_fill_follows_the_tokens_in_the_order_of_the_table() -> None:
         view.take(event)
     view.level(6)
     apply(columns, view.patches())
-    heights = [columns[3]["y"][block] for block in (1, 0, 7)]
+    heights = [columns[4]["y"][block] for block in (1, 0, 7)]
     assert heights[1] == heights[0] / 2
     assert heights[2] is None
     assert view.caption() == "5 of 12 live, 50% full"
     view.level(7)
     assert {block for _, block, _ in view.patches()} == {0}
+
+
+def test_what_was_written_for_refused_guesses_is_seen_until_the_next_pass() -> None:
+    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
+        view.take(event)
+    view.level(SIZE + 1)
+    view.level(SIZE + 3, guesses=3)  # it wrote one and three, of which one was kept
+    apply(columns, view.patches())
+    vain, fill = columns[3], columns[4]
+    slot = -(blocks.SIDE - 2 * blocks.INSET) / SIZE
+    assert [round((fill["y"][block] or 0) / slot, 1) for block in (1, 0, 7)] == [4, 3, 0]
+    assert [round((vain["y"][block] or 0) / slot, 1) for block in (1, 0, 7)] == [0, 4, 1]  # of it the fill covers three
+    words = columns[1]["customdata"][0][1]
+    assert "3 of 4 slots filled<br>1 more written for refused guesses" in words
+    view.level(SIZE + 4)  # the next kept one
+    apply(columns, view.patches())
+    assert not any(vain["y"])
 
 
 @pytest.mark.parametrize("freed_first", [False, True])

@@ -53,7 +53,8 @@ class BatchReducer:
         self._sequences = Sequences()
         self._blocks: Blocks | None = None
         self._seq = 0
-        self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH)  # tokens, and the ms at which they were there
+        # Tokens, and the ms at which they were there; of the first only the time counts: the others begin at it.
+        self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
         self._top_speed = 0.0
         self._told: dict[str, dict[str, Any]] = {"captions": {}, "readouts": {}, "layout": {}}
 

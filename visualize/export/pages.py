@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from visualize import assets
-from visualize.assets import PLOTLY, as_part, read, styles
+from visualize.assets import PLOTLY, as_part, put_together, read, styles
 from visualize.document import BESIDE, document
 
 NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
@@ -67,7 +67,7 @@ def common_files() -> dict[str, str]:
     """What every page loads, by path: Plotly as it came with its licence in its first lines, and the site's own."""
     own = [
         read("exported.js"),
-        part("header", read("header.js")),
+        part("header", put_together({}, ("header",))),
         'mount("header", document.querySelector("header"));\n',
     ]
     return {

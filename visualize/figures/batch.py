@@ -117,7 +117,6 @@ def over_time(traces: list[Any], dark: bool) -> go.Figure:
             "range": [0, 1],
             "nticks": 6,
             "ticksuffix": " s",
-            "showticksuffix": "last",
             "showgrid": False,
             "fixedrange": True,
         },

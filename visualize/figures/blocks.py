@@ -13,9 +13,9 @@ from typing import Any, Literal
 import plotly.graph_objects as go
 
 from visualize.figures.base import Patch, blank, look
-from visualize.vocabulary import ANOTHERS, GIVEN_BACK, OWN
+from visualize.vocabulary import ANOTHERS, GIVEN_BACK, OWN, STATES
 
-TRACES = ("free", "live", "cached", "fill", "stored")
+TRACES = ("free", "live", "cached", "vain", "fill", "stored")
 SHOWN = 1024
 """Blocks drawn at most; a larger pool is drawn in part, and the caption says so."""
 AT_REST = 128
@@ -36,6 +36,7 @@ class Block:
 
     ``came``: how this run got it. ``stored``: its prefix can be found by others.
     ``references``: sequences that have it in their tables; 0 when that is not known.
+    ``vain``: slots after the filled ones that the last pass wrote for guesses that were refused.
     """
 
     state: Literal["free", "live", "cached"] = "free"
@@ -45,6 +46,7 @@ class Block:
     came: Came = "own"
     stored: bool = False
     references: int = 0
+    vain: int = 0
 
 
 FREE, CACHED, OTHERS = Block(), Block("cached"), Block("live")
@@ -70,6 +72,10 @@ def figure(dark: bool = False) -> go.Figure:
     ]
     inside = hatch | {"fillmode": "overlay", "fgcolor": colours.paper, "solidity": 0.45}
     fill = {"line": {"width": 0}, "pattern": inside}
+    refused = STATES["rejected"].dark if dark else STATES["rejected"].light
+    crossed = {"shape": "\\", "fgcolor": refused, "size": 4, "solidity": 0.5}
+    vain = {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": refused}, "pattern": crossed}
+    traces.append(go.Bar(name="vain", marker=vain, width=SIDE - 2 * INSET, hoverinfo="skip"))
     traces.append(go.Bar(name="fill", marker=fill, width=SIDE - 2 * INSET, hoverinfo="skip"))
     notch = {"color": colours.ink, "line": {"width": 0}}
     traces.append(go.Bar(name="stored", marker=notch, width=NOTCH, offset=SIDE / 2 - NOTCH, hoverinfo="skip"))
@@ -95,7 +101,7 @@ def columns(num_blocks: int) -> list[dict[str, list[Any]]]:
     """Every block free."""
     shown = range(min(num_blocks, SHOWN))
     wide, _ = grid(num_blocks)
-    rise = {"fill": SIDE - INSET}  # a fill grows from the square's lower edge: the y axis points down
+    rise = dict.fromkeys(("vain", "fill"), SIDE - INSET)  # from the square's lower edge up: the y axis points down
     named = []
     for trace, name in enumerate(TRACES):
         rows = [_rows(block, FREE, 1)[trace] for block in shown]
@@ -126,7 +132,9 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
         "color": ANOTHERS if theirs else OWN if now.state == "live" else GIVEN_BACK,
         "pattern": "x" if theirs else _PATTERNS[now.came],
     }
-    return [*states, fill, {"y": NOTCH if now.stored else None}]
+    # Drawn from the edge too, and what is filled is drawn over it.
+    vain = {"y": -round((SIDE - 2 * INSET) * (now.fill + now.vain) / block_size, 3) if now.vain else None}
+    return [*states, vain, fill, {"y": NOTCH if now.stored else None}]
 
 
 def _words(now: Block, block_size: int) -> str:
@@ -136,7 +144,8 @@ def _words(now: Block, block_size: int) -> str:
         return "cached, free to take, but its tokens can still be found"
     if now.owner is None:
         return "another sequence's"
-    about = [f"sequence {now.owner}, entry {now.index} of its table", f"{now.fill} of {block_size} slots filled"]
+    about = [f"entry {now.index} of sequence {now.owner}'s table", f"{now.fill} of {block_size} slots filled"]
+    about += [f"{now.vain} more written for refused guesses:<br>the next pass writes over them"] if now.vain else []
     about += [_WORDS[now.came]] if now.came != "own" else []
     about += [f"shared by {now.references} sequences when it was found"] if now.references > 1 else []
     about += ["its prefix can be found"] if now.stored else []

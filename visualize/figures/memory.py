@@ -67,7 +67,7 @@ def length_figure(dark: bool = False) -> go.Figure:
         [chosen, *lines, marks],
         dark,
         margin={"l": 62, "r": 50, "t": 6, "b": 26},
-        xaxis={"range": [0, 1], "nticks": 5, "tickformat": ",d", "showgrid": False},
+        xaxis={"range": [0, 1], "nticks": 4, "tickformat": ",d", "tickangle": 0, "showgrid": False},
         yaxis={"range": [0, 1], "nticks": 5},
     )
 

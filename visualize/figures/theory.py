@@ -251,8 +251,8 @@ def cache_figure(dark: bool = False) -> go.Figure:
 
 def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, int]]) -> Drawn:
     """``token_bytes``: of the target alone, by format. ``used``: tokens and bytes that runs held, by mark."""
-    longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1)  # names stand beyond the marks
-    most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1)
+    longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1000)  # names stand beyond the marks
+    most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1000)
     scale, unit = byte_unit(most)
     curves = _empty(), _empty()
     for name, each in token_bytes.items():

@@ -65,8 +65,7 @@ def figure(dark: bool = False) -> go.Figure:
             "side": "right",
             "showgrid": False,
             "zeroline": False,
-            "nticks": 5,
-            "tickmode": "auto",
+            "tickvals": [],
             "tickfont": {"color": look(dark).muted, "size": 11},
         },
         yaxis3={"range": [0, 1], "overlaying": "y", "visible": False, "fixedrange": True},
@@ -87,10 +86,10 @@ def points(step: int, draft: float, target: float, other: float, speed: float | 
     return patches if speed is None else [*patches, [len(PARTS), None, {"x": step, "y": round(speed, 1)}]]
 
 
-def prefill(step: int, ms: float, top: float, *, first: bool) -> Patch:
-    """What is said beside the newest prefill's bar, and the ``first``: how long it took, and whether the axis ends
-    before it."""
-    said = f"prefill {ms:.1f} ms{', cut off' * (ms > top)}"
+def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Patch:
+    """What is said beside the newest prefill's bar, and the ``first``, as long as the bar is ``seen``: how long it
+    took, and whether the axis ends before it."""
+    said = f"prefill {ms:.1f} ms{', cut off' * (ms > top)}" if seen else ""
     return [len(PARTS) + 1, None if first else 0, {"x": step, "y": 0.94, "text": said}]
 
 
@@ -101,7 +100,13 @@ def caption(timed: StepTimed, limit: str) -> str:
 
 
 def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:
-    return {"xaxis.range": window(step), "yaxis.range": [0, ms_top], "yaxis2.range": [0, speed_top]}
+    speeds = [0.4 * speed_top, 0.8 * speed_top]  # no 0: it would touch the number of a pass
+    return {
+        "xaxis.range": window(step),
+        "yaxis.range": [0, ms_top],
+        "yaxis2.range": [0, speed_top],
+        "yaxis2.tickvals": speeds,
+    }
 
 
 def axis_top(current: float, highest: float) -> float:

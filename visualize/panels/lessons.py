@@ -35,8 +35,12 @@ from visualize.vocabulary import as_json
 LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": "$", "display": False}]
 BROWSER_KEEPS = f"""() => {{
   const number = new URLSearchParams(location.search).get("lesson") ?? "{next(iter(course()))}";
-  const kept = JSON.parse(localStorage.getItem("{sheet.KEPT}") ?? "{{}}").lessons?.[number];
-  return [kept ? JSON.stringify(kept) : "", localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`) ?? ""];
+  try {{
+    const kept = JSON.parse(localStorage.getItem("{sheet.KEPT}") ?? "{{}}").lessons?.[number];
+    return [kept ? JSON.stringify(kept) : "", localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`) ?? ""];
+  }} catch {{
+    return ["", ""]; // it lets no page keep anything, or what it keeps is not the lab's
+  }}
 }}"""
 
 

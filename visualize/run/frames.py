@@ -162,7 +162,7 @@ class Reducer:
         step, self._step = self._step, Step()
         tokens = step.tokens()
         self._generated += len(tokens)
-        self._pool.level(timed.kv_tokens)
+        self._pool.level(timed.kv_tokens, len(step.proposals))
         found = achieved(timed, self._limits) if self._limits else None
         near = limit(found) if found else ""
         charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens), near)}
@@ -207,11 +207,12 @@ class Reducer:
         self._tops = tuple(map(timing.axis_top, self._tops, highest))
         other = timed.sample_ms + timed.rest_ms
         bars = timing.points(timed.step, timed.draft_ms, timed.verify_ms, other, speed, near)
-        return bars + self._of_prefill()
+        return bars + self._of_prefill(first)
 
-    def _of_prefill(self) -> list[Any]:
-        """What is said beside the newest prefill's bar, where that is news."""
+    def _of_prefill(self, first: float) -> list[Any]:
+        """What is said beside the newest prefill's bar, where that is news; nothing once it is left of ``first``."""
         if self._prefill is None:
             return []
-        was, self._said = self._said, timing.prefill(*self._prefill, self._tops[0], first=not self._said)
+        (step, ms), was = self._prefill, self._said
+        self._said = timing.prefill(step, ms, self._tops[0], first=not was, seen=step > first)
         return [self._said] if self._said[2] != (was and was[2]) else []

@@ -45,6 +45,7 @@ class PoolView:
         self.blocks: dict[int, Block] = {}
         self._drawn: dict[int, Block] = {}
         self._freed: dict[int, Block] = {}  # of its own, since the last step was over
+        self._kept = 0  # slots that hold what counts
         self.most = 0
         """Of the run's own blocks, at once."""
 
@@ -90,16 +91,20 @@ class PoolView:
         """The run is over: what it gave back stays to be seen where nobody has it."""
         for number, block in self._freed.items():
             if number not in self.blocks:
-                self.blocks[number] = replace(block, state="free", stored=False)
+                self.blocks[number] = replace(block, state="free", stored=False, vain=0)
 
-    def level(self, kv_tokens: int) -> None:
-        """``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its table."""
+    def level(self, kv_tokens: int, guesses: int = 0) -> None:
+        """A step is over, and ``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its
+        table. It wrote the token before the ``guesses``, and them; those that were refused are beyond what is kept."""
         self._freed.clear()
+        written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
+        self._kept = kv_tokens
         for number, block in self.blocks.items():
             if block.owner is not None:
-                fill = min(self.block_size, max(0, kv_tokens - block.index * self.block_size))
-                if fill != block.fill:
-                    self.blocks[number] = replace(block, fill=fill)
+                first = block.index * self.block_size
+                fill, end = (min(self.block_size, max(0, tokens - first)) for tokens in (kv_tokens, written))
+                if (fill, end - fill) != (block.fill, block.vain):
+                    self.blocks[number] = replace(block, fill=fill, vain=end - fill)
 
     def patches(self) -> list[Patch]:
         """What changed since it was last asked. A block past the pool's end is one of another pool: of the

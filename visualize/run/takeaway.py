@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from lab.trace.events import Committed, Judged, Proposed, StepTimed
 from lab.trace.recorder import Run
-from visualize.assets import ABOUT, PLOTLY, as_part, header, read, script, styles
+from visualize.assets import ABOUT, PLOTLY, as_part, header, put_together, read, script, styles
 from visualize.document import WITHIN, document
 from visualize.run.transcript import recorded
 
@@ -56,7 +56,7 @@ def page(run: Run) -> str:
 <script>{_inline(PLOTLY.read_text("utf-8"))}</script>
 <script>
 {_inline(read("exported.js"))}
-parts.header = {_inline(as_part(read("header.js")))};
+parts.header = {_inline(as_part(put_together({}, ("header",))))};
 parts.stage = {_inline(as_part(script()))};
 mount("header", document.querySelector("header"));
 mount("stage", document.querySelector("#stage"))(document.querySelector("#run-transcript").textContent);

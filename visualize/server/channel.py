@@ -3,7 +3,7 @@
 A page reads a channel as server-sent events: one long answer that costs the server a
 fraction of a millisecond a message, where Gradio's own updates pass through its queue, a
 comparison with the last value and the page's components. A page that lost its connection
-comes back for what it has not had (``Last-Event-ID``).
+comes back for what it has not had (``Last-Event-ID``), as does one that closed it (``after``).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ async def _answer(request: Request) -> Response:
     channel = find(request.path_params["id"])
     if channel is None:
         return Response(status_code=204)  # which tells a page not to ask again
-    had = request.headers.get("last-event-id", "")
+    had = request.headers.get("last-event-id") or request.query_params.get("after", "")
     begin = int(had) + 1 if had.isdecimal() and len(had) < 20 else 0
     return StreamingResponse(
         _events(channel, begin),

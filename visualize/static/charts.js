@@ -1,7 +1,6 @@
 // The charts: Plotly redraws those whose columns have changed.
 
 const { rolling } = setup;
-const narrow = window.matchMedia("(max-width: 820px)");
 const dirty = new Set();
 let pans = 0; // what a person panned and zoomed is kept until this changes
 
@@ -130,7 +129,9 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   if (squares.length) {
     const side = squareOf(plot, layout);
     for (const { marker } of squares) marker.size = side;
-    if (side < GLYPH || (moves && picture.frame && !legible(picture.frame))) squares.forEach(tellByShape);
+    const shaped = side < GLYPH || (moves && picture.frame && !legible(picture.frame));
+    if (shaped) squares.forEach(tellByShape);
+    plot.parentElement.classList.toggle("shaped", shaped); // they are in no legend
   }
   Plotly.react(plot, traces, layout, CONFIG);
   veil(plot, Infinity);

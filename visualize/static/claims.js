@@ -9,19 +9,18 @@ function read(value) {
   if (!value) return;
   const record = JSON.parse(value);
   running = record.running;
-  document.body.classList.toggle("running", running);
+  body.classList.toggle("running", running);
   $(".check-stop").disabled = !running;
-  for (const button of element.querySelectorAll(".check, .check-all")) button.disabled = running;
+  for (const button of element.querySelectorAll(".check, .check-all")) button.ariaDisabled = running; // whoever pressed it stays on it
   for (const [id, found] of Object.entries(record.checked)) show(rows.get(id), found);
   for (const [id, row] of rows) under(row, running && id === record.now, record.step);
   const step = record.step && record.of > 1 ? ` · ${record.step}` : "";
   $(".claims-say").textContent = record.problem ?? `${record.progress ?? ""}${step}`;
   $(".claims-say").classList.toggle("problem", Boolean(record.problem));
   tally();
-  if (record.open) {
-    turn(rows.get(record.open), true);
-    rows.get(record.open).head.scrollIntoView({ block: "start" });
-  }
+  const asked = rows.get(record.open);
+  turn(asked, true);
+  asked?.head.scrollIntoView({ block: "start" });
 }
 
 // -- a row -------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ function turn(row, open, byHand = false) {
   row.head.classList.toggle("open", open);
   row.quote.setAttribute("aria-expanded", String(open));
   draw(row);
-  if (byHand) window.decodeLab?.address({ claim: open ? row.claim.id : null });
+  if (byHand) window.decodeLab.address({ claim: open ? row.claim.id : null });
 }
 
 function draw(row) {

@@ -5,12 +5,12 @@
 const { shells } = setup;
 const { asked, address } = window.decodeLab;
 const drawn = {};
-const narrow = window.matchMedia("(max-width: 820px)");
 let running = false;
 
 // The race's speed and the instant at which it was left are a part of the link, as those of the Lab's player are.
 let wanted = parseFloat(asked.get("at"));
 wanted = wanted >= 0 && wanted <= 100 ? wanted / 100 : null;
+document.addEventListener("decode-lab-other", () => (wanted = null));
 let remembering;
 const race = new Race($(".race"), (share) => {
   clearTimeout(remembering); // a browser lets nobody rewrite its address at every move
@@ -24,11 +24,11 @@ function read(value) {
   if (record.growth) return grown(record.growth);
   if (record.running !== running) {
     running = record.running;
-    document.body.classList.toggle("running", running);
+    body.classList.toggle("running", running);
     $(".grow").disabled = running;
     if (running) race.stop();
     if (running) address({ run: 1 }); // a link shows what is on the screen
-    if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: "smooth", block: "start" });
+    if (running && narrow.matches) $(".contest-head").scrollIntoView({ behavior: gently(), block: "start" });
   }
   const problem = record.problem ?? "";
   tell(problem || record.progress || record.said?.[0] || "", record.tokens);
@@ -108,7 +108,7 @@ function predicted({ charts, rows, missing }) {
 
 function grown({ running, progress, problem, charts }) {
   $(".grow").disabled = running;
-  document.body.classList.toggle("running", running);
+  body.classList.toggle("running", running);
   $(".grown").textContent = problem ?? progress;
   $(".grown").classList.toggle("problem", Boolean(problem));
   if (charts) show(charts);

@@ -4,12 +4,11 @@
 
 const FORMAT = "decode-lab-progress";
 const STAGES = ["predict", "run", "try", "check"];
-const narrow = window.matchMedia("(max-width: 820px)");
 let number = 0;
 
 function load() {
   try {
-    return accepted(localStorage.getItem(setup.kept) ?? "{}");
+    return accepted(kept(setup.kept) ?? "{}");
   } catch {
     return {};
   }
@@ -37,25 +36,16 @@ function accepted(text) {
 }
 
 function save(lessons) {
-  try {
-    localStorage.setItem(setup.kept, JSON.stringify({ format: FORMAT, lessons }));
-  } catch {
-    say("The browser does not let this page keep your progress.");
-  }
+  if (!keep(setup.kept, JSON.stringify({ format: FORMAT, lessons }))) say("The browser does not let this page keep your progress.");
 }
 
 const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
 
 /** The recorded runs of this lesson (visualize/lessons/kept_runs.py), for its charts; none is kept of a lesson but its last. */
 function saveRuns(runs) {
-  try {
-    localStorage.removeItem(runsOf(number));
-    if (!runs) throw "more than the server would pack";
-    localStorage.setItem(runsOf(number), runs);
-    say("");
-  } catch {
-    say("The browser has no room for what this lesson recorded. After a reload, run it again to see its charts.");
-  }
+  keep(runsOf(number), null);
+  const fits = runs && keep(runsOf(number), runs); // empty: more than the server would pack
+  say(fits ? "" : "The browser has no room for what this lesson recorded. After a reload, run it again to see its charts.");
 }
 
 const say = (text) => ($(".course-say").textContent = text);
@@ -76,7 +66,7 @@ function read(value) {
 
 function draw() {
   const kept = load();
-  $("ol").replaceChildren(...setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
+  relist($("ol"), setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
   const finished = setup.lessons.filter((lesson) => doneOf(lesson, kept[lesson.number]).includes("check")).length;
   $("summary").textContent = `${finished} of ${setup.lessons.length} lessons done`;
   $('[data-does="again"]').disabled = !kept[number];
@@ -109,7 +99,7 @@ function entry(lesson, kept) {
 $('[data-does="again"]').onclick = () => {
   const { [number]: _, ...rest } = load();
   save(rest);
-  localStorage.removeItem(runsOf(number));
+  keep(runsOf(number), null);
   location.reload();
 };
 

@@ -1,7 +1,12 @@
-// What every page's script builds with: elements, and empty charts in the look that is worn.
+// What every page's script builds with: elements, empty charts in the look that is worn, what the server tells, and
+// what the browser keeps.
 // Put before all other parts, after ``setup``; ``element`` is the component's own.
 
 const $ = (selector) => element.querySelector(selector);
+const { body } = document;
+const narrow = window.matchMedia("(max-width: 820px)");
+const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
+const gently = () => (calm.matches ? "auto" : "smooth"); // how the page scrolls by itself
 
 function make(tag, className = "", text = "") {
   const node = document.createElement(tag);
@@ -15,17 +20,43 @@ function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+const TONES = 8; // of pool.css: with its number a sequence is told even where two have the same tone
+const tone = (number) => `tone-${number % TONES}`;
+
+/** A figure with its name. What it means (``about``) is told to whoever points at it (header.js). */
+function readout({ key, label, about }) {
+  const card = make("div", "readout");
+  Object.assign(card, { tabIndex: 0, role: "group", ariaLabel: label });
+  Object.assign(card.dataset, { key, about });
+  const number = make("div", "number");
+  number.append(make("span", "value", "–"), make("span", "unit"));
+  card.append(make("div", "label", label), number, make("div", "was"));
+  return card;
+}
+
+function fillReadout(card, [value, unit = "", was = ""]) {
+  write(card.querySelector(".value"), value);
+  write(card.querySelector(".unit"), unit);
+  write(card.querySelector(".was"), was);
+}
+
+/** With these a key is the browser's, or the system's. */
+const modified = ({ ctrlKey, metaKey, altKey, shiftKey }) => ctrlKey || metaKey || altKey || shiftKey;
+
 /** To those who listen a chart is a picture, called what stands beside it, whatever that says by now. */
 function asPicture(plot) {
   const words = [...plot.closest("[data-chart], figure").querySelectorAll("h2, h3, h4, .caption")];
-  const taken = document.querySelectorAll("[id^=beside-]").length;
-  words.forEach((node, i) => (node.id ||= `beside-${taken + i}`));
+  for (const node of words) {
+    if (node.id) continue;
+    body.dataset.named = Number(body.dataset.named ?? 0) + 1; // of all scripts together, and never again
+    node.id = `beside-${body.dataset.named}`;
+  }
   plot.setAttribute("role", "img");
   if (words.length) plot.setAttribute("aria-labelledby", words.map(({ id }) => id).join(" "));
 }
 
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
-const look = () => (document.body.classList.contains("dark") ? "dark" : "light");
+const look = () => (body.classList.contains("dark") ? "dark" : "light");
 
 /** A copy of an empty figure's layout with what is known by now: ``axes`` has values by path, as in "xaxis.range". */
 function laidOut(layout, axes) {
@@ -35,4 +66,50 @@ function laidOut(layout, axes) {
     whole[axis][key] = value;
   }
   return whole;
+}
+
+/** Hear a channel (visualize/server/channel.py) to its end. ``gone`` is called when there is no such channel any more,
+    ``lost`` while it is sought. One that ``rests`` is not heard while the page is in the background: a browser has six
+    connections to a server, and each page needs one. */
+function hearChannel(id, { hear, gone, lost = () => {}, rests = false }) {
+  let stream;
+  let last = "";
+  function open() {
+    stream = new EventSource(`channels/${id}?after=${last}`); // which comes back by itself when the connection was lost
+    stream.onmessage = ({ data, lastEventId }) => ((last = lastEventId), hear(data));
+    stream.addEventListener("end", end);
+    stream.onerror = () => (stream.readyState === EventSource.CLOSED ? end() : lost());
+  }
+  function look() {
+    stream?.close();
+    if (!document.hidden) open();
+  }
+  function close() {
+    stream?.close();
+    document.removeEventListener("visibilitychange", look);
+  }
+  const end = () => (close(), gone());
+  if (rests) document.addEventListener("visibilitychange", look);
+  if (!rests || !document.hidden) open();
+  return { close };
+}
+
+/** What this browser keeps under a name; null: nothing, or it lets no page keep anything. */
+function kept(name, store = "localStorage") {
+  try {
+    return window[store].getItem(name);
+  } catch {
+    return null;
+  }
+}
+
+/** Keep a text, or with null forget it. Returns whether the browser did. */
+function keep(name, text, store = "localStorage") {
+  try {
+    if (text === null) window[store].removeItem(name);
+    else window[store].setItem(name, text);
+    return true;
+  } catch {
+    return false;
+  }
 }

@@ -1,30 +1,29 @@
 // What every page has: light or dark, and an address that says what the page's controls say.
-// Gradio runs this once, as a function of (element, props, watch, ...).
+// Gradio runs this once, as a function of (element, props, watch, ...), after elements.js.
 
-const KEPT = "decode-lab-look";
-const body = document.body;
-const wear = (look) => body.classList.toggle("dark", look === "dark");
+const LOOK = "decode-lab-look";
+const wear = (worn) => body.classList.toggle("dark", worn === "dark");
 
-const kept = localStorage.getItem(KEPT);
-if (kept) wear(kept);
+if (kept(LOOK)) wear(kept(LOOK));
 
-element.querySelector("#look").onclick = () => {
-  const look = body.classList.contains("dark") ? "light" : "dark";
-  wear(look);
-  localStorage.setItem(KEPT, look);
+$("#look").onclick = () => {
+  wear(look() === "dark" ? "light" : "dark");
+  keep(LOOK, look());
 };
 
 // What the page runs is run and stopped by a key, from the beginning: what draws it comes later. Listened for on the
 // window, after whoever has another use for the key.
 const keyed = (button, key) => document.querySelector(`${button}, [aria-keyshortcuts="${key}"]`);
+let listOpen = false; // when the key was pressed: it closes the list of a Gradio dropdown, which has done so by then
+document.addEventListener("keydown", ({ target }) => (listOpen = target.matches?.("[role=combobox][aria-expanded=true]")), true);
 window.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     keyed("#run", "Control+Enter")?.click();
-  } else if (event.key === "Tab" && event.target.matches("[role=combobox][aria-expanded=true]")) {
+  } else if (event.key === "Tab" && listOpen) {
     document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a stop itself
     event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
-  } else if (event.key === "Escape" && event.isTrusted && body.matches(STOPPABLE)) {
+  } else if (event.key === "Escape" && event.isTrusted && body.matches(STOPPABLE) && !listOpen) {
     stop()?.click();
   }
 });
@@ -54,7 +53,7 @@ if (new URLSearchParams(location.search).get("run") === "1") {
 
 // Where the pages' names have no room side by side, this one's is in view. A window and a history tell it too; what is
 // not of the lab (visualize/export/) has titles of its own.
-const here = element.querySelector("[aria-current]");
+const here = $("[aria-current]");
 here?.scrollIntoView({ block: "nearest", inline: "center" });
 const TITLE = "Decode Lab";
 if (here && here.textContent !== "Lab" && document.title === TITLE) document.title = `${here.textContent} · ${TITLE}`;
@@ -63,10 +62,18 @@ if (here && here.textContent !== "Lab" && document.title === TITLE) document.tit
 const meaning = document.createElement("div");
 Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
 body.append(meaning);
-const hideMeaning = () => (meaning.hidden = true);
+let meant = null; // the word whose meaning is told
+function hideMeaning() {
+  meaning.hidden = true;
+  meant?.removeAttribute("aria-describedby");
+  meant = null;
+}
 function tellMeaning({ target }) {
   const word = target.closest("[data-about]");
-  if (!word) return hideMeaning();
+  if (word && word === meant) return;
+  hideMeaning();
+  if (!word) return;
+  meant = word;
   word.setAttribute("aria-describedby", meaning.id);
   meaning.textContent = word.dataset.about;
   meaning.hidden = false;
@@ -76,7 +83,8 @@ function tellMeaning({ target }) {
   meaning.style.top = `${below ? at.bottom + 6 : at.top - box.height - 6}px`;
 }
 for (const how of ["pointerover", "focusin", "click"]) document.addEventListener(how, tellMeaning);
-for (const how of ["focusout", "scroll"]) document.addEventListener(how, hideMeaning, true);
+document.addEventListener("focusout", hideMeaning, true);
+document.addEventListener("scroll", ({ target }) => meant && target.contains(meant) && hideMeaning(), true); // it moves away
 
 // A fold that was opened is in view.
 document.addEventListener("click", ({ target }) => {
@@ -119,7 +127,12 @@ window.decodeLab = {
   link(names, defaults, values) {
     if (!body.dataset.ready) return;
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
-    const entries = names.map((name, i) => [name, plain(values[i]) === plain(defaults[name]) ? null : plain(values[i])]);
-    if (address(Object.fromEntries(entries))) address({ run: null, step: null, guess: null, at: null });
+    const said = names.map((name, i) => [name, plain(values[i]), plain(defaults[name])]);
+    const before = new URLSearchParams(location.search);
+    const same = said.every(([name, value, usual]) => value === (before.get(name) ?? usual));
+    address(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
+    if (same) return; // in other words, perhaps
+    address({ run: null, step: null, guess: null, at: null });
+    document.dispatchEvent(new Event("decode-lab-other")); // nobody waits for them any more
   },
 };

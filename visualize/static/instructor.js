@@ -1,20 +1,19 @@
 // The lessons on the instructor's page: which are measured, and how measuring them goes on (visualize/lessons/instructor.py).
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
-const narrow = window.matchMedia("(max-width: 820px)");
 let numbers = [];
 
 function read(value) {
   if (!value) return;
   const { lessons, running, now, progress = "", share } = JSON.parse(value);
   numbers = lessons.map(({ number }) => number);
-  document.body.classList.toggle("running", running);
+  body.classList.toggle("running", running);
   const guide = make("li");
   const top = make("a", "", "Teaching this course");
   top.href = "#guide";
   guide.append(top);
-  $("ol").replaceChildren(guide, ...lessons.map((lesson) => entry(lesson, running, now)));
-  $('[data-does="measure"]').disabled = running;
+  relist($("ol"), [guide, ...lessons.map((lesson) => entry(lesson, running, now))]);
+  $('[data-does="measure"]').ariaDisabled = running;
   $('[data-does="stop"]').disabled = !running;
   $(".progress").textContent = progress;
   $(".bar").hidden = !running;
@@ -30,10 +29,10 @@ function entry({ number, title, measured }, running, now) {
   link.append(sign, make("b", "", title));
   const again = make("button", "measure", "↻");
   again.type = "button";
-  again.disabled = running;
+  again.ariaDisabled = running; // whoever pressed it stays on it
   again.title = `Measure the answers of lesson ${number}`;
   again.setAttribute("aria-label", again.title);
-  again.onclick = () => trigger("submit", { lessons: [number] });
+  again.onclick = () => running || trigger("submit", { lessons: [number] });
   item.append(link, again);
   return item;
 }
@@ -44,7 +43,7 @@ element.addEventListener("click", (event) => {
   event.preventDefault();
   document.querySelector(place).scrollIntoView();
 });
-$('[data-does="measure"]').onclick = () => trigger("submit", { lessons: numbers });
+$('[data-does="measure"]').onclick = () => body.matches(".running") || trigger("submit", { lessons: numbers });
 $('[data-does="stop"]').onclick = () => trigger("stop");
 $('[data-does="print"]').onclick = () => window.print();
 

@@ -11,26 +11,22 @@ function read(value) {
   $(".sheet-say").classList.toggle("problem", Boolean(sheet.problem || sheet.notice));
   $(".sheet").classList.toggle("stale", !sheet.charts);
   if (!sheet.charts) return;
-  $(".readouts").replaceChildren(...sheet.readouts.map(readout));
+  $(".readouts").replaceChildren(...sheet.readouts.map(figure));
   $("tbody").replaceChildren(...sheet.formula.map(step));
   $(".source").textContent = sheet.source;
   charts = sheet.charts;
   draw();
 }
 
-function readout({ label, value, small, about }) {
-  const card = make("div", "readout", "");
-  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
-  card.dataset.key = label;
-  const [figure, unit = ""] = value.split(" ");
-  const number = make("div", "number", "");
-  number.append(make("span", "value", figure), make("span", "unit", unit));
-  card.append(make("div", "label", label), number, make("div", "was", small));
+function figure({ label, value, small, about }) {
+  const card = readout({ key: label, label, about });
+  const [number, unit] = value.split(" ");
+  fillReadout(card, [number, unit, small]);
   return card;
 }
 
 function step({ name, words, numbers, result }) {
-  const row = make("tr", "", "");
+  const row = make("tr");
   const head = make("th", "", name);
   head.scope = "row";
   row.append(head, make("td", "words", words), make("td", "numbers", numbers), make("td", "result", result));

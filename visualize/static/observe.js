@@ -18,13 +18,12 @@ function read(value) {
   if (!record.panels) return hint("The charts of this run were not kept in this browser. Run again to see them.");
   show(record.panels, record.fresh);
   if (!record.fresh) return hint("This is your last run, as this browser has kept it. Run again for another.");
-  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  $(".found").scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
+  $(".found").scrollIntoView({ behavior: gently(), block: "start" });
 }
 
 /** While it runs, and where it breaks off. */
 function busy({ running = false, progress = "", share, problem }) {
-  document.body.classList.toggle("running", running);
+  body.classList.toggle("running", running);
   hint(problem ?? progress, Boolean(problem));
   $(".bar").hidden = !running;
   $(".bar i").style.width = `${100 * (share ?? 0)}%`;
@@ -39,6 +38,7 @@ function hint(text, failed = false) {
 function show(panels, fresh) {
   charts = {};
   $(".raced").hidden = !panels.some((panel) => panel.race);
+  for (const plot of element.querySelectorAll(".panels .js-plotly-plot")) Plotly.purge(plot); // else the window knows it for ever
   $(".panels").replaceChildren(...panels.filter((panel) => !panel.race).map(figure));
   for (const panel of panels) {
     if (!panel.race) continue;

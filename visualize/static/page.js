@@ -25,7 +25,8 @@ save.addEventListener("keydown", (event) => {
 for (const button of element.querySelectorAll("[data-save]")) {
   button.onclick = async () => {
     shut();
-    const { problem, name, type, text } = await server.take_away([picture.id, button.dataset.save]);
+    const answer = await server.take_away([picture.id, button.dataset.save]).catch(() => undefined);
+    const { problem, name, type, text } = answer ?? { problem: "The server does not answer. Is it still running? The run stays here: try again." };
     if (problem) return sayNow(problem, true);
     const link = make("a");
     link.download = name;

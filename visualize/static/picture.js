@@ -37,7 +37,7 @@ class Picture {
       const frame = this.frames[this.at < to ? this.at + 1 : this.at];
       if (this.at < to) this.#forward(frame);
       else this.#back();
-      for (const part of [frame.columns, frame.charts, frame.layout]) Object.keys(part ?? {}).forEach((name) => changed.add(name));
+      for (const part of [frame.columns, frame.charts, frame.layout, frame.captions]) Object.keys(part ?? {}).forEach((name) => changed.add(name));
     }
     return changed;
   }

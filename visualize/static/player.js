@@ -143,12 +143,12 @@ speed.addEventListener("change", () => mode !== "playing" && picture.frame?.fini
 const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
-  const action = KEYS[key.toLowerCase()];
-  if (!action || !element.offsetParent || buttons.play.disabled || event.ctrlKey || event.metaKey || event.altKey) return;
+  const action = KEYS[key?.toLowerCase()]; // a browser that fills in a form presses none
+  if (!action || !element.offsetParent || buttons.play.disabled || modified(event)) return;
   if (target !== bar && target.closest("input, textarea, select, [contenteditable]")) return;
-  if (key === " " ? target.closest("button, summary") : action !== "loop" && target.closest(".text")) return; // those have their own use for it
+  if (key === " " ? target.closest("button, summary, .rule") : action !== "loop" && target.closest(".text, .rule")) return; // those have their own use for it
   event.preventDefault();
-  actions[action]();
+  if (!event.repeat || action === "back" || action === "on") actions[action]();
   leave();
 });
 
@@ -159,7 +159,7 @@ function drawControls() {
   const { frame, last, at, steps } = picture;
   for (const button of [...Object.values(buttons), bar]) button.disabled = last < 1;
   if (last < 1) return;
-  const here = !frame.finished ? `pass ${frame.step}` : "end";
+  const here = frame.finished ? "end" : at ? `pass ${frame.step}` : "start"; // the prefill is pass 0
   bar.max = last;
   bar.value = at;
   bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
@@ -181,13 +181,15 @@ const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed
 /** The step that a link asks for, until the run has it. */
 let wanted = /^\d+$/.test(window.decodeLab.asked.get("step")) ? Number(window.decodeLab.asked.get("step")) : null;
 let remembering;
-/** The address tells the step that is looked at. There is none where the run is followed or seen to its end, and
-    what came from a file no link can bring back. A browser lets nobody rewrite its address at every frame. */
+document.addEventListener("decode-lab-other", () => (wanted = null));
+/** The address tells the step that is looked at. There is none where the run is followed, seen to its end or not yet
+    begun, and what came from a file no link can bring back. A browser lets nobody rewrite its address at every frame. */
 function remember() {
   clearTimeout(remembering);
   if (mode === "playing" || mode === "led" || wanted !== null) return;
   remembering = setTimeout(() => {
-    const step = picture.frames[mode === "looping" ? looped : picture.at]?.step ?? -1;
+    const at = mode === "looping" ? looped : picture.at;
+    const step = at > 0 ? picture.frames[at].step : -1;
     window.decodeLab.address({ step: mode === "following" || step < 0 || picture.head.recorded ? null : step });
   }, 250);
 }
@@ -203,6 +205,10 @@ function beLed() {
   const was = led;
   led = window.decodeLab.led ?? null;
   if (!led) return was && mode === "led" && enter("still");
+  if (run.own && run.running) {
+    document.querySelector("#stop")?.click(); // nobody would see it
+    over();
+  }
   read(`${JSON.stringify({ run: led.run, live: true })}\n`);
   if (picture.id !== led.run) return;
   if (mode !== "led") enter("led");

@@ -6,7 +6,8 @@ const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((li
 const chips = new Map(); // by the sequence's number
 let seen = -1; // the frame drawn last
 let chosen = null; // a sequence: pointed at, or pinned
-let pinned = null;
+let pinned = null; // of the run that is shown
+let shownRun = "";
 
 function drawOwn({ columns, head, at }) {
   squares.draw(columns.pool[0], head.block_size, happened());
@@ -16,6 +17,9 @@ function drawOwn({ columns, head, at }) {
 }
 
 function moved() {
+  if (picture.id !== shownRun) pinned = null;
+  if (picture.id !== shownRun) point(null);
+  shownRun = picture.id;
   seen = Math.min(seen, picture.at); // of a new run, or of one that is played again, all is news
 }
 
@@ -63,8 +67,9 @@ function drawChips(sequences) {
 
 function chip({ number }) {
   const item = make("li");
-  const button = make("button", `chip ${tone(number)}`);
+  const button = make("button", `chip ${tone(number)}${number === chosen ? " chosen" : ""}`);
   button.type = "button";
+  button.setAttribute("aria-pressed", number === pinned);
   button.dataset.sequence = number;
   const parts = { number: make("b", "", number), count: make("span", "count"), done: make("i", "done"), notes: make("span", "notes") };
   button.append(parts.number, parts.count, parts.done, parts.notes);

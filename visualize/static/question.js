@@ -78,9 +78,9 @@ function slider({ stops, label, given, mark }) {
   return [box, () => (chosen ? stops[input.value][0] : null)];
 }
 
-function choice({ options, stage, given, mark }) {
+function choice({ question, options, stage, given, mark }) {
   const box = make("div", "choices");
-  box.setAttribute("role", "radiogroup");
+  Object.assign(box, { role: "radiogroup", ariaLabel: question });
   const inputs = options.map((text, i) => {
     const label = make("label", mark?.right === i ? "right" : "");
     const input = make("input");
@@ -99,7 +99,7 @@ function choice({ options, stage, given, mark }) {
 
 const [HIGH, LEFT, RIGHT, TOP, BOTTOM] = [260, 56, 24, 14, 40];
 const STEADY = 12; // a hand that moves a point up or down wavers by so much
-const WIDE = window.matchMedia("(max-width: 820px)").matches ? 360 : 640; // scaled down, its numbers could not be read
+const WIDE = narrow.matches ? 360 : 640; // scaled down, its numbers could not be read
 
 function shape(tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);
@@ -188,7 +188,7 @@ function curve({ stops, label, x, given, mark, locked }) {
   function listen(handle, i) {
     handle.onkeydown = (event) => {
       const step = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1, PageUp: 10, PageDown: -10, Home: -last, End: last }[event.key];
-      if (step === undefined) return;
+      if (step === undefined || modified(event)) return;
       event.preventDefault();
       event.stopPropagation();
       move(i, places[i] + step);

@@ -2,6 +2,7 @@
 // vocabulary.
 
 const LINE = 20; // pixels; compare.css
+const LONG_ENOUGH = 8000; // milliseconds
 
 class Race {
   /** ``remember`` is told of the instant at which a person leaves it, as a share of the whole, null at its end: another
@@ -12,17 +13,17 @@ class Race {
     this.play = root.querySelector(".play");
     this.clock = root.querySelector(".clock");
     this.now = root.querySelector(".now");
-    this.pace = root.querySelector("select");
+    this.pace = root.querySelector("select"); // empty: slow enough to be looked at
     this.lanes = [];
     this.at = this.ms = 0;
     this.play.onclick = () => (this.running ? this.leave() : this.start());
     const keys = { " ": () => this.play.onclick(), home: () => this.put(0), end: () => this.put(this.ms) };
     document.addEventListener("keydown", (event) => {
-      const act = keys[event.key.toLowerCase()];
-      if (!act || this.play.disabled || !root.offsetParent || event.ctrlKey || event.metaKey || event.altKey) return;
+      const act = keys[event.key?.toLowerCase()]; // a browser that fills in a form presses none
+      if (!act || this.play.disabled || !root.offsetParent || modified(event)) return;
       if (event.target.closest("input, textarea, select, button, summary, [tabindex]")) return; // they have their own use for it
       event.preventDefault();
-      act();
+      if (!event.repeat) act();
     });
     document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
     this.list = root.querySelector(".lanes");
@@ -48,7 +49,7 @@ class Race {
     for (const item of this.root.querySelectorAll(".legend li")) item.hidden = !origins.has(item.dataset.origin);
     this.fit();
     this.show(0);
-    if (share === null && fresh && !matchMedia("(prefers-reduced-motion: reduce)").matches) return this.start();
+    if (share === null && fresh && !calm.matches) return this.start();
     this.show(ms * (share ?? 1));
     this.leave();
   }
@@ -61,24 +62,29 @@ class Race {
     for (const lane of this.lanes) lane.follow();
   }
 
+  /** Milliseconds of the race in one that is watched. */
+  get speed() {
+    return Number(this.pace.value) || Math.min(1, this.ms / LONG_ENOUGH);
+  }
+
   start() {
     if (this.at >= this.ms) this.show(0);
     this.running = true;
     this.play.textContent = "Pause";
     let before = performance.now();
     const step = (time) => {
-      if (!this.running) return;
       if (!this.root.isConnected) return this.stop();
-      this.show(Math.min(this.ms, this.at + Math.max(0, time - before) * Number(this.pace.value)));
+      this.show(Math.min(this.ms, this.at + Math.max(0, time - before) * this.speed));
       before = time;
       if (this.at >= this.ms) this.leave();
-      else requestAnimationFrame(step);
+      else this.ticking = requestAnimationFrame(step);
     };
-    requestAnimationFrame(step);
+    this.ticking = requestAnimationFrame(step);
   }
 
   stop() {
     this.running = false;
+    cancelAnimationFrame(this.ticking);
     this.play.textContent = this.ms && this.at >= this.ms ? "Again" : "Play";
   }
 

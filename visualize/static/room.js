@@ -2,7 +2,6 @@
 // Gradio runs this once, after elements.js, sheet.js, workshop.js and squares.js.
 
 const { shells } = setup;
-const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
 const READOUTS = {
   running: ["running", "Runs whose next tokens the engine computes, all in the same step."],
   waiting: ["waiting", "Runs that wait until there are blocks for them."],
@@ -11,15 +10,7 @@ const READOUTS = {
   followers: ["following", "People who see what the presenter shows."],
   done: ["runs done", "Since the server was started."],
 };
-for (const [key, [label, about]] of Object.entries(READOUTS)) {
-  const card = make("div", "readout");
-  card.dataset.key = key;
-  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
-  const number = make("div", "number");
-  number.append(make("span", "value", "–"), make("span", "unit"));
-  card.append(make("div", "label", label), number);
-  $(".readouts").append(card);
-}
+for (const [key, [label, about]] of Object.entries(READOUTS)) $(".readouts").append(readout({ key, label, about }));
 
 const AGAIN = 3000; // milliseconds until a server that did not answer is asked again
 const CACHELESS = "The runs here keep no cache: there are no blocks.";
@@ -46,15 +37,15 @@ function draw({ pool, others, charts, ...numbers }) {
   const { occupancy } = pool ?? {};
   const blocks = occupancy ? occupancy.free + occupancy.cached + occupancy.live : 0;
   const values = { ...numbers, live: occupancy?.live };
-  for (const key of Object.keys(READOUTS)) write($(`[data-key=${key}] .value`), values[key]?.toLocaleString("en") ?? "–");
-  write($("[data-key=live] .unit"), occupancy ? `of ${blocks.toLocaleString("en")}` : "");
+  const units = { live: occupancy && `of ${blocks.toLocaleString("en")}` };
+  for (const key of Object.keys(READOUTS)) fillReadout($(`[data-key=${key}]`), [values[key]?.toLocaleString("en") ?? "–", units[key]]);
   if (pool) drawPool(pool, blocks);
   write($(".room-others"), others.length ? `Beside it, in pools of their own: ${others.join("; ")}.` : "");
   for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
 }
 
 function drawPool({ name, block_size, blocks: table, occupancy, guests }, count) {
-  squares.chosen = Number(localStorage.getItem(KEPT_NUMBER) ?? NaN);
+  squares.chosen = Number(kept(KEPT_NUMBER) ?? NaN);
   const marks = new Map(count ? table.mark.map((mark, block) => [block, mark]).filter(([, mark]) => mark) : []);
   if (count) squares.draw(table, block_size, marks);
   else if ($(".squares").textContent !== CACHELESS) {
@@ -96,9 +87,11 @@ async function enter(code) {
   if (lost) return later(problem);
   $(".strip-join").hidden = Boolean(room);
   if (!room) return say(problem, true);
-  write($(".squares .hint"), "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
+  const hint = $(".squares .hint"); // in place of squares, until there are some
+  if (hint) write(hint, "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
   say("What everybody's runs do, ten times a second. Nobody's words are shown, and a run has a number instead of a name.");
-  hearChannel(room, (news) => ((now = news), schedule()), begin); // a server that was started anew may have another code
+  const hear = (news) => ((now = JSON.parse(news)), schedule());
+  hearChannel(room, { hear, gone: begin, rests: true }); // a server that was started anew may have another code
 }
 
 function later(problem) {
@@ -120,8 +113,8 @@ async function begin() {
     if (picture) image.src = picture;
     return enter(code);
   }
-  const kept = new URLSearchParams(location.search).get("join") ?? localStorage.getItem(KEPT_CODE);
-  if (kept) return enter(kept);
+  const known = new URLSearchParams(location.search).get("join") ?? kept(KEPT_CODE);
+  if (known) return enter(known);
   $(".strip-join").hidden = false;
   say(problem ?? "Join with the code on the presenter's screen.", Boolean(problem));
 }

@@ -7,15 +7,7 @@ const columns = Object.fromEntries(Object.entries(shells).map(([name, { start }]
 const layouts = Object.fromEntries(Object.keys(shells).map((name) => [name, {}]));
 const dirty = new Set(Object.keys(shells));
 
-for (const { key, label, about } of readouts) {
-  const card = make("div", "readout");
-  card.dataset.key = key;
-  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
-  const number = make("div", "number");
-  number.append(make("span", "value", "–"), make("span", "unit"));
-  card.append(make("div", "label", label), number, make("div", "was"));
-  $(".readouts").append(card);
-}
+$(".readouts").append(...readouts.map(readout));
 
 function say(selector, text, problem = false) {
   write($(selector), text);
@@ -35,16 +27,12 @@ function append(points, layout) {
   }
 }
 
-function take({ points, layout, charts, readouts, say: text, problem }) {
+function take(news) {
+  const { points, layout, charts, readouts, say: text, problem } = JSON.parse(news);
   if (points) append(points, layout);
   for (const [name, axes] of Object.entries(layout ?? {})) change(name, columns[name], axes);
   for (const [name, chart] of Object.entries(charts ?? {})) change(name, chart.columns, chart.layout);
-  for (const [key, [value, unit, small]] of Object.entries(readouts ?? {})) {
-    const card = $(`[data-key=${key}]`);
-    write(card.querySelector(".value"), value);
-    write(card.querySelector(".unit"), unit);
-    write(card.querySelector(".was"), small);
-  }
+  for (const [key, row] of Object.entries(readouts ?? {})) fillReadout($(`[data-key=${key}]`), row);
   $(".readouts").classList.toggle("old", Boolean(problem));
   say(".sheet-say", text, problem);
 }
@@ -67,18 +55,6 @@ function draw() {
   });
 }
 
-/** Hear a channel to its end. ``gone`` is called when there is no such channel any more, ``lost`` while it is sought. */
-function listen(id, hear, gone, lost = () => {}) {
-  const stream = new EventSource(`channels/${id}`); // which comes back by itself when the connection was lost
-  stream.onmessage = ({ data }) => hear(JSON.parse(data));
-  stream.addEventListener("end", () => (stream.close(), gone()));
-  stream.onerror = () => {
-    if (stream.readyState === EventSource.CLOSED) gone();
-    else lost();
-  };
-  return stream;
-}
-
 // -- one's own prompt ------------------------------------------------------------------------------
 
 let answer;
@@ -90,14 +66,16 @@ function begin(id, prompt) {
   say(".answer-say", "Sent. Waiting for the first token …");
   say(".rounds-say", "Told when the answer has ended.");
   change("rounds", structuredClone(shells.rounds.start), {});
-  document.body.classList.add("running");
-  answer = listen(id, answered, () => {
-    if (document.body.classList.contains("running")) say(".answer-say", "The lab no longer tells of this answer. Send it again.", true);
-    document.body.classList.remove("running");
-  });
+  body.classList.add("running");
+  const gone = () => {
+    if (body.classList.contains("running")) say(".answer-say", "The lab no longer tells of this answer. Send it again.", true);
+    body.classList.remove("running");
+  };
+  answer = hearChannel(id, { hear: answered, gone });
 }
 
-function answered({ text, say: words, problem, rounds, charts }) {
+function answered(news) {
+  const { text, say: words, problem, rounds, charts } = JSON.parse(news);
   const box = $(".answer-text");
   if (text) {
     const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 30;
@@ -110,7 +88,7 @@ function answered({ text, say: words, problem, rounds, charts }) {
   if (charts) change("rounds", charts.rounds.columns, charts.rounds.layout);
   if (!words) return;
   say(".answer-say", words, problem);
-  document.body.classList.remove("running"); // these were its last words
+  body.classList.remove("running"); // these were its last words
 }
 
 // -- what Gradio says: which channels there are ----------------------------------------------------
@@ -128,7 +106,7 @@ function read(value) {
       say(".sheet-say", why, true);
     };
     const gone = () => old("The lab no longer tells of this server: it has ended, or was started anew. Reload this page.");
-    listen(id, take, gone, () => old("The lab does not answer. Trying again …"));
+    hearChannel(id, { hear: take, gone, lost: () => old("The lab does not answer. Trying again …"), rests: true });
   }
   if (problem) say(".answer-say", problem, true);
   if (answer) begin(answer, prompt);

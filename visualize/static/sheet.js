@@ -19,6 +19,14 @@ function drawChart(name, { columns, layout, shell: form = name }) {
   sized.observe(plot);
 }
 
+/** Put these in place of what a list has. Who stood on a link or a button of it stands on the one in its place. */
+function relist(list, items) {
+  const stops = () => [...list.querySelectorAll("a, button")];
+  const place = stops().indexOf(document.activeElement);
+  list.replaceChildren(...items);
+  stops()[place]?.focus();
+}
+
 /** Calls ``draw`` when light becomes dark or dark light. */
 function onLook(draw) {
   let worn = look();
@@ -26,5 +34,5 @@ function onLook(draw) {
     if (look() === worn) return;
     worn = look();
     draw();
-  }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  }).observe(body, { attributes: true, attributeFilter: ["class"] });
 }

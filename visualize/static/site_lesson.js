@@ -87,6 +87,9 @@ function show() {
   at("stage").hidden = !transcript;
   if (transcript) mount("stage", at("stage"))(transcript);
   tell.observe({ over: true, fresh: true, ...found, panels: lesson.panels });
+  const outcome = at("observe").querySelector(".outcome"); // whoever pressed the button goes on from here
+  outcome.tabIndex = -1;
+  outcome.focus({ preventScroll: true });
 }
 
 function check() {

@@ -1,8 +1,6 @@
 // The pool as squares, a block each: whose it is by colour and number, how far it is filled, what has just become of it.
 // Rows are those of visualize/batch/blocks.py. Only squares that differ from what is drawn are touched.
 
-const TONES = 8; // of pool.css: with its number a sequence is told even where two have the same tone
-const tone = (owner) => `tone-${owner % TONES}`;
 /** Whether a square of so many pixels has room for "×" before the number of those who share it. */
 const roomy = (side, number) => side >= 14 + 6 * String(number).length;
 const FLASH = 900; // milliseconds for which a block tells what became of it, where frames come faster than that

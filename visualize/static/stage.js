@@ -8,21 +8,10 @@
 //   relook()          light has become dark, or dark light
 
 const { readouts, shells } = setup;
-const body = document.body;
 const charts = Object.keys(shells);
 const start = Object.fromEntries(charts.map((name) => [name, shells[name].start]));
-const calm = window.matchMedia("(prefers-reduced-motion: reduce)");
 
-for (const { key, label, about, always } of readouts) {
-  const card = make("div", "readout");
-  card.hidden = !always;
-  card.dataset.key = key;
-  Object.assign(card, { tabIndex: 0 }).dataset.about = about;
-  const number = make("div", "number");
-  number.append(make("span", "value", "–"), make("span", "unit"));
-  card.append(make("div", "label", label), number, make("div", "was"));
-  $(".readouts").append(card);
-}
+for (const { always, ...told } of readouts) $(".readouts").append(Object.assign(readout(told), { hidden: !always }));
 
 /** A lesson shows what became of the prediction first, and the run below it. */
 const inLesson = () => Boolean(element.closest(".lessons"));
@@ -40,7 +29,7 @@ function begin(id) {
   sayNow("Waiting for the engine …");
   quietUntil = 0;
   body.classList.add("running");
-  if (server && narrow.matches && !inLesson()) element.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "start" });
+  if (server && narrow.matches && !inLesson()) element.scrollIntoView({ behavior: gently(), block: "start" });
 }
 
 /** A transcript's first line says whose it is. The rest follows it, or, of a run under way, comes as it is told. */
@@ -58,15 +47,13 @@ function read(transcript) {
 
 let stream;
 function listen(id) {
-  stream = new EventSource(`channels/${id}`); // which comes back by itself when the connection was lost
-  stream.onmessage = ({ data }) => hear(data);
-  stream.addEventListener("end", () => stream.close());
-  stream.onerror = ({ target }) => {
-    if (target !== stream || target.readyState !== EventSource.CLOSED || !run.running) return;
+  const gone = () => {
+    if (!run.running) return; // its last words were heard
     over();
     sayNow("The server no longer tells of this run: it may have been started anew. Press Run to begin again.", true);
     schedule();
   };
+  stream = hearChannel(id, { hear, gone });
 }
 
 function hear(lines) {
@@ -147,12 +134,7 @@ function draw() {
 /** The numbers and remarks; a readout that has no row does not matter to this run. */
 function drawNumbers({ readouts: rows, notice, compared }) {
   for (const card of element.querySelectorAll(".readout")) card.hidden = !(card.dataset.key in rows);
-  for (const [key, [value, unit, was]] of Object.entries(rows)) {
-    const card = $(`[data-key=${key}]`);
-    write(card.querySelector(".value"), value);
-    write(card.querySelector(".unit"), unit);
-    write(card.querySelector(".was"), was);
-  }
+  for (const [key, row] of Object.entries(rows)) fillReadout($(`[data-key=${key}]`), row);
   write($(".notice"), notice);
   write($(".compared"), compared);
   $(".compared").title = compared;

@@ -7,6 +7,7 @@ const COUNT = 5000; // milliseconds from one look at how many follow to the next
 /** out: has not joined · following · alone: joined, on one's own · leading · ready: could lead */
 let state = "";
 const WHO = Math.random().toString(36).slice(2); // this page among those of presenters
+const ALONE = "decode-lab-alone"; // the page is loaded again with the presenter's settings, to go on alone
 const OTHER = "Another presenter leads now. Lead takes over.";
 const OVER = "The workshop is over, or the server was started anew.";
 let taking = false; // from whoever leads
@@ -33,7 +34,7 @@ function become(next, problem = "") {
   state = next;
   if (state !== "following") stream?.close(); // who reads is counted as following
   const focused = element.querySelector(":focus");
-  $(".strip").dataset.state = document.body.dataset.workshop = state;
+  $(".strip").dataset.state = body.dataset.workshop = state;
   $(".strip-join").hidden = state !== "out";
   for (const act of element.querySelectorAll("[data-act]")) act.hidden = !ACTS[state].includes(act.dataset.act);
   if (focused?.closest("[hidden]")) ($("[data-act]:not([hidden])") ?? $("input")).focus();
@@ -53,14 +54,14 @@ async function enter(asked, again = false) {
   lost = Boolean(answer.lost);
   if (!answer.lead) return become("out", again && !lost ? OVER : answer.problem);
   stream?.close();
-  stream = hearChannel(answer.lead, led, () => enter(asked, true));
+  stream = hearChannel(answer.lead, { hear: led, gone: () => enter(asked, true), rests: true });
   become("following");
   window.decodeLab.address({ run: null, step: null }); // of a run of their own
 }
 
 function led(news) {
-  shown = news;
-  seen ||= Boolean(news.run);
+  shown = JSON.parse(news);
+  seen ||= Boolean(shown.run);
   if (state !== "following") return;
   say(SAYS.following());
   tellStage();
@@ -75,18 +76,20 @@ document.addEventListener("decode-lab-left", () => state === "following" && beco
 
 // -- leading -----------------------------------------------------------------------------------------
 
-let sending = false;
+let sending = null; // until it is done
 let unsent = false;
 /** Show the others what this page shows: the newest at once, what came in between never. */
-async function send() {
+function send() {
   unsent = true;
-  if (sending || state !== "leading") return;
-  sending = true;
+  if (!sending && state === "leading") sending = sendOn().finally(() => (sending = null));
+}
+
+async function sendOn() {
   while (unsent && state === "leading") {
     unsent = false;
     const { run = null, at = null } = window.decodeLab.shown ?? {};
     const began = performance.now();
-    const answer = await ask("lead", { key, run, at, query: location.search, who: WHO, take: taking });
+    const answer = await ask("lead", { key, run, at, query: settings(), who: WHO, take: taking });
     if (state !== "leading") break;
     taking = false;
     if (answer.leader) {
@@ -98,7 +101,13 @@ async function send() {
     say(trouble || SAYS.leading(), Boolean(trouble));
     await new Promise((done) => setTimeout(done, EVERY - (performance.now() - began)));
   }
-  sending = false;
+}
+
+/** What this page's controls say, and not which run or instant is looked at: who takes it over has a run of their own. */
+function settings() {
+  const query = new URLSearchParams(location.search);
+  for (const name of ["run", "step", "guess", "at", "join"]) query.delete(name);
+  return `${query}`;
 }
 
 /** How things are, for the presenter. Returns what is wrong. */
@@ -107,12 +116,13 @@ async function knock() {
   if (!answer.code) return answer.problem;
   ({ code, followers } = answer);
   if (state === "leading" && !taking && answer.leader && answer.leader !== WHO) become("ready", OTHER);
+  if (state === "leading" && !answer.leader) send(); // to a server that was started anew
   return "";
 }
 
 setInterval(async () => {
   if (document.hidden) return;
-  if (state === "out" && lost) return enter(localStorage.getItem(KEPT_CODE), true);
+  if (state === "out" && lost) return enter(kept(KEPT_CODE), true);
   if (state !== "leading" && state !== "ready") return;
   const before = state;
   const problem = (await knock()) || (state === "leading" && trouble);
@@ -126,11 +136,11 @@ const acts = {
     become("alone");
     tellStage();
   },
-  follow: () => enter(localStorage.getItem(KEPT_CODE)),
+  follow: () => enter(kept(KEPT_CODE)),
   async settings() {
-    const { query } = await join(localStorage.getItem(KEPT_CODE));
+    const { query } = await join(kept(KEPT_CODE));
     if (query === undefined) return become("out", OVER);
-    sessionStorage.setItem("decode-lab-alone", "yes");
+    keep(ALONE, "yes", "sessionStorage");
     location.search = query;
   },
   lead() {
@@ -141,11 +151,12 @@ const acts = {
   },
   async rest() {
     become("ready");
+    await sending; // what comes after it leads again
     await ask("lead", { key, run: null, who: WHO });
   },
   out() {
     shown = {};
-    localStorage.removeItem(KEPT_CODE);
+    keep(KEPT_CODE, null);
     become("out");
     tellStage();
   },
@@ -159,10 +170,10 @@ $(".strip-join").onsubmit = (event) => {
 document.addEventListener("decode-lab-shown", () => {
   const { number } = window.decodeLab.shown;
   if (number !== undefined) {
-    localStorage.setItem(KEPT_NUMBER, number);
+    keep(KEPT_NUMBER, number);
     const mark = $(".strip-own");
     mark.hidden = false;
-    mark.className = `strip-own tone-${number % 8}`;
+    mark.className = `strip-own ${tone(number)}`;
     mark.textContent = `your run: ${number}`;
   }
   send();
@@ -174,13 +185,13 @@ async function begin() {
   become("out");
   const query = new URLSearchParams(location.search);
   const asked = query.get("join");
-  window.decodeLab?.address({ join: null });
+  window.decodeLab.address({ join: null });
   const problem = key && (await knock());
   if (key && !problem) return become("ready");
-  const kept = asked ?? localStorage.getItem(KEPT_CODE);
-  if (!kept || problem) return become("out", problem);
-  await enter(kept);
-  if (sessionStorage.getItem("decode-lab-alone") && state === "following") acts.alone();
-  sessionStorage.removeItem("decode-lab-alone");
+  const known = asked ?? kept(KEPT_CODE);
+  if (!known || problem) return become("out", problem);
+  await enter(known);
+  if (kept(ALONE, "sessionStorage") && state === "following") acts.alone();
+  keep(ALONE, null, "sessionStorage");
 }
 begin();

@@ -160,7 +160,7 @@ function focusOn(mark) {
 
 story.addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
-  if (step === undefined || !shown.length) return;
+  if (step === undefined || !shown.length || modified(event)) return;
   event.preventDefault();
   const from = focused?.isConnected ? Number(focused.dataset.index) : step > 0 ? -1 : shown.length;
   focusOn(shown[Math.min(Math.max(from + step, 0), shown.length - 1)].mark);

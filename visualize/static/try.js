@@ -6,7 +6,7 @@ function read(value) {
   $(".try").hidden = !record;
   if (!record) return;
   const { title, why, rows, see, running = false, progress = "", share, problem } = record;
-  document.body.classList.toggle("running", running);
+  body.classList.toggle("running", running);
   $(".title").textContent = `${title}.`;
   $(".why").textContent = why;
   $(".progress").textContent = problem ?? progress;

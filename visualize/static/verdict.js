@@ -6,6 +6,7 @@ const panel = $(".verdict");
 let opened = null; // {seq, position}: a frame, and the guess in its round
 /** The guess that a link asks for, as round and place in it, until the run shows it and stands still, or has ended. */
 let wantedGuess = /^(\d+)\.(\d+)$/.exec(window.decodeLab.asked.get("guess"))?.slice(1).map(Number);
+document.addEventListener("decode-lab-other", () => (wantedGuess = null));
 
 const JUDGED = ["accepted", "recovered"];
 /** How many guesses of a frame were judged. */
@@ -31,7 +32,7 @@ function openVerdict(seq, position) {
   reveal($(".token.chosen"));
   drawVerdict();
   showRound();
-  if (narrow.matches) panel.scrollIntoView({ behavior: calm.matches ? "auto" : "smooth", block: "nearest" });
+  if (narrow.matches) panel.scrollIntoView({ behavior: gently(), block: "nearest" });
 }
 
 /** Scroll the text, and nothing but the text, to a token of it. */

@@ -19,33 +19,26 @@ async function ask(door, question) {
 async function join(typed) {
   const code = String(typed).replace(/\s/g, "").toUpperCase();
   const answer = await ask("join", { code });
-  if (answer.lead && localStorage.getItem(KEPT_CODE) !== code) localStorage.removeItem(KEPT_NUMBER); // of another workshop
-  if (answer.lead) localStorage.setItem(KEPT_CODE, code);
-  else if (!answer.lost) localStorage.removeItem(KEPT_CODE);
+  if (answer.lead && kept(KEPT_CODE) !== code) keep(KEPT_NUMBER, null); // of another workshop
+  if (!answer.lost) keep(KEPT_CODE, answer.lead ? code : null);
   return answer;
 }
 
 /** Be known as the presenter. */
 async function present(key) {
   const answer = await ask("presenter", { key, page: new URL(".", location.href).href });
-  if (answer.code) localStorage.setItem(KEPT_KEY, key);
-  else if (!answer.lost) localStorage.removeItem(KEPT_KEY);
+  if (!answer.lost) keep(KEPT_KEY, answer.code ? key : null);
   return answer;
 }
 
 /** The key in this page's address, or the one that is kept. It leaves the address: what is on a wall is read. */
 function presentersKey() {
-  const { lead } = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  if (lead === undefined) return localStorage.getItem(KEPT_KEY);
+  const [, lead] = /^#lead=(.*)$/.exec(location.hash) ?? [];
+  if (lead === undefined) return kept(KEPT_KEY);
   history.replaceState(history.state, "", location.pathname + location.search);
-  return lead;
-}
-
-/** Hear a channel, for good. ``gone`` is called when there is no such channel any more. */
-function hearChannel(id, hear, gone) {
-  const stream = new EventSource(`channels/${id}`); // which comes back by itself when the connection was lost
-  stream.onmessage = ({ data }) => hear(JSON.parse(data));
-  stream.addEventListener("end", () => (stream.close(), gone()));
-  stream.onerror = () => stream.readyState === EventSource.CLOSED && gone();
-  return stream;
+  try {
+    return decodeURIComponent(lead);
+  } catch {
+    return lead; // with a % of its own
+  }
 }
