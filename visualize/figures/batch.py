@@ -15,7 +15,7 @@ from visualize.vocabulary import OWN, STATES
 
 STATES_OF_BLOCKS = ("live", "cached", "free")
 """From the bottom upwards; the first fields are those of ``Occupancy``."""
-MARGIN = {"l": 44, "r": 12, "t": 6, "b": 24}
+MARGIN = {"l": 44, "r": 18, "t": 6, "b": 24}
 
 
 def occupancy_figure(dark: bool = False) -> go.Figure:

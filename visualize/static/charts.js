@@ -101,23 +101,8 @@ function veil(plot, x) {
   for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);
 }
 
-const SIDE = 14; // of a square of the rounds, in pixels, where a column has room for it
-const GLYPH = 11; // the smallest that a glyph still fits into
-
-/** How large a square may be, so that it does not lie over the next column's. */
-function squareOf(plot, { margin, xaxis }) {
-  const [first, end] = xaxis.range;
-  return Math.min(SIDE, Math.floor((plot.clientWidth - margin.l - margin.r) / (end - first)) - 2);
-}
-
 const LEGIBLE = 80; // milliseconds a pass: what is seen for less than that needs no glyphs, and they cost half of a chart
 const legible = ({ t_ms, step }) => t_ms / Math.max(1, step) > LEGIBLE * (mode === "playing" ? speed.value : 1);
-
-/** Of a trace whose glyphs nobody could read, each square has its state's shape. */
-function tellByShape(trace) {
-  trace.mode = trace.mode?.replace("+text", "");
-  if (trace.meta) trace.marker.symbol = trace.meta;
-}
 
 /** A chart: its empty figure with the axes and the rows of the moment, all of them or, of one that ``moves``, those in view. */
 function plotChart(plot, shell, columns, axes, moves = false) {
@@ -126,13 +111,7 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   const first = moves ? layout.xaxis.range[0] : -Infinity;
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
   const squares = traces.filter(({ meta }) => meta);
-  if (squares.length) {
-    const side = squareOf(plot, layout);
-    for (const { marker } of squares) marker.size = side;
-    const shaped = side < GLYPH || (moves && picture.frame && !legible(picture.frame));
-    if (shaped) squares.forEach(tellByShape);
-    plot.parentElement.classList.toggle("shaped", shaped); // they are in no legend
-  }
+  if (squares.length) fitSquares(plot, layout, squares, moves && picture.frame && !legible(picture.frame));
   Plotly.react(plot, traces, layout, CONFIG);
   veil(plot, Infinity);
 }

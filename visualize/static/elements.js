@@ -68,6 +68,22 @@ function laidOut(layout, axes) {
   return whole;
 }
 
+const SIDE = 14; // of a square of the rounds, in pixels, where a column has room for it
+const GLYPH = 11; // the smallest that a glyph still fits into
+
+/** Make a chart's ``squares`` (traces) as small as they must be not to lie over the next column's. Where that has no room
+    for their glyphs, or who looks has no time for them, each has its state's shape, and its panel says what that means. */
+function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
+  const [first, end] = xaxis.range;
+  const side = Math.min(SIDE, Math.floor((plot.clientWidth - margin.l - margin.r) / (end - first)) - 2);
+  const shaped = fleeting || side < GLYPH;
+  for (const trace of squares) {
+    trace.marker = { ...trace.marker, size: side, ...(shaped && { symbol: trace.meta }) };
+    if (shaped) trace.mode = trace.mode?.replace("+text", "");
+  }
+  plot.parentElement.classList.toggle("shaped", shaped);
+}
+
 /** Hear a channel (visualize/server/channel.py) to its end. ``gone`` is called when there is no such channel any more,
     ``lost`` while it is sought. One that ``rests`` is not heard while the page is in the background: a browser has six
     connections to a server, and each page needs one. */

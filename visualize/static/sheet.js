@@ -14,7 +14,9 @@ function drawChart(name, { columns, layout, shell: form = name }) {
   const shell = shells[form][look()];
   const axes = laidOut(shell.layout, layout);
   // What was zoomed into is no longer there: the axes begin anew with every answer.
-  const data = shell.data.map((trace, i) => ({ ...trace, meta: axes.yaxis.ticksuffix, ...columns[i] }));
+  const data = shell.data.map((trace, i) => ({ ...trace, meta: trace.meta ?? axes.yaxis.ticksuffix, ...columns[i] }));
+  const squares = data.filter((_, i) => shell.data[i].meta);
+  if (squares.length) fitSquares(plot, axes, squares);
   Plotly.react(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, CONFIG);
   sized.observe(plot);
 }
