@@ -7,6 +7,7 @@ those of vLLM 0.32.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -34,6 +35,14 @@ MOST = 2.0**63
 """No counter of these has ever been larger: what is comes from no vLLM, and its sums would not be finite."""
 MOST_POSITIONS = 32
 """A round's later positions are left out: the lab's own gamma ends there."""
+READ = re.compile(rf"^(?:{'|'.join((*GAUGES, *COUNTERS, ACCEPTED_AT, CACHE, STARTED))})(?=[\s{{]).*", re.MULTILINE)
+"""A line that counts here. The parser, which takes the square of a line's length, is given no other."""
+MOST_LINE, MOST_READ = 8 * 2**10, 2**19
+"""Characters of such a line, and of all of them: those of an engine have some 3,000."""
+OTHER = (
+    "What came is no Prometheus text with vLLM's metrics (their names begin with vllm:). Give the address of a vLLM "
+    "server that was not started with --disable-log-stats."
+)
 
 
 class MetricsError(LabError):
@@ -104,14 +113,19 @@ def parse(page: str, at: float) -> Reading:
     Numbers that no such metric can have (negative, not finite, beyond ``MOST``) are left out.
 
     Raises:
-        MetricsError: it is no such text, or has none of vLLM's metrics.
+        MetricsError: it is no such text, has none of vLLM's metrics, or more of them than any vLLM.
     """
+    lines = READ.findall(page)
+    if max(map(len, lines), default=0) > MOST_LINE or sum(map(len, lines)) > MOST_READ:
+        raise MetricsError(
+            f"These metrics have lines of over {MOST_LINE:,} characters, or {MOST_READ:,} in all: no vLLM's have."
+        )
     found: dict[str, list[float]] = {}
     accepted: dict[int, float] = {}
     started: float | None = None
     sizes: dict[str, int] = {}
     try:
-        for family in text_string_to_metric_families(page):
+        for family in text_string_to_metric_families("\n".join(lines)):
             for sample in family.samples:
                 if not 0 <= sample.value <= MOST:
                     continue
@@ -127,12 +141,9 @@ def parse(page: str, at: float) -> Reading:
                     said = {name: _whole(sample.labels.get(name, "")) for name in ("block_size", "num_gpu_blocks")}
                     sizes = {name: size for name, size in said.items() if size}
     except Exception as error:  # the parser raises whatever a malformed page makes it stumble over
-        raise MetricsError("What came is no Prometheus text: is this the address of a vLLM server?") from error
+        raise MetricsError(OTHER) from error
     if not found:
-        raise MetricsError(
-            "There are metrics at this address, but none of vLLM's (their names begin with vllm:). Give the address of "
-            "a vLLM server that was not started with --disable-log-stats."
-        )
+        raise MetricsError(OTHER)
     values = {name: math.fsum(some) for name, some in found.items()}
     if KV_USAGE in found:
         values[KV_USAGE] = min(1.0, values[KV_USAGE] / len(found[KV_USAGE]))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.remote import metrics
 from lab.remote.metrics import (
     ACCEPTED,
     COUNTERS,
@@ -131,6 +132,40 @@ HOSTILE = (
 def test_no_metrics_of_vllm_is_a_sentence(page: str) -> None:
     with pytest.raises(MetricsError, match="vLLM"):
         parse(page, at=0.0)
+
+
+HUGE = 2**21
+COSTLY = {
+    "of others": 'other{a="' + "\\\\" * HUGE + '"} 1',
+    "commented": "# HELP vllm:num_requests_running " + "\\\\" * HUGE,
+    "alike": "vllm:num_requests_running_too{" + ",".join(f'a{i}="x"' for i in range(HUGE // 8)) + "} 1",
+}
+BEYOND = {
+    "line": 'vllm:num_requests_running{a="' + "\\\\" * HUGE + '"} 1',
+    "lines": "vllm:num_requests_running 1\n" * (HUGE // 28),
+}
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many characters the parser was given, by page: it takes the square of a line's length."""
+    sizes: list[int] = []
+    honest = metrics.text_string_to_metric_families
+    monkeypatch.setattr(metrics, "text_string_to_metric_families", lambda text: sizes.append(len(text)) or honest(text))
+    return sizes
+
+
+@pytest.mark.parametrize("line", COSTLY.values(), ids=COSTLY)
+def test_what_is_not_read_costs_nothing(line: str, parsed: list[int]) -> None:
+    assert parse(f"{line}\n{PAGE}{line}\n", at=1.0) == parse(PAGE, at=1.0)
+    assert parsed[0] == parsed[1] < len(PAGE)
+
+
+@pytest.mark.parametrize("page", BEYOND.values(), ids=BEYOND)
+def test_more_than_any_vllm_has_is_a_sentence(page: str, parsed: list[int]) -> None:
+    with pytest.raises(MetricsError, match="no vLLM's have"):
+        parse(PAGE + page, at=0.0)
+    assert not parsed
 
 
 @given(st.text(max_size=200), st.sampled_from(["NaN", "+Inf", "-1", "1e400", "1e308", "4"]), st.integers(0, 10**12))
