@@ -43,7 +43,7 @@ class Blocks:
         self._giving_up: set[int] = set()
         self._elsewhere: set[int] = set()
         self._changed: set[int] = set()
-        self._rows = Rows(dict.fromkeys(range(num_blocks), FREE))
+        self._rows = Rows(num_blocks, FREE)
 
     def take(self, owner: int, event: Event) -> None:
         """Change the blocks as an event of sequence ``owner`` says."""
@@ -96,9 +96,9 @@ class Blocks:
         self._changed, self._marks = set(self._marks), {}
         return patches
 
-    def columns(self) -> Columns:
-        """Every block as it was last told; at first all are free."""
-        return self._rows.columns()
+    def columns(self, most: int | None = None) -> Columns:
+        """Every block as it was last told, or the first ``most`` of them; at first all are free."""
+        return self._rows.columns(most)
 
     # -- one block ---------------------------------------------------------------------------
 

@@ -11,21 +11,23 @@ Row = Mapping[str, Any]
 
 
 class Rows:
-    """Rows as they were last told, by number; a new one has the next number."""
+    """Rows as they were last told, by number; a new one has the next number. The first ``count``, maybe millions,
+    are ``alike`` until something else is told of them."""
 
-    def __init__(self, told: Mapping[int, Row] | None = None) -> None:
-        self._told: dict[int, Row] = dict(told or {})
+    def __init__(self, count: int = 0, alike: Row | None = None) -> None:
+        self._count, self._alike = count, alike
+        self._told: dict[int, Row] = {}
 
     def patches(self, number: int, row: Row) -> list[Patch]:
         """What makes the row that was told this one."""
-        was = self._told.get(number)
+        was = self._told.get(number, self._alike if number < self._count else None)
         self._told[number] = row
         if was is None:
             return [[0, None, row]]
         changed = {name: value for name, value in row.items() if was[name] != value}
         return [[0, number, changed]] if changed else []
 
-    def columns(self) -> Columns:
-        """Every row as it was last told, in the order of their numbers."""
-        rows = [self._told[number] for number in sorted(self._told)]
+    def columns(self, most: int | None = None) -> Columns:
+        """The first ``count`` rows, or the first ``most`` of those, as they were last told."""
+        rows = [self._told.get(number, self._alike) for number in range(self._count)[:most]]
         return [{name: [row[name] for row in rows] for name in (rows[0] if rows else ())}]

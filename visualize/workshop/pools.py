@@ -51,7 +51,7 @@ class SharedPool:
         return {
             "name": self.name,
             "block_size": self.blocks.block_size,
-            "blocks": {name: rows[:MOST_TOLD] for name, rows in self.blocks.columns()[0].items()},
+            "blocks": self.blocks.columns(MOST_TOLD)[0],
             "occupancy": self.blocks.occupancy()._asdict(),
             "guests": [vars(guest) for guest in self.guests.values()],
         }

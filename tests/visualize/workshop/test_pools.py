@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -125,6 +126,17 @@ def test_of_a_huge_pool_only_so_many_blocks_are_told(monkeypatch: pytest.MonkeyP
     told = pool.record()
     assert {len(rows) for rows in told["blocks"].values()} == {3}
     assert sum(told["occupancy"].values()) == 50
+
+
+def test_a_huge_pool_costs_what_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told ten times a second, and whoever may call the engine says how large it is."""
+    monkeypatch.setattr(pools, "MOST_TOLD", 3)
+    tracemalloc.start()
+    told = SharedPool("huge", 10_000_000, 1).record()
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(told["blocks"]["state"]) == 3
+    assert most < 1_000_000, "bytes"
 
 
 def test_nobodys_words_are_in_it() -> None:
