@@ -38,6 +38,11 @@ def visible(text: str) -> str:
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
+def visible_lines(text: str) -> str:
+    """As ``visible``, of a text in lines, which stay lines."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def named(text: str, limit: int = 40) -> str:
     """``text`` as a name for a token: visible, quoted, at most ``limit`` characters."""
     return f"“{_cut(visible(text), limit)}”"

@@ -75,7 +75,9 @@ class Server:
         """
         try:
             listed = json.loads(await self._get("/v1/models"))["data"]
-            return tuple(str(model["id"])[:MOST_NAME] for model in listed[:MOST_MODELS])
+            names = tuple(str(model["id"])[:MOST_NAME] for model in listed[:MOST_MODELS])
+            "".join(names).encode()  # half a character, which JSON can say, could not be sent back with a prompt
+            return names
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ServerError(f"{self.address}/v1/models is no list of models: is this a vLLM server?") from error
 
@@ -189,8 +191,8 @@ class Server:
 def _checked(address: str) -> str:
     try:
         parts = urlsplit(address.strip())
-        _ = parts.port
-    except ValueError:
+        _ = parts.port, httpx.URL(address.strip()).host  # of a name that cannot be, either fails at another part
+    except (ValueError, httpx.InvalidURL):
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or not address.strip().isprintable():
         raise ConfigError(f"The address of a vLLM server is like http://127.0.0.1:8000, not {address[:80]!r}.")

@@ -30,6 +30,7 @@ class ScriptedVLLM:
         counts: its counters by name; ``moves`` is added at each reading of /metrics. ``gauges`` stay as they are.
         by_position: accepted at each position, over rounds.
         words: of every answer, one a ``pause`` seconds; an endless one begins again.
+        drafted, accepted: what it tells of an answer's rounds.
         extra: text at the end of the metrics page.
         spec: whether it was started with the detailed metrics of each request.
         wrong: "" or how it misbehaves, by path.
@@ -51,6 +52,7 @@ class ScriptedVLLM:
             "num_requests_waiting": 2,
         }
         self.words = WORDS
+        self.drafted, self.accepted = DRAFTED, ACCEPTED
         self.endless = False
         self.pause = 0.0
         self.extra = ""
@@ -116,7 +118,7 @@ class ScriptedVLLM:
 
     async def _models(self, request: Request) -> Response:
         self.asked.append("/v1/models")
-        return await self._misbehave("/v1/models") or JSONResponse({"object": "list", "data": [{"id": self.model}]})
+        return await self._misbehave("/v1/models") or PlainTextResponse(json.dumps({"data": [{"id": self.model}]}))
 
     async def _completions(self, request: Request) -> Response:
         self.asked.append(await request.json())
@@ -141,7 +143,7 @@ class ScriptedVLLM:
                     break
             yield _event({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
             usage = {"prompt_tokens": 5, "completion_tokens": len(words)}
-            said = {"per_step_drafted": DRAFTED, "per_step_accepted": ACCEPTED, "num_spec_steps": len(DRAFTED)}
+            said = {"per_step_drafted": self.drafted, "per_step_accepted": self.accepted}
             yield _event(
                 {"choices": [], "usage": usage, "metrics": {"speculative_decoding": said if self.spec else None}}
             )

@@ -118,8 +118,11 @@ def test_an_answer_without_an_end_is_a_sentence(
         complete(server.read())
 
 
-def test_models_that_are_no_list_are_a_sentence(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.wrong["/v1/models"] = "html"
+@pytest.mark.parametrize(("wrong", "model"), [("html", MODEL), ("", "tiny \ud83d")])
+def test_models_that_are_no_list_of_names_are_a_sentence(
+    server: Server, vllm: ScriptedVLLM, wrong: str, model: str
+) -> None:
+    vllm.wrong["/v1/models"], vllm.model = wrong, model
     with pytest.raises(ServerError, match="no list of models"):
         complete(server.models())
 
@@ -185,6 +188,10 @@ def test_the_key_is_sent_and_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatc
         "http://host:99999",
         "http://h/?a=1",
         "file:///etc",
+        "http://é..:8000",
+        "http://xn--/",
+        "http://[v1.x]:1",
+        "http://256.1.1.1",
     ],
 )
 def test_no_address_is_a_sentence(address: str) -> None:

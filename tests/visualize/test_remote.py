@@ -187,13 +187,31 @@ def test_metrics_are_told_where_models_are_not(
 
 
 def test_an_answer_is_told_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
-    vllm.words = (*WORDS, HOSTILE)
+    vllm.words = (*WORDS, "a\n\nline")
     asked = Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
     assert "".join(piece["text"] for piece in pieces) == "".join(f" {word}" for word in vllm.words)
     assert end["rounds"].startswith("4 rounds with guesses, 8 of 14 guesses kept")
     assert end["charts"]["rounds"]["columns"]
     assert not asked.goes_on
+
+
+def test_nothing_that_a_server_answers_is_unseen_or_turns_the_line(server: Server, vllm: ScriptedVLLM) -> None:
+    vllm.words = (HOSTILE, "\x07two\nlines")
+    *pieces, _ = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
+    told = "".join(piece["text"] for piece in pieces)
+    assert told == " <img src=x onerror=window.pwned=1>⟨RLO⟩ ⟨0007⟩two\nlines"
+
+
+@pytest.mark.parametrize(("rounds", "guesses"), [(10, 1), (25_000, 4), (1, 33), (1, 2**50)])
+def test_more_rounds_or_guesses_than_can_be_are_not_drawn(
+    server: Server, vllm: ScriptedVLLM, rounds: int, guesses: int
+) -> None:
+    """A page that drew them would hang."""
+    vllm.drafted, vllm.accepted = (guesses,) * rounds, (0,) * rounds
+    end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
+    assert end["rounds"] == remote.TOO_MANY
+    assert "charts" not in end
 
 
 def test_without_rounds_it_says_how_a_server_tells_of_them(server: Server, vllm: ScriptedVLLM) -> None:

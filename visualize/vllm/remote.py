@@ -11,12 +11,13 @@ from typing import Any
 
 from lab.config import LabError, SamplingParams
 from lab.remote.completion import DETAILED, Completed
+from lab.remote.metrics import MOST_POSITIONS
 from lab.remote.server import Server, ServerError
 from visualize.figures import remote as figures
 from visualize.server.channel import Channel
 from visualize.server.visitors import OneEach
 from visualize.server.work import CLOSED, TICK, Line
-from visualize.text import as_line, visible
+from visualize.text import as_line, visible, visible_lines
 from visualize.vllm.watched import Reducer
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ AT_ONCE = 16
 NOT_TOLD = (
     "Of your prompt's rounds the server tells nothing: it speculates and says so when it was started with "
     f"--speculative-config and {DETAILED}."
+)
+TOO_MANY = (
+    "Of your prompt's rounds the server tells what cannot be drawn: more of them than tokens you allow, or more than "
+    f"{MOST_POSITIONS} guesses in one."
 )
 STOPPED = "Stopped. The server was told by a closed connection."
 ROUNDS = "{rounds} rounds with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not told."
@@ -80,7 +85,7 @@ class Asked:
     def __init__(self, server: Server, line: Line, model: str, prompt: str, sampling: SamplingParams) -> None:
         self.channel = Channel()
         self.cancelled = threading.Event()
-        self._line = line
+        self._line, self._most = line, sampling.max_tokens
         self._answer = server.complete(model, prompt, sampling)
         threading.Thread(target=self._tell, name="decode-lab-asked", daemon=True).start()
 
@@ -105,14 +110,14 @@ class Asked:
         while not reading.done():
             await asyncio.wait({reading}, timeout=TICK)
             if pieces:
-                self._put(text="".join(pieces))
+                self._put(text=visible_lines("".join(pieces)))
                 pieces.clear()
             if self.cancelled.is_set() or self._line.closed:
                 reading.cancel()
                 await asyncio.wait({reading})
                 self._put(say=CLOSED if self._line.closed else STOPPED)
                 return
-        self._put(**_told(reading.result()))
+        self._put(**_told(reading.result(), self._most))
 
     async def _collect(self, pieces: list[str]) -> Completed:
         """The answer's end; its text goes into ``pieces``, from which who tells of it takes it away."""
@@ -152,14 +157,16 @@ class Prompts:
         return self._asked.begin(visitor, ask)
 
 
-def _told(end: Completed) -> dict[str, Any]:
-    """What is said and drawn of an answer that has ended."""
+def _told(end: Completed, most: int) -> dict[str, Any]:
+    """What is said and drawn of an answer of at most so many tokens that has ended."""
     tokens = "" if end.completion_tokens is None else f"{end.completion_tokens:,} tokens"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
     ended = {"length": " It ended at the most tokens you allow.", "stop": " It ended by itself."}.get(end.finish_reason)
     say = f"Answered: {tokens}{prompt}.{ended or ''}" if tokens else f"Answered.{ended or ''}"
     if end.speculated is None:
         return {"say": say, "rounds": NOT_TOLD}
+    if len(end.speculated.drafted) > most or max(end.speculated.drafted, default=0) > MOST_POSITIONS:
+        return {"say": say, "rounds": TOO_MANY}
     counts = {"rounds": len(end.speculated.drafted), "drafted": sum(end.speculated.drafted)}
     told = ROUNDS.format(**counts, accepted=sum(end.speculated.accepted))
     return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.speculated)}}
