@@ -20,6 +20,8 @@ MOST_BYTES = 64 * 1024
 PAUSE = 0.5
 """Seconds before a wrong code or key is answered."""
 GONE = "The server no longer has this run: nobody else can be shown it. Press Run, or open its file again."
+MOST_FRAMES = 2**31
+NO_FRAME = "A frame to show is a whole number from 0, or null for the newest."
 NONSENSE = "This is not what the workshop's pages ask: an object of JSON with the fields they send."
 
 Body = dict[str, Any]
@@ -73,11 +75,13 @@ class Doors:
         taken over from."""
         self._access.lead(body.get("key"))
         run, at, query = body.get("run"), body.get("at"), body.get("query", "")
+        if at is not None and (type(at) is not int or not 0 <= at < MOST_FRAMES):
+            return {"followers": self._lead.followers, "problem": NO_FRAME}
         if not self._lead.leads(str(body.get("who")), take=body.get("take") is True):
             return {"followers": self._lead.followers, "leader": self._lead.leader}
         if run is None:
             self._lead.stop()
-        elif not self._lead.show(str(run), at if isinstance(at, int) else None, str(query)):
+        elif not self._lead.show(str(run), at, str(query)):
             return {"followers": self._lead.followers, "problem": GONE}
         return {"followers": self._lead.followers}
 

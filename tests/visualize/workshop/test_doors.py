@@ -149,6 +149,16 @@ def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: R
     assert room.shown() == {"run": run.id, "at": 3}
 
 
+@pytest.mark.parametrize("at", [-1, True, False, 1.5, 2.0, 2**31, 10**400, "3", [3]])
+def test_what_is_no_frame_is_said_to_the_presenter_and_nothing_changes(room: Room, at: object) -> None:
+    run = Channel()
+    room.ask("lead", key=KEY, run=run.id, at=0, who="ann", take=True)
+    status, answer = room.ask("lead", key=KEY, run=run.id, at=at, who="ben", take=True)
+    assert (status, answer) == (200, {"followers": 0, "problem": doors.NO_FRAME})
+    assert room.shown() == {"run": run.id, "at": 0}
+    assert room.workshop.lead.leader == "ann"
+
+
 def test_of_several_presenters_the_one_who_took_over_last_leads(room: Room) -> None:
     one, other = Channel(), Channel()
     assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann", take=True)[1] == {"followers": 0}
