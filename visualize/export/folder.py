@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +15,8 @@ from lab.config import LabError
 MANIFEST = "site.json"
 """Names the site's files, so that the next export knows which of the folder's are its own."""
 FORMAT = "decode-lab-site"
+EVERY = ("README.md", "index.html", "claims.html", "assets/site.css", "runs/plain.html", "lessons/3.html", MANIFEST)
+"""Of every site: what is in the way of these is found before anything is made."""
 
 
 class FolderError(LabError):
@@ -26,7 +28,7 @@ def check(folder: Path, force: bool = False) -> None:
 
     Raises:
         FolderError: there is a file of that name, or a folder with something in it that is no site (and no ``force``);
-            or the disk refuses.
+            something else is where a folder or a file of the site's is to be; or the disk refuses.
     """
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file. Name a folder.")
@@ -35,6 +37,7 @@ def check(folder: Path, force: bool = False) -> None:
             f"{folder} is not empty and holds no site. Name another folder; or --force writes the site into it, over "
             "files of the same names, and leaves the others."
         )
+    _check_way(folder, EVERY)
     above = folder.parent.absolute()
     nearest = next(place for place in (above, *above.parents) if place.exists())
     try:
@@ -54,6 +57,7 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
     """
     check(folder, force)
     files = {**files, MANIFEST: json.dumps({"format": FORMAT, "files": sorted(files)}, indent=1) + "\n"}
+    _check_way(folder, files)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = _beside(folder if folder.exists() else folder.parent)
@@ -66,6 +70,18 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
             shutil.rmtree(made)
     except OSError as error:
         raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
+
+
+def _check_way(folder: Path, paths: Iterable[str]) -> None:
+    """See that each path leads through folders, none of them a link to somewhere else, to a file or to nothing. Raises
+    FolderError."""
+    for path in paths:
+        way = PurePosixPath(path)
+        for place in (folder / part for part in way.parents if part.name):
+            if place.is_symlink() or (place.exists() and not place.is_dir()):
+                raise FolderError(f"{place} is in the way: a folder of the site has that name. Name another folder.")
+        if (folder / way).is_dir():
+            raise FolderError(f"{folder / way} is in the way: a file of the site has that name. Name another folder.")
 
 
 def _move(made: Path, folder: Path, files: Mapping[str, str]) -> None:

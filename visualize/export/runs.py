@@ -20,6 +20,8 @@ from visualize.run.transcript import recorded
 from visualize.text import visible
 
 REPEATS = 3
+LONGEST = 80
+"""Characters of a name that comes from a file's: with an ending, and ``.json`` or ``.html``, it has to be a file's."""
 POOL = 512
 """Slots of cache: so few blocks that each can be seen."""
 
@@ -120,7 +122,7 @@ def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
     for path in paths:
         run = Run.load(path)
         recorded(run, "")  # a run that contradicts itself is refused before anything is made
-        stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-") or "run"
+        stem = re.sub(r"[^a-z0-9]+", "-", path.stem.lower())[:LONGEST].strip("-") or "run"
         name = next(name for name in (stem, *(f"{stem}-{i}" for i in range(2, 1000))) if name not in names)
         names.add(name)
         about = described(run.started.config, run.started.sampling)

@@ -70,6 +70,40 @@ def test_a_list_of_another_program_is_no_site(tmp_path: Path) -> None:
     assert contents(tmp_path)["index.html"] == "mine"
 
 
+@pytest.mark.parametrize("site", [False, True])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("there", ["file for folder", "folder for file", "link for folder", "broken link for folder"])
+def test_what_is_in_the_way_is_said_before_anything_is_changed(
+    tmp_path: Path, there: str, known: bool, site: bool
+) -> None:
+    """What every site has is looked for before the site is made."""
+    folder, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "a.html").write_text("mine", "utf-8")
+    folder.mkdir()
+    if site:
+        write(folder, {"old.html": "old"})
+    name = "runs" if known else "others"
+    match there:
+        case "file for folder":
+            (folder / name).write_text("mine", "utf-8")
+        case "folder for file":
+            name = "index.html" if known else "other.html"
+            (folder / name).mkdir()
+        case "link for folder":
+            (folder / name).symlink_to(elsewhere, target_is_directory=True)
+        case "broken link for folder":
+            (folder / name).symlink_to(tmp_path / "nowhere", target_is_directory=True)
+    before = contents(tmp_path)
+    if known:
+        with pytest.raises(FolderError, match=f"{name} is in the way"):
+            check(folder, force=True)
+    with pytest.raises(FolderError, match=f"{name} is in the way"):
+        write(folder, {"a.html": "", "others/a.html": "", "other.html": "", "runs/a.html": ""}, force=True)
+    assert contents(tmp_path) == before
+    assert (elsewhere / "a.html").read_text("utf-8") == "mine"
+
+
 def test_it_is_made_on_the_disk_that_it_goes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that is there may be another disk's, as a stick's is."""
     folder = tmp_path / "stick"

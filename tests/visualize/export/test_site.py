@@ -22,6 +22,8 @@ from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
 from visualize.export import lessons
+from visualize.export.folder import EVERY, MANIFEST, write
+from visualize.export.runs import read_files
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
 
@@ -93,6 +95,20 @@ def test_every_page_is_there(site: dict[str, str]) -> None:
     assert set(Wanted().lessons) == set(course())
     assert site["README.md"].startswith("---\ntitle: ")
     assert "\nsdk: static\napp_file: index.html\n" in site["README.md"]
+
+
+def test_what_every_site_has_is_known_beforehand(site: dict[str, str]) -> None:
+    assert set(EVERY) <= {*site, MANIFEST}
+
+
+def test_runs_of_files_with_the_longest_names_have_files_of_their_own(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{'a' * 249}{end}.json" for end in "bc"]
+    for path in paths:
+        Run(script(EngineConfig(), max_tokens=2)).save(path)
+    recordings = read_files(paths, ())
+    assert [recording.title for recording in recordings] == [path.stem for path in paths]
+    write(tmp_path / "site", {f"runs/{recording.name}.json": "" for recording in recordings})
+    assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
 
 
 def test_every_page_has_one_main_part_and_no_column_without_a_name(site: dict[str, str]) -> None:
