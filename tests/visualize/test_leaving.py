@@ -93,12 +93,70 @@ def test_who_calls_a_tool_has_a_name_that_nobody_can_choose() -> None:
     assert passed("/gradio_api/mcp/", "POST", hangs_up=False)[0] == []
 
 
-@pytest.mark.parametrize(("path", "method"), [("/gradio_api/call/run", "POST"), ("/metrics", "GET"), ("/", "GET")])
+@pytest.mark.parametrize(("path", "method"), [("/gradio_api/queue/join", "POST"), ("/metrics", "GET"), ("/", "GET")])
 def test_others_are_let_pass_without_a_name_of_their_own(path: str, method: str) -> None:
     gone, kept, heard = passed(path, method, hangs_up=True)
     assert gone == []
     assert kept == ["abc", "page"]
     assert heard == {}
+
+
+def called(*, done: int | None = 0, fetched: int | None = None, waits: bool = False) -> list[bool]:
+    """Whether anything is kept of a call, turn by turn of the loop, each as long as an answer may wait. ``done`` and
+    ``fetched``: in which turn."""
+    app, kept = server()
+    events = app.get_blocks()._queue.event_ids_to_events
+    events["abc"] = events.pop("event")  # Gradio names the session after the event
+    found: list[bool] = []
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b'{"event_id": "abc"}'})
+
+    async def unheard(message: Any) -> None:
+        pass
+
+    async def turns() -> None:
+        leaving = Leaving(within, {"abc"} if waits else set(), {}, unfetched_s=0.0)
+        scope = {"type": "http", "path": "/gradio_api/call/v2/run", "method": "POST", "headers": [], "app": app}
+        await leaving(scope, None, unheard)
+        for turn in range(10):
+            if turn == done:
+                del events["abc"]
+            if turn == fetched:
+                await leaving(scope | {"path": f"{scope['path']}/abc", "method": "GET"}, None, unheard)
+            await asyncio.sleep(0)
+            found.append("abc" in str(kept))
+        assert all("page" in known for known in kept.values())
+
+    complete(turns())
+    return found
+
+
+def test_an_answer_that_nobody_fetches_is_forgotten_a_while_after_it_is_there() -> None:
+    for done in (0, 5):
+        found = called(done=done)
+        assert found[: done + 1] == [True] * (done + 1), "at work, or just done"
+        assert not found[-1]
+    assert all(called(done=None))
+    assert all(called(waits=True))
+    assert called(fetched=1) == [True] + [False] * 9
+
+
+@pytest.mark.parametrize("body", [b'{"detail": "There is no such function here."}', b"Queue is stopped.", b"[]", b""])
+def test_a_call_that_is_refused_has_no_answer(body: bytes) -> None:
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 422, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    sent: list[Any] = []
+
+    async def hear(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": "/gradio_api/call/run", "method": "POST", "headers": [], "app": server()[0]}
+    complete(Leaving(within, set(), {})(scope, None, hear))
+    assert sent[1]["body"] == body
 
 
 def test_a_tools_call_keeps_its_name_when_it_is_handed_on() -> None:

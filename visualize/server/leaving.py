@@ -23,6 +23,10 @@ from visualize.server.work import TICK
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
 """Where a program waits for what it called; the last part is the event, and so the session of a caller without one."""
 WAITED_FOR = "Another connection waits for this answer already. Read it there, or call again."
+CALL = re.compile(r"/gradio_api/call/(?:v2/)?\w+/?")
+"""Where it calls, and is told its event."""
+UNFETCHED_S = 300.0
+"""Seconds after which an answer that nobody waits for is forgotten; twice that at most."""
 TOOLS = re.compile(r"/gradio_api/mcp(?:/http)?/?")
 CALLER = "x-decode-lab-caller"
 """Gradio hands a tool's call on to itself, all in one session. It keeps the headers, this one too, which is taken from
@@ -44,10 +48,13 @@ class Leaving:
     Args:
         waiting: holds at any time who has not been answered yet.
         told: by caller, what there is to tell.
+        unfetched_s: see ``UNFETCHED_S``.
     """
 
-    def __init__(self, app: ASGIApp, waiting: set[str], told: Mapping[str | None, str]) -> None:
-        self._app, self._waiting, self._told = app, waiting, told
+    def __init__(
+        self, app: ASGIApp, waiting: set[str], told: Mapping[str | None, str], unfetched_s: float = UNFETCHED_S
+    ) -> None:
+        self._app, self._waiting, self._told, self._unfetched_s = app, waiting, told, unfetched_s
         self._calling: set[bytes] = set()  # tools
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,6 +69,9 @@ class Leaving:
             who = secrets.token_hex(16)
             scope = scope | {"headers": [*scope["headers"], (CALLER.encode(), who.encode())]}
             self._calling.add(who.encode())
+        elif method == "POST" and CALL.fullmatch(path):
+            await self._called(scope, receive, send)
+            return
         else:
             await self._app(scope, receive, send)
             return
@@ -100,6 +110,34 @@ class Leaving:
             self._calling.discard(who.encode())
             if streams or method == "POST":  # what was refused left the answer where it was
                 _forget(app, who)
+
+    async def _called(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a call on, and see to it that its answer is forgotten if nobody fetches it."""
+        app, status, said = scope["app"], 0, b""
+
+        async def passed_on(message: Message) -> None:
+            nonlocal status, said
+            status, said = message.get("status", status), said + message.get("body", b"")
+            await send(message)
+
+        await self._app(scope, receive, passed_on)
+        if status == 200:
+            self._forget_later(app, json.loads(said)["event_id"])
+
+    def _forget_later(self, app: App, who: str, was_done: bool = False) -> None:
+        """Look again after a while: what was done a while ago, and nobody waits for, is forgotten."""
+
+        def look() -> None:
+            queue = app.get_blocks()._queue
+            if who not in queue.pending_event_ids_session:
+                return  # somebody has fetched it
+            done = who not in queue.event_ids_to_events
+            if done and was_done and who not in self._waiting:
+                _forget(app, who)
+            else:
+                self._forget_later(app, who, done)
+
+        asyncio.get_running_loop().call_later(self._unfetched_s, look)
 
     def _without_forged(self, scope: Scope) -> Scope:
         """``scope`` without a name that did not come from here."""
