@@ -21,10 +21,11 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, whic
 # operation, and one that has to share its core holds all of them up.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 
-if __name__ == "__main__":  # what is imported stays: to look through it again and again takes a quarter of the start
-    gc.disable()
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a start without a word; later see ``_wait_for_a_signal``
+    gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the start
 
-from visualize.server.options import KEY, SHARED, borrows_a_gpu, is_private, read_options
+from visualize.server.options import KEY, SHARED, ask_directly, borrows_a_gpu, in_address, is_private, read_options
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: then no forked process could use one any more
     import spaces  # noqa: F401
@@ -117,6 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted; then end what is under way, and tell those who wait for it."""
     share_arenas()
     options = read_options(arguments, os.environ)
+    ask_directly(options.host, os.environ)
     borrowed = borrows_a_gpu(os.environ)  # then this process itself never touches one
     place = {"device": "cpu" if borrowed else options.device, "dtype": options.dtype}
     chosen = options.target or options.draft
@@ -156,7 +158,7 @@ def main(arguments: list[str] | None = None) -> None:
                 ],
                 "exception_handlers": {RequestValidationError: unreadable, 404: absent},
             },
-            server_name=options.host,
+            server_name=in_address(options.host),
             server_port=options.port,
             theme=theme(),
             head=style(),

@@ -55,9 +55,11 @@ def chromium() -> str:
 
 
 @contextmanager
-def started(log: Path, *options: str, port: int = 0, **variables: str) -> Iterator[tuple[str, subprocess.Popen]]:
+def started(
+    log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str
+) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running ``python app.py`` with these options and environment variables: its address, and its process. What it
-    says goes to ``log``. ``port`` 0: one that is free."""
+    says goes to ``log``. ``port`` 0: one that is free. ``host``: by which it is asked."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", port))
@@ -67,7 +69,7 @@ def started(log: Path, *options: str, port: int = 0, **variables: str) -> Iterat
         app = subprocess.Popen(
             [sys.executable, "app.py", "--port", str(port), *options], cwd=ROOT, env=environment, stdout=out, stderr=out
         )
-        address = f"http://127.0.0.1:{port}"
+        address = f"http://{host}:{port}"
         try:
             for _ in range(480):
                 assert app.poll() is None, log.read_text()

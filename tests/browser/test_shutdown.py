@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.conftest import ROOT, Lab, started
@@ -41,6 +43,40 @@ def test_it_tells_of_itself_ends_what_is_under_way_and_is_found_again(browser: B
         lab.wait_for_tokens(5)  # the run that its address asks for
         lab.page.close()
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+@pytest.mark.parametrize("host", ["::1", "[::]"])
+def test_it_starts_at_other_addresses_and_asks_no_proxy(tmp_path: Path, host: str) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 here")
+    log = tmp_path / "log.txt"
+    proxy = dict.fromkeys(("HTTP_PROXY", "http_proxy"), "http://127.0.0.1:9")
+    with started(log, "--workshop", "--host", host, host="[::1]", **proxy) as (address, _):
+        assert json.loads(asked(f"{address}/health"))["status"] == "ok"
+        until = time.monotonic() + 30
+        while "lead from" not in log.read_text() and time.monotonic() < until:
+            time.sleep(0.1)
+    said = log.read_text()
+    assert f"lead from {address}/room#lead=" in said
+    assert "Traceback" not in said, said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_that_is_interrupted_ends_without_a_word(number: signal.Signals) -> None:
+    """While it imports what it needs, which is most of it."""
+    begun = (
+        "import builtins, os, runpy, signal\n"
+        "honest = builtins.__import__\n"
+        "def watched(name, *rest, **how):\n"
+        f"    if name == 'gradio': os.kill(os.getpid(), {int(number)})\n"
+        "    return honest(name, *rest, **how)\n"
+        "builtins.__import__ = watched\n"
+        "runpy.run_path('app.py', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", begun], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")  # a shell says 128 more
 
 
 def test_a_port_that_is_taken_is_a_sentence_and_a_gpu_that_is_not_wanted_is_not_offered() -> None:

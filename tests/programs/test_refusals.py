@@ -289,9 +289,21 @@ def test_it_knows_its_own_names(server: str) -> None:
         assert asked_by(server, "health", name)[0] == 200, name
 
 
-def asked_by(server: str, path: str, name: str) -> tuple[int, str]:
-    """As a browser asks that has come to the server by this name."""
-    request = urllib.request.Request(f"{server}/{path}", headers={"Host": name})
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "http://[", ""])
+def test_a_page_of_another_site_can_ask_nothing(server: str, origin: str) -> None:
+    """Nor begin what it hears no answer of: a text that it posts, a browser sends without asking first."""
+    for path in ("health", "gradio_api/info", "gradio_api/call/v2/run", "gradio_api/mcp/", "channels/x"):
+        found, answer = asked_by(server, path, origin=origin)
+        assert found == 403, path
+        assert "answers no page of" in answer
+    port = server.rpartition(":")[2]
+    for own in (server, f"http://localhost:{port}", "http://[::1]:6274"):
+        assert asked_by(server, "health", origin=own)[0] == 200
+
+
+def asked_by(server: str, path: str, host: str = "127.0.0.1", **said: str) -> tuple[int, str]:
+    """As a browser asks that has come to the server by this name, or is at a page of this origin."""
+    request = urllib.request.Request(f"{server}/{path}", headers={"Host": host} | said)
     try:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return answer.status, answer.read().decode()

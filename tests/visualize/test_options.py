@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab.pair.devices import best_device
-from visualize.server.options import MAX_USERS, is_private, read_options
+from visualize.server.options import MAX_USERS, ask_directly, in_address, is_private, read_options
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,6 +76,7 @@ def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None
         ([], {"DECODE_LAB_PORT": "many"}, "app.py: DECODE_LAB_PORT: it is a whole number from 1 to 65,535"),
         ([], {"GRADIO_SERVER_PORT": "abc"}, "app.py: GRADIO_SERVER_PORT: it is a whole number from 1 to 65,535, not"),
         ([], {"DECODE_LAB_ATTACH": "gpu:8000"}, "app.py: DECODE_LAB_ATTACH: The address of a vLLM server is like"),
+        ([], {"DECODE_LAB_PRESENTER_KEY": "ab\udcff"}, "DECODE_LAB_PRESENTER_KEY is text in UTF-8"),
         ([], {"DECODE_LAB_SHARE": "perhaps"}, "DECODE_LAB_SHARE is one of 1, true"),
     ],
 )
@@ -86,6 +87,28 @@ def test_what_cannot_be_is_a_sentence_at_the_start(arguments, environment, said,
     assert end.value.code == 2
     assert said in line
     assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "host"),
+    [("[::1]", "::1"), ("0:0:0:0:0:0:0:1", "::1"), ("[::]", "::"), ("LocalHost", "localhost"), ("", "127.0.0.1")],
+)
+def test_a_host_is_known_however_it_is_written(said: str, host: str) -> None:
+    options = read_options(["--host", said], {})
+    assert options.host == host
+    assert is_private(options, {}) == (host != "::")
+    assert in_address(host) == (f"[{host}]" if ":" in host else host)
+
+
+def test_this_machine_is_asked_through_no_proxy_and_others_as_before() -> None:
+    environment = {"http_proxy": "http://proxy:3128", "NO_PROXY": "corp.example, 10.0.0.1", "no_proxy": "localhost"}
+    ask_directly("192.168.1.7", environment)
+    assert environment.pop("http_proxy") == "http://proxy:3128"
+    told = "localhost,corp.example,10.0.0.1,127.0.0.1,::1,192.168.1.7"
+    assert environment == {"NO_PROXY": told, "no_proxy": told}
+    nobody = {"no_proxy": "*"}
+    ask_directly("127.0.0.1", nobody)
+    assert nobody == {"no_proxy": "*"}
 
 
 def test_only_a_server_of_ones_own_takes_any_model() -> None:

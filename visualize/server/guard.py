@@ -53,6 +53,7 @@ class Guard:
         names: of the functions that programs may call.
         private: nobody is to reach the server but this machine's own people. A page from anywhere could, in their
             browser, once the name of its own host has become that of this machine (DNS rebinding): such a name is 421.
+            It could also ask without hearing the answer: of another machine's page every question is 403.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], private: bool) -> None:
@@ -67,7 +68,7 @@ class Guard:
         call = None
         try:
             if self._private:
-                _check_host(scope)
+                _check_machine(scope)
             _check_names(scope, pages)
             if not path.startswith(API):
                 await self._app(scope, receive, send)
@@ -140,15 +141,21 @@ def _asked(scope: Scope, name: str) -> list[str]:
     return parse_qs(scope["query_string"].decode("latin-1")).get(name, [])[-1:]
 
 
-def _check_host(scope: Scope) -> None:
+def _check_machine(scope: Scope) -> None:
     """Raises Refusal."""
-    host = Headers(scope=scope).get("host", "")
-    try:
-        known = urlsplit(f"//{host}").hostname in LOOPBACK
-    except ValueError:
-        known = False
-    if not known:
+    headers = Headers(scope=scope)
+    host, origin = headers.get("host", ""), headers.get("origin")
+    if not _is_here(f"//{host}"):
         raise Refusal(421, f"This server is {LOOPBACK[0]} or {LOOPBACK[1]}, not {visible(host[:80])}: see --host.")
+    if origin is not None and not _is_here(origin):  # programs say none, nor do people who open an address
+        raise Refusal(403, f"This server answers no page of {visible(origin[:80])}: see --host.")
+
+
+def _is_here(address: str) -> bool:
+    try:
+        return urlsplit(address).hostname in LOOPBACK
+    except ValueError:
+        return False
 
 
 def _check_names(scope: Scope, pages: gr.Blocks) -> None:

@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from ipaddress import ip_address
 
 from lab.config import ConfigError
 from lab.options import Parser, add_pair
@@ -16,6 +17,8 @@ from visualize.link import SWITCHED
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """This machine, as it calls itself."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""All addresses that this machine has, of IPv4 and of IPv6, which none can be opened by; and one that itself can."""
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
 MAX_USERS = 64
@@ -34,7 +37,9 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     A value that cannot be ends the process with a sentence and status 2.
     """
     parser = Parser(description="Watch a language model decode, in the browser.")
-    parser.add_argument("--host", default="127.0.0.1", help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all.")
+    parser.add_argument(
+        "--host", type=_host, default="127.0.0.1", help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all."
+    )
     parser.add_argument("--port", type=_whole(1, 65535), default=7860, help="Default: 7860.")
     parser.add_argument("--share", action=argparse.BooleanOptionalAction, default=False, help=SHARED)
     parser.add_argument(
@@ -77,6 +82,8 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         resolve_dtype(options.dtype, options.device)
     except ConfigError as error:
         parser.error(str(error))
+    if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that were no UTF-8
+        parser.error(f"{KEY} is text in UTF-8: no page could say this one.")
     if options.workshop and borrows_a_gpu(environment):
         parser.error("a ZeroGPU Space lends its GPU to a run at a time: there is nothing that a workshop could share.")
     return options
@@ -85,6 +92,19 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
 def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
     """Whether nobody but this machine's own people reaches the server: no other host, no link, no public Space."""
     return options.host in LOOPBACK and not options.share and "SPACE_ID" not in environment
+
+
+def in_address(host: str) -> str:
+    """``host`` as it stands in the address of a page."""
+    return f"[{host}]" if ":" in host else host
+
+
+def ask_directly(host: str, environment: MutableMapping[str, str]) -> None:
+    """This machine is asked through no proxy: Gradio asks its own address as it starts, and to call a tool."""
+    there = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
+    if "*" not in there:
+        names = dict.fromkeys(name for name in (*map(str.strip, there), *LOOPBACK, host) if name)
+        environment["no_proxy"] = environment["NO_PROXY"] = ",".join(names)
 
 
 def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
@@ -103,6 +123,15 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterato
             yield variable, f"--{name}" if SWITCHED[value.lower()] else f"--no-{name}"
         elif value:
             yield variable, f"--{option}={value}"
+
+
+def _host(text: str) -> str:
+    """Without the brackets that it has in an address, and as it is usually written."""
+    name = text.strip().removeprefix("[").removesuffix("]").lower()
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        return name or LOOPBACK[0]
 
 
 def _server(key: str | None) -> Callable[[str], Server]:

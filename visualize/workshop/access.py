@@ -11,13 +11,12 @@ from urllib.parse import urlsplit, urlunsplit
 import segno
 
 from lab.config import LabError
-from visualize.server.options import LOOPBACK
+from visualize.server.options import EVERYWHERE, LOOPBACK, in_address
 
 LETTERS = "BCDFGHJKMNPQRTVWXYZ3479"
 """None is taken for another, and without vowels no code is a word."""
 LENGTH = 5
 SALT = b"decode-lab workshop code"
-EVERYWHERE = ("0.0.0.0", "::", "")
 MOST_PAGE = 500
 """Characters of a page's address. A picture of squares holds 2,331 bytes; far fewer are read from across a room."""
 
@@ -71,8 +70,8 @@ def joining(page: str, code: str, host: str) -> str:
 
     Args:
         page: the Lab's address, as the presenter's browser has it.
-        host: what the server listens at. Where a browser on the same machine calls it 127.0.0.1, others do not: then
-            the address has this machine's name in its network.
+        host: what the server listens at. Where a browser on the same machine calls it 127.0.0.1, or everywhere, others
+            cannot: then the address has this machine's name in its network.
 
     Raises:
         AccessError: no web address, or one that nobody else can reach.
@@ -84,14 +83,21 @@ def joining(page: str, code: str, host: str) -> str:
         name = None
     if not name or len(page) > MOST_PAGE or parts.scheme not in ("http", "https"):
         raise AccessError(f"{page[:80]!r} is not the address of a page: http or https, a host, {MOST_PAGE} characters.")
-    if name in LOOPBACK:
+    if name in (*LOOPBACK, *EVERYWHERE):
         if host not in EVERYWHERE:
             raise AccessError(
                 "Only this machine can reach the server. To let others join, start it with --host 0.0.0.0, or --share."
             )
-        name = _own_address() or name
-    host_and_port = (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")
+        name = _own_address(host) or EVERYWHERE.get(name, name)
+    host_and_port = in_address(name) + (f":{port}" if port else "")
     return urlunsplit((parts.scheme, host_and_port, parts.path or "/", f"join={code}", ""))
+
+
+def here(page: str) -> str:
+    """The page's address for a browser on this machine."""
+    for everywhere, itself in EVERYWHERE.items():
+        page = page.replace(f"//{in_address(everywhere)}:", f"//{in_address(itself)}:")
+    return page
 
 
 def qr_code(text: str) -> str:
@@ -99,11 +105,13 @@ def qr_code(text: str) -> str:
     return segno.make(text, error="m", micro=False).svg_data_uri(scale=8, border=3, dark="#000", light="#fff")
 
 
-def _own_address() -> str | None:
-    """This machine's address in its network. Nothing is sent for it: a datagram socket only looks up the way."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
-        try:
-            way.connect(("192.0.2.1", 9))  # of no machine: RFC 5737 keeps it for documents
+def _own_address(host: str) -> str | None:
+    """This machine's address in its network, of the kind that ``host`` is. Nothing is sent for it: a datagram socket
+    only looks up the way to a machine that is none (RFC 5737 and 3849 keep these addresses for documents)."""
+    family, nobody = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as way:
+            way.connect((nobody, 9))
             return way.getsockname()[0]
-        except OSError:
-            return None
+    except OSError:
+        return None

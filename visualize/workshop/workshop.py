@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from visualize.server.work import Line
-from visualize.workshop.access import Access, AccessError, joining
+from visualize.workshop.access import Access, AccessError, here, joining
 from visualize.workshop.doors import Doors
 from visualize.workshop.lead import Lead
 from visualize.workshop.room import Room
@@ -30,7 +30,7 @@ class Workshop:
 
     def announcement(self, address: str, made_up: bool) -> str:
         """What whoever started the server has to know: a key that somebody chose is not repeated."""
-        address = address.rstrip("/") + "/"
+        address = here(address.rstrip("/") + "/")
         try:
             how = f"others join at {joining(address, self.access.code, self._host)}"
         except AccessError as error:

@@ -51,20 +51,28 @@ def test_a_key_that_was_chosen_has_its_code_for_good() -> None:
 def test_others_are_led_to_the_address_that_they_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     assert joining("https://space.example/", "BCDFG", "0.0.0.0") == "https://space.example/?join=BCDFG"
     assert joining("https://host.example/lab/?old=1#x", "BCDFG", "::") == "https://host.example/lab/?join=BCDFG"
-    monkeypatch.setattr(access, "_own_address", lambda: "10.1.2.3")
-    assert joining("http://127.0.0.1:7860/", "BCDFG", "0.0.0.0") == "http://10.1.2.3:7860/?join=BCDFG"
-    monkeypatch.setattr(access, "_own_address", lambda: None)
+    own: dict[str, str | None] = {"0.0.0.0": "10.1.2.3", "::": "2001:db8::5"}
+    monkeypatch.setattr(access, "_own_address", own.get)
+    for page in ("http://127.0.0.1:7860/", "http://[::1]:7860/", "http://0.0.0.0:7860/", "http://[::]:7860/"):
+        assert joining(page, "BCDFG", "0.0.0.0") == "http://10.1.2.3:7860/?join=BCDFG"
+        assert joining(page, "BCDFG", "::") == "http://[2001:db8::5]:7860/?join=BCDFG"
+        with pytest.raises(AccessError, match="Only this machine"):
+            joining(page, "BCDFG", "127.0.0.1")
+    own.clear()
     assert joining("http://localhost:7860/", "BCDFG", "0.0.0.0") == "http://localhost:7860/?join=BCDFG"
+    assert joining("http://[::]:7860/", "BCDFG", "::") == "http://[::1]:7860/?join=BCDFG"
 
 
 @pytest.mark.parametrize("address", ["http://localhost:7860/", "http://localhost:7860"])
 def test_the_console_says_the_address_that_the_picture_has(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setattr(access, "_own_address", lambda: "10.1.2.3")
+    monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
     workshop = Workshop(Line(together=True), "0.0.0.0", "KEY")
     told = workshop.announcement(address, made_up=False)
     assert joining(address, workshop.access.code, "0.0.0.0") in told
     assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in told
     assert "http://localhost:7860/room#lead=KEY" in told
+    everywhere = Workshop(Line(together=True), "::", "KEY").announcement("http://[::]:7860/", made_up=False)
+    assert "http://[::1]:7860/room#lead=KEY" in everywhere
     alone = Workshop(Line(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/", made_up=False)
     assert "start it with --host 0.0.0.0" in alone
 
