@@ -18,7 +18,8 @@ from visualize.link import SWITCHED
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """This machine, as it calls itself."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""All addresses that this machine has, of IPv4 and of IPv6, which none can be opened by; and one that itself can."""
+"""All addresses that this machine has, of IPv4 and of IPv6, by which no page can be opened; and one by which it can be,
+on this machine."""
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
 MAX_USERS = 64
@@ -38,7 +39,10 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     """
     parser = Parser(description="Watch a language model decode, in the browser.")
     parser.add_argument(
-        "--host", type=_host, default="127.0.0.1", help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all."
+        "--host",
+        type=_host,
+        default="127.0.0.1",
+        help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all of IPv4, :: of IPv6.",
     )
     parser.add_argument("--port", type=_whole(1, 65535), default=7860, help="Default: 7860.")
     parser.add_argument("--share", action=argparse.BooleanOptionalAction, default=False, help=SHARED)
