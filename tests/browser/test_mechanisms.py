@@ -39,7 +39,7 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     assert said.startswith("Found ")
     assert "tokens in the cache" in said
     lab.page.keyboard.press("ArrowRight")
-    fills = "document.querySelector('[data-chart=blocks] .plot').data[3].marker.pattern.shape.includes('/')"
+    fills = "document.querySelector('[data-chart=blocks] .plot').data[4].marker.pattern.shape.includes('/')"
     lab.page.wait_for_function(fills)  # it has them
     lab.page.keyboard.press("End")
     lab.page.keyboard.press("ArrowLeft")  # its blocks are live once more

@@ -163,6 +163,7 @@ def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -
     assert "chosen" in chosen.get_attribute("class")
     page.fill("#sequences input[type=number]", "4")  # of another run it would be nobody
     ran(lab)
+    page.wait_for_function("document.querySelectorAll('.chip').length === 4")  # this run's
     assert page.locator(".stage.choosing, .square.chosen, .chip.chosen, .chip[aria-pressed=true]").count() == 0
 
 
