@@ -29,8 +29,7 @@ def test_prefix_caching_needs_a_cache_and_paged_blocks(visit: Visit) -> None:
     assert not prefix.is_checked()
     assert "Needs paged blocks" in lab.page.inner_text("#toggle-prefix-caching")
     lab.toggle("paged")
-    lab.page.wait_for_selector("#toggle-prefix-caching input:enabled")
-    lab.toggle("prefix-caching")
+    lab.page.wait_for_selector("#toggle-prefix-caching input:enabled:checked")
     lab.choose("kv-format", "INT4")
     lab.toggle("cache")
     lab.page.wait_for_selector("#toggle-prefix-caching input:disabled")
@@ -40,6 +39,50 @@ def test_prefix_caching_needs_a_cache_and_paged_blocks(visit: Visit) -> None:
         assert "Needs the KV cache" in lab.page.inner_text(f"#{name}")
     assert lab.page.is_checked("#kv-format label:has-text('Native') input")
     lab.page.wait_for_function("location.search === '?cache=0&paged=0' || location.search === '?paged=0&cache=0'")
+
+
+def test_what_a_switch_put_out_of_use_comes_back_as_it_was_chosen(visit: Visit) -> None:
+    lab = visit().open(prefix_caching=1)
+    lab.choose("kv-format", "INT4")
+    lab.page.focus("#toggle-cache input")
+    for _ in range(2):
+        lab.page.keyboard.press("Space")
+        lab.page.wait_for_selector("#toggle-paged input:disabled")
+        assert not lab.page.is_checked("#toggle-paged input")
+        lab.page.keyboard.press("Space")
+        lab.page.wait_for_selector("#toggle-prefix-caching input:enabled:checked")
+        assert lab.page.is_checked("#toggle-paged input")
+        assert lab.page.is_checked("#kv-format label:has-text('INT4') input")
+        lab.page.wait_for_function("!location.search.includes('=0')")
+        assert link(lab) == {"kv_format": "int4", "prefix_caching": "1"}
+    lab.toggle("paged")
+    lab.page.wait_for_selector("#toggle-prefix-caching input:disabled")
+    lab.toggle("cache")
+    lab.page.wait_for_selector("#toggle-paged input:disabled")
+    lab.toggle("cache")
+    lab.page.wait_for_selector("#toggle-paged input:enabled")
+    assert not lab.page.is_checked("#toggle-paged input"), "what the learner switched off stays off"
+    assert lab.page.locator("#toggle-prefix-caching input").is_disabled()
+    lab.page.wait_for_function("location.search.includes('kv_format')")
+    assert link(lab) == {"kv_format": "int4", "paged": "0"}
+
+
+def test_a_switch_that_is_thrown_twice_at_once_counts_as_it_stands(visit: Visit) -> None:
+    lab = visit().open()
+    lab.page.dblclick("#toggle-cache input", delay=20)
+    lab.page.wait_for_timeout(1000)
+    assert lab.page.is_checked("#toggle-cache input")
+    assert lab.page.is_checked("#toggle-paged input:enabled")
+    assert link(lab) == {}
+
+
+def test_what_a_link_put_out_of_use_comes_back_as_it_is_by_default(visit: Visit) -> None:
+    lab = visit().open(cache=0)
+    lab.page.wait_for_selector("#toggle-paged input:disabled")
+    assert not lab.page.is_checked("#toggle-paged input")
+    lab.toggle("cache")
+    lab.page.wait_for_selector("#toggle-paged input:enabled:checked")
+    lab.page.wait_for_function("location.search === ''")
 
 
 def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> None:

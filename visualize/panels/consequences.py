@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -80,10 +81,20 @@ DEPENDENT = (
 OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_rate": "synthetic"}
 
 
-def state(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Per control: what cannot be used is disabled, put out of use, and says why; what cannot matter is not there."""
-    useless = senseless(settings)
-    settings = replace(settings, **{name: NEUTRAL[name] for name in useless})
+def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """What a switch means for the other controls.
+
+    Args:
+        settings: what the controls say.
+        put_out: those that could not be used until now, each with what was last chosen of it.
+
+    Returns:
+        Per control: what cannot be used is disabled, put out of use, and says why; what can be used again is as it was
+        chosen; what cannot matter is not there. And the new ``put_out``.
+    """
+    wanted = replace(settings, **put_out)
+    useless = senseless(wanted)
+    settings = replace(wanted, **{name: NEUTRAL[name] for name in useless})
     reasons = {name: f"{reason[0].upper()}{reason[1:]}." for name, reason in useless.items()}
     if not settings.cache:
         reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")
@@ -96,8 +107,8 @@ def state(settings: Settings) -> dict[str, dict[str, Any]]:
     updates = {
         name: gr.update(interactive=name not in reasons, info=reasons.get(name, SAYS.get(name))) for name in DEPENDENT
     }
-    for name in useless:
-        updates[name]["value"] = NEUTRAL[name]
+    for name in useless.keys() | put_out.keys():
+        updates[name]["value"] = getattr(settings, name)
     if "kv_format" not in reasons:
         updates["kv_format"]["info"] = kv_error(settings.kv_format) or SAYS["kv_format"]
     updates["speculation"]["info"] = DRAFTERS[settings.speculation].about
@@ -107,4 +118,4 @@ def state(settings: Settings) -> dict[str, dict[str, Any]]:
     shown |= {name: settings.speculation == who for name, who in OF_ONE_DRAFTER.items()}
     for name, visible in shown.items():
         updates[name]["visible"] = True if visible else "hidden"
-    return updates
+    return updates, {name: getattr(wanted, name) for name in useless}

@@ -11,7 +11,7 @@ import gradio as gr
 from visualize.link import Link
 from visualize.panels.consequences import DEPENDENT, GAMMA, SAYS, SWITCHES, state
 from visualize.panels.widgets import Widgets
-from visualize.run.settings import DEFAULTS, LINK, NAMES, Settings
+from visualize.run.settings import DEFAULTS, LINK, NAMES, Settings, senseless
 
 OPENINGS = (
     DEFAULTS["prompt"],
@@ -54,9 +54,10 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Controls:
-    """The inputs in the order of ``Settings``' fields, and the buttons."""
+    """The inputs in the order of ``Settings``' fields, what was chosen of those now put out of use, and the buttons."""
 
     inputs: dict[str, Any]
+    put_out: gr.State
     run: gr.Button
     stop: gr.Button
     open: gr.UploadButton
@@ -104,16 +105,18 @@ def build(link: Link) -> Controls:
         run = gr.Button("Run", variant="primary", elem_id="run")
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
+    put_out = gr.State({})
     for name in SWITCHES:
         inputs[name].input(
             _follow,
-            [inputs[name] for name in NAMES],
-            [inputs[name] for name in DEPENDENT],
+            [put_out, *(inputs[name] for name in NAMES)],
+            [put_out, *(inputs[name] for name in DEPENDENT)],
             queue=False,
             show_progress="hidden",
             api_visibility="private",
+            trigger_mode="always_last",  # one that is thrown twice at once counts as it stands at last
         )
-    return Controls(inputs, run, stop, reopen)
+    return Controls(inputs, put_out, run, stop, reopen)
 
 
 def openings(prompt: gr.Textbox) -> None:
@@ -135,15 +138,16 @@ def to_settings(values: Sequence[Any]) -> Settings:
 
 
 def show(settings: Settings) -> list[Any]:
-    """Updates that put ``settings`` on the controls, with what follows for the others."""
-    follows = state(settings)
-    return [gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES]
+    """What is put out of use by ``settings``, and updates that put them on the controls, with what follows for the
+    others. A link cannot say what was chosen of what its settings put out: that comes back as it is by default."""
+    follows, put_out = state(settings, {name: DEFAULTS[name] for name in senseless(settings)})
+    return [put_out, *(gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES)]
 
 
-def _follow(*values: Any) -> list[dict[str, Any]]:
+def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
     """A switch was thrown: what follows for the others."""
-    follows = state(to_settings(values))
-    return [follows[name] for name in DEPENDENT]
+    follows, put_out = state(to_settings(values), put_out)
+    return [put_out, *(follows[name] for name in DEPENDENT)]
 
 
 def _shortened(text: str) -> str:

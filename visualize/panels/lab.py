@@ -74,6 +74,6 @@ def build(
         panel.stop.click(stop, queue=False, **QUIET)
         panel.open.upload(reopened, panel.open, view, **QUIET)
         keep_address(panel.values, link)
-        ready(page.load(opened, outputs=panel.values, **QUIET))
+        ready(page.load(opened, outputs=[panel.put_out, *panel.values], **QUIET))
         page.unload(leave)
     return page
