@@ -171,7 +171,7 @@ class Pool:
                 gamma=gamma,
                 acceptance=sequence.window.acceptance,
                 draft_ms=drafting.ms(1),
-                verify_ms=self._costs.pass_ms(sequences * (gamma + 1)),
+                verify_ms=self._costs.pass_ms(sequences * (gamma + 1)) if self._costs.compared else None,
             )
 
     def _close(

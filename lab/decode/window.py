@@ -59,6 +59,11 @@ class Line:
         """Whether anything is measured."""
         return self._seen > 0
 
+    @property
+    def compared(self) -> bool:
+        """Whether there is a second size, without which a constant is not told from a slope."""
+        return len(self._times) > 1
+
     def observe(self, size: int, ms: float) -> None:
         self._times[size] = times = self._times.pop(size, deque(maxlen=KEPT))
         times.append(ms)
@@ -90,6 +95,12 @@ class Costs:
         """A pass over ``tokens`` took ``pass_ms``, and what surrounded it ``around_ms``."""
         self._passes.observe(tokens, pass_ms)
         self._around.observe(tokens, around_ms)
+
+    @property
+    def compared(self) -> bool:
+        """Whether passes of two sizes have been timed: until then any other size's time is taken to be as it suits a
+        try, and nothing to tell anybody."""
+        return self._passes.compared
 
     @property
     def known(self) -> bool:

@@ -119,7 +119,8 @@ class WindowChanged(Event):
 
     ``acceptance`` is the probability that a proposal is kept, as estimated from recent rounds;
     ``draft_ms`` the measured time of a proposal, ``verify_ms`` that of a pass of the target over
-    ``gamma`` + 1 tokens of each sequence in the batch.
+    ``gamma`` + 1 tokens of each sequence in the batch. None: passes of one size only have been timed, and
+    ``gamma`` is a try, to learn what those of another take.
     """
 
     kind: ClassVar[str] = "window_changed"
@@ -127,7 +128,7 @@ class WindowChanged(Event):
     gamma: int
     acceptance: float
     draft_ms: float
-    verify_ms: float
+    verify_ms: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import statistics
 import time
 
 import pytest
 
+from lab import Run
 from lab.config import EngineConfig, SamplingParams
 from lab.decode import drafters
 from lab.decode.window import PROBE_EVERY, Costs, Line, Window, best_window, tokens_per_round
@@ -385,6 +387,19 @@ def test_while_one_size_is_known_another_is_tried():
     assert drafting.ms(1) == 1
     assert window.observe(4, 5, 1, costs, drafting)
     assert window.gamma < MOST
+    assert not costs.compared
+    costs.observe(1, 6.0, 0.0)
+    assert costs.compared
+
+
+def test_a_pass_of_another_size_has_no_time_before_one_was_timed():
+    """What the first try goes by is taken to be so, not measured."""
+    config = EngineConfig(speculative="draft", adaptive_window=True)
+    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=40))
+    first, *later = [event for event in run.events if isinstance(event, WindowChanged)]
+    assert (first.gamma, first.verify_ms) == (0, None)
+    assert all(event.verify_ms > 0 for event in later)
+    assert Run.of(json.loads(run.to_json())).events == run.events
 
 
 def test_only_recent_steps_count():

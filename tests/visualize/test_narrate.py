@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
+from lab.decode.window import Costs
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -22,6 +24,7 @@ from lab.trace.events import (
     WindowChanged,
 )
 from lab.trace.roofline import Achieved
+from tests import tiny_models
 from tests.visualize.conftest import script
 from visualize.run.frames import Reducer
 from visualize.run.narrate import Narrator, limit
@@ -152,6 +155,57 @@ def test_a_window_is_told_with_its_reasons() -> None:
     why = "45% of guesses should be kept, a guess takes 0.9 ms, a pass 6.1 ms."
     assert a_round(told, changes[0]) == f"Round 7: 1 of 2 accepted. The window went from 4 to 2: {why}"
     assert a_round(told, changes[1]) == f"Round 7: 1 of 2 accepted. The window went from 2 to 0: {why}"
+
+
+def test_a_window_that_is_a_try_is_told_as_one_and_no_time_is_made_up() -> None:
+    told = narrator(speculative="draft", adaptive_window=True)
+    tries = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.79, draft_ms=0.2, verify_ms=None)
+    said = "The window goes from 4 to 0 as a try, to see what a plain pass costs: so far it is not known."
+    assert a_round(told, tries, kept=2) == f"Round 7: 2 of 2 accepted. {said}"
+    smaller = replace(tries, gamma=1)
+    assert "4 to 1 as a try, to see what a pass over fewer tokens costs" in a_round(narrator(), smaller)
+
+
+def plain_pass(told: Narrator, step: int, *rare: Any) -> str:
+    return told.step(timed("decode", 1, step), [], [], None, [" x"], rare)
+
+
+def test_while_the_window_is_0_a_pass_says_why_nobody_guesses_and_until_when() -> None:
+    told = narrator(speculative="draft", adaptive_window=True)
+    none = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.79, draft_ms=0.2, verify_ms=None)
+    a_round(told, none)
+    assert plain_pass(told, 8) == (
+        "Pass 8 chose “ x”. No guesses: to see what a plain pass costs; one is tried in 31 passes at the latest."
+    )
+    measured = replace(none, gamma=3, verify_ms=0.3)
+    assert plain_pass(told, 9, measured).startswith("Pass 9. The window went from 0 to 3: 79% of guesses")
+    assert plain_pass(told, 10).startswith("Pass 10: the target read one new token"), "the drafter had no idea"
+    a_round(told, replace(measured, gamma=0))
+    why = "a round of them would cost more than it gives"
+    assert plain_pass(told, 11) == f"Pass 11 chose “ x”. No guesses: {why}; one is tried in 28 passes at the latest."
+    for step in range(12, 38):
+        plain_pass(told, step)
+    assert plain_pass(told, 38).endswith("one is tried after this pass at the latest.")
+    failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
+    plain_pass(told, 39, failure)
+    assert plain_pass(told, 40).startswith("Pass 40: the target read one new token")
+
+
+def test_a_window_of_0_is_left_when_the_sentences_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's own rounds, none of which promises anything: it never leaves 0 but to try."""
+    costly = {0: 1.0}
+    monkeypatch.setattr(Costs, "round_ms", lambda self, gamma, *_: costly.get(gamma, 1e6))
+    config = EngineConfig(speculative="draft", adaptive_window=True)
+    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=90, seed=1))
+    guessed = {event.step for event in run.events if isinstance(event, Proposed)}
+    promised = {
+        frame["step"] + int(found[1])
+        for frame in Reducer().feed(run.events)
+        if (found := re.search(r"in (\d+) passes at the latest", frame.get("say", "")))
+    }
+    assert len(promised) == 2
+    assert promised & set(range(max(guessed) + 1)) <= guessed
+    assert promised & guessed
 
 
 def test_the_rarest_is_told_and_the_sentence_stays_short() -> None:

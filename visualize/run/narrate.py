@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lab.decode.window import PROBE_EVERY
 from lab.trace.events import (
     Admitted,
     BlockEvicted,
@@ -58,6 +59,8 @@ class Narrator:
         self._prompt = self._tokens = prompt_tokens
         self._found = self._read = self._admissions = 0
         self._window = config["num_speculative_tokens"]
+        self._why_none = ""  # where the adaptive window is 0
+        self._observed = 0  # rounds that the adaptive window learnt from: it counts them too
         self._company = 0  # most others in a pass
         self._passes = self._rounds = self._guesses = self._kept = 0  # after the prefill
         self._notes = ["synthetic: proposals cost nothing here"] if config["speculative"] == "synthetic" else []
@@ -126,9 +129,12 @@ class Narrator:
             usual, brief = f"Prefill: the target read {self._prefill(timed.target_tokens)}{chosen}.", "Prefill. "
             if self._config["speculative"] == "draft" and timed.draft_flops:
                 usual += " The draft read them too."
+        elif self._why_none:
+            usual, brief = f"Pass {timed.step}{chosen[4:]}. {self._no_guesses()}", f"Pass {timed.step}. "
         else:
             usual, brief = f"Pass {timed.step}: {self._pass(timed.target_tokens)}{chosen}.", f"Pass {timed.step}. "
         self._tokens += len(pieces)
+        self._observed += timed.step_kind != "prefill" and (bool(verdicts) or not self._window)
         self._passes += timed.step_kind != "prefill"
         self._company = max(self._company, timed.batch_sequences - 1)
         said = self._rare(rare)
@@ -186,6 +192,24 @@ class Narrator:
             return "the target read one new token, found the others in the cache"
         return f"without a cache the target read all {tokens} tokens again"
 
+    def _new_window(self, event: WindowChanged) -> str:
+        was, self._window = self._window, event.gamma
+        if event.verify_ms is None:
+            costs = f"what a {'pass over fewer tokens' if event.gamma else 'plain pass'} costs"
+            self._why_none = "" if event.gamma else f"to see {costs}"
+            return f"The window goes from {was} to {event.gamma} as a try, to see {costs}: so far it is not known."
+        self._why_none = "" if event.gamma else "a round of them would cost more than it gives"
+        return (
+            f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses should be kept, "
+            f"a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
+        )
+
+    def _no_guesses(self) -> str:
+        """Why the adaptive window has none now, and when it has again."""
+        passes = PROBE_EVERY - self._observed % PROBE_EVERY
+        again = "after this pass" if passes == 1 else f"in {passes} passes"
+        return f"No guesses: {self._why_none}; one is tried {again} at the latest."
+
     def _rare(self, events: Sequence[Event]) -> str:
         """The rarest of the events, told; the window and the notice follow all of them."""
         told = {type(event): self._tell(event) for event in events}
@@ -206,15 +230,13 @@ class Narrator:
                     "compile": ("torch.compile", "the layers go on as they are"),
                 }[event.part]
                 self.note(f"fell back: {lost} failed")
+                if event.part == "drafter":
+                    self._why_none = ""
                 return f"Fell back: {lost} failed, {instead}. {visible(event.reason)}"
             case CacheDropped():
                 return f"All that was cached is dropped: {visible(event.reason)}"
             case WindowChanged():
-                was, self._window = self._window, event.gamma
-                return (
-                    f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses should be kept, "
-                    f"a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
-                )
+                return self._new_window(event)
             case _:
                 return ""
 
