@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.config import EngineConfig
+from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import (
     BlockAllocated,
     BlockEvicted,
@@ -27,6 +28,7 @@ from lab.trace.events import (
 )
 from lab.trace.metrics import measure
 from lab.trace.roofline import achieved
+from tests import tiny_models
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.scripted import LIMITS
 from visualize.figures import rounds
@@ -190,9 +192,42 @@ def test_a_step_is_told_in_a_sentence() -> None:
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
     assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
-    assert said[-1].startswith("Finished with 40 tokens in ")
-    assert " ms: as many as were asked for. The 39 tokens after the first took 16 passes of the target, " in said[-1]
-    assert said[-1].endswith("which kept 1.4 of 3.8 guesses a round. Its blocks, at most 3, were given back.")
+    assert re.fullmatch(
+        r"Finished with 40 tokens, the first after [\d.]+ ms, the other 39 in [\d.]+ ms: as many as were asked for\. "
+        r"The 39 tokens after the first took 16 passes of the target: on average a pass kept 1\.44 of 3\.81 guesses "
+        r"and added a token\. Its blocks, at most 3, were given back\.",
+        said[-1],
+    )
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
+    """A reader can work each out from the other: also where some passes had no guesses."""
+    config = EngineConfig(speculative="draft", adaptive_window=adaptive)
+    run = tiny_models.engine("llama", "good").generate(
+        "The king", config, SamplingParams(max_tokens=60, seed=4, ignore_eos=True)
+    )
+    shown = picture(Reducer().feed(run.events))
+    value = {name: float(row[0]) for name, row in shown.readouts.items() if name in ("speed", "pass", "first")}
+    found = re.search(r"first after ([\d.]+) ms, the other 59 in ([\d.]+) (m?s)", shown.say)
+    assert float(found[1]) == value["first"]
+    others = float(found[2]) * (1 if found[3] == "ms" else 1000)
+    assert 59_000 / others == pytest.approx(value["speed"], rel=0.01)
+    kept = re.search(r"on average a pass kept ([\d.]+) of ([\d.]+) guesses", shown.say)
+    assert 1 + float(kept[1]) == pytest.approx(value["pass"], abs=0.011)
+    assert float(kept[1]) / float(kept[2]) == pytest.approx(float(shown.readouts["accepted"][0]) / 100, abs=0.02)
+    rounds = len({event.step for event in run.events if isinstance(event, Proposed)})
+    some = f" ({rounds} had any)" if adaptive else ""
+    assert f"guesses{some} and added a token" in shown.say
+
+
+def test_guesses_that_saved_no_pass_are_told_to_have_saved_none() -> None:
+    config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=0.0)
+    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=6))
+    guesses = sum(isinstance(event, Proposed) for event in run.events)
+    said = picture(Reducer().feed(run.events)).say
+    took = "The 5 tokens after the first took 5 passes of the target"
+    assert f"{took}, which kept none of {guesses} guesses: so guessing saved no pass." in said
 
 
 def test_a_full_context_is_told_as_one() -> None:

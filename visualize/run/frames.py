@@ -184,7 +184,7 @@ class Reducer:
         note = "Held back until it was clear how the text ends."
         return {
             "tokens": [{"text": visible(finished.text), "origin": "plain", "note": note}] if finished.text else [],
-            "say": self._narrator.ended(finished, self._generated, self._pool.most),
+            "say": self._narrator.ended(finished, self._meter.metrics(), self._generated, self._pool.most),
             "finished": {"reason": finished.reason, "message": finished.message},
         }
 

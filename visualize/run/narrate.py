@@ -25,8 +25,10 @@ from lab.trace.events import (
     StepTimed,
     WindowChanged,
 )
+from lab.trace.metrics import Metrics
 from lab.trace.roofline import Achieved
 from visualize.amounts import counted
+from visualize.run.readouts import shown_ms
 from visualize.text import visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
@@ -140,28 +142,41 @@ class Narrator:
         said = self._rare(rare)
         return brief + said if said else usual
 
-    def ended(self, finished: Finished, generated: int, blocks: int) -> str:
-        """The end. ``blocks``: of its own, the most at once."""
+    def ended(self, finished: Finished, metrics: Metrics, generated: int, blocks: int) -> str:
+        """The end. ``metrics``: of the whole run; ``blocks``: of its own, the most at once."""
         if finished.reason == "error":
             return f"The run broke off after {counted(generated, 'token')}. {visible(finished.message)}"
         if finished.reason == "length":
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
         else:
             why = _ENDINGS[finished.reason]
-        took = f"{finished.t_ms:.0f} ms" if finished.t_ms < 999.5 else f"{finished.t_ms / 1000:.2f} s"
         given = f" Its blocks, at most {blocks}, were given back." if blocks else ""
-        return f"Finished with {counted(generated, 'token')} in {took}: {why}.{self._bargain(generated)}{given}"
+        said = f"Finished with {counted(generated, 'token')}{self._times(finished, metrics, generated)}: {why}."
+        return f"{said}{self._bargain(generated)}{given}"
+
+    def _times(self, finished: Finished, metrics: Metrics, generated: int) -> str:
+        """What the readouts' speed and first token can be held against."""
+        first, speed = metrics.ttft_ms, metrics.tokens_per_second
+        if first is None or speed is None:
+            return f" in {' '.join(shown_ms(finished.t_ms))}"
+        others = generated - 1
+        took = " ".join(shown_ms(1000 * others / speed))
+        return (
+            f", the first after {' '.join(shown_ms(first))}, the other {'' if others == 1 else f'{others} '}in {took}"
+        )
 
     def _bargain(self, generated: int) -> str:
-        """What guessing is for: more tokens than passes."""
-        if not self._rounds:
+        """What guessing is for: more tokens than passes. Means are of passes, all of them, as tokens/pass is."""
+        if not self._rounds or generated < 2:
             return ""
-        kept, guesses = self._kept / self._rounds, self._guesses / self._rounds
         passes = f"{self._passes} {'pass' if self._passes == 1 else 'passes'}"
-        return (
-            f" The {counted(generated - 1, 'token')} after the first took {passes} of the target, which kept "
-            f"{kept:.2g} of {guesses:.2g} guesses a round."
-        )
+        took = f" The {counted(generated - 1, 'token')} after the first took {passes} of the target"
+        if self._passes >= generated - 1:
+            kept = self._kept or "none"
+            return f"{took}, which kept {kept} of {self._guesses:,} guesses: so guessing saved no pass."
+        kept, guesses = self._kept / self._passes, self._guesses / self._passes
+        some = "" if self._rounds == self._passes else f" ({self._rounds} had any)"
+        return f"{took}: on average a pass kept {kept:.2f} of {guesses:.2f} guesses{some} and added a token."
 
     def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
         guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)

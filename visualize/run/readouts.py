@@ -70,7 +70,7 @@ def _kv(metrics: Metrics) -> Reading:
 
 
 def _first(metrics: Metrics) -> Reading:
-    return Reading() if metrics.ttft_ms is None else Reading(*_time(metrics.ttft_ms), metrics.ttft_ms)
+    return Reading() if metrics.ttft_ms is None else Reading(*shown_ms(metrics.ttft_ms), metrics.ttft_ms)
 
 
 def _found(metrics: Metrics) -> Reading:
@@ -79,7 +79,7 @@ def _found(metrics: Metrics) -> Reading:
 
 def _gaps(metrics: Metrics) -> Reading:
     p50, p99 = metrics.itl_p50_ms, metrics.itl_p99_ms
-    return Reading() if p50 is None or p99 is None else Reading(*_time(p50, p99), p50)
+    return Reading() if p50 is None or p99 is None else Reading(*shown_ms(p50, p99), p50)
 
 
 def _limit(metrics: Metrics) -> Reading:
@@ -265,7 +265,7 @@ def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _time(*ms: float) -> tuple[str, str]:
+def shown_ms(*ms: float) -> tuple[str, str]:
     """Milliseconds as shown, with their unit: seconds once the last, the longest, has one."""
     if ms[-1] < 999.5:
         return " / ".join(f"{value:.1f}" if value < 99.95 else f"{value:.0f}" for value in ms), "ms"
