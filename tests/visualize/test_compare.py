@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.bench.compare import Spread
 from lab.bench.difference import Choice, Difference
 from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.bench.turns import shuffled
@@ -22,7 +23,7 @@ from lab.decode.window import tokens_per_round
 from lab.trace.events import Committed, StepTimed
 from lab.trace.recorder import Run
 from tests.visualize.scripted import WORDS, ScriptedEngine
-from visualize.compare.comparison import COLUMNS, PARTINGS, race, so_far, whole
+from visualize.compare.comparison import COLUMNS, PARTINGS, REPEATS, _faster, race, so_far, whole
 from visualize.compare.comparison_run import Comparison, Growth
 from visualize.compare.lanes import (
     BOUNDS,
@@ -238,7 +239,7 @@ def test_what_goes_wrong_is_a_sentence() -> None:
 def test_identical_outputs_are_stated() -> None:
     runs = made("cache", "paged", "draft-4")
     record = whole(configs(runs), runs, {})
-    assert record["said"] == ["Identical outputs: all 3 settings wrote the same 40 tokens."]
+    assert record["said"] == ["Identical outputs: all 3 settings wrote the same 40 tokens.", REPEATS]
     assert [row["cells"][-1][0] for row in record["rows"]] == ["reference", "identical", "identical"]
     assert record["partings"] == []
 
@@ -320,11 +321,32 @@ def test_the_table_has_a_figure_a_column() -> None:
     assert cells["kept"][0] == f"{sum(m.draft_acceptance_rate for m in metrics) / 2:.0%}"
     assert cells["KV used"] == ["43 kB", "of 48 kB"]  # of 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
-    assert cells["speed\nrepeat by repeat"][0].startswith("×")
+    assert cells["speed\nrepeat by repeat"][1] != "reference"
+    assert so_far(runs)["rows"][0]["cells"][1] == ["×1.00", "reference"]
     assert so_far({"a": [], "b": []}) == {}
     partly = so_far({"a": [], "b": runs["Cache"]})["rows"]
     assert [row["cells"][0][0] == "–" for row in partly] == [True, False]
     assert [times(ratio) for ratio in (0.5, 9.994, 9.996, 51.49)] == ["×0.50", "×9.99", "×10.0", "×51.5"]
+
+
+@pytest.mark.parametrize(
+    ("factors", "cell"),
+    [
+        ((0.6, 0.7, 0.8), ["×0.70", "0.65 to 0.75"]),
+        ((0.8, 0.97, 1.2), ["0.885 to 1.08", "no clear difference"]),
+        ((1.5, 1.74, 2.0), ["×1.74", "1.62 to 1.87"]),
+        ((1.3,), ["×1.30", "1.3 to 1.3"]),
+    ],
+)
+def test_quartiles_on_both_sides_of_1_are_no_clear_difference(factors: tuple[float, ...], cell: list[str]) -> None:
+    """Beside its bar a factor of 0.97 would say that the longer bar is the slower setting."""
+    assert _faster(Spread.of(factors)) == cell
+
+
+def test_why_factors_do_not_fit_the_bars_is_said_where_there_are_repeats() -> None:
+    for repeats in (1, 2):
+        runs = made("cache", "paged", repeats=repeats)
+        assert (REPEATS in whole(configs(runs), runs, {})["said"]) == (repeats > 1)
 
 
 def test_a_race_has_every_token_at_its_time() -> None:

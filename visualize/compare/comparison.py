@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.bench.compare import Summary, summarise, typical
+from lab.bench.compare import Spread, Summary, summarise, typical
 from lab.bench.difference import Choice, Difference, first_difference
 from lab.config import EngineConfig
 from lab.trace.events import Committed
@@ -18,7 +18,11 @@ from visualize.text import visible
 DASH = "–"
 COLUMNS = (
     ("tokens/s", "Tokens a second after the first: median, and in small the quartiles of the runs."),
-    ("speed\nrepeat by repeat", "Against the first setting in the same repeat: median, and in small the quartiles."),
+    (
+        "speed\nrepeat by repeat",
+        "Against the first setting in the same repeat: median, and in small the quartiles. Where they lie on both "
+        "sides of 1, only these.",
+    ),
     ("first token", "TTFT: from the request to the first token, median."),
     (
         "gap p50",
@@ -40,6 +44,11 @@ PARTINGS = (
     ("margin", "The likeliest token's p less the second likeliest's, under the second setting."),
 )
 """The columns of the table of first differences."""
+
+REPEATS = (
+    "A factor may not fit the bars: a bar is the median of a setting's own runs; a factor holds it against the first "
+    "setting in each repeat, and is the median of that. What slows a whole repeat down moves the bars, not the factor."
+)
 
 DRAWING = ("draft", "early_exit")
 """Who draws guesses from a distribution of their own; the others' are kept where the target would draw the same."""
@@ -72,6 +81,7 @@ def whole(
     said = [_verdict(names, places, len(first.token_ids), not first.sampling.greedy and _only_guesses(configs, places))]
     said += _unsteady(runs)
     said += _notes(configs, first, any(place is not None for place in places.values()))
+    said += [REPEATS] if len(runs[names[0]]) > 1 else []
     marks = dict(zip(names, MARKS, strict=False))
     return record | {
         "race": race({name: typical(some) for name, some in runs.items()}),
@@ -185,18 +195,26 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     return notes
 
 
+def _faster(found: Spread | None) -> list[str]:
+    """A factor where there is one: quartiles on both sides of 1 tell no faster from slower."""
+    if found is None:
+        return [DASH, ""]
+    quartiles = f"{digits(found.lower)} to {digits(found.upper)}"
+    return [quartiles, "no clear difference"] if found.lower < 1 < found.upper else [times(found.median), quartiles]
+
+
 def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:
-    cells = [[DASH, ""] for _ in COLUMNS] if summary is None else _cells(summary, on_cpu)
+    cells = [[DASH, ""] for _ in COLUMNS] if summary is None else _cells(summary, on_cpu, reference=i == 0)
     return {"name": name, "mark": MARKS[i], "cells": cells}
 
 
-def _cells(summary: Summary, on_cpu: bool) -> list[list[str]]:
+def _cells(summary: Summary, on_cpu: bool, *, reference: bool) -> list[list[str]]:
     """Per column: the figure, and what stands beside it in small. ``on_cpu``: memory is the whole process's."""
-    rate, faster = summary.tokens_per_second, summary.speedup
+    rate = summary.tokens_per_second
     kept = summary.acceptance
     return [
         [f"{rate.median:.0f}", f"{rate.lower:.0f} to {rate.upper:.0f}"],
-        [times(faster.median), f"{digits(faster.lower)} to {digits(faster.upper)}"] if faster else [DASH, ""],
+        [times(1), "reference"] if reference else _faster(summary.speedup),
         [f"{three(summary.ttft_ms)} ms", ""],
         [f"{three(summary.itl_p50_ms)} ms", f"p99 {three(summary.itl_p99_ms)}"],
         [DASH, ""] if kept is None else [f"{kept:.0%}", ""],
