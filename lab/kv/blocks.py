@@ -96,7 +96,8 @@ class BlockPool:
             side_by_side = " side by side" if neighbours else ""
             raise PoolExhaustedError(
                 f"{count} cache blocks{side_by_side} are needed and {available} of {self.num_blocks} are free. "
-                "Use a shorter prompt or fewer max_tokens, raise num_blocks, or wait for another run to end."
+                "Use a shorter prompt, fewer tokens (max_tokens) or a larger pool (num_blocks), or wait for another "
+                "run to end."
             )
         taken = self._free[start : start + count]
         del self._free[start : start + count]

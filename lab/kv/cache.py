@@ -137,8 +137,9 @@ class Budget:
         if setting.num_blocks and needed > setting.num_blocks:
             raise PromptError(
                 f"{end:,} tokens (a prompt of {prompt_tokens:,} and the output) need {needed:,} cache blocks of "
-                f"{setting.block_size}; the pool has {setting.num_blocks:,}. Use a larger pool (num_blocks), or lower "
-                "max_tokens."
+                f"{setting.block_size}; the pool has {setting.num_blocks:,}, so room for "
+                f"{setting.num_blocks * setting.block_size:,}. Use a larger pool (num_blocks), or fewer tokens "
+                "(max_tokens)."
             )
 
     def pool_bytes(self, setting: PoolSetting) -> int:

@@ -286,7 +286,7 @@ def test_what_does_not_fit_is_refused_with_both_numbers(lab):
     with pytest.raises(PromptError, match=r"400 tokens.*320"):
         lab.stream("a" * 400)
     config = EngineConfig(block_size=4, num_blocks=7)
-    with pytest.raises(PromptError, match=r"30 tokens .* need 8 cache blocks of 4; the pool has 7"):
+    with pytest.raises(PromptError, match=r"30 tokens .* need 8 cache blocks of 4; the pool has 7, so room for 28\."):
         lab.stream("a" * 20, config, SamplingParams(max_tokens=10))
 
 

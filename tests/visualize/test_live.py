@@ -16,8 +16,12 @@ import torch
 from lab.config import EngineConfig, PromptError
 from lab.pair.progress import watching
 from lab.trace.events import Event, Finished
+from tests import tiny_models
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
+from visualize.batch.inputs import Inputs
+from visualize.batch.live import BatchRun
+from visualize.panels.lab import LabRun
 from visualize.run.frames import Reducer
 from visualize.run.picture import Picture
 from visualize.run.settings import Settings
@@ -28,6 +32,21 @@ from visualize.server.work import Line
 
 def start(engine: ScriptedEngine, line: Line | None = None, **settings: Any) -> LiveRun:
     return LiveRun(line or Line(), lambda pair: engine, Settings(**settings))
+
+
+def test_a_refusal_is_in_the_page_s_words() -> None:
+    """The engine's own words are for programs."""
+    engine = tiny_models.engine("llama", "good")
+    lab = Settings(prompt="a b", speculation="off", block_size=64, pool_size=256, max_tokens=280)
+    pool = Inputs(sequences=1, tokens=200, shared=False, pool_blocks=8, block_size=4)
+    for run, named in (
+        (LabRun(Line(), lambda pair: engine, lab), "“Pool size”"),
+        (BatchRun(Line(), lambda pair: engine, pool), "“Blocks in the pool”"),
+    ):
+        problem = records(whole(run))[-1]["problem"]
+        assert f"Use a larger pool ({named})" in problem
+        assert "_" not in problem
+    assert "cache blocks of 4; the pool has 8, so room for 32." in problem
 
 
 def records(text: str) -> list[dict[str, Any]]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.engines import own
 from lab.here import has_gpu
 from lab.kv.attention import refuse_sdpa
+from visualize.panels.controls import LABELS
 from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded import LOGPROBS as LOGPROBS_COST
 from visualize.run import settings as page_settings
@@ -21,6 +22,7 @@ from visualize.run.settings import (
     BOUNDS,
     CHOICES,
     DEFAULTS,
+    IN_CODE,
     LINK,
     LOGPROBS,
     NAMES,
@@ -168,6 +170,11 @@ def test_a_toggle_is_written_as_a_number_or_as_a_word() -> None:
     assert from_link({"cache": "false", "paged": "false"}) == from_link({"cache": "0", "paged": "0"})
     for word in ("true", "True", "yes", "on"):
         assert from_link({"adaptive_window": word}) == from_link({"adaptive_window": "1"})
+
+
+def test_what_messages_call_settings_is_what_stands_on_their_controls() -> None:
+    assert set(IN_CODE.values()) <= set(LABELS.values())
+    assert IN_CODE.keys() <= {field.name for kind in (EngineConfig, SamplingParams) for field in fields(kind)}
 
 
 def test_a_senseless_combination_is_mended_and_named() -> None:

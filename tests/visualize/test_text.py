@@ -15,7 +15,7 @@ from tests.visualize.conftest import script
 from visualize.figures import CHARTS
 from visualize.run.frames import Reducer
 from visualize.run.picture import Picture
-from visualize.text import escaped, visible
+from visualize.text import escaped, in_page_words, visible
 
 HOSTILE = [
     "<img src=x onerror=window.pwned=1>",
@@ -47,6 +47,13 @@ HOSTILE = [
 )
 def test_what_cannot_be_seen_is_spelled_out(text: str, shown: str) -> None:
     assert visible(text) == shown
+
+
+def test_a_message_calls_settings_as_the_page_does() -> None:
+    said = "Use a larger pool (num_blocks), or fewer tokens (max_tokens); kv_dtype='int3' and my_num_blocks stay."
+    assert in_page_words(said, {"num_blocks": "Pool size", "max_tokens": "Most tokens", "kv_dtype": "KV format"}) == (
+        "Use a larger pool (“Pool size”), or fewer tokens (“Most tokens”); kv_dtype='int3' and my_num_blocks stay."
+    )
 
 
 @given(st.text())

@@ -48,6 +48,8 @@ LABELS = {
     "temperature": "Temperature",
     "seed": "Seed",
 }
+IN_CODE = {"num_blocks": LABELS["pool_blocks"], "max_tokens": LABELS["tokens"], "block_size": LABELS["block_size"]}
+"""What the page calls the settings that the engine's messages name."""
 SYSTEM = (
     "These are the tales the old nurse told by the fire on winter nights, when the snow lay before the door and the "
     "children would not go to bed. In each of them somebody poor and kind sets out into the world, is helped by those "

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from lab.bench.arrivals import arrivals
 from lab.trace.recorder import Step
 from visualize.batch.frames import BatchReducer
-from visualize.batch.inputs import Inputs
+from visualize.batch.inputs import IN_CODE, Inputs
 from visualize.batch.readouts import Before
 from visualize.server.live import Live
 from visualize.server.work import Line, Load
+from visualize.text import told_in_page_words
 
 
 class BatchRun(Live):
@@ -23,11 +24,12 @@ class BatchRun(Live):
     def _decode(self) -> Iterator[Step]:
         inputs = self._inputs
         config, jobs = inputs.config(), inputs.jobs()  # what makes no sense is refused before any model is loaded
-        yield from arrivals(
-            self.engine("matched"),
-            jobs,
-            config,
-            every=inputs.every,
-            max_num_seqs=inputs.max_num_seqs,
-            cancelled=self.cancelled,
-        )
+        with told_in_page_words(IN_CODE):
+            yield from arrivals(
+                self.engine("matched"),
+                jobs,
+                config,
+                every=inputs.every,
+                max_num_seqs=inputs.max_num_seqs,
+                cancelled=self.cancelled,
+            )

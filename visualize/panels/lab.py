@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
+from lab.trace.events import Event
 from visualize.assets import ABOUT, TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
-from visualize.run.settings import LINK, OTHER, from_link
+from visualize.run.settings import IN_CODE, LINK, OTHER, from_link
 from visualize.server.live import LiveRun
 from visualize.server.shelf import Shelf
 from visualize.server.visitors import Visitors
 from visualize.server.work import Line, Load
+from visualize.text import told_in_page_words
 from visualize.workshop.workshop import Workshop
 
 UPLOADS = (600, 3600)
 """Seconds from one look to the next at the files that visitors have sent, and for how long each is kept: a file is
 read as soon as it is there."""
+
+
+class LabRun(LiveRun):
+    """A run of this page's, which calls settings as the page does."""
+
+    def _decode(self) -> Iterator[Event]:
+        with told_in_page_words(IN_CODE):
+            yield from super()._decode()
 
 
 def build(
@@ -35,7 +45,7 @@ def build(
 
     def run(request: gr.Request, *values: Any) -> str:
         settings = controls.to_settings(values)
-        begin = functools.partial(LiveRun, line, load, settings)
+        begin = functools.partial(LabRun, line, load, settings)
         return visitors.begin(request.session_hash, begin, against=against(settings)) or gr.skip()
 
     def stop(request: gr.Request) -> None:

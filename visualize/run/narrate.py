@@ -29,7 +29,8 @@ from lab.trace.metrics import Metrics
 from lab.trace.roofline import Achieved
 from visualize.amounts import counted
 from visualize.run.readouts import shown_ms
-from visualize.text import visible
+from visualize.run.settings import IN_CODE
+from visualize.text import in_page_words, visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 _ENDINGS = {
@@ -145,7 +146,8 @@ class Narrator:
     def ended(self, finished: Finished, metrics: Metrics, generated: int, blocks: int) -> str:
         """The end. ``metrics``: of the whole run; ``blocks``: of its own, the most at once."""
         if finished.reason == "error":
-            return f"The run broke off after {counted(generated, 'token')}. {visible(finished.message)}"
+            message = in_page_words(finished.message, IN_CODE)
+            return f"The run broke off after {counted(generated, 'token')}. {visible(message)}"
         if finished.reason == "length":
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
         else:
