@@ -182,8 +182,27 @@ def test_how_heads_are_shared_is_told() -> None:
 def test_what_does_not_fit_is_told() -> None:
     large = known()["llama-3.1-70b"]
     nothing = Inputs().deployment(large)
-    assert "The weights take 131 GiB and there are 72 GiB: nothing fits" in notice(large, nothing)
-    assert sheet(large, nothing, 32)["charts"]["fit"]["columns"][0]["y"] == [0, 0, 0]
+    why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
+    assert notice(large, nothing).startswith(why)
+    whole = sheet(large, nothing, 32)
+    assert whole["charts"]["fit"]["columns"][0]["y"] == [0, 0, 0]
+    left = {row["label"]: row["value"] for row in whole["readouts"]}["left for KV"]
+    assert left == {row["name"]: row["result"] for row in whole["formula"]}["left for KV"] == "-59.4 GiB"
+
+
+def test_weights_that_do_not_fit_are_drawn_beyond_the_end_of_the_device() -> None:
+    large = known()["llama-3.1-70b"]
+    split = sheet(large, Inputs().deployment(large), 32)["charts"]["split"]
+    weights, aside, *_ = split["columns"]
+    assert weights["x"] == [pytest.approx(131.4, abs=0.1)] * 2
+    assert split["layout"]["xaxis.range"] == [0, pytest.approx(131.4 + 8, abs=0.1)]
+    assert split["layout"]["xaxis.tickvals"] == [0, 80]
+    assert aside["x"][0] == pytest.approx(8)
+    fits = sheet(LLAMA, Inputs().deployment(LLAMA), 32)["charts"]["split"]["layout"]
+    assert fits == {"xaxis.range": [0, 80]}
+
+
+def test_what_hardly_fits_is_told() -> None:
     assert "made for 1,024 positions" in notice(known()["gpt-2"], Inputs().deployment(known()["gpt-2"]))
     small = Inputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
     assert "Not one sequence of 100,000 tokens fits" in notice(LLAMA, small)

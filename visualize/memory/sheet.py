@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.config import ConfigError
-from lab.memory.capacity import WEIGHT_BITS, Deployment
+from lab.memory.capacity import WEIGHT_BITS, Deployment, GiB
 from lab.memory.models import Model
 from visualize.amounts import digits
 from visualize.figures import memory
@@ -21,6 +21,8 @@ def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
         name: {"columns": columns, "layout": layout}
         for name, (columns, layout) in memory.columns(chosen, others).items()
     }
+    if chosen.cache_bytes < 0:
+        _overflow(chosen, charts["split"])
     return {
         "about": about(model),
         "notice": notice(model, chosen),
@@ -64,8 +66,9 @@ def notice(model: Model, chosen: Deployment) -> str:
     longest, context = chosen.lengths.longest, model.shape.context_length
     if chosen.cache_bytes <= 0:
         return (
-            f"The weights take {size(chosen.weight_bytes)} and there are {size(_usable(chosen))}: nothing fits. Choose "
-            "weights of fewer bits, a smaller model or a larger device."
+            f"The weights take {size(chosen.weight_bytes)}, {size(-chosen.cache_bytes)} more than the "
+            f"{size(_usable(chosen))} that are not set aside: they do not fit. Choose weights of fewer bits, a smaller "
+            "model or a larger device."
         )
     if longest > context:
         return f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."
@@ -96,9 +99,9 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         ("weights", size(chosen.weight_bytes), "", "Parameters times their bytes; scales of quantised ones left out."),
         (
             "left for KV",
-            size(max(0, chosen.cache_bytes)),
+            size(chosen.cache_bytes),
             f"of {size(chosen.memory)}",
-            "The device's memory without what is set aside, less the weights.",
+            "The device's memory without what is set aside, less the weights. Below 0: so much is missing.",
         ),
         ("fit contiguous", f"{contiguous:,}", "", "Sequences at once when each reserves room for the longest."),
         ("fit paged", f"{paged:,}", times, "Sequences at once, on average, when each takes blocks as it fills them."),
@@ -173,6 +176,19 @@ def size(count: float) -> str:
     """Bytes in their unit, to three digits: "128 KiB"."""
     name, scale = memory.unit(abs(count))
     return f"{digits(count / scale)} {name}"
+
+
+def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:
+    """Have weights that do not fit stand as long as they are, beyond the end of the device."""
+    weights, *_ = split["columns"]
+    weights["x"] = [chosen.weight_bytes / GiB] * len(weights["x"])
+    aside = chosen.memory - _usable(chosen)
+    split["layout"] |= {
+        "xaxis.range": [0, (chosen.weight_bytes + aside) / GiB],
+        "xaxis.tickvals": [0, chosen.memory / GiB],
+        "xaxis.ticktext": ["0", f"the device ends: {size(chosen.memory)}"],
+        "xaxis.ticksuffix": "",
+    }
 
 
 def _usable(chosen: Deployment) -> int:
