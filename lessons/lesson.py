@@ -40,6 +40,13 @@ class Change(Part):
     see: Text = Template("")
 
 
+class Pool(Part):
+    """Where what a lesson is about can be watched: a setting of the Pool page, by its key, and what to look for."""
+
+    preset: str
+    say: str
+
+
 class FrontMatter(Part):
     """All that stands above a lesson's text."""
 
@@ -51,6 +58,7 @@ class FrontMatter(Part):
     observe: list[AnyView] = Field(min_length=1, max_length=4)
     change: Change = Field(alias="try")
     check: AnyQuestion
+    pool: Pool | None = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         """Parts that do not go together: the place of each, and what is wrong."""

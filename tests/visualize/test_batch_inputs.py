@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given
@@ -20,10 +21,18 @@ from visualize.batch.inputs import (
     PRESETS,
     SYSTEM,
     Inputs,
+    address,
     from_link,
     preset_of,
     to_inputs,
 )
+
+
+@pytest.mark.parametrize("key", PRESETS)
+def test_a_preset_s_address_opens_it(key: str) -> None:
+    page, _, query = address(PRESETS[key].inputs).partition("?")
+    assert page == "pool"
+    assert from_link(dict(parse_qsl(query))) == (PRESETS[key].inputs, [])
 
 
 def test_every_preset_is_one_that_can_be_run_and_is_told_apart() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 from dataclasses import replace
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ from lessons.marking import mark
 from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
 from tests.lessons.test_marking import CURVE
+from visualize.batch import inputs as batch_inputs
 from visualize.figures import overlap, theory
 from visualize.figures.base import draw
 from visualize.figures.compare import MARKS
@@ -63,6 +66,14 @@ def task(lesson: Lesson) -> LessonRun:
     records = list(follow(task))
     assert task.whole, records[-1]
     return task
+
+
+def test_what_blocks_do_can_be_watched_on_the_pool_page(lesson: Lesson) -> None:
+    assert sheet.watched(lesson) == ""
+    for number, key in ((5, "fits"), (6, "users"), (7, "users")):
+        found = re.search(r"\[Watch it on the Pool page\]\(pool\??(.*?)\): “(.*?)”\.", sheet.watched(course()[number]))
+        assert batch_inputs.from_link(dict(parse_qsl(found[1]))) == (batch_inputs.PRESETS[key].inputs, [])
+        assert found[2] == batch_inputs.PRESETS[key].label
 
 
 def test_nothing_of_the_answer_is_told_before_the_run(lesson: Lesson) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from lab.bench.workload import Job, crowd
 from lab.config import EngineConfig
@@ -176,6 +177,13 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
             notices.append("The link's prefix caching was left out: it needs paged blocks, only those can be shared.")
         inputs = replace(inputs, prefix_caching=False)
     return inputs, notices
+
+
+def address(inputs: Inputs) -> str:
+    """The page's, beside the others', with these inputs."""
+    said = {name: getattr(inputs, name) for name in NAMES if getattr(inputs, name) != DEFAULTS[name]}
+    query = urlencode({name: int(value) if isinstance(value, bool) else value for name, value in said.items()})
+    return f"pool?{query}" if query else "pool"
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:

@@ -13,6 +13,7 @@ from lessons.lesson import Lesson
 from lessons.marking import Mark, mark
 from lessons.questions import AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
+from visualize.batch.inputs import PRESETS, address
 from visualize.lessons.learner import Learner
 
 ABOUT = "Say what you expect, run it, and see: how decoding is made fast, and when it is not."
@@ -59,6 +60,14 @@ def introduction(lesson: Lesson) -> str:
 def explained(lesson: Lesson, learner: Learner) -> str:
     """Markdown: the explanation with the run's numbers. Empty before there are any."""
     return f"## 4 · Explain\n\n{held(lesson.explain.fill(learner.figures))}" if learner.figures else ""
+
+
+def watched(lesson: Lesson) -> str:
+    """Markdown: where on the Pool page it can be watched, if it can."""
+    if not (pool := lesson.front.pool):
+        return ""
+    preset = PRESETS[pool.preset]
+    return f"\n\n[Watch it on the Pool page]({address(preset.inputs)}): “{preset.label}”. {pool.say}"
 
 
 def held(text: str) -> str:

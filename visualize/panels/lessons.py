@@ -169,12 +169,13 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
 
 def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: bool = True) -> list[Any]:
     """All stages as they are for a learner, but what there is to observe. ``runs``: those just made, if any were."""
+    explained = sheet.explained(lesson, learner)
     return [
         learner,
         _kept(lesson, learner, runs) if keep else as_line({"number": lesson.number}),
         as_line(sheet.prediction(lesson, learner)),
         gr.update(interactive=learner.prediction is not None),
-        sheet.explained(lesson, learner),
+        explained and explained + sheet.watched(lesson),
         as_line(sheet.change(lesson, learner)),
         as_line(sheet.check(lesson, learner)),
     ]
