@@ -88,6 +88,7 @@ def test_contiguous_blocks_are_set_aside_empty() -> None:
     first = table(picture().apply(frames[0]), "pool")
     assert [row["fill"] for row in first if row["owners"]] == [2] + [0] * 8
     assert frames[0]["readouts"]["vain"][:2] == ["89", "%"]
+    assert frames[0]["readouts"]["found"] == ["0", "tok", "of 2 in prompts"]
 
 
 def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ from visualize.compare.lanes import (
     preset_of,
     to_inputs,
 )
-from visualize.compare.prediction import growth, theory
+from visualize.compare.prediction import _power, growth, theory
 from visualize.figures import theory as figures
 from visualize.figures.base import draw
 from visualize.figures.compare import MARKS, times
@@ -505,6 +506,13 @@ def test_growth_is_said_as_a_power_with_its_interval() -> None:
     ends = [line["y"][at] for at in (0, 50, 52, 102)]
     assert ends == pytest.approx([flat.fit(100), flat.fit(159), steep.fit(100), steep.fit(159)])
     assert names["text"] == [CACHED, UNCACHED]
+
+
+@pytest.mark.parametrize(("low", "high"), [(2.74, 4.0), (0.0, 1.2), (1.0, 2.4)])
+def test_growth_that_scatters_too_much_is_no_formula(low: float, high: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    noisy = SimpleNamespace(grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2)
+    monkeypatch.setattr(Curve, "fit", property(lambda _: noisy))
+    assert _power(Curve((1, 2), (1.0, 2.0))) == "longer the longer the text, too noisy to tell how it grows"
 
 
 def test_inputs_are_the_engine_s() -> None:

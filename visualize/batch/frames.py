@@ -105,7 +105,8 @@ class BatchReducer:
         self._seq += 1
         changes["charts"] = {name: patches for name, patches in changes["charts"].items() if patches}
         over = "finished" in changes
-        shown = rows(self._tally.readings(), self._before.readings if self._alike else None, over=over)
+        before = self._before.readings if self._alike else None
+        shown = rows(self._tally.readings(), before, self._tally.notes(), over=over)
         for part, values in (("captions", self._captions()), ("readouts", shown), ("layout", layout)):
             told = self._told[part]
             changes[part] = {name: value for name, value in values.items() if told.get(name) != value}

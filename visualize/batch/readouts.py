@@ -17,10 +17,14 @@ ABOUT = {
     "most": ("most at once", "Most sequences that ran together."),
     "finished": ("finished", "Sequences that are done, of all that come."),
     "vain": (
-        "held in vain",
+        "in vain, mean",
         "Slots of live blocks that hold no wanted token: mean over the steps. Contiguous sets them aside in advance.",
     ),
-    "found": ("from cache", "Tokens that were found by their prefix and did not have to be computed."),
+    "found": (
+        "from cache",
+        "Tokens that were found by their prefix and did not have to be computed, of those of the prompts. What a "
+        "preempted sequence finds again counts too.",
+    ),
     "preempted": ("preemptions", "How often a sequence gave all its blocks back because room ran out."),
     "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
 }
@@ -53,6 +57,7 @@ class Tally:
     """Counts as the events come. ``tokens`` by sequence; times in milliseconds."""
 
     expected: int
+    prompts: int = 0  # tokens
     tokens: dict[int, int] = field(default_factory=dict)
     most: int = 0
     finished: int = 0
@@ -71,6 +76,7 @@ class Tally:
         match entry.event:
             case RunStarted():
                 self.tokens[entry.owner], self._came[entry.owner] = 0, entry.t_ms
+                self.prompts += len(entry.event.prompt_token_ids)
             case Admitted():
                 self.most = max(self.most, entry.event.running)
                 self.found += entry.event.cached_tokens
@@ -95,6 +101,10 @@ class Tally:
         """Since the first arrival."""
         return self.now_ms - (self.began_ms or 0.0)
 
+    def notes(self) -> dict[str, str]:
+        """What some readings are of."""
+        return {"found": f"of {self.prompts:,} in prompts"}
+
     def readings(self) -> Readings:
         total = sum(self.tokens.values())
         speed = 1000 * total / self.ms if total and self.ms > 0 else None
@@ -112,10 +122,13 @@ class Tally:
         }
 
 
-def rows(now: Readings, before: Mapping[str, Reading] | None, *, over: bool) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the run before in small."""
+def rows(
+    now: Readings, before: Mapping[str, Reading] | None, notes: Mapping[str, str], *, over: bool
+) -> dict[str, list[str]]:
+    """Per readout: value, unit, and in small the run before, or a note."""
     was = before or {}
-    return {
-        key: [reading.value, reading.unit, beside(reading, was.get(key, Reading(DASH)), over=over)]
-        for key, reading in now.items()
-    }
+    shown = {}
+    for key, reading in now.items():
+        compared = beside(reading, was.get(key, Reading(DASH)), over=over)
+        shown[key] = [reading.value, reading.unit, compared or notes.get(key, "")]
+    return shown

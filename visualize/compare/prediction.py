@@ -18,6 +18,8 @@ from visualize.figures.compare import MARKS, times
 
 GROWTH_TOKENS = 200
 """Without a cache the last of them takes a few dozen times what it takes with one."""
+WIDEST = 1.0
+"""Interval of a power that says something: with a wider one a line may be a square."""
 COLUMNS = (
     ("a", "Accepted of judged proposals, in rounds of a full window."),
     ("γ", "Tokens guessed a round."),
@@ -73,10 +75,10 @@ def _power(curve: Curve) -> str:
     fit = curve.fit
     if not fit.grows:
         return f"{digits(fit(curve.lengths[0]))} ms and does not grow above the scatter"
-    ends = (fit.low > EXPONENTS[0], fit.high < EXPONENTS[-1])
-    low, high = (f"{end:.2f}" if known else "?" for end, known in zip((fit.low, fit.high), ends, strict=True))
+    if not EXPONENTS[0] < fit.low <= fit.high < EXPONENTS[-1] or fit.high - fit.low > WIDEST:
+        return "longer the longer the text, too noisy to tell how it grows"
     constant = f"{fit.constant:.2g} + " if fit.constant else ""
-    return f"{constant}{fit.factor:.2g} n^{fit.exponent:.2f} ms (power {low} to {high}, {LEVEL:.0%})"
+    return f"{constant}{fit.factor:.2g} n^{fit.exponent:.2f} ms (power {fit.low:.2f} to {fit.high:.2f}, {LEVEL:.0%})"
 
 
 def _cells(found: Speculated) -> list[list[str]]:
