@@ -85,6 +85,20 @@ def test_what_a_link_put_out_of_use_comes_back_as_it_is_by_default(visit: Visit)
     lab.page.wait_for_function("location.search === ''")
 
 
+def test_a_prompt_that_is_cut_says_so(visit: Visit) -> None:
+    lab = visit().open()
+    prompt, says = lab.page.locator("#prompt textarea"), "4,000 of 4,000 characters: what comes after is cut off."
+    assert says not in lab.page.inner_text("#prompt")
+    prompt.fill("")
+    prompt.focus()
+    lab.page.keyboard.insert_text("word " * 900)
+    lab.page.wait_for_selector(f"#prompt:has-text('{says}')")
+    assert len(prompt.input_value()) == 4000
+    lab.page.keyboard.press("Backspace")
+    lab.page.wait_for_selector(f"#prompt:not(:has-text('{says}'))")
+    assert len(prompt.input_value()) == 3999
+
+
 def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> None:
     """Each after another that guesses, and after nobody."""
     lab = visit().open(speculation="draft")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,10 @@ class Widgets:
 
     def text(self, name: str, lines: int, most_lines: int, **settings: Any) -> gr.Textbox:
         most = self.link.most_characters[name]
-        return gr.Textbox(lines=lines, max_lines=most_lines, max_length=most, **self._of(name), **settings)
+        box = gr.Textbox(lines=lines, max_lines=most_lines, max_length=most, **self._of(name), **settings)
+        if lines > 1:
+            _say_when_full(box, most)
+        return box
 
     def choice(self, name: str) -> gr.Radio:
         """One of a few, side by side."""
@@ -56,6 +60,13 @@ class Widgets:
 
     def _choices(self, name: str) -> list[tuple[str, Any]]:
         return [(text, value) for value, text in self.link.choices[name].items()]
+
+
+def _say_when_full(box: gr.Textbox, most: int) -> None:
+    """A browser cuts what is pasted without a word. ``most``: characters."""
+    infos = json.dumps([f"{most:,} of {most:,} characters: what comes after is cut off.", box.info or ""])
+    script = f"(text) => ({{ __type__: 'update', info: {infos}[text.length < {most} ? 1 : 0] }})"
+    box.change(fn=None, inputs=box, outputs=box, js=script, show_progress="hidden", api_visibility="private")
 
 
 def _id(name: str) -> str:
