@@ -15,11 +15,11 @@ LOGPROBS = KV_ERROR.with_name("logprobs-cpu.json")
 
 @functools.cache
 def logprobs_cost() -> str:
-    """What recording distributions adds to a step, in few words; empty where there is no record."""
+    """What recording distributions adds to a step, where it was measured; empty where there is no record."""
     if not LOGPROBS.exists():
         return ""
     record = json.loads(LOGPROBS.read_text("utf-8"))
-    return f"{record['added_ms']['median'] / record['plain_ms']:+.0%} a step (measured elsewhere)."
+    return f"{record['added_ms']['median'] / record['plain_ms']:+.0%}"
 
 
 @functools.cache

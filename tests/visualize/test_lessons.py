@@ -76,6 +76,14 @@ def test_what_blocks_do_can_be_watched_on_the_pool_page(lesson: Lesson) -> None:
         assert found[2] == batch_inputs.PRESETS[key].label
 
 
+def test_a_scale_whose_steps_multiply_says_so() -> None:
+    for number, lesson in course().items():
+        asked = lesson.front.predict
+        if isinstance(asked, (Slider, Curve)):
+            said = sheet.prediction(lesson, Learner())["label"]
+            assert said == asked.label + " (each step multiplies)" * (asked.scale == "log"), number
+
+
 def test_nothing_of_the_answer_is_told_before_the_run(lesson: Lesson) -> None:
     for learner in (Learner(), Learner(prediction=3.0)):
         assert sheet.explained(lesson, learner) == ""

@@ -14,6 +14,7 @@ from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.engines import own
 from lab.here import has_gpu
 from lab.kv.attention import refuse_sdpa
+from visualize.panels.consequences import SAYS
 from visualize.panels.controls import LABELS
 from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded import LOGPROBS as LOGPROBS_COST
@@ -250,9 +251,10 @@ def test_a_format_is_shown_with_the_error_that_was_recorded_for_it() -> None:
 def test_recording_says_what_it_was_measured_to_cost() -> None:
     recorded = json.loads(LOGPROBS_COST.read_text("utf-8"))
     assert recorded["logprobs"] == LOGPROBS
-    assert (
-        logprobs_cost() == f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%} a step (measured elsewhere)."
-    )
+    cost = f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%}"
+    assert logprobs_cost() == cost
+    says = f"Shows p and q of a guess you choose; makes a step slower ({cost} where it was measured)."
+    assert SAYS["distributions"] == says
 
 
 def test_a_link_names_only_the_pairs_that_a_server_has() -> None:

@@ -63,8 +63,9 @@ def test_a_refusal_is_told_in_numbers_and_its_tokens_are_marked() -> None:
     told = opened(GUESS, REFUSED, AROUND, OWN, "draft")
     assert told["title"] == "Round 3, guess 2 ✗ “ forest”"
     assert told["say"] == (
-        "It is kept with probability min(1, p / q) = 0.2. u q = 0.9 × 0.5 = 0.45 is not below p = 0.1: refused. In its "
-        "place: “ castle”, drawn from the residual: max(0, p − q), normalised."
+        "It is kept with probability min(1, p / q) = 0.2. With u = 0.9, a random number from 0 to 1, u q = 0.9 × 0.5 = "
+        "0.45 is not below p = 0.1: refused. In its place: “ castle”, drawn from the residual: max(0, p − q), "
+        "normalised."
     )
     assert told["layout"]["xaxis.ticktext"] == ["✗ “ forest”", "“ sea”", "↻ “ castle”"]
     figure = draw(verdict.figure(), told["columns"], told["layout"])
@@ -75,8 +76,8 @@ def test_a_refusal_is_told_in_numbers_and_its_tokens_are_marked() -> None:
 
 def test_a_kept_guess_has_no_residual_and_nothing_in_its_place() -> None:
     told = opened(GUESS, KEPT, replace(AROUND, residual=None), OWN, "draft")
-    rule = "It is kept with probability min(1, p / q) = 0.2. u q = 0.1 × 0.5 = 0.05 is below p = 0.1: kept."
-    assert told["say"] == rule
+    drawn = "With u = 0.1, a random number from 0 to 1, u q = 0.1 × 0.5 = 0.05 is below p = 0.1: kept."
+    assert told["say"] == f"It is kept with probability min(1, p / q) = 0.2. {drawn}"
     assert told["layout"]["xaxis.ticktext"] == ["✓ “ forest”", "“ sea”", "“ castle”"]
     assert told["columns"][2] == {"x": [], "y": []}
 

@@ -130,7 +130,8 @@ def _asked(stage: str, question: AnyQuestion, figures: Figures) -> dict[str, Any
     record: dict[str, Any] = {"stage": stage, "kind": question.kind, "question": question.question.fill(figures)}
     if isinstance(question, Choice):
         return record | {"options": [option.text for option in question.options]}
-    record |= {"label": question.label, "stops": stops(question)}
+    steps = " (each step multiplies)" if question.scale == "log" else ""
+    record |= {"label": f"{question.label}{steps}", "stops": stops(question)}
     if isinstance(question, Curve):
         record["x"] = {"label": question.x.label, "at": question.x.at}
     return record

@@ -19,6 +19,10 @@ def _missing_attention() -> str:
     return f" Not on this machine: {', '.join(missing)}." if missing else ""
 
 
+def _recording_costs() -> str:
+    return f" ({cost} where it was measured)" if (cost := logprobs_cost()) else ""
+
+
 SAYS = {
     "cache": "Off: every pass rereads the whole text.",
     "kv_format": "Fewer bits: less memory, more rounding.",
@@ -28,7 +32,7 @@ SAYS = {
     "draft": "Smaller, the same tokenizer; empty: none.",
     "gamma": "Proposed before each pass of the target.",
     "adaptive_window": "Their number follows acceptance and cost.",
-    "distributions": f"As charts. {logprobs_cost()}".strip(),
+    "distributions": f"Shows p and q of a guess you choose; makes a step slower{_recording_costs()}.",
     "block_size": "Token slots in a cache block.",
     "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
     "eviction": "Which cached prefix makes room for a new block.",

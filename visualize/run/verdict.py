@@ -56,7 +56,8 @@ def _say(verdict: Judged, replaced: Recovered | None, speculative: str) -> str:
         rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"].format(p=p, q=q)
         why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for reading, there is no residual."
         return f"{rule}{place and place + '.'} {why}"
-    product = f"u q = {verdict.u:.3g} × {q} = {verdict.u * verdict.q:.3g}"
+    u = f"{verdict.u:.3g}"
+    product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {verdict.u * verdict.q:.3g}"
     chance = f"{min(1.0, verdict.p / verdict.q) if verdict.q else 1.0:.3g}"
     rule = f"{product} is below p = {p}: kept." if kept else f"{product} is not below p = {p}: refused."
     rule = f"It is kept with probability min(1, p / q) = {chance}. {rule}"
