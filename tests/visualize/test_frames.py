@@ -193,9 +193,9 @@ def test_a_step_is_told_in_a_sentence() -> None:
     assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
     assert re.fullmatch(
-        r"Finished with 40 tokens, the first after [\d.]+ ms, the other 39 in [\d.]+ ms: as many as were asked for\. "
-        r"The 39 tokens after the first took 16 passes of the target: on average a pass kept 1\.44 of 3\.81 guesses "
-        r"and added a token\. Its blocks, at most 3, were given back\.",
+        r"Finished with 40 tokens, the first after [\d.]+ ms, 39 more in [\d.]+ ms: as many as were asked for\. "
+        r"Those 39 took 16 passes: on average one kept 1\.44 of 3\.81 guesses and added a token\. "
+        r"Its blocks, at most 3, were given back\.",
         said[-1],
     )
 
@@ -209,11 +209,11 @@ def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
     )
     shown = picture(Reducer().feed(run.events))
     value = {name: float(row[0]) for name, row in shown.readouts.items() if name in ("speed", "pass", "first")}
-    found = re.search(r"first after ([\d.]+) ms, the other 59 in ([\d.]+) (m?s)", shown.say)
+    found = re.search(r"first after ([\d.]+) ms, 59 more in ([\d.]+) (m?s)", shown.say)
     assert float(found[1]) == value["first"]
     others = float(found[2]) * (1 if found[3] == "ms" else 1000)
     assert 59_000 / others == pytest.approx(value["speed"], rel=0.01)
-    kept = re.search(r"on average a pass kept ([\d.]+) of ([\d.]+) guesses", shown.say)
+    kept = re.search(r"on average one kept ([\d.]+) of ([\d.]+) guesses", shown.say)
     assert 1 + float(kept[1]) == pytest.approx(value["pass"], abs=0.011)
     assert float(kept[1]) / float(kept[2]) == pytest.approx(float(shown.readouts["accepted"][0]) / 100, abs=0.02)
     rounds = len({event.step for event in run.events if isinstance(event, Proposed)})
@@ -226,8 +226,7 @@ def test_guesses_that_saved_no_pass_are_told_to_have_saved_none() -> None:
     run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=6))
     guesses = sum(isinstance(event, Proposed) for event in run.events)
     said = picture(Reducer().feed(run.events)).say
-    took = "The 5 tokens after the first took 5 passes of the target"
-    assert f"{took}, which kept none of {guesses} guesses: so guessing saved no pass." in said
+    assert f"Those 5 took 5 passes, which kept none of {guesses} guesses: so guessing saved no pass." in said
 
 
 def test_a_full_context_is_told_as_one() -> None:

@@ -253,8 +253,7 @@ def test_recording_says_what_it_was_measured_to_cost() -> None:
     assert recorded["logprobs"] == LOGPROBS
     cost = f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%}"
     assert logprobs_cost() == cost
-    says = f"Shows p and q of a guess you choose; makes a step slower ({cost} where it was measured)."
-    assert SAYS["distributions"] == says
+    assert SAYS["distributions"] == f"Shows p and q. Slower: {cost} as measured."
 
 
 def test_a_link_names_only_the_pairs_that_a_server_has() -> None:

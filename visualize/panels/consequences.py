@@ -20,7 +20,7 @@ def _missing_attention() -> str:
 
 
 def _recording_costs() -> str:
-    return f" ({cost} where it was measured)" if (cost := logprobs_cost()) else ""
+    return f" Slower: {cost} as measured." if (cost := logprobs_cost()) else ""
 
 
 SAYS = {
@@ -32,7 +32,7 @@ SAYS = {
     "draft": "Smaller, the same tokenizer; empty: none.",
     "gamma": "Proposed before each pass of the target.",
     "adaptive_window": "Their number follows acceptance and cost.",
-    "distributions": f"Shows p and q of a guess you choose; makes a step slower{_recording_costs()}.",
+    "distributions": f"Shows p and q.{_recording_costs()}",
     "block_size": "Token slots in a cache block.",
     "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
     "eviction": "Which cached prefix makes room for a new block.",

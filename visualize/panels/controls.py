@@ -32,7 +32,7 @@ LABELS = {
     "target": "Target",
     "draft": "Draft",
     "early_exit_layer": "Layers that guess",
-    "synthetic_rate": "Share of guesses that are right",
+    "synthetic_rate": "Share guessed right",
     "gamma": GAMMA,
     "adaptive_window": "Adaptive window",
     "distributions": "Record distributions",

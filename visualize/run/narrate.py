@@ -163,22 +163,22 @@ class Narrator:
             return f" in {' '.join(shown_ms(finished.t_ms))}"
         others = generated - 1
         took = " ".join(shown_ms(1000 * others / speed))
-        return (
-            f", the first after {' '.join(shown_ms(first))}, the other {'' if others == 1 else f'{others} '}in {took}"
-        )
+        return f", the first after {' '.join(shown_ms(first))}, {others} more in {took}"
 
     def _bargain(self, generated: int) -> str:
         """What guessing is for: more tokens than passes. Means are of passes, all of them, as tokens/pass is."""
         if not self._rounds or generated < 2:
             return ""
         passes = f"{self._passes} {'pass' if self._passes == 1 else 'passes'}"
-        took = f" The {counted(generated - 1, 'token')} after the first took {passes} of the target"
+        those = f"Those {generated - 1}" if generated > 2 else "The other"
         if self._passes >= generated - 1:
             kept = self._kept or "none"
-            return f"{took}, which kept {kept} of {self._guesses:,} guesses: so guessing saved no pass."
+            return f" {those} took {passes}, which kept {kept} of {self._guesses:,} guesses: so guessing saved no pass."
         kept, guesses = self._kept / self._passes, self._guesses / self._passes
         some = "" if self._rounds == self._passes else f" ({self._rounds} had any)"
-        return f"{took}: on average a pass kept {kept:.2f} of {guesses:.2f} guesses{some} and added a token."
+        return (
+            f" {those} took {passes}: on average one kept {kept:.2f} of {guesses:.2f} guesses{some} and added a token."
+        )
 
     def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
         guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)

@@ -95,7 +95,7 @@ def _memory(metrics: Metrics) -> Reading:
     return Reading(f"{peak / 1e6:.0f}", "MB") if peak < 10e9 else Reading(digits(peak / 1e9), "GB")
 
 
-MEMORY = "GPU memory" if has_gpu() else "process memory"
+MEMORY = "GPU memory" if has_gpu() else "process RAM"
 READOUTS = (
     Readout("speed", "speed", "Tokens a second after the first one.", _speed),
     Readout(
@@ -128,7 +128,7 @@ READOUTS = (
     ),
     Readout(
         "limit",
-        "of device limit",
+        "device limit",
         "Roofline: the least time in which this device could move a pass's bytes (weights, keys and values) and do its "
         "FLOPs, over the time it took; median after the prefill. Above 100%: a cache is faster than memory.",
         _limit,
