@@ -64,6 +64,8 @@ def test_a_model_that_is_too_large_takes_more_gpus_and_says_when_they_are_too_fe
     assert few["problem"]
     assert "Not even the weights fit on 2 GPUs of 48 GiB" in few["say"]
     assert "--tensor-parallel-size 8" in told(model="llama-3.1-70b", gpu="t4")["command"]
+    assert "room for at most " in told(at_once=2)["say"], "a draft's own keys and values come on top"
+    assert "room for at most " not in told(at_once=2, speculation="off")["say"]
     assert "the others wait" in told(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
     assert "would not start" in told(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
     assert "cannot be split over 4 GPUs: choose 1." in told(model="falcon-7b", tensor_parallel=4)["say"]

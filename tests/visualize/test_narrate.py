@@ -120,7 +120,7 @@ def test_a_preemption_is_told_and_so_is_the_return() -> None:
 def test_who_guessed_is_named(speculative: str) -> None:
     said = a_round(narrator(speculative=speculative))
     assert said == (
-        f"Round 7: {DRAFTERS[speculative].name} proposed 2 tokens. "
+        f"Round 7: {DRAFTERS[speculative].name} proposed 2 tokens, “ a b”. "
         "The target accepted 1, refused “ b” (p 0.4, q 1) and put “ c” in its place."
     )
     assert "The target refused the first, “ a” (p 0.4" in a_round(narrator(speculative=speculative), kept=0)
@@ -139,12 +139,12 @@ def test_a_refusal_is_told_with_all_that_decided_it() -> None:
     own = Recovered(t_ms=0, step=7, position=2, token_id=9, text=" castle", p=0.6)
     told = narrator(speculative="draft")
     assert told.step(timed("verify", 5, 7), guesses, verdicts, own, [" the", " old", " castle"], []) == (
-        "Round 7: the draft model proposed 4 tokens. The target accepted 2, refused “ forest” "
+        "Round 7: the draft model proposed 4 tokens, “ the old forest was”. The target accepted 2, refused “ forest” "
         "(p 0.021, q 0.31, u 0.44) and put “ castle” in its place."
     )
     alone = Recovered(t_ms=0, step=8, position=0, token_id=9, text=" a", p=0.6)
     said = told.step(timed("verify", 2, 8), guesses[2:3], verdicts[2:], alone, [" a"], [])
-    assert "proposed 1 token. The target refused it, “ forest” (p 0.021, q 0.31, u 0.44) and put “ a”" in said
+    assert "proposed “ forest”. The target refused it (p 0.021, q 0.31, u 0.44) and put “ a”" in said
 
 
 def test_a_window_is_told_with_its_reasons() -> None:

@@ -30,7 +30,7 @@ from lab.trace.roofline import Achieved
 from visualize.amounts import counted
 from visualize.run.readouts import shown_ms
 from visualize.run.settings import IN_CODE
-from visualize.text import in_page_words, visible
+from visualize.text import in_page_words, named, visible
 from visualize.vocabulary import DRAFTERS, KV_FORMATS
 
 _ENDINGS = {
@@ -38,6 +38,10 @@ _ENDINGS = {
     "stop": "a stop string came",
     "cancelled": "it was stopped",
 }
+
+
+LONGEST = 60
+"""Characters of a round's guesses, so that a sentence stays one that a room can read."""
 
 
 def quoted(text: str) -> str:
@@ -182,15 +186,17 @@ class Narrator:
 
     def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
         guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)
-        opening = f"{self._who} proposed {counted(guesses, 'token')}. The target"
+        words = named("".join(guess.text for guess in proposals), LONGEST)
+        opening = f"{self._who} proposed {words if guesses == 1 else f'{guesses} tokens, {words}'}. The target"
         if own is None:
             return f"{opening} accepted {accepted}, and the text ended there"
         if isinstance(own, Bonus):
             every = "accepted it" if guesses == 1 else f"accepted all {guesses}"
             return f"{opening} {every} and added {quoted(own.text)} as a bonus"
-        some = f"accepted {accepted}, refused" if accepted else f"refused {'the first,' if guesses > 1 else 'it,'}"
-        refused = f"{quoted(proposals[accepted].text)} ({_odds(verdicts[accepted])})"
-        return f"{opening} {some} {refused} and put {quoted(own.text)} in its place"
+        first = quoted(proposals[accepted].text)
+        refused = f"accepted {accepted}, refused {first}" if accepted else f"refused the first, {first}"
+        odds = _odds(verdicts[accepted])
+        return f"{opening} {'refused it' if guesses == 1 else refused} ({odds}) and put {quoted(own.text)} in its place"
 
     def _prefill(self, tokens: int) -> str:
         first, self._read = self._read == self._found, self._read + tokens

@@ -88,7 +88,8 @@ def _fits(inputs: Inputs, needed: Deployment | None, gpus: int) -> str:
     shard, wanted = sharded(needed, gpus), f"{inputs.at_once:,} sequences at once"
     each = f"{gpus} GPU{'s' * (gpus > 1)} of {size(needed.memory)}"
     if holds(shard, inputs.at_once):
-        return f"On {each} there is room for {shard.sequences('paged'):,} sequences, and {wanted} are asked for."
+        most = "at most " * (inputs.speculation == "draft")  # whose own keys and values come on top
+        return f"On {each} there is room for {most}{shard.sequences('paged'):,} sequences, and {wanted} are asked for."
     if shard.cache_bytes <= 0:
         return f"Not even the weights fit on {each}: choose more or larger GPUs, or weights of fewer bits."
     if not shard.sequences("contiguous"):
