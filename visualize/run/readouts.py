@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lab.config import EngineConfig, SamplingParams
-from lab.here import has_gpu
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
 from visualize.amounts import byte_unit, digits
@@ -95,7 +94,6 @@ def _memory(metrics: Metrics) -> Reading:
     return Reading(f"{peak / 1e6:.0f}", "MB") if peak < 10e9 else Reading(digits(peak / 1e9), "GB")
 
 
-MEMORY = "GPU memory" if has_gpu() else "process RAM"
 READOUTS = (
     Readout("speed", "speed", "Tokens a second after the first one.", _speed),
     Readout(
@@ -133,7 +131,9 @@ READOUTS = (
         "FLOPs, over the time it took; median after the prefill. Above 100%: a cache is faster than memory.",
         _limit,
     ),
-    Readout("memory", MEMORY, "CPU: the whole process, program and weights included. GPU: most allocated.", _memory),
+    Readout(
+        "memory", "memory in all", "CPU: the whole process, program and weights included. GPU: most allocated.", _memory
+    ),
 )
 
 
