@@ -87,6 +87,18 @@ KV_FORMATS = {"auto": "Native", "int8": "INT8", "int4": "INT4"}
 
 SWITCH = {True: "on", False: "off"}
 """A toggle in words."""
+IN_CODE = {
+    "kv_cache": "KV cache",
+    "kv_dtype": "KV format",
+    "enable_prefix_caching": "Prefix caching",
+    "num_blocks": "Pool size",
+    "block_size": "Block size",
+    "torch_compile": "torch.compile",
+    "prefill_attention": "Attention of the prompt",
+    "early_exit_layer": "Layers that guess",
+    "max_tokens": "Most tokens",
+}
+"""What the page calls the settings that the engine's messages name, by their names in code."""
 
 
 def sentences(speculative: str, greedy: bool) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import socket
 import time
@@ -90,8 +91,8 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ],
         ("queue/join", b'{"data": [], "fn_index": "\\ud800", "session_hash": "a"}', 422, "half a character"),
         ("queue/join", b'{"data": [], "session_hash": "a"}', 422, "no event"),
-        ("queue/join", b'{"data": NaN, "fn_index": 1, "session_hash": "a"}', 422, "a list of them as its data"),
-        ("queue/join", b'{"data": [], "fn_index": 1, "session_hash": "a"}', 422, "This event takes 27 values, not 0"),
+        ("queue/join", b'{"data": NaN, "fn_index": RUN, "session_hash": "a"}', 422, "a list of them as its data"),
+        ("queue/join", b'{"data": [], "fn_index": RUN, "session_hash": "a"}', 422, "This event takes 27 values, not 0"),
         ("cancel", b'{"data": [NaN]}', 422, "session_hash: Field required"),
         ("reset", b'{"data": [NaN]}', 422, "event_id: Field required"),
         ("component_server", b"[]", 422, "an object of JSON"),
@@ -139,10 +140,18 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
 def test_what_is_not_there_is_no_error_of_the_servers(
     server: str, path: str, body: bytes, status: int, says: str
 ) -> None:
-    found, answer = post(f"{server}/gradio_api/{path}", body)
+    found, answer = post(f"{server}/gradio_api/{path}", body.replace(b"RUN", str(number_of_run(server)).encode()))
     assert found == status
     assert says in answer
     assert len(answer) < 500  # nothing of it is sent back
+
+
+@functools.cache
+def number_of_run(server: str) -> int:
+    """Of the event that a press on the Lab's Run is."""
+    config = json.loads(get(f"{server}/config")[1])
+    button = next(it["id"] for it in config["components"] if it["props"].get("elem_id") == "run")
+    return next(it["id"] for it in config["dependencies"] if [button, "click"] in it["targets"])
 
 
 def test_json_that_does_not_say_so_is_no_error_of_the_servers(server: str) -> None:

@@ -23,7 +23,6 @@ from visualize.run.settings import (
     BOUNDS,
     CHOICES,
     DEFAULTS,
-    IN_CODE,
     LINK,
     LOGPROBS,
     NAMES,
@@ -33,6 +32,7 @@ from visualize.run.settings import (
     from_link,
     senseless,
 )
+from visualize.vocabulary import IN_CODE
 
 
 def test_an_empty_link_is_the_defaults() -> None:

@@ -14,12 +14,13 @@ from visualize.assets import ABOUT, TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
-from visualize.run.settings import IN_CODE, LINK, OTHER, from_link
+from visualize.run.settings import LINK, OTHER, from_link
 from visualize.server.live import LiveRun
 from visualize.server.shelf import Shelf
 from visualize.server.visitors import Visitors
 from visualize.server.work import Line, Load
 from visualize.text import told_in_page_words
+from visualize.vocabulary import IN_CODE
 from visualize.workshop.workshop import Workshop
 
 UPLOADS = (600, 3600)

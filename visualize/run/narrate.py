@@ -29,9 +29,8 @@ from lab.trace.metrics import Metrics
 from lab.trace.roofline import Achieved
 from visualize.amounts import counted
 from visualize.run.readouts import shown_ms
-from visualize.run.settings import IN_CODE
 from visualize.text import in_page_words, named, visible
-from visualize.vocabulary import DRAFTERS, KV_FORMATS
+from visualize.vocabulary import DRAFTERS, IN_CODE, KV_FORMATS
 
 _ENDINGS = {
     "eos": "the model ended the text itself",

@@ -125,18 +125,6 @@ def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
     return prompt
 
 
-IN_CODE = {
-    "kv_cache": "KV cache",
-    "kv_dtype": "KV format",
-    "enable_prefix_caching": "Prefix caching",
-    "num_blocks": "Pool size",
-    "block_size": "Block size",
-    "torch_compile": "torch.compile",
-    "prefill_attention": "Attention of the prompt",
-    "early_exit_layer": "Layers that guess",
-    "max_tokens": "Most tokens",
-}
-"""What the page calls the settings that the engine's messages name, by their names in code."""
 NAMES = tuple(field.name for field in fields(Settings))
 DEFAULTS = {field.name: field.default for field in fields(Settings)}
 LINK = Link(
