@@ -6,14 +6,15 @@ import itertools
 import json
 import random
 import statistics
-import time
+from types import SimpleNamespace
 
 import pytest
 
 from lab import Run
 from lab.config import EngineConfig, SamplingParams
-from lab.decode import drafters
+from lab.decode import clock, drafters
 from lab.decode.window import PROBE_EVERY, Costs, Line, Window, best_window, tokens_per_round
+from lab.trace import recorder
 from lab.trace.events import Committed, Event, Preempted, Proposed, StepTimed, WindowChanged
 from tests import tiny_models
 
@@ -133,15 +134,23 @@ def test_what_surrounds_a_round_counts():
     assert statistics.mean(settled) < 1.5
 
 
-def test_an_engine_measures_what_surrounds_its_rounds():
+def test_an_engine_measures_what_its_rounds_take(monkeypatch):
     """Telling of a proposal takes as long as telling of a token, five milliseconds, many times a pass of this tiny
     model; every second proposal is right. Then none are better than eight."""
+    now = [0.0]
+
+    def passes() -> float:
+        now[0] += 20e-6
+        return now[0]
 
     def slowly(owner: int, seconds: float, event: Event) -> None:
         if isinstance(event, Proposed | Committed):
-            time.sleep(0.005)
+            now[0] += 0.005
 
     engine = tiny_models.engine(watch=slowly)
+    engine.generate("The wolf", sampling=SamplingParams(max_tokens=2))  # measures the device, by a clock that goes on
+    for module in (clock, recorder):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=passes))
     guess = {"speculative": "synthetic", "synthetic_acceptance_rate": 0.5, "num_speculative_tokens": MOST}
     config = EngineConfig(**guess, adaptive_window=True)
     run = engine.generate("The wolf", config, SamplingParams(max_tokens=60, ignore_eos=True))
