@@ -288,12 +288,15 @@ def test_a_prefill_that_would_dwarf_the_passes_is_cut_off_and_says_so(times: flo
             event = replace(event, draft_ms=0.0, verify_ms=ms, sample_ms=0.0, rest_ms=0.0, total_ms=ms)
         events.append(event)
     frames = Reducer().feed(events)
-    alone, shown = picture(frames[:2]), picture(frames[:12])
+    alone, shown, over = picture(frames[:2]), picture(frames[:12]), picture(frames)
     assert alone.layout["timing"]["yaxis.range"][1] >= 5 * times  # alone it is whole
     assert alone.columns["timing"][4]["text"] == [f"prefill {5 * times:.1f} ms"]
     top = shown.layout["timing"]["yaxis.range"][1]
     assert (top < 5 * times) == cut
     assert shown.columns["timing"][4]["text"] == [f"prefill {5 * times:.1f} ms{', cut off' * cut}"]
+    assert over.layout["timing"]["xaxis.range"][0] > 0
+    assert over.columns["timing"][4]["text"] == [""], "nothing is said beside a bar that is out of view"
+    assert 0 not in over.layout["timing"]["yaxis2.tickvals"], "it would touch the number of a pass"
 
 
 def test_what_is_rare_lingers() -> None:

@@ -169,6 +169,13 @@ def test_what_was_written_for_refused_guesses_is_seen_until_the_next_pass() -> N
     view.level(SIZE + 4)  # the next kept one
     apply(columns, view.patches())
     assert not any(vain["y"])
+    view.level(SIZE + 5, guesses=2)
+    for block, index in ((7, 2), (0, 1)):
+        view.take(freed(block, index))
+    view.ended()  # what was given back is as full as it was, and of guesses nothing is left
+    apply(columns, view.patches())
+    assert not any(vain["y"])
+    assert fill["y"][7] is not None
 
 
 @pytest.mark.parametrize("freed_first", [False, True])

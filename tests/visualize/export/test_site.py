@@ -107,6 +107,7 @@ def test_runs_of_files_with_the_longest_names_have_files_of_their_own(tmp_path: 
         Run(script(EngineConfig(), max_tokens=2)).save(path)
     recordings = read_files(paths, ())
     assert [recording.title for recording in recordings] == [path.stem for path in paths]
+    assert all(len(recording.name) < 100 for recording in recordings), "each has files with longer endings"
     write(tmp_path / "site", {f"runs/{recording.name}.json": "" for recording in recordings})
     assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
 
