@@ -271,7 +271,8 @@ def test_a_room_whose_server_was_started_anew_goes_on(visit: Visit, presenter: B
     room.wait_for_selector(".squares .square")
     background(room, True)
     room.route("**/channels/*", lambda route: route.fulfill(status=204))  # there is no such channel any more
-    background(room, False)
+    with room.expect_response("**/workshop/join"):  # so it joins again
+        background(room, False)
     room.unroute("**/channels/*")
     done = int(room.inner_text("[data-key=done] .value"))
     lab.run()
