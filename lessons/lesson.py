@@ -58,7 +58,7 @@ class FrontMatter(Part):
     observe: list[AnyView] = Field(min_length=1, max_length=4)
     change: Change = Field(alias="try")
     check: AnyQuestion
-    pool: Pool | None = None
+    pool: list[Pool] = Field(default=[])
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         """Parts that do not go together: the place of each, and what is wrong."""

@@ -24,8 +24,8 @@ def arrivals(
     cancelled: threading.Event | None = None,
 ) -> Iterator[Step]:
     """Decode ``jobs``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
-    nothing cached. Their owner numbers are their places in ``jobs``. Steps in which nothing happens, because the next
-    has not arrived, take no time and are left out.
+    nothing cached. Their sequences' owner numbers count up, through all continuations of a job and then to the next
+    job's. Steps in which nothing happens, because the next has not arrived, take no time and are left out.
 
     Setting ``cancelled`` ends it after the step under way: the last one tells of the ends.
 
@@ -45,16 +45,18 @@ def arrivals(
         heard.append(Entry((seconds - began) * 1000, owner, event))
 
     own = Engine(engine.target, engine.tokenizer, engine.draft, max_num_seqs=max_num_seqs, watch=watch)
-    streams = [own.stream(job.prompt, config, job.sampling, cancelled=cancelled) for job in jobs]
-    coming = deque(enumerate(streams))
+    coming = deque(
+        own.prepare(job.prompt, config, job.sampling, continuations=job.continuations, cancelled=cancelled)
+        for job in jobs
+    )
     began = time.perf_counter()
-    step = left = 0
+    step = left = come = 0
     while True:
         if cancelled.is_set():
             coming.clear()
-        while coming and step >= coming[0][0] * every:
-            next(coming.popleft()[1])  # a request begins with the first event that is asked for
-            left += 1
+        while coming and step >= come * every:
+            left += len(coming.popleft()())
+            come += 1
         own.step()
         step += 1
         entries, heard[:] = heard[:], []

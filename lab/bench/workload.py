@@ -19,10 +19,11 @@ the end of a paragraph, which nobody knows in advance."""
 
 @dataclass(frozen=True)
 class Job:
-    """A request before it is submitted."""
+    """A request before it is submitted. ``continuations``: so many of its prompt, each with a seed of its own."""
 
     prompt: str
     sampling: SamplingParams
+    continuations: int = 1
 
 
 @dataclass(frozen=True)
@@ -58,24 +59,33 @@ def exactly(prompts: list[str], lengths: list[int], temperature: float = 0.0) ->
     ]
 
 
-def crowd(count: int, mix: Mix, tokens: int, *, temperature: float, seed: int, beginning: str = "") -> list[Job]:
+def crowd(
+    count: int, mix: Mix, tokens: int, *, temperature: float, seed: int, beginning: str = "", continuations: int = 1
+) -> list[Job]:
     """Jobs of many users: texts the embedded pair has not been trained on, each to go on from.
 
     Args:
+        count: sequences of all jobs together.
         tokens: of an output: exactly so many ("equal"), their median ("tailed"), at most ("paragraph").
-        seed: the first job's; the others' follow it.
+        seed: the first sequence's; the others' follow it.
         beginning: of every prompt, before its own text.
+        continuations: of every job; the last has what is left.
     """
     texts = (*held_out_prompts(), *PROMPTS)
+    firsts = range(0, count, continuations)
     # Asked again, a text begins later: no two prompts are the same.
-    own = [" ".join(texts[i % len(texts)].split()[4 * (i // len(texts)) :]) for i in range(count)]
+    own = [" ".join(texts[i % len(texts)].split()[4 * (i // len(texts)) :]) for i in range(len(firsts))]
     prompts = [f"{beginning}\n{text}" if beginning else text for text in own]
-    drawn = Lengths(median=tokens, longest=4 * tokens).draw(count, seed) if mix == "tailed" else [tokens] * count
+    drawn = [tokens] * len(firsts)
+    if mix == "tailed":
+        drawn = Lengths(median=tokens, longest=4 * tokens).draw(len(firsts), seed)
     known = mix != "paragraph"
     stop = () if known else ("\n",)
     return [
         Job(
-            prompt, SamplingParams(max_tokens=most, temperature=temperature, seed=seed + i, stop=stop, ignore_eos=known)
+            prompt,
+            SamplingParams(max_tokens=most, temperature=temperature, seed=seed + first, stop=stop, ignore_eos=known),
+            min(continuations, count - first),
         )
-        for i, (prompt, most) in enumerate(zip(prompts, drawn, strict=True))
+        for first, prompt, most in zip(firsts, prompts, drawn, strict=True)
     ]

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.config import MOST_PROPOSED, SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
 from lab.decode.backends import Backends, KernelChoice
-from lab.decode.intake import Intake, seeded
+from lab.decode.intake import Intake
 from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
@@ -178,11 +178,11 @@ class Engine:
 
         Setting ``cancelled`` ends it after the step under way. Errors: see ``submit``.
         """
-        sequence = self._intake.sequence(prompt, config, sampling, cancelled)
+        begin = self.prepare(prompt, config, sampling, cancelled=cancelled)
 
         def events() -> Iterator[Event]:
-            self._enqueue(sequence)
-            yield from Request(self, sequence)
+            (request,) = begin()
+            yield from request
 
         return events()
 
@@ -201,9 +201,7 @@ class Engine:
             ConfigError: speculation without a draft model, more layers to exit from than there are, or
                 more blocks than memory holds.
         """
-        sequence = self._intake.sequence(prompt, config, sampling)
-        self._enqueue(sequence)
-        return Request(self, sequence)
+        return self.prepare(prompt, config, sampling)()[0]
 
     def submit_continuations(
         self,
@@ -212,20 +210,42 @@ class Engine:
         config: EngineConfig | None = None,
         sampling: SamplingParams | None = None,
     ) -> list[Request]:
-        """``count`` continuations of one prompt, with seeds from ``sampling.seed`` upwards.
+        """``count`` continuations of one prompt, with seeds from ``sampling.seed`` upwards. See ``prepare``."""
+        return self.prepare(prompt, config, sampling, continuations=count)()
 
-        With paged blocks the prompt is computed once: the others take its full blocks as they are and
-        copy a partly filled one when they write to it. Errors: see ``submit``.
+    def prepare(
+        self,
+        prompt: str,
+        config: EngineConfig | None = None,
+        sampling: SamplingParams | None = None,
+        *,
+        continuations: int = 1,
+        cancelled: threading.Event | None = None,
+    ) -> Callable[[], list[Request]]:
+        """Check a request now, and hand it over when what is returned is called.
+
+        Args:
+            continuations: so many requests for one prompt, with seeds from ``sampling.seed`` upwards. With paged blocks
+                the prompt is computed once: the others take its blocks as they are, and copy a partly filled one when
+                they write to it.
+            cancelled: setting it ends them all after the step under way.
+
+        Raises: what ``submit`` raises.
         """
-        sampling = seeded(sampling or SamplingParams())
-        sequences = [
-            self._intake.sequence(prompt, config, replace(sampling, seed=(sampling.seed + i) % SEEDS))
-            for i in range(count)
+        first = self._intake.sequence(prompt, config, sampling, cancelled)
+        seeds = [(first.sampling.seed + i) % SEEDS for i in range(1, continuations)]
+        others = [
+            self._intake.sequence(prompt, config, replace(first.sampling, seed=seed), cancelled) for seed in seeds
         ]
-        for sequence in sequences:
-            sequence.leader = None if sequence is sequences[0] else sequences[0]
-            self._enqueue(sequence)
-        return [Request(self, sequence) for sequence in sequences]
+        for other in others:
+            other.leader = first
+
+        def begin() -> list[Request]:
+            for sequence in (first, *others):
+                self._enqueue(sequence)
+            return [Request(self, sequence) for sequence in (first, *others)]
+
+        return begin
 
     # -- driving -----------------------------------------------------------------------------
 

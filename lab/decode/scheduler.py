@@ -170,7 +170,8 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, budget: int, *, alone: bool) -> Turn | None:
         """Let the first of the queue join if its tokens so far fit in the pool; None: not yet."""
-        leader = sequence.leader if sequence.leader in self.running else None
+        sharing = self._blocks and sequence.config.paged
+        leader = sequence.leader if sharing and sequence.leader in self.running else None
         if leader and not leader.generated:
             return None  # what it shares is about to be computed
         table, found, cached = None, [], 0
@@ -211,7 +212,7 @@ class Scheduler:
 
         All blocks of another continuation of the same prompt, up to its last token; else those found.
         """
-        if leader and leader.table and sequence.config.paged and not sequence.generated:
+        if leader and not sequence.generated:
             return min(sequence.prompt_length - 1, leader.computed), []
         if not sequence.shares_prefixes:
             return 0, []

@@ -62,6 +62,18 @@ def test_one_arrives_every_so_many_steps(lab):
         assert len(timed) == timed[0].batch_sequences
 
 
+def test_continuations_of_a_prompt_arrive_together_and_each_says_what_it_would_alone(lab):
+    asked = [replace(job, continuations=3) for job in jobs(6, 8)]
+    asked = [replace(job, sampling=replace(job.sampling, temperature=1.0, seed=10 * i)) for i, job in enumerate(asked)]
+    steps = list(arrivals(lab, asked, PAGED, every=5))
+    came = [(i, e.owner) for i, step in enumerate(steps) for e in step.entries if isinstance(e.event, RunStarted)]
+    assert came == [(0, 0), (0, 1), (0, 2), (5, 3), (5, 4), (5, 5)]
+    for owner, events in by_owner(steps).items():
+        job, nth = asked[owner // 3], owner % 3
+        sampling = replace(job.sampling, seed=job.sampling.seed + nth)
+        assert Run(events).token_ids == lab.generate(job.prompt, PAGED, sampling).token_ids
+
+
 def test_while_nobody_is_there_no_step_is_told_of(lab):
     steps = list(arrivals(lab, jobs(2, 2), PAGED, every=50))
     assert len(steps) == 4

@@ -317,6 +317,13 @@ def test_continuations_share_the_prompt_and_copy_its_tail(length):
     assert len(copies) == (2 if length == 4 else 0)  # three owners of a tail of three tokens; one writes in place
 
 
+@pytest.mark.parametrize("config", [PLAIN, replace(PLAIN, paged=False), EngineConfig(kv_cache=False)])
+def test_continuations_wait_for_the_first_only_for_what_they_share(config):
+    runs = drain(engine().submit_continuations(text(5), 3, config, SamplingParams(max_tokens=8, ignore_eos=True)))
+    alone = [kinds(run, StepTimed)[0].batch_sequences for run in runs]
+    assert alone == ([1, 3, 3] if config.paged else [3, 3, 3])
+
+
 # -- limits ------------------------------------------------------------------------------------------
 
 

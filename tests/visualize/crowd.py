@@ -28,8 +28,14 @@ def engine() -> Engine:
 ENGINE = engine()
 
 
-def job(prompt: str, tokens: int, seed: int = 0) -> Job:
-    return Job(prompt, SamplingParams(max_tokens=tokens, temperature=1.0, seed=seed, ignore_eos=True))
+def job(prompt: str, tokens: int, seed: int = 0, continuations: int = 1) -> Job:
+    sampling = SamplingParams(max_tokens=tokens, temperature=1.0, seed=seed, ignore_eos=True)
+    return Job(prompt, sampling, continuations)
+
+
+def lengths(jobs: list[Job]) -> list[int]:
+    """Tokens of each sequence's output."""
+    return [job.sampling.max_tokens for job in jobs for _ in range(job.continuations)]
 
 
 def ran(jobs: list[Job], every: int = 0, seats: int = 8, **pool: Any) -> list[Step]:
@@ -38,7 +44,13 @@ def ran(jobs: list[Job], every: int = 0, seats: int = 8, **pool: Any) -> list[St
 
 
 JOBS = st.lists(
-    st.builds(job, st.text(alphabet=LETTERS[:2], min_size=1, max_size=12), st.integers(1, 16), st.integers(0, 9)),
+    st.builds(
+        job,
+        st.text(alphabet=LETTERS[:2], min_size=1, max_size=12),
+        st.integers(1, 16),
+        st.integers(0, 9),
+        st.sampled_from([1, 1, 1, 3]),
+    ),
     min_size=1,
     max_size=7,
 )

@@ -24,7 +24,7 @@ from lab.trace.events import (
 )
 from lab.trace.recorder import Entry, Run, Step
 from tests import tiny_models
-from tests.visualize.crowd import ENGINE, LETTERS, job, picture, ran, runs, table
+from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
 from visualize.batch.frames import SMOOTH, BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
@@ -46,7 +46,7 @@ def test_the_queue_and_the_batch_are_the_scheduler_s(run: tuple[list[Job], list[
     jobs, steps, _ = run
     waiting: set[int] = set()
     running: set[int] = set()
-    frames = BatchReducer(len(jobs)).feed(steps)
+    frames = BatchReducer(len(lengths(jobs))).feed(steps)
     shown = picture()
     for frame, step in zip(frames, steps, strict=False):
         for owner, event in ((entry.owner, entry.event) for entry in step.entries):
@@ -71,8 +71,8 @@ def test_the_queue_and_the_batch_are_the_scheduler_s(run: tuple[list[Job], list[
     shown.apply(frames[-1])
     assert shown.finished == {"reason": "over", "message": ""}
     rows = table(shown, "sequences")
-    assert [row["tokens"] for row in rows] == [job.sampling.max_tokens for job in jobs]
-    assert shown.readouts["finished"][0] == f"{len(jobs)} / {len(jobs)}"
+    assert [row["tokens"] for row in rows] == lengths(jobs)
+    assert shown.readouts["finished"][0] == f"{len(rows)} / {len(rows)}"
     events = [entry.event for step in steps for entry in step.entries]
     for key, kind in (("preempted", Preempted), ("evicted", BlockEvicted)):
         assert shown.readouts[key][0] == str(sum(isinstance(event, kind) for event in events))
@@ -83,9 +83,9 @@ def test_the_queue_and_the_batch_are_the_scheduler_s(run: tuple[list[Job], list[
 @given(runs(), st.data())
 def test_frames_do_not_depend_on_the_portions(run: tuple[list[Job], list[Step], int], data: st.DataObject) -> None:
     jobs, steps, _ = run
-    whole = BatchReducer(len(jobs)).feed(steps)
+    whole = BatchReducer(len(lengths(jobs))).feed(steps)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(steps)))))
-    reducer, frames = BatchReducer(len(jobs)), []
+    reducer, frames = BatchReducer(len(lengths(jobs))), []
     for start, stop in zip([0, *cuts], [*cuts, len(steps)], strict=True):
         frames += reducer.feed(steps[start:stop])
     assert frames == whole

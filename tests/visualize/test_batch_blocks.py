@@ -20,7 +20,7 @@ from lab.trace.events import (
     RunStarted,
 )
 from lab.trace.recorder import Step
-from tests.visualize.crowd import LETTERS, job, picture, ran, runs, table
+from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
 from visualize.batch.blocks import FREE, Blocks
 from visualize.batch.frames import BatchReducer
 from visualize.figures import apply
@@ -30,7 +30,7 @@ from visualize.figures import apply
 @given(runs())
 def test_the_squares_are_what_the_pool_holds_at_every_step(run: tuple[list[Job], list[Step], int]) -> None:
     jobs, steps, num_blocks = run
-    frames = BatchReducer(len(jobs)).feed(steps)
+    frames = BatchReducer(len(lengths(jobs))).feed(steps)
     shown, owners = picture(), defaultdict(list)  # block -> sequences, by the events alone
     for frame, step in zip(frames, steps, strict=False):
         for owner, event in ((entry.owner, entry.event) for entry in step.entries):
@@ -83,6 +83,22 @@ def test_fill_is_that_of_the_one_who_wants_most_of_a_block() -> None:
     assert most
 
 
+def test_continuations_share_their_prompt_s_blocks_and_where_they_part_each_has_a_copy_of_its_own() -> None:
+    steps = ran([job(LETTERS[:6], 4, continuations=3)], block_size=4, num_blocks=12)
+    shown, frames = picture(), BatchReducer(3).feed(steps)
+    assert [row["owners"] for row in table(shown.apply(frames[0]), "pool") if row["owners"]] == [[0], [0]]
+    rows = [row for row in table(shown.apply(frames[1]), "pool") if row["owners"]]
+    assert [(row["owners"], row["fill"], row["mark"]) for row in rows] == [
+        ([0, 1, 2], 4, "found"),
+        ([0], 3, ""),  # its seventh token has been computed
+        ([1], 2, "copied"),
+        ([2], 2, "copied"),
+    ]
+    copied = "A shared block was copied 2 times before it was written to: copy on write."
+    assert shown.say == f"Sequences 1 and 2 were admitted: 10 tokens found in the cache, not computed. {copied}"
+    assert shown.readouts["found"] == ["10", "tok", "of 18 in prompts"]
+
+
 def test_contiguous_blocks_are_set_aside_empty() -> None:
     frames = BatchReducer(1).feed(ran([job("ab", 16)], paged=False, num_blocks=10))
     first = table(picture().apply(frames[0]), "pool")
@@ -92,14 +108,16 @@ def test_contiguous_blocks_are_set_aside_empty() -> None:
 
 
 def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:
-    steps = ran([job(LETTERS[i % 3] * 6, 14, i) for i in range(5)], num_blocks=14, enable_prefix_caching=True)
-    marks = {"found": BlockShared, "evicted": BlockEvicted}
+    jobs = [job(LETTERS[4] * 6, 3, 5, continuations=3), *(job(LETTERS[i % 3] * 6, 14, i) for i in range(5))]
+    steps = ran(jobs, num_blocks=14, enable_prefix_caching=True)
+    marks = {"found": BlockShared, "copied": BlockCopied, "evicted": BlockEvicted}
     seen, shown = dict.fromkeys([*marks, "preempted"], 0), picture()
-    for frame, step in zip(BatchReducer(5).feed(steps), [*steps, Step([], True)], strict=True):
+    for frame, step in zip(BatchReducer(8).feed(steps), [*steps, Step([], True)], strict=True):
         rows = table(shown.apply(frame), "pool")
         marked = {mark: {i for i, row in enumerate(rows) if row["mark"] == mark} for mark in seen}
         events = [entry.event for entry in step.entries]
         happened = {mark: {e.block for e in events if isinstance(e, kind)} for mark, kind in marks.items()}
+        happened["found"] -= {e.source for e in events if isinstance(e, BlockCopied)}
         for mark, blocks in happened.items():
             assert marked[mark] <= blocks  # several things may become of a block in one step: the last is marked
         assert set.union(*marked.values()) >= set.union(*happened.values())

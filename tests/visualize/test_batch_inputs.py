@@ -39,7 +39,7 @@ def test_every_preset_is_one_that_can_be_run_and_is_told_apart() -> None:
     for key, preset in PRESETS.items():
         assert preset_of(preset.inputs) == key
         preset.inputs.config()
-        assert len(preset.inputs.jobs()) == preset.inputs.sequences
+        assert sum(job.continuations for job in preset.inputs.jobs()) == preset.inputs.sequences
     assert preset_of(Inputs(sequences=3)) is None
     assert set(LABELS) == set(NAMES)
 
@@ -52,6 +52,8 @@ def test_inputs_become_the_engine_s_settings_and_jobs() -> None:
     jobs = inputs.jobs()
     assert all(job.prompt.startswith(SYSTEM) for job in jobs)
     assert [job.sampling.seed for job in jobs[:2]] == [5, 6]
+    several = replace(inputs, sequences=10, continuations=4).jobs()
+    assert [(job.continuations, job.sampling.seed) for job in several] == [(4, 5), (4, 9), (2, 13)]
     assert not any(SYSTEM in job.prompt for job in replace(inputs, shared=False).jobs())
     assert not any(job.prompt.startswith("\n") for job in replace(inputs, system="  ").jobs())
 

@@ -70,10 +70,15 @@ def task(lesson: Lesson) -> LessonRun:
 
 def test_what_blocks_do_can_be_watched_on_the_pool_page(lesson: Lesson) -> None:
     assert sheet.watched(lesson) == ""
-    for number, key in ((5, "fits"), (6, "users"), (7, "users")):
-        found = re.search(r"\[Watch it on the Pool page\]\(pool\??(.*?)\): “(.*?)”\.", sheet.watched(course()[number]))
-        assert batch_inputs.from_link(dict(parse_qsl(found[1]))) == (batch_inputs.PRESETS[key].inputs, [])
-        assert found[2] == batch_inputs.PRESETS[key].label
+    shown = {5: ["fits"], 6: ["users", "part", "forgets"], 7: ["users", "dry"]}
+    for number, keys in shown.items():
+        links = re.findall(r"- \[(.*?)\]\(pool\??(.*?)\) · \w", sheet.watched(course()[number]))
+        presets = [batch_inputs.PRESETS[key] for key in keys]
+        assert [label for label, _ in links] == [preset.label for preset in presets]
+        assert [batch_inputs.from_link(dict(parse_qsl(query))) for _, query in links] == [
+            (p.inputs, []) for p in presets
+        ]
+    assert {key for keys in shown.values() for key in keys} == batch_inputs.PRESETS.keys()
 
 
 def test_a_scale_whose_steps_multiply_says_so() -> None:

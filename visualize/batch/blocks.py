@@ -21,9 +21,9 @@ from lab.trace.events import (
 from visualize.batch.rows import Rows
 from visualize.figures.base import Columns, Patch
 
-Mark = Literal["", "found", "preempted", "evicted"]
-"""What has just become of a block: found by its prefix; given back by a sequence that was preempted; its prefix
-forgotten."""
+Mark = Literal["", "found", "copied", "preempted", "evicted"]
+"""What has just become of a block: found by its prefix, or in another continuation of the prompt; a copy of one that is
+shared; given back by a sequence that was preempted; its prefix forgotten."""
 
 FREE = {"state": "free", "owners": [], "fill": 0, "mark": ""}
 """A block's row on the page: its state, the numbers of its sequences, how many slots hold wanted tokens, its mark."""
@@ -58,8 +58,8 @@ class Blocks:
                 self.cached = cached
             case BlockAllocated() | BlockShared() | BlockCopied():
                 self._add(owner, event.block, event.index)
-                if isinstance(event, BlockShared):
-                    self._marks[event.block] = "found"
+                if not isinstance(event, BlockAllocated):
+                    self._marks[event.block] = "found" if isinstance(event, BlockShared) else "copied"
             case BlockEvicted():
                 self.cached.discard(event.block)
                 self._marks[event.block] = "evicted"
@@ -119,6 +119,8 @@ class Blocks:
             self._level(block)
         if owner in self._giving_up:
             self._marks[block] = "preempted"
+        elif self._marks.get(block) == "found":
+            del self._marks[block]  # to be copied
         self._changed.add(block)
 
     def _keep(self, owner: int, tokens: int) -> None:

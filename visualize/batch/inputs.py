@@ -15,13 +15,14 @@ from visualize.run.settings import MAX_PROMPT, bounded
 from visualize.vocabulary import DRAFTERS, KV_FORMATS, SWITCH
 
 CHOICES: dict[str, dict[Any, str]] = {
+    "continuations": {count: str(count) for count in (1, 2, 4, 8)},
     "lengths": {"equal": "Equal", "tailed": "Long-tailed", "paragraph": "A paragraph"},
     "block_size": {size: str(size) for size in (4, 8, 16, 32)},
     "kv_format": KV_FORMATS,
     "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
 }
 """The values of an input that is one of a few, and how the page calls each."""
-COMING = ("sequences", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
+COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
 """The inputs that say which sequences come."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "sequences": (1, 32),
@@ -34,6 +35,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 LABELS = {
     "sequences": "Sequences",
+    "continuations": "Continuations",
     "every": "Arrivals",
     "lengths": "Output lengths",
     "tokens": "Tokens",
@@ -63,11 +65,13 @@ SYSTEM = (
 class Inputs:
     """The page's controls, with the values they start with.
 
-    ``every``: steps between two arrivals; 0: all at once. ``lengths``, ``tokens``: see ``lab.bench.workload.crowd``.
+    ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
+    ``tokens``: see ``lab.bench.workload.crowd``.
     ``shared``: every prompt begins with ``system``. Sequences' seeds count up from ``seed``.
     """
 
     sequences: int = 30
+    continuations: int = 1
     every: int = 2
     lengths: str = "tailed"
     tokens: int = 32
@@ -111,6 +115,7 @@ class Inputs:
             temperature=self.temperature,
             seed=self.seed,
             beginning=beginning,
+            continuations=self.continuations,
         )
 
 
@@ -161,6 +166,20 @@ PRESETS = {
         "Evicted: a cache that forgets",
         "The finished stay cached until a block is needed: the least recently used goes first.",
         Inputs(sequences=20, every=8, lengths="equal", tokens=48, pool_blocks=32, max_num_seqs=4),
+    ),
+    "part": Preset(
+        "Eight endings: copy on write",
+        "The prompt's blocks are shared, and the last is copied where they part. Then switch paged blocks off.",
+        Inputs(
+            sequences=16,
+            continuations=8,
+            every=24,
+            lengths="equal",
+            tokens=48,
+            shared=False,
+            prefix_caching=False,
+            pool_blocks=80,
+        ),
     ),
 }
 NAMES = tuple(field.name for field in fields(Inputs))

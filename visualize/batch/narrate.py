@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lab.trace.events import (
     Admitted,
+    BlockCopied,
     BlockEvicted,
     BlockFreed,
     Committed,
@@ -27,7 +28,7 @@ def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
     """``tokens`` that each sequence has written so far."""
     told = [sentence for tell in (_failed, _fell_back, _preempted, _evicted) if (sentence := tell(entries))]
     rare = bool(told)
-    told += [sentence for sentence in (_ended(entries, tokens), _admitted(entries)) if sentence]
+    told += [sentence for sentence in (_ended(entries, tokens), _admitted(entries), _copied(entries)) if sentence]
     return " ".join(told[:2]) or _arrived(entries) or _passed(entries), rare
 
 
@@ -100,6 +101,15 @@ def _admitted(entries: Sequence[Entry]) -> str:
     was = "was" if len(joined) == 1 else "were"
     hit = f": {counted(found, 'token')} found in the cache, not computed" if found else ""
     return f"{_names(joined)} {was} admitted{hit}."
+
+
+def _copied(entries: Sequence[Entry]) -> str:
+    sources = [entry.event.source for entry in entries if isinstance(entry.event, BlockCopied)]
+    if not sources:
+        return ""
+    blocks = len(set(sources))
+    what, it = ("A shared block was", "it") if blocks == 1 else (f"{blocks} shared blocks were", "one")
+    return f"{what} copied {counted(len(sources), 'time')} before {it} was written to: copy on write."
 
 
 def _arrived(entries: Sequence[Entry]) -> str:

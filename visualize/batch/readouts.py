@@ -22,8 +22,8 @@ ABOUT = {
     ),
     "found": (
         "from cache",
-        "Tokens that were found by their prefix and did not have to be computed, of those of the prompts. What a "
-        "preempted sequence finds again counts too.",
+        "Tokens of the prompts that were found by their prefix, or in another continuation, and did not have to be "
+        "computed. What a preempted sequence finds again counts too.",
     ),
     "preempted": ("preemptions", "How often a sequence gave all its blocks back because room ran out."),
     "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),

@@ -64,10 +64,9 @@ def explained(lesson: Lesson, learner: Learner) -> str:
 
 def watched(lesson: Lesson) -> str:
     """Markdown: where on the Pool page it can be watched, if it can."""
-    if not (pool := lesson.front.pool):
-        return ""
-    preset = PRESETS[pool.preset]
-    return f"\n\n[Watch it on the Pool page]({address(preset.inputs)}): “{preset.label}”. {pool.say}"
+    pools = [(PRESETS[pool.preset], pool.say) for pool in lesson.front.pool]
+    links = [f"- [{preset.label}]({address(preset.inputs)}) · {say}" for preset, say in pools]
+    return "\n".join(["\n\n**Watch it on the Pool page:**\n", *links]) if links else ""
 
 
 def held(text: str) -> str:

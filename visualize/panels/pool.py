@@ -44,6 +44,7 @@ POOL = Kind(
 PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
 """The parts of its script, in their order."""
 SAYS = {
+    "continuations": "Of each prompt: paged, they share its blocks.",
     "every": "Steps between two; 0: all at once.",
     "lengths": "A paragraph: nobody knows when it ends.",
     "tokens": "Their median; some write four times as many.",
@@ -128,6 +129,7 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
             elem_classes="choice listed",
         )
         controls["sequences"] = widgets.slider("sequences")
+        controls["continuations"] = widgets.choice("continuations")
         controls["every"] = widgets.slider("every")
         controls["lengths"] = widgets.choice("lengths")
         controls["tokens"] = widgets.slider("tokens")
