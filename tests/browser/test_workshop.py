@@ -297,6 +297,36 @@ def test_in_the_background_nothing_is_heard_and_then_what_is_shown(visit: Visit,
     sees(lab.page, 1)
 
 
+def test_the_verdict_that_the_presenter_opens_is_open_for_all(visit: Visit, leading: Lab, code: str) -> None:
+    leading.run()
+    leading.finish()
+    lab = visit().open(join=code)
+    sees(lab.page, leading.instant)
+    leading.page.locator(".text .token:is(.accepted, .recovered)").first.click()
+    leading.page.wait_for_selector(".verdict:not([hidden])")
+    late = visit().open(join=code)
+    first = leading.page.inner_text(".verdict h2")
+    for page in (lab.page, late.page):
+        page.wait_for_selector(f".verdict:not([hidden]) h2:has-text('{first}')")
+        assert page.inner_text(".token.chosen") == leading.page.inner_text(".token.chosen")
+    assert "guess=" not in lab.page.url, "of a run of their own"
+
+    lab.page.keyboard.press("Escape")  # who has read it closes it, and goes on following
+    lab.page.wait_for_selector(".verdict", state="hidden")
+    leading.page.keyboard.press("ArrowLeft")
+    sees(lab.page, leading.instant)
+    state(lab.page, "following")
+    assert lab.page.is_hidden(".verdict")
+    assert late.page.is_visible(".verdict")
+
+    leading.page.click("[data-verdict=on]")
+    for page in (lab.page, late.page):
+        page.wait_for_selector(f".verdict:not([hidden]) h2:has-text('{leading.page.inner_text('.verdict h2')}')")
+    leading.page.keyboard.press("Home")  # it has not happened yet
+    for page in (lab.page, late.page):
+        page.wait_for_selector(".verdict", state="hidden")
+
+
 def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading: Lab, code: str) -> None:
     leading.run()
     leading.finish()
@@ -306,7 +336,7 @@ def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading
     lab.wait_for_tokens(3)
     lab.page.click("[data-act=follow]")
     state(lab.page, "following")
-    assert not lab.running
+    lab.page.wait_for_selector("body:not(.running)")
     lab.run()  # one's own has ended
     state(lab.page, "alone")
     lab.page.keyboard.press("Escape")

@@ -19,6 +19,7 @@ function drawAgainst(guesses) {
 
 function moved() {
   if (opened?.seq > picture.at) closeVerdict(); // it has not happened yet
+  if (mode === "led") openAsLed();
   if (wantedGuess && (mode === "still" || picture.frame?.finished)) openWanted();
 }
 

@@ -197,7 +197,7 @@ function remember() {
 // -- being led ---------------------------------------------------------------------------------------
 // In a workshop (strip.js) a page tells what it shows, and shows what it is told.
 
-/** What a presenter shows: {run, at}, ``at`` null for the newest frame; null: nobody is followed. */
+/** What a presenter shows: {run, at, guess}, ``at`` null for the newest frame; null: nobody is followed. */
 let led = null;
 
 /** Show what the presenter does. Of another run nothing is shown until its first frame has come. */

@@ -87,9 +87,9 @@ function send() {
 async function sendOn() {
   while (unsent && state === "leading") {
     unsent = false;
-    const { run = null, at = null } = window.decodeLab.shown ?? {};
+    const { shown: { run = null, at = null } = {}, guess = null } = window.decodeLab;
     const began = performance.now();
-    const answer = await ask("lead", { key, run, at, query: settings(), who: WHO, take: taking });
+    const answer = await ask("lead", { key, run, at, guess, query: settings(), who: WHO, take: taking });
     if (state !== "leading") break;
     taking = false;
     if (answer.leader) {

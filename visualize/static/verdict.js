@@ -17,10 +17,16 @@ const covered = (name) => opened !== null && name !== "rounds";
 function openVerdict(seq, position) {
   if (moving()) enter("still");
   held = false;
+  const { step } = picture.frames[seq];
+  if (!picture.head.recorded) window.decodeLab.address({ guess: `${step}.${position + 1}` });
+  showVerdict(seq, position);
+}
+
+function showVerdict(seq, position) {
   hideTip();
   opened = { seq, position };
+  tellGuess();
   const frame = picture.frames[seq];
-  if (!picture.head.recorded) window.decodeLab.address({ guess: `${frame.step}.${position + 1}` });
   const told = frame.verdicts?.[position];
   const token = frame.tokens?.[position];
   $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, guess ${position + 1}`;
@@ -60,8 +66,9 @@ function showRound() {
 function closeVerdict() {
   if (!opened) return;
   opened = null;
+  tellGuess();
   if (panel.contains(document.activeElement)) story.focus(); // what is hidden has no focus: from the token on one goes on
-  if (!picture.head?.recorded) window.decodeLab.address({ guess: null });
+  if (mode !== "led" && !picture.head?.recorded) window.decodeLab.address({ guess: null });
   panel.hidden = true;
   $(".charts").classList.remove("opened");
   $(".token.chosen")?.classList.remove("chosen");
@@ -90,6 +97,30 @@ function openWanted() {
   if (seq < 0 || seq > picture.at || place < 1 || place > judged(picture.frames[seq])) return;
   drawText(picture); // the token is to be marked
   openVerdict(seq, place - 1);
+}
+
+// -- in a workshop (strip.js) --
+
+/** For those who follow. */
+function tellGuess() {
+  window.decodeLab.guess = opened && [opened.seq, opened.position];
+  tell();
+}
+
+let ledGuess = "null"; // the presenter's, as it was last opened or closed here
+/** Open what the presenter has opened, as soon as its frame is here; close it with them. Once: who closes it themselves
+    has it closed. */
+function openAsLed() {
+  const guess = JSON.stringify(led?.guess ?? null);
+  if (guess === ledGuess) return;
+  const [seq, position] = led?.guess ?? [];
+  if (seq === undefined) closeVerdict();
+  else if (seq > picture.at || position >= judged(picture.frames[seq])) return;
+  else {
+    drawText(picture); // the token is to be marked
+    showVerdict(seq, position);
+  }
+  ledGuess = guess;
 }
 
 /** Open what was judged for this token of the text, if anything was. */

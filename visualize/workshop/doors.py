@@ -21,7 +21,9 @@ PAUSE = 0.5
 """Seconds before a wrong code or key is answered."""
 GONE = "The server no longer has this run: nobody else can be shown it. Press Run, or open its file again."
 MOST_FRAMES = 2**31
-NO_FRAME = "A frame to show is a whole number from 0, or null for the newest."
+NO_FRAME = (
+    "A frame to show is a whole number from 0, or null for the newest; a guess is a frame and its place there, or null."
+)
 NONSENSE = "This is not what the workshop's pages ask: an object of JSON with the fields they send."
 
 Body = dict[str, Any]
@@ -70,20 +72,28 @@ class Doors:
         return answer | {"link": link, "picture": qr_code(link)}
 
     def _show(self, body: Body) -> Body:
-        """{key, run, at, query, who, take}: show that to all who follow (``Lead``); ``run`` null: nothing any more.
-        To {followers}; and {leader}, who was not disturbed, where that is another page than ``who`` and not to be
+        """{key, run, at, guess, query, who, take}: show that to all who follow (``Lead``); ``run`` null: nothing any
+        more. To {followers}; and {leader}, who was not disturbed, where that is another page than ``who`` and not to be
         taken over from."""
         self._access.lead(body.get("key"))
-        run, at, query = body.get("run"), body.get("at"), body.get("query", "")
-        if at is not None and (type(at) is not int or not 0 <= at < MOST_FRAMES):
+        run, at, guess, query = (body.get(name) for name in ("run", "at", "guess", "query"))
+        if not (at is None or _is_number(at)) or not (guess is None or _is_guess(guess)):
             return {"followers": self._lead.followers, "problem": NO_FRAME}
         if not self._lead.leads(str(body.get("who")), take=body.get("take") is True):
             return {"followers": self._lead.followers, "leader": self._lead.leader}
         if run is None:
             self._lead.stop()
-        elif not self._lead.show(str(run), at, str(query)):
+        elif not self._lead.show(str(run), at, guess, str(query or "")):
             return {"followers": self._lead.followers, "problem": GONE}
         return {"followers": self._lead.followers}
+
+
+def _is_number(frame: object) -> bool:
+    return type(frame) is int and 0 <= frame < MOST_FRAMES
+
+
+def _is_guess(guess: object) -> bool:
+    return isinstance(guess, list) and len(guess) == 2 and all(map(_is_number, guess))
 
 
 async def _read(request: Request) -> Body | None:

@@ -13,8 +13,9 @@ MOST_OPENED = 32_000_000
 
 
 class Lead:
-    """Told in ``channel``, of which only the newest message counts: {run, at}. ``run``: the channel in which it is
-    told; None: nothing is shown. ``at``: the frame; None: the newest there is.
+    """Told in ``channel``, of which only the newest message counts: {run, at, guess}. ``run``: the channel in which it
+    is told; None: nothing is shown. ``at``: the frame; None: the newest there is. ``guess``: whose verdict is open, as
+    the frame and the place in its round; None: none is.
 
     Attributes:
         query: the presenter's settings, as the Lab's address has them.
@@ -34,13 +35,13 @@ class Lead:
     def followers(self) -> int:
         return self.channel.readers
 
-    def show(self, run: str, at: int | None, query: str) -> bool:
+    def show(self, run: str, at: int | None, guess: list[int] | None, query: str) -> bool:
         """Show a run's frame. False, and nothing happens: there is no such run any more, or it is no run."""
         channel = find(run)
         if channel is None or not channel.whole:
             return False
         self._shown, self.query = channel, query
-        self._tell(run, at)
+        self._tell(run, at, guess)
         return True
 
     def leads(self, page: str, *, take: bool) -> bool:
@@ -52,7 +53,7 @@ class Lead:
     def stop(self) -> None:
         """Show nothing."""
         self._shown, self.query, self.leader = None, "", None
-        self._tell(None, None)
+        self._tell(None, None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:
         """A visitor opened a run from a file: it can be shown like one that was decoded here, until too much was
@@ -72,5 +73,5 @@ class Lead:
         with self._lock:
             self._opened.pop(visitor, None)
 
-    def _tell(self, run: str | None, at: int | None) -> None:
-        self.channel.put(as_line({"run": run, "at": at}))
+    def _tell(self, run: str | None, at: int | None, guess: list[int] | None) -> None:
+        self.channel.put(as_line({"run": run, "at": at, "guess": guess}))

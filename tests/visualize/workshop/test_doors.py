@@ -101,14 +101,14 @@ def test_where_nobody_can_come_the_presenter_is_told_why_and_leads_all_the_same(
 
 def test_those_who_follow_are_told_what_is_shown(room: Room) -> None:
     run = Channel()
-    assert room.shown() == {"run": None, "at": None}
+    assert room.shown() == {"run": None, "at": None, "guess": None}
     assert room.ask("lead", key=KEY, run=run.id, at=None, query="?gamma=2") == (200, {"followers": 0})
-    assert room.shown() == {"run": run.id, "at": None}
-    room.ask("lead", key=KEY, run=run.id, at=12, query="?gamma=3")
-    assert room.shown() == {"run": run.id, "at": 12}
+    assert room.shown() == {"run": run.id, "at": None, "guess": None}
+    room.ask("lead", key=KEY, run=run.id, at=12, guess=[9, 0], query="?gamma=3")
+    assert room.shown() == {"run": run.id, "at": 12, "guess": [9, 0]}
     assert room.ask("join", code=room.workshop.access.code)[1]["query"] == "?gamma=3"
     room.ask("lead", key=KEY, run=None)
-    assert room.shown() == {"run": None, "at": None}
+    assert room.shown() == {"run": None, "at": None, "guess": None}
     assert room.ask("join", code=room.workshop.access.code)[1]["query"] == ""
 
 
@@ -117,7 +117,7 @@ def test_nobody_leads_without_the_key(room: Room) -> None:
     for key in (None, "", room.workshop.access.code, KEY.upper(), [KEY]):
         status, answer = room.ask("lead", key=key, run=run.id, at=1)
         assert (status, list(answer)) == (403, ["problem"])
-    assert room.shown() == {"run": None, "at": None}
+    assert room.shown() == {"run": None, "at": None, "guess": None}
 
 
 @pytest.mark.parametrize("field", ["page", "query", "run", "code"])
@@ -129,7 +129,7 @@ def test_half_a_character_is_refused_wherever_it_stands_and_others_still_join(ro
         body = json.dumps(sound | {field: "https://lab.example/\ud800"}).encode()
         answer = room.client.post(f"/workshop/{door}", content=body)
         assert (answer.status_code, answer.json()) == (400, {"problem": doors.NONSENSE})
-    assert room.shown() == {"run": run.id, "at": 1}
+    assert room.shown() == {"run": run.id, "at": 1, "guess": None}
     status, answer = room.ask("join", code=code)
     assert (status, answer["query"]) == (200, "?gamma=3")
 
@@ -146,7 +146,7 @@ def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: R
     room.ask("lead", key=KEY, run=run.id, at=3)
     status, answer = room.ask("lead", key=KEY, run="0" * 32, at=1)
     assert (status, answer["problem"]) == (200, doors.GONE)
-    assert room.shown() == {"run": run.id, "at": 3}
+    assert room.shown() == {"run": run.id, "at": 3, "guess": None}
 
 
 @pytest.mark.parametrize("at", [-1, True, False, 1.5, 2.0, 2**31, 10**400, "3", [3]])
@@ -155,8 +155,16 @@ def test_what_is_no_frame_is_said_to_the_presenter_and_nothing_changes(room: Roo
     room.ask("lead", key=KEY, run=run.id, at=0, who="ann", take=True)
     status, answer = room.ask("lead", key=KEY, run=run.id, at=at, who="ben", take=True)
     assert (status, answer) == (200, {"followers": 0, "problem": doors.NO_FRAME})
-    assert room.shown() == {"run": run.id, "at": 0}
+    assert room.shown() == {"run": run.id, "at": 0, "guess": None}
     assert room.workshop.lead.leader == "ann"
+
+
+@pytest.mark.parametrize("guess", [0, [], [1], [1, -1], [1, True], [1, 2.0], [1, "2"], [1, 2, 3], {"0": 1, "1": 2}])
+def test_what_is_no_guess_is_said_to_the_presenter_and_nothing_changes(room: Room, guess: object) -> None:
+    run = Channel()
+    room.ask("lead", key=KEY, run=run.id, at=5, guess=[4, 1])
+    assert room.ask("lead", key=KEY, run=run.id, at=5, guess=guess)[1]["problem"] == doors.NO_FRAME
+    assert room.shown() == {"run": run.id, "at": 5, "guess": [4, 1]}
 
 
 def test_of_several_presenters_the_one_who_took_over_last_leads(room: Room) -> None:
@@ -165,18 +173,18 @@ def test_of_several_presenters_the_one_who_took_over_last_leads(room: Room) -> N
     assert room.ask("lead", key=KEY, run=other.id, at=2, who="ben", take=True)[1] == {"followers": 0}
     for run in (one.id, None):  # neither shows anything any more, nor ends what another shows
         assert room.ask("lead", key=KEY, run=run, at=1, who="ann")[1] == {"followers": 0, "leader": "ben"}
-        assert room.shown() == {"run": other.id, "at": 2}
+        assert room.shown() == {"run": other.id, "at": 2, "guess": None}
     assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] == "ben"
     room.ask("lead", key=KEY, run=None, who="ben")
     assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann")[1] == {"followers": 0}
-    assert room.shown() == {"run": one.id, "at": 1}
+    assert room.shown() == {"run": one.id, "at": 1, "guess": None}
 
 
 def test_what_is_no_run_cannot_be_shown(room: Room) -> None:
     answer = room.ask("join", code=room.workshop.access.code)[1]
     for channel in ("room", "lead"):
         assert room.ask("lead", key=KEY, run=answer[channel], at=0)[1]["problem"] == doors.GONE
-    assert room.shown() == {"run": None, "at": None}
+    assert room.shown() == {"run": None, "at": None, "guess": None}
 
 
 def test_what_is_shown_stays_as_long_as_it_is_shown(room: Room) -> None:
@@ -251,6 +259,7 @@ def test_followers_are_those_who_read(room: Room) -> None:
                 "key": st.sampled_from([KEY, "no"]),
                 "run": st.one_of(st.none(), st.text(max_size=40), st.integers()),
                 "at": st.one_of(st.none(), st.floats(), st.integers(), st.text(max_size=4)),
+                "guess": st.one_of(st.none(), st.lists(st.integers() | st.none(), max_size=3)),
                 "page": st.text(max_size=40),
                 "query": st.text(max_size=20),
             }
