@@ -178,6 +178,35 @@ def test_what_was_written_for_refused_guesses_is_seen_until_the_next_pass() -> N
     assert fill["y"][7] is not None
 
 
+def test_a_block_that_only_refused_guesses_were_written_to_is_seen_given_back_until_the_next_pass() -> None:
+    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    for event in (ADMITTED, found(1, 0), taken(0, 1)):
+        view.take(event)
+    view.level(2 * SIZE - 1)
+    for event in (taken(7, 2), taken(9, 3), freed(9, 3), freed(7, 2)):
+        view.take(event)
+    view.level(2 * SIZE, guesses=3)  # it wrote the last slot of its block and three more, and kept none of those
+    apply(columns, view.patches())
+    vain, slot = columns[3]["y"], -(blocks.SIDE - 2 * blocks.INSET) / SIZE
+    assert [round((vain[block] or 0) / slot, 1) for block in (0, 7, 9)] == [0, 3, 0]
+    words = columns[0]["customdata"][7][1]
+    assert words == f"free again: it was entry 2 of sequence {ME}'s table<br>3 slots written for refused guesses"
+    assert view.caption() == "4 of 12 live, 100% full"
+    view.take(taken(7, 2))  # and is taken again
+    view.level(2 * SIZE + 1)
+    apply(columns, view.patches())
+    assert not any(vain)
+    for event in (taken(9, 3), freed(9, 3)):
+        view.take(event)
+    view.level(3 * SIZE, guesses=SIZE)
+    apply(columns, view.patches())
+    assert [block for block, y in enumerate(vain) if y is not None] == [9]
+    view.level(3 * SIZE)
+    apply(columns, view.patches())
+    assert not any(vain)
+    assert columns[0]["customdata"][9][1] == "free"
+
+
 @pytest.mark.parametrize("freed_first", [False, True])
 def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool) -> None:
     """Its blocks are given back, one stays as a cached prefix and is found again."""

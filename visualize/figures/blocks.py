@@ -32,7 +32,8 @@ _WORDS: dict[Came, str] = {"own": "", "found": "found, not computed again", "cop
 @dataclass(frozen=True, slots=True)
 class Block:
     """What is known of a block. ``owner`` None: a sequence that is not this run's, or nobody. A free one that has an
-    owner is its no longer: the run is over, and gave it back as full as it was.
+    owner is its no longer: the run is over, and gave it back as full as it was; or the last pass took it for guesses
+    that were refused.
 
     ``came``: how this run got it. ``stored``: its prefix can be found by others.
     ``references``: sequences that have it in their tables; 0 when that is not known.
@@ -139,7 +140,9 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
 
 def _words(now: Block, block_size: int) -> str:
     if now.state == "free":
-        return "free" if now.owner is None else f"free again: it was entry {now.index} of sequence {now.owner}'s table"
+        again = f"free again: it was entry {now.index} of sequence {now.owner}'s table"
+        in_vain = f"<br>{now.vain} slots written for refused guesses" if now.vain else ""
+        return "free" if now.owner is None else again + in_vain
     if now.state == "cached":
         return "cached, free to take, but its tokens can still be found"
     if now.owner is None:

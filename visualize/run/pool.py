@@ -54,6 +54,7 @@ class PoolView:
         match event:
             case Admitted():
                 self.blocks = dict.fromkeys(event.live_blocks, OTHERS) | dict.fromkeys(event.cached_blocks, CACHED)
+                self._freed.clear()
             case BlockAllocated():
                 self.blocks[event.block] = Block("live", event.owner, event.index, event.fill)
             case BlockShared():
@@ -95,16 +96,25 @@ class PoolView:
 
     def level(self, kv_tokens: int, guesses: int = 0) -> None:
         """A step is over, and ``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its
-        table. It wrote the token before the ``guesses``, and them; those that were refused are beyond what is kept."""
-        self._freed.clear()
+        table. It wrote the token before the ``guesses``, and them; those that were refused are beyond what is kept,
+        some of them in blocks that were given back at once."""
         written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
         self._kept = kv_tokens
+        self.blocks = {number: block for number, block in self.blocks.items() if block.state != "free"}
         for number, block in self.blocks.items():
             if block.owner is not None:
-                first = block.index * self.block_size
-                fill, end = (min(self.block_size, max(0, tokens - first)) for tokens in (kv_tokens, written))
+                fill, end = self._reached(block, kv_tokens), self._reached(block, written)
                 if (fill, end - fill) != (block.fill, block.vain):
                     self.blocks[number] = replace(block, fill=fill, vain=end - fill)
+        for number, block in self._freed.items():
+            vain = self._reached(block, written) - self._reached(block, kv_tokens)
+            if vain and number not in self.blocks:
+                self.blocks[number] = replace(block, state="free", fill=0, vain=vain, stored=False)
+        self._freed.clear()
+
+    def _reached(self, block: Block, tokens: int) -> int:
+        """How many of its slots are among the first ``tokens`` of its sequence."""
+        return min(self.block_size, max(0, tokens - block.index * self.block_size))
 
     def patches(self) -> list[Patch]:
         """What changed since it was last asked. A block past the pool's end is one of another pool: of the
@@ -122,7 +132,7 @@ class PoolView:
             return "no cache, no blocks"
         blocks = self.blocks.values()
         states = [block.state for block in blocks]
-        given = sum(block.state == "free" and block.owner is not None for block in blocks)
+        given = sum(block.state == "free" and block.fill > 0 for block in blocks)
         own = [block.fill for block in self._own()]
         live, cached = states.count("live"), states.count("cached")
         return (
