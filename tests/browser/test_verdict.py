@@ -134,16 +134,24 @@ def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit
     seen = lab.page.evaluate(OPENED)
     assert seen["heights"] is None
     assert "So it is kept with probability p / q" in seen["say"]
-    assert "Switch “Record distributions” on and run again." in seen["say"]
     text = lab.seen()["text"]
+    lab.page.click(".rule a:has-text('Run it again with them')")
+    lab.page.wait_for_url("**distributions=1**")
+    lab.ready()
+    lab.page.wait_for_selector(".verdict:not([hidden])")
+    assert lab.seen()["text"] == text
+    again = lab.page.evaluate(OPENED)
+    assert again["title"].startswith(seen["title"])
+    assert again["heights"]
     lab.toggle("distributions")
-    lab.page.wait_for_function("location.search.includes('distributions=1')")
+    lab.page.wait_for_function("!location.search.includes('run=1')")
     lab.run()
     lab.finish()
     assert lab.page.evaluate(OPENED) is None  # a new run begins closed
-    assert lab.seen()["text"] == text
+    lab.toggle("paged")  # what the run was made with is no longer in the address
+    lab.page.wait_for_function("!location.search.includes('run=1')")
     lab.page.locator(".token.recovered").first.click()
-    assert lab.page.evaluate(OPENED)["heights"]
+    assert "Switch “Record distributions” on and run again." in lab.page.evaluate(OPENED)["say"]
     lab.choose("speculation", "Off")
     lab.page.wait_for_selector("#toggle-distributions input:disabled")
     assert "Needs someone who guesses" in lab.page.inner_text("#toggle-distributions")

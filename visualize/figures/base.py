@@ -64,7 +64,8 @@ def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
         "fixedrange": False,
         "ticks": "",
     }
-    axes = {name: axis | layout.pop(name, {}) for name in ("xaxis", "yaxis")}
+    apart = {"xaxis": {"ticklabelstandoff": 5}, "yaxis": {}}  # the two zeros at the origin
+    axes = {name: axis | more | layout.pop(name, {}) for name, more in apart.items()}
     return go.Figure(
         traces,
         {

@@ -30,7 +30,7 @@ function showVerdict(seq, position) {
   const told = frame.verdicts?.[position];
   const token = frame.tokens?.[position];
   $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, guess ${position + 1}`;
-  $(".rule").replaceChildren(...(told ? [told.say] : [...explained(token), make("p", "hint", "This run recorded no distributions. Switch “Record distributions” on and run again.")]));
+  $(".rule").replaceChildren(...(told ? [told.say] : [...explained(token), unrecorded(`${frame.step}.${position + 1}`)]));
   $(".verdict .plot").hidden = !told;
   $(".charts").classList.add("opened");
   panel.hidden = false;
@@ -39,6 +39,21 @@ function showVerdict(seq, position) {
   drawVerdict();
   showRound();
   if (narrow.matches) panel.scrollIntoView({ behavior: gently(), block: "nearest" });
+}
+
+/** There is nothing to draw. Where the address still says how the run was made, a link makes it again, and more of it. */
+function unrecorded(guess) {
+  const hint = make("p", "hint", "This run recorded no distributions. ");
+  if (inLesson()) return hint;
+  const query = new URLSearchParams(location.search);
+  if (query.get("run") !== "1") hint.append("Switch “Record distributions” on and run again.");
+  else {
+    for (const [name, value] of Object.entries({ distributions: 1, guess })) query.set(name, value);
+    const again = make("a", "", "Run it again with them");
+    again.href = `${location.pathname}?${query}`;
+    hint.append(again, ".");
+  }
+  return hint;
 }
 
 /** Scroll the text, and nothing but the text, to a token of it. */
