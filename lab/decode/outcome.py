@@ -176,7 +176,8 @@ def _outcome(numbers: list[float], round: Round, u: list[float] | None) -> Outco
 
 
 def commit(sequence: Sequence, outcome: Outcome, token_text: Callable[[int], str]) -> None:
-    """Add a step's tokens to the sequence and tell what happened. Tokens after a stop are dropped."""
+    """Add a step's tokens to the sequence and tell what happened. Tokens after a stop are dropped: of them only the
+    verdicts are told, for those were given."""
     emit, step = sequence.recorder.emit, sequence.step
     window, accepted = len(outcome.proposed), outcome.accepted
     for i, (token, q) in enumerate(zip(outcome.proposed, outcome.q, strict=True)):
@@ -197,17 +198,6 @@ def commit(sequence: Sequence, outcome: Outcome, token_text: Callable[[int], str
             texts = tuple(map(token_text, around.token_ids))
             fields = {name: values and tuple(values) for name, values in around._asdict().items()}
             emit(Distributions, step=step, position=i, texts=texts, **fields)
-    origin = "plain"
-    if window:
-        origin = "bonus" if accepted == window else "recovered"
-        emit(
-            Bonus if accepted == window else Recovered,
-            step=step,
-            position=accepted,
-            token_id=outcome.next_token,
-            text=token_text(outcome.next_token),
-            p=outcome.p_next,
-        )
     tokens = [*outcome.proposed[:accepted], outcome.next_token]
     pieces = []
     for token in tokens:
@@ -215,11 +205,21 @@ def commit(sequence: Sequence, outcome: Outcome, token_text: Callable[[int], str
         if sequence.reason:
             break
     kept = len(pieces)
+    own = Bonus if accepted == window else Recovered
+    if window and kept == len(tokens):
+        emit(
+            own,
+            step=step,
+            position=accepted,
+            token_id=outcome.next_token,
+            text=token_text(outcome.next_token),
+            p=outcome.p_next,
+        )
     emit(
         Committed,
         step=step,
         token_ids=tuple(tokens[:kept]),
-        origins=(*["accepted"] * accepted, origin)[:kept],
+        origins=(*["accepted"] * accepted, own.kind if window else "plain")[:kept],
         pieces=tuple(pieces),
         probabilities=(*outcome.p[:accepted], outcome.p_next)[:kept],
         text="".join(pieces),

@@ -242,6 +242,24 @@ def test_a_stop_string_ends_the_text_before_it(lab):
     assert run.text == whole.text[: whole.text.index(stop)]
 
 
+def test_of_a_round_in_which_the_text_ends_nothing_is_told_that_came_behind(lab):
+    sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=11)
+    whole = lab.generate(PROMPT, SPECULATE, sampling)
+    first = next(
+        piece
+        for before, (piece, *_), origins in (
+            (whole.text[: whole.text.index(event.text)], event.pieces, event.origins) for event in of(whole, Committed)
+        )
+        if origins[:2] == ("accepted",) * 2 and piece and piece not in before
+    )
+    run = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=60, temperature=1.0, seed=11, stop=first))
+    last = of(run, Committed)[-1]
+    assert set(last.origins) == {"accepted"}
+    of_it = [event for event in run.events if getattr(event, "step", None) == last.step]
+    assert sum(isinstance(event, Judged) for event in of_it) >= 2, "they were judged together"
+    assert not any(isinstance(event, (Recovered, Bonus)) for event in of_it)
+
+
 def test_end_of_text_ends_the_run_even_among_accepted_proposals():
     lab = tiny_models.engine("llama", "identical")
     plain = lab.generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=250))

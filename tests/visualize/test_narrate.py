@@ -16,6 +16,7 @@ from lab.trace.events import (
     Bonus,
     CacheDropped,
     FellBack,
+    Finished,
     Judged,
     Preempted,
     Proposed,
@@ -23,6 +24,7 @@ from lab.trace.events import (
     StepTimed,
     WindowChanged,
 )
+from lab.trace.metrics import measure
 from lab.trace.roofline import Achieved
 from tests import tiny_models
 from tests.visualize.conftest import script
@@ -145,6 +147,19 @@ def test_a_refusal_is_told_with_all_that_decided_it() -> None:
     alone = Recovered(t_ms=0, step=8, position=0, token_id=9, text=" a", p=0.6)
     said = told.step(timed("verify", 2, 8), guesses[2:3], verdicts[2:], alone, [" a"], [])
     assert "proposed “ forest”. The target refused it (p 0.021, q 0.31, u 0.44) and put “ a”" in said
+
+
+def test_a_text_that_ends_among_a_round_s_guesses_is_told_without_what_came_behind() -> None:
+    told = narrator(speculative="draft")
+    prefill(told, 61, " x")
+    a_round(told, kept=2)
+    guesses = [Proposed(t_ms=0, step=8, position=i, token_id=i, text=" a", q=1.0) for i in range(4)]
+    verdicts = [Judged(t_ms=0, step=8, position=i, token_id=i, p=0.4, q=1.0, u=None, accepted=i < 3) for i in range(4)]
+    said = told.step(timed("verify", 5, 8), guesses, verdicts, None, [" a"], [])
+    assert said.endswith("The target accepted 1, and the text ended there.")
+    end = told.ended(Finished(t_ms=9, reason="stop", text="", message=""), measure([]), 5, 0)
+    kept = "on average one kept 1.50 of 3.00 guesses and added a token, the last none."
+    assert end.endswith(f"Those 4 took 2 passes: {kept}")
 
 
 def test_a_window_is_told_with_its_reasons() -> None:

@@ -69,6 +69,7 @@ class Narrator:
         self._observed = 0  # rounds that the adaptive window learnt from: it counts them too
         self._company = 0  # most others in a pass
         self._passes = self._rounds = self._guesses = self._kept = 0  # after the prefill
+        self._cut = False  # the text ended among a round's guesses
         self._notes = ["synthetic: proposals cost nothing here"] if config["speculative"] == "synthetic" else []
 
     @property
@@ -122,14 +123,16 @@ class Narrator:
         pieces: Sequence[str],
         rare: Sequence[Event],
     ) -> str:
-        """A step: what was proposed, judged and committed in it, and the ``rare`` events."""
+        """A step: what was proposed, judged and committed in it, and the ``rare`` events. ``own`` None where there were
+        proposals: the text ended before the target's own token."""
         chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
         if proposals:
-            kept = sum(verdict.accepted for verdict in verdicts)
+            kept = sum(verdict.accepted for verdict in verdicts) if own else len(pieces)
+            self._cut = own is None
             self._rounds += 1
             self._guesses += len(proposals)
             self._kept += kept
-            usual = f"Round {timed.step}: {self._round(proposals, verdicts, own)}."
+            usual = f"Round {timed.step}: {self._round(proposals, verdicts, own, kept)}."
             brief = f"Round {timed.step}: {kept} of {len(proposals)} accepted. "
         elif timed.step_kind == "prefill":
             usual, brief = f"Prefill: the target read {self._prefill(timed.target_tokens)}{chosen}.", "Prefill. "
@@ -179,12 +182,15 @@ class Narrator:
             return f" {those} took {passes}, which kept {kept} of {self._guesses:,} guesses: so guessing saved no pass."
         kept, guesses = self._kept / self._passes, self._guesses / self._passes
         some = "" if self._rounds == self._passes else f" ({self._rounds} had any)"
+        added = "a token, the last none" if self._cut else "a token"
         return (
-            f" {those} took {passes}: on average one kept {kept:.2f} of {guesses:.2f} guesses{some} and added a token."
+            f" {those} took {passes}: on average one kept {kept:.2f} of {guesses:.2f} guesses{some} and added {added}."
         )
 
-    def _round(self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None) -> str:
-        guesses, accepted = len(proposals), sum(verdict.accepted for verdict in verdicts)
+    def _round(
+        self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None, accepted: int
+    ) -> str:
+        guesses = len(proposals)
         words = named("".join(guess.text for guess in proposals), LONGEST)
         opening = f"{self._who} proposed {words if guesses == 1 else f'{guesses} tokens, {words}'}. The target"
         if own is None:

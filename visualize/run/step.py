@@ -77,7 +77,7 @@ class Step:
             points.append(rounds.point(step, guess.position + 1, state, guess.text, numbers))
         if self.own is not None:
             points.append(rounds.point(step, 0, self.own.kind, self.own.text, _numbers(self.own, "p")))
-        elif self.committed is not None:
+        elif self.committed is not None and not self.proposals:
             p = {"p": short(self.committed.probabilities[0])}
             points.append(rounds.point(step, 0, "plain", self.committed.pieces[0], p))
         return points
