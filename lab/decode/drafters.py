@@ -70,8 +70,8 @@ class ModelDrafter(Drafter):
 
     Either a smaller model with the target's tokenizer, whose keys and values live in
     the same slots as the target's in a storage of its own; or the target's own first layers
-    (``early_exit``: Elhoushi et al., 2404.16710, without their training), which read what the target
-    stored, and write what it will write over.
+    (``early_exit``: Elhoushi et al., 2404.16710, without their training, and without their reuse of these
+    layers' work in the verify), which read what the target stored, and write what it will write over.
     """
 
     def __init__(self, model: LanguageModel, storage: KVStorage | None, *, early_exit: bool = False) -> None:
@@ -171,10 +171,11 @@ class ModelDrafter(Drafter):
 
 
 class PromptLookup(Drafter):
-    """What followed the text's last few tokens when they last occurred in it: no model, no cost.
+    """What followed the text's last few tokens when they occurred in it before: no model, no cost.
 
-    Saxena, "Prompt Lookup Decoding" (2023); Yang et al., 2304.04487. It draws nothing: q is 1 on its
-    proposal, so that speculative sampling keeps it with probability p.
+    Saxena, "Prompt Lookup Decoding" (2023), who takes the first occurrence that enough tokens follow (here it is the
+    last such one); Yang et al., 2304.04487. It draws nothing: q is 1 on its proposal, so that speculative sampling
+    keeps it with probability p.
     """
 
     def __init__(self, shortest: int, longest: int, vocabulary: int, device: torch.device) -> None:
@@ -196,13 +197,15 @@ class PromptLookup(Drafter):
 
 
 def lookup(tokens: list[int], count: int, shortest: int, longest: int) -> list[int]:
-    """Up to ``count`` tokens that followed the last earlier occurrence of the longest ending that has one."""
+    """Up to ``count`` tokens that followed an earlier occurrence of the longest ending that has one: the last that so
+    many follow, or else the first. (In a text that goes round in a circle, few follow the very last.)"""
     text = np.asarray(tokens)
     for length in range(min(longest, len(text) - 1), shortest - 1, -1):
         windows = np.lib.stride_tricks.sliding_window_view(text[:-1], length)
         found = np.flatnonzero((windows == text[-length:]).all(axis=1))
         if len(found):
-            begin = int(found[-1]) + length
+            whole = found[found + length + count <= len(tokens)]
+            begin = int(whole[-1] if len(whole) else found[0]) + length
             return tokens[begin : begin + count]
     return []
 

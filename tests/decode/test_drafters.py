@@ -38,8 +38,16 @@ def test_lookup_finds_the_longest_ending_that_occurred_before(tokens, count, sho
     assert bool(found) == bool(lengths)
     if found:
         length = max(lengths)
-        last = max(i for i in range(len(tokens) - length) if tokens[i : i + length] == tokens[-length:])
-        assert found == tokens[last + length :][:count]
+        ends = [i + length for i in range(len(tokens) - length) if tokens[i : i + length] == tokens[-length:]]
+        whole = [end for end in ends if end + count <= len(tokens)]
+        begin = whole[-1] if whole else ends[0]
+        assert found == tokens[begin : begin + count]
+
+
+def test_of_a_text_that_goes_round_in_a_short_circle_lookup_proposes_a_whole_window():
+    assert lookup([7] * 10, 4, 2, 4) == [7] * 4
+    assert lookup([1, 2] * 5, 4, 2, 4) == [1, 2, 1, 2]
+    assert lookup([1, 2, 3, 1, 2], 4, 1, 2) == [3, 1, 2]  # all there is
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -53,7 +61,9 @@ def test_prompt_lookup_proposes_from_the_text_itself(temperature):
         if isinstance(event, Proposed):
             assert event.q == 1
             if event.position == 0:
-                assert event.token_id == lookup(known, 1, 1, 3)[0]
+                left = len(run.prompt_token_ids) + 60 - len(known)
+                looked_up = lookup(known, min(config.num_speculative_tokens, left - 1), 1, 3)
+            assert event.token_id == looked_up[event.position]
         elif isinstance(event, Judged) and temperature:
             assert event.accepted == (event.u < event.p)
         elif event.kind == "committed":
