@@ -52,6 +52,9 @@ OF_ROUNDS = {
     "gamma": "guesses of a full window",
     "acceptance": "accepted of judged guesses, in rounds of a full window",
     "round_tokens": "tokens that such a round gives",
+    "rounds": "how many there were: repeats that draw the same numbers count once",
+    "whole_rounds": "share of them of which every guess was accepted",
+    "lost_rounds": "share of which none was",
     "guess_cost": "time of a guess, over that of a pass of the target over one token",
     "pass_ratio": "time of a pass over all guesses, over that over one token",
 }
@@ -157,6 +160,9 @@ def figures(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
                 "gamma": rounds.gamma,
                 "acceptance": rounds.acceptance,
                 "round_tokens": rounds.tokens,
+                "rounds": rounds.judged[0],
+                "whole_rounds": rounds.accepted[-1] / rounds.judged[0],
+                "lost_rounds": 1 - rounds.accepted[0] / rounds.judged[0],
                 "guess_cost": rounds.cost,
                 "pass_ratio": rounds.pass_ratio,
             }

@@ -249,7 +249,9 @@ def test_what_fell_back_is_named_and_stays_in_sight(part: str, lost: str) -> Non
     ("found", "said"),
     [
         (Achieved(0.714, "memory"), "memory-bound, 71% of the limit"),
-        (Achieved(0.2, "compute"), "compute-bound, 20% of the limit"),
+        (Achieved(0.5, "compute"), "compute-bound, 50% of the limit"),
+        (Achieved(0.2, "compute"), "20% of the computing limit"),
+        (Achieved(0.03, "memory"), "3% of the memory limit"),
         (Achieved(1.3, "memory"), "memory-bound, 130% of the limit (a cache is faster)"),
         (Achieved(2.0, "compute"), "compute-bound, 200% of the limit (another kernel is faster)"),
     ],

@@ -99,6 +99,8 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
 
 
 def _theory(lesson: Lesson, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
+    """Runs whose distributions were recorded are there to be looked at: their times are not those of guessing."""
+    runs = {name: some for name, some in runs.items() if not some[0].sampling.logprobs}
     configs = {name: lesson.front.preset.runs.config(name) for name in runs}
     return prediction.theory(configs, runs, {})["charts"]
 

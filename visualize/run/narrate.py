@@ -48,7 +48,9 @@ def quoted(text: str) -> str:
 
 
 def limit(found: Achieved) -> str:
-    """How near a step came to what the device can do."""
+    """How near a step came to what the device can do. What takes less than half of its time does not bind it."""
+    if found.share < 0.5:
+        return f"{found.share:.0%} of the {'memory' if found.bound == 'memory' else 'computing'} limit"
     said = f"{found.bound}-bound, {found.share:.0%} of the limit"
     if found.share <= 1:
         return said
