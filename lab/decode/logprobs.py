@@ -22,12 +22,15 @@ class Around(NamedTuple):
     Attributes:
         q: None: the drafter has no distribution.
         residual: max(p - q, 0), normalised. None where nothing was drawn from it.
+        overlap: sum of min(p, q) over the vocabulary: how likely a proposal drawn here is kept (Leviathan et al.,
+            2211.17192, theorem 3.5). None where no verdict was drawn.
     """
 
     token_ids: list[int]
     p: list[float]
     q: list[float] | None
     residual: list[float] | None
+    overlap: float | None
 
 
 def gather(
@@ -43,7 +46,7 @@ def gather(
         drawn: verdicts were drawn, and a refused proposal's replacement from the residual.
 
     Returns:
-        [S, g * tokens * FIGURES] float32; for ``read``.
+        [S, g * tokens * FIGURES + g] float32; for ``read``.
     """
 
     def likeliest(weights: torch.Tensor) -> torch.Tensor:
@@ -60,11 +63,13 @@ def gather(
         ids += [likeliest(left), verdict.next_token[:, None, None].expand(-1, p.shape[1], 1)]
     tokens = torch.cat(ids, dim=-1)
     values = [every.gather(-1, tokens) for every in (p, none if q is None else q, left)]
-    return torch.stack([tokens, *values], dim=-1).flatten(1)
+    overlap = torch.minimum(p, q).sum(-1) if drawn else none[..., 0]
+    return torch.cat([torch.stack([tokens, *values], dim=-1).flatten(1), overlap], dim=1)
 
 
 def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn: bool) -> list[Around]:
     """What ``gather`` gave for one round of ``window`` proposals, verdict by verdict, as far as it was judged."""
+    numbers, overlaps = numbers[:-window], numbers[-window:]
     share = len(numbers) // window
     found = []
     for position in range(min(accepted + 1, window)):
@@ -80,6 +85,7 @@ def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn
                 p=[row[1] for row in once.values()],
                 q=[row[2] for row in once.values()] if has_q else None,
                 residual=[row[3] for row in once.values()] if replaced else None,
+                overlap=overlaps[position] if drawn else None,
             )
         )
     return found

@@ -196,7 +196,7 @@ def commit(sequence: Sequence, outcome: Outcome, token_text: Callable[[int], str
         if outcome.around:
             around = outcome.around[i]
             texts = tuple(map(token_text, around.token_ids))
-            fields = {name: values and tuple(values) for name, values in around._asdict().items()}
+            fields = {name: tuple(some) if isinstance(some, list) else some for name, some in around._asdict().items()}
             emit(Distributions, step=step, position=i, texts=texts, **fields)
     tokens = [*outcome.proposed[:accepted], outcome.next_token]
     pieces = []

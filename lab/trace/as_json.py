@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from lab.config import MOST_PROPOSED
@@ -28,8 +28,9 @@ def from_dict(record: Any) -> Event:
     cls = EVENT_TYPES[record["kind"]]
     hints = _field_types(cls)
     given = {name: value for name, value in record.items() if name != "kind"}
-    if given.keys() != hints.keys():
-        odd = ", ".join(sorted(given.keys() ^ hints.keys()))
+    needed = {field.name for field in fields(cls) if field.default is MISSING}
+    if not needed <= given.keys() <= hints.keys():
+        odd = ", ".join(sorted((needed - given.keys()) | (given.keys() - hints.keys())))
         raise ValueError(f"a {cls.kind} event has missing or unknown fields: {odd[:120]}")
     for name, value in given.items():
         given[name] = tuple(value) if isinstance(value, list) else value

@@ -181,6 +181,9 @@ class Distributions(Event):
     and its replacement drawn, also of that and of the likeliest under ``residual``, the normalised max(p - q, 0)
     that it was drawn from. ``residual`` is None where nothing was drawn from it (accepted; greedy; a synthetic
     drafter), q where the drafter has none (a synthetic one). Prompt lookup's is 1 on its proposal.
+
+    ``overlap`` is the sum of min(p, q) over all tokens: how likely a proposal drawn at this place is kept (Leviathan et
+    al., 2211.17192, theorem 3.5). None where no verdict was drawn, and in files of before it was recorded.
     """
 
     kind: ClassVar[str] = "distributions"
@@ -191,6 +194,7 @@ class Distributions(Event):
     p: tuple[float, ...]
     q: tuple[float, ...] | None
     residual: tuple[float, ...] | None
+    overlap: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

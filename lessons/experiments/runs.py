@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -13,7 +14,7 @@ from lab.bench.ab import matching
 from lab.bench.compare import Case, Turn, in_turns
 from lab.bench.theory import speculated, without_speculation
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.trace.events import Judged, StepTimed
+from lab.trace.events import Distributions, Judged, StepTimed
 from lab.trace.metrics import Metrics
 from lab.trace.recorder import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
@@ -37,6 +38,8 @@ OTHERS = {
     "copy_bytes_per_second": "what the device does at best, moving",
     "matmul_flops_per_second": "and computing",
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
+    "kept_share": "accepted of judged guesses",
+    "overlap": "mean of sum min(p, q) over the places of these guesses, where it was recorded",
     "refused_p": "of the first guess that was refused: the target's probability (not where nothing is drawn)",
     "refused_q": "the draft's",
     "refused_u": "the number drawn",
@@ -188,6 +191,10 @@ def figures_of(run: Run) -> dict[str, float]:
         found |= {"step_flops": typical.verify_flops, "step_bytes": typical.verify_bytes}
     if run.started.block_bytes:
         found["kv_token_bytes"] = run.started.block_bytes / run.config.block_size
+    if verdicts := [event.accepted for event in run.events if isinstance(event, Judged)]:
+        found["kept_share"] = statistics.fmean(verdicts)
+    if overlaps := [e.overlap for e in run.events if isinstance(e, Distributions) and e.overlap is not None]:
+        found["overlap"] = statistics.fmean(overlaps)
     for word, verdict in _verdicts(run).items():
         found |= {f"{word}_p": verdict.p, f"{word}_q": verdict.q, f"{word}_u": verdict.u}
     return {name: value for name, value in found.items() if value is not None}

@@ -73,7 +73,9 @@ def test_every_judged_position_has_the_distributions_it_was_judged_by(drafter: s
                 if event.q is not None:
                     assert torch.tensor(event.q) == pytest.approx(q[ids])
                     expected |= likeliest(q)
-                replaced = not verdict.accepted and not greedy and drafter != "synthetic"
+                drawn = not greedy and drafter != "synthetic"
+                assert event.overlap == (pytest.approx(torch.minimum(p, q).sum().item(), abs=1e-6) if drawn else None)
+                replaced = not verdict.accepted and drawn
                 assert (event.residual is not None) == replaced
                 if replaced:
                     left = (p - q).clamp_min(0) / (p - q).clamp_min(0).sum()

@@ -8,7 +8,7 @@ import pytest
 
 from lab import EngineConfig, Run, RunFileError, SamplingParams
 from lab.trace.as_json import from_dict, to_dict
-from lab.trace.events import EVENT_TYPES, Finished
+from lab.trace.events import EVENT_TYPES, Distributions, Finished
 from lab.trace.recorder import VERSION
 from tests import tiny_models
 
@@ -37,6 +37,16 @@ def test_every_kind_of_event_has_its_own_name(run):
 def test_events_survive_json(run):
     for event in run.events:
         assert from_dict(json.loads(json.dumps(to_dict(event)))) == event
+
+
+def test_an_event_of_before_a_field_was_recorded_is_read():
+    around = Distributions(t_ms=0, step=1, position=0, token_ids=(1,), texts=("a",), p=(0.5,), q=(0.5,), residual=None)
+    record = to_dict(around)
+    del record["overlap"]
+    assert from_dict(record) == around
+    del record["residual"]
+    with pytest.raises(ValueError, match="missing or unknown fields: residual"):
+        from_dict(record)
 
 
 def damaged(run, change) -> str:

@@ -74,6 +74,14 @@ def test_a_refusal_is_told_in_numbers_and_its_tokens_are_marked() -> None:
     assert min(figure.data[-1].x) < 0 < max(figure.data[-1].x)
 
 
+def test_beside_a_guess_s_chance_stands_that_of_any_guess_at_its_place() -> None:
+    overlapping = replace(AROUND, overlap=0.6)
+    assert opened(GUESS, REFUSED, overlapping, OWN, "draft")["say"].endswith(
+        "normalised. Any guess drawn here is kept with probability Σ min(p, q) = 0.6."
+    )
+    assert "Σ" not in opened(GUESS, REFUSED, overlapping, OWN, "ngram")["say"], "it draws nothing"
+
+
 def test_a_kept_guess_has_no_residual_and_nothing_in_its_place() -> None:
     told = opened(GUESS, KEPT, replace(AROUND, residual=None), OWN, "draft")
     drawn = "With u = 0.1, a random number from 0 to 1, u q = 0.1 × 0.5 = 0.05 is below p = 0.1: kept."

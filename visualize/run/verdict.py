@@ -36,7 +36,7 @@ def opened(
     title = f"Round {verdict.step}, guess {verdict.position + 1} {state.glyph} {named(guess.text)}"
     return {
         "title": title,
-        "say": _say(verdict, replaced, speculative),
+        "say": _say(verdict, around.overlap, replaced, speculative),
         "columns": chart.columns(texts, **picked, bar=bar),
         "layout": chart.layout(texts, [marks.get(around.token_ids[i], "") for i in shown], max([*heights, bar or 0])),
     }
@@ -48,7 +48,7 @@ def _shown(around: Distributions, heights: list[float], marked: set[int]) -> lis
     return [0, *sorted(others[: chart.MOST - 1], key=lambda i: -around.p[i])]
 
 
-def _say(verdict: Judged, replaced: Recovered | None, speculative: str) -> str:
+def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, speculative: str) -> str:
     p, q, kept = f"{verdict.p:.3g}", f"{verdict.q:.3g}", verdict.accepted
     place = f" In its place: {named(replaced.text)}" if replaced else ""
     if verdict.u is None:
@@ -63,4 +63,9 @@ def _say(verdict: Judged, replaced: Recovered | None, speculative: str) -> str:
     rule = f"It is kept with probability min(1, p / q) = {chance}. {rule}"
     drawn = f"{place}, drawn from the residual: max(0, p − q), normalised." if replaced else ""
     certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""
-    return f"{rule}{drawn}{certain}"
+    here = (
+        ""
+        if overlap is None or certain
+        else f" Any guess drawn here is kept with probability Σ min(p, q) = {overlap:.3g}."
+    )
+    return f"{rule}{drawn}{here}{certain}"
