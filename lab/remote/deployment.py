@@ -129,10 +129,18 @@ def differences(config: EngineConfig) -> Iterator[str]:
             "as the window, and these count among the guesses of which a share is kept."
         )
     if config.adaptive_window and config.speculative not in ("off", *WITHOUT):
-        yield (
+        left_out = (
             "The adaptive window is left out: every round guesses the most it may here. vLLM can vary the number by "
-            "the batch's size (\"num_speculative_tokens_per_batch_size\"), not by what is kept of a draft's guesses."
         )
+        size = 'the batch\'s size ("num_speculative_tokens_per_batch_size")'
+        if config.speculative == "ngram":
+            yield f"{left_out}{size}, not by what is kept of a lookup's guesses."
+        else:
+            yield (
+                f"{left_out}{size}. It can also have the target check only those guesses that are likely enough to be "
+                'kept ("enable_adaptive_verification", off unless asked for; it takes a GPU and full CUDA graphs). The '
+                "draft makes all of them even so."
+            )
 
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:

@@ -95,6 +95,13 @@ def test_of_what_is_the_same_nothing_is_said() -> None:
 def test_of_an_adaptive_window_that_it_is_left_out() -> None:
     *_, said = differences(replace(PAGED, speculative="ngram", adaptive_window=True))
     assert "adaptive window is left out" in said
+    assert "enable_adaptive_verification" not in said
+
+
+def test_of_an_adaptive_window_with_a_draft_that_vllm_can_leave_guesses_unchecked() -> None:
+    *_, said = differences(replace(PAGED, speculative="draft", adaptive_window=True))
+    assert "adaptive window is left out" in said
+    assert '"enable_adaptive_verification"' in said
 
 
 NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40).filter(lambda n: n[0] != "-")
