@@ -2,9 +2,10 @@
 
 Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all tokens of
 the pass, the output head's only if logits are wanted, and every slot of a sequence once as it is stored, those of past
-tokens to be read and those of new ones to be written. FLOPs are those of matrix products (Kaplan et al., 2001.08361,
-section 2.1): two a weight and token, and four a number of a head's vector for each position that a new token sees,
-itself included.
+tokens to be read and those of new ones to be written. FLOPs are those of matrix products: two a weight and token, and
+four a number of a head's vector for each position that a new token sees, itself included. (Kaplan et al., 2001.08361,
+section 2.1, count two for each position of the context, whatever a token sees of it: the same on average over a text
+that is as long as the context, where a token sees half of it.)
 
 Left out, for they are small beside these: activations, the rows looked up in an embedding table, norms, rotary
 embedding, softmax.
