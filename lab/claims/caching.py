@@ -99,7 +99,9 @@ CLAIMS = (
         topic=TOPIC,
         quote="Short sequences see 40-50% speedups.",
         source=NEWSLETTER,
-        tested=f"A token's time without the cache over that with it, after texts of up to {SHORT} tokens.",
+        tested=f"A token's time without the cache over that with it, after texts of up to {SHORT} tokens. The "
+        "claim is read as ×1.4 to ×1.5 the tokens a second. Read as 40-50% less time it would be ×1.67 to ×2, which is "
+        "not judged here.",
         rule="Holds if every speed-up is ×1.3 to ×1.6 (the claim and 0.1 either side). Under conditions if one is, or "
         "if they pass through.",
         experiment=speedups,

@@ -200,6 +200,12 @@ def at_lengths(values: Values) -> dict[int, float]:
     return {int(key.removeprefix("at_")): value for key, value in values.items() if key.startswith("at_")}
 
 
+def listed(words: Sequence[str]) -> str:
+    """One or more: with commas, and an "and" before the last."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
 def plain(value: float) -> str:
     """Three digits, thousands apart, no power of ten where there need be none."""
     if value == 0 or abs(value) < 1e-3:

@@ -111,7 +111,7 @@ def judge_by_target(values: Values) -> Verdict:
     )
     if values["kept"] >= 0.9 * values["standard_kept"]:
         return Verdict("holds", f"Exact, and {price}.")
-    needs = "min(1, p / q) with a redraw from max(p − q, 0), which keeps all that can be kept."
+    needs = "min(1, p / q) with a redraw from max(p − q, 0). No exact rule keeps more that judges each guess by itself."
     return Verdict("conditions", f"Exact, at a price: {price}.", needs)
 
 
@@ -177,10 +177,11 @@ CLAIMS = (
     Claim(
         id="redraw-p-minus-q",
         topic=TOPIC,
-        quote="correction = sample_from(target_p - draft_p)",
+        quote="correction = sample_from(target_p - draft_p)  # Simplified",
         source=COURSE,
-        tested="p − q as weights of the redraw: given to torch as they are, with signs dropped, and with negative "
-        "parts set to 0, each result held against p by the same G-test.",
+        tested="The article calls the line simplified and leaves open what it stands for. So p − q are the weights of "
+        "a redraw: given to torch as they are, with signs dropped, and with negative parts set to 0, each result held "
+        "against p by the same G-test.",
         rule=f"Holds if it runs and is exact as it stands (p-value of {NOTICED:g} or more). Under conditions if it is "
         "with negative parts set to 0.",
         experiment=redraw_from_difference,

@@ -67,7 +67,11 @@ def judge_quality(values: Values) -> Verdict:
         return Verdict("holds", f"{found}.")
     needs = "Scales over fewer numbers, or more texts to be sure."
     if values["rise"] < 0.01:
-        return Verdict("conditions", f"{found}; it is not sure to be below 1%.", needs)
+        reasons = {
+            "the change is not sure to be below 1%": values["high"] >= 0.01,
+            "the divergence is not below 0.01 nats": values["kl"] >= 0.01,
+        }
+        return Verdict("conditions", f"{found}; {', and '.join(why for why, so in reasons.items() if so)}.", needs)
     return Verdict("fails", f"{found}.", needs)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+
 from lab.bench.theory import speedup
 from lab.claims.claim import (
     COURSE,
@@ -23,6 +25,7 @@ from lab.claims.claim import (
     Verdict,
     of,
     percent,
+    plain,
     times,
 )
 from lab.claims.speculation import TOPIC, guesses, key
@@ -83,16 +86,18 @@ def two_to_three(trial: Trial) -> Found:
     found = trial.once(guesses)
     numbers = measured(trial)
     for kind, one in found.items():
-        predicted = speedup(one.rounds.acceptance, GAMMA, TENTH)
-        numbers.append(Number(key("large", kind), f"theorem 3.8 at c 0.1, {kind}", predicted, "×", "formula"))
+        predicted = one.rounds.tokens / (GAMMA * TENTH + 1)  # theorem 3.8, with the tokens as they came
+        label = f"at c 0.1 with the tokens a round gave here, {kind}"
+        numbers.append(Number(key("large", kind), label, predicted, "×", "formula"))
     one = found[PLAIN].rounds
     return Found(
         (
             *numbers,
             Number("cost", "c here: a guess over a pass", one.cost),
             Number("wide", f"here a pass over {GAMMA + 1} tokens takes", one.pass_ratio, "×"),
-            Number("runs", "greedy runs with a draft", sum(one.runs for one in found.values())),
-            Number("same", "of which wrote what plain decoding writes", sum(one.same for one in found.values())),
+            Number("texts", "greedy texts with a draft", sum(one.texts for one in found.values())),
+            Number("same", "of which are what plain decoding writes", sum(one.same for one in found.values())),
+            Number("exact", "computed in float32", trial.engine("matched").target.dtype == torch.float32),
         )
     )
 
@@ -100,23 +105,39 @@ def two_to_three(trial: Trial) -> Found:
 def judge_two_to_three(values: Values) -> Verdict:
     faster, large = of(values, "faster"), of(values, "large")
     best, could = max(faster, key=faster.__getitem__), max(large, key=large.__getitem__)
-    same = values["same"] == values["runs"]
-    quality = "Greedy texts stay the same" if same else "Greedy texts do not all stay the same"
-    here = f"{quality}; here {times(min(faster.values()))} to {times(faster[best])} ({best})."
-    if same and faster[PLAIN] >= 2:
+    here = f"{_alike(values)} Here {times(min(faster.values()))} to {times(faster[best])} ({best})."
+    if values["same"] < values["texts"] and values["exact"]:
+        return Verdict(
+            "fails", here, "A verify that computes what a decode does: in float32 greedy texts are the same."
+        )
+    if faster[PLAIN] >= 2:
         return Verdict("holds", here)
     needs = (
         "A target so large that its passes are bound by reading weights (the wide pass is then as fast as the narrow "
         "one), a draft that costs a tenth of it, and a text like the easiest here."
     )
-    if same and large[could] >= 2:
+    if large[could] >= 2:
         return Verdict(
             "conditions",
-            f"{here} By theorem 3.8 a draft of a tenth of the cost would give {times(large[could])} at the acceptance "
-            f"of {could}, and {times(large[PLAIN])} at that of {PLAIN}.",
+            f"{here} With the tokens that a round gave here, a draft of a tenth of the cost would make it "
+            f"{times(large[could])} for {could}, and {times(large[PLAIN])} for {PLAIN}.",
             needs,
         )
     return Verdict("fails", here, needs)
+
+
+def _alike(values: Values) -> str:
+    """Of the greedy texts with a draft and without."""
+    texts, parted = plain(values["texts"]), values["texts"] - values["same"]
+    if not parted:
+        return f"All {texts} greedy texts stay the same."
+    part = f"{plain(parted)} of {texts} greedy texts {'parts' if parted == 1 else 'part'} from plain decoding's"
+    if values["exact"]:
+        return f"{part}."
+    return (
+        f"{part}. This engine computes in 16 bits, and there rounding does that where two tokens are nearly equally "
+        "likely. That the distribution is kept is tested under “Accepting and redrawing”."
+    )
 
 
 # -- 3 to 10, and 7.2 ------------------------------------------------------------------------
@@ -190,8 +211,9 @@ CLAIMS = (
         source=COURSE,
         tested="Tokens a second with a draft (γ 5) over those without, prompt by prompt, in four kinds of text; and "
         "whether greedy texts stay the same.",
-        rule=f"Holds if greedy texts stay the same and {PLAIN} gets at least ×2. Under conditions if they do and "
-        "theorem 3.8 gives ×2 for some kind's acceptance with a draft of a tenth of the cost.",
+        rule=f"Holds if {PLAIN} gets at least ×2. Under conditions if the tokens that a round gave here would make it "
+        "×2 for some kind of text with a draft of a tenth of the cost and a wide pass as fast as a narrow one. In "
+        "float32 all greedy texts have to stay the same. In 16 bits rounding parts some, and they do not decide.",
         experiment=two_to_three,
         judge=judge_two_to_three,
     ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lab.bench.measuring import Figures, summarise
+from functools import partial
+
+from lab.bench.measuring import summarise
 from lab.bench.workload import write
 from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, percent, times
 from lab.claims.together import TOPIC
@@ -13,6 +15,8 @@ from lab.memory.models import known
 
 UP_TO = 256
 """Tokens that a request says it may need, where memory is short."""
+ALONE = "one after another"
+RATE = "tokens_per_second"
 
 
 def paging(trial: Trial) -> Found:
@@ -23,9 +27,18 @@ def paging(trial: Trial) -> Found:
     trial.report("writing prompts, and finding out how long each answer gets")
     half, most, repeats = (3, 48, 1) if trial.small else (6, UP_TO, 2)
     rows, setting = trial.measure(lambda: memory_rows(engine, write(engine, [16] * half), most))
-    policies = {name: rows[row] for name, row in (("contiguous", "contiguous, the most"), ("paged", "paged"))}
+    contiguous_runs = rows["contiguous, the most"]
+    policies = {
+        ALONE: partial(contiguous_runs, max_num_seqs=1),
+        "contiguous": contiguous_runs,
+        "paged": rows["paged"],
+    }
     samples = trial.take_turns(policies, repeats)
-    contiguous, paged = map(summarise, samples.values())
+    contiguous, paged = (summarise(samples[name]) for name in ("contiguous", "paged"))
+
+    def over(way: str, other: str, name: str) -> list[float]:
+        return [a[name] / b[name] for a, b in zip(samples[way], samples[other], strict=True)]
+
     model = known()["llama-3.1-8b"]
     lengths = Lengths(500, 4096)
     large = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
@@ -36,8 +49,14 @@ def paging(trial: Trial) -> Found:
             Number("in_paged", "in flight, mean, paged", paged["mean_sequences"]),
             Number("vain", "slots held in vain, contiguous", contiguous["wasted_share"], "%"),
             Number("vain_paged", "paged", paged["wasted_share"], "%"),
-            Number.median("fit", "sequences in flight, paged over contiguous", _over(samples, "mean_sequences"), "×"),
-            Number.median("faster", "tokens a second, paged over contiguous", _over(samples, "tokens_per_second"), "×"),
+            Number.median(
+                "fit", "sequences in flight, paged over contiguous", over("paged", "contiguous", "mean_sequences"), "×"
+            ),
+            Number.median("faster", "tokens a second, paged over contiguous", over("paged", "contiguous", RATE), "×"),
+            Number.median("naive", "paged over one request after another", over("paged", ALONE, RATE), "×"),
+            Number.median(
+                "batching", "contiguous over one request after another", over("contiguous", ALONE, RATE), "×"
+            ),
             Number(
                 "large",
                 "Llama 3.1 8B on 80 GB, lengths of 500 up to 4,096: fit",
@@ -49,14 +68,11 @@ def paging(trial: Trial) -> Found:
     )
 
 
-def _over(samples: dict[str, list[Figures]], name: str) -> list[float]:
-    return [a[name] / b[name] for a, b in zip(samples["paged"], samples["contiguous"], strict=True)]
-
-
 def judge_paging(values: Values) -> Verdict:
     found = (
         f"{times(values['fit'])} as many in flight, {percent(values['vain'])} of the slots held in vain before, and "
-        f"{times(values['faster'])} the tokens a second"
+        f"{times(values['faster'])} the tokens a second. Batching and paging together give {times(values['naive'])} "
+        "over one request after another"
     )
     if values["faster"] >= 2:
         return Verdict("holds", f"{found}.")
@@ -64,8 +80,10 @@ def judge_paging(values: Values) -> Verdict:
         "Memory that is short, lengths that are not known, and a device on which a step of many sequences takes hardly "
         "longer than one of few. Paging lets more in; whether that is faster is a matter of batching."
     )
-    if values["fit"] >= 2:
-        return Verdict("conditions", f"For how many fit, not for speed here: {found}.", needs)
+    met = {"how many fit": values["fit"], "the speed over one request after another": values["naive"]}
+    if any(ratio >= 2 for ratio in met.values()):
+        for_what = " and ".join(what for what, ratio in met.items() if ratio >= 2)
+        return Verdict("conditions", f"For {for_what}, not for what paging alone does to the speed: {found}.", needs)
     return Verdict("fails", f"{found}.", needs)
 
 
@@ -73,12 +91,15 @@ CLAIMS = (
     Claim(
         id="paged-throughput",
         topic=TOPIC,
-        quote="PagedAttention achieves 2–4x higher throughput … by eliminating memory waste",
+        quote="vLLM with PagedAttention achieves 2–4x higher throughput than naive HuggingFace pipelines by "
+        "eliminating memory waste and enabling higher batching.",
         source=TUTORIAL,
         tested=f"Requests that say “up to {UP_TO} tokens” and end when they end, in blocks for a third of them: "
-        "contiguous runs for the most each may need, against blocks as they fill.",
-        rule="Holds if paging gives at least ×2 the tokens a second. Under conditions if it has at least ×2 as many "
-        "requests in flight.",
+        "contiguous runs for the most each may need, against blocks as they fill. Both batch continuously on one "
+        "engine, so only the paging is tested. The same engine with one request after another stands for a pipeline "
+        "without batching: over that, much of the factor is the batching.",
+        rule="Holds if paging gives at least ×2 the tokens a second of contiguous runs. Under conditions if it has at "
+        "least ×2 as many requests in flight, or at least ×2 the tokens a second of one request after another.",
         experiment=paging,
         judge=judge_paging,
     ),

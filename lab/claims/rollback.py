@@ -115,7 +115,9 @@ CLAIMS = (
         quote="target_kv_cache = target_outputs.past_key_values",
         source=TUTORIAL,
         tested="A verify's cache goes on to the next round as it is, refused tokens and all. Greedy speculation by "
-        "hand on the embedded pair, with that and with rollback, beside plain decoding.",
+        "hand on the embedded pair, with that and with rollback, beside plain decoding. This is the milder half of the "
+        "error: the article's loop also gives both models the whole text once more on top of their caches in "
+        "every round but the first.",
         rule="Holds if all texts stay the same although tokens were refused. Under conditions if 90% of them do, "
         "counted in tokens up to where each parts.",
         experiment=without_rollback,

@@ -14,7 +14,9 @@ import pytest
 from lab import LabError, load_engine
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Found
+from lab.claims.operations import count
 from lab.claims.report import format_claims, run_claims
+from lab.claims.speculation import guesses
 from lab.claims.trial import Stopped, Trial, passage
 
 
@@ -48,7 +50,7 @@ RESTS_ON_TIMES = {
     "two-to-three": "faster: ",
     "three-to-ten": "faster: ",
     "larger-window": "best: ",
-    "paged-throughput": "faster",
+    "paged-throughput": ("faster", "naive"),
     "ladder": "measured: ",
     "both-ten": "at_",
 }
@@ -137,6 +139,30 @@ def test_every_measurement_takes_a_turn_and_stops_when_told():
     assert sum(calls.values()) == 5
     with pytest.raises(Stopped):
         CLAIMS["ladder"].check(trial)
+
+
+def test_attention_and_the_linear_layers_are_even_where_it_is_said(trial):
+    engine = trial.engine("matched")
+    values = CLAIMS["complexity"].experiment(trial).values
+    whole, one = round(values["even"]), round(values["even_cached"])
+    for start, stop in ((0, whole), (one - 1, one)):
+        pass_ = count(engine, start, stop)
+        linear = pass_.flops - pass_.attention_flops - 2 * engine.target.head_weights
+        assert pass_.attention_flops == pytest.approx(linear, rel=1e-3)
+    assert values["even_8b"] == 2 * values["even_8b_cached"]
+
+
+def test_greedy_texts_are_counted_once(trial):
+    """Repeats of a text say nothing new: one prompt with either of two drafts."""
+    values = CLAIMS["two-to-three"].experiment(trial).values
+    assert values["texts"] == values["same"] == 2
+    assert values["exact"]
+
+
+def test_what_a_large_target_would_gain_is_from_the_tokens_of_a_round(trial):
+    values = CLAIMS["two-to-three"].experiment(trial).values
+    for kind, one in trial.once(guesses).items():
+        assert values[f"large: {kind}"] == pytest.approx(one.rounds.tokens / 1.5)
 
 
 def test_a_passage_has_the_length_that_is_asked_for():
