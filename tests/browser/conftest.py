@@ -24,6 +24,7 @@ from tests.remote.scripted_vllm import ScriptedVLLM
 ROOT = Path(__file__).parents[2]
 WITHOUT = (
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # pages of the browser's own, two in every new window
+    "ScriptStreaming",  # parses, as it arrives, what another page of the process has compiled: Plotly, most of all
     # What Playwright turns off; its list counts for nothing beside this one.
     *("AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
     *("DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay"),
