@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import pytest
-
 from lab import Run
 from tests.browser.conftest import Lab
 from visualize.panels.consequences import SAYS
@@ -118,14 +116,6 @@ def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> No
             assert "Not a real drafter" in lab.page.inner_text("#speculation")
 
 
-def test_an_adaptive_window_makes_the_guesses_the_most(visit: Visit) -> None:
-    lab = visit().open()
-    assert lab.page.inner_text("#gamma").startswith("Guesses a round")
-    lab.toggle("adaptive-window")
-    lab.page.wait_for_function("document.querySelector('#gamma').innerText.startsWith('Most guesses a round')")
-    assert link(lab) == {"adaptive_window": "1"}
-
-
 def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Visit) -> None:
     lab = visit().open()
     lab.page.click("#pool button")
@@ -141,8 +131,12 @@ def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Vi
     assert link(lab) == {"prefix_caching": "1", "eviction": "priority", "cache_priority": "6"}
 
 
-def test_a_format_tells_its_recorded_error(visit: Visit) -> None:
+def test_an_adaptive_window_makes_the_guesses_the_most_and_a_format_tells_its_recorded_error(visit: Visit) -> None:
     lab = visit().open()
+    assert lab.page.inner_text("#gamma").startswith("Guesses a round")
+    lab.toggle("adaptive-window")
+    lab.page.wait_for_function("document.querySelector('#gamma').innerText.startsWith('Most guesses a round')")
+    assert link(lab) == {"adaptive_window": "1"}
     assert "Fewer bits" in lab.page.inner_text("#kv-format")
     lab.choose("kv-format", "INT4")
     lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('perplexity +')")
@@ -210,18 +204,21 @@ def test_who_computes_is_a_setting_too(visit: Visit, tmp_path: Path) -> None:
     assert other.page.is_checked('#kernels label:has-text("Torch") input')
 
 
-@pytest.mark.parametrize("fold", ["pool", "sampling", "computing"])
-def test_a_fold_that_is_opened_is_in_view(visit: Visit, fold: str) -> None:
+def test_a_fold_that_is_opened_is_in_view(visit: Visit) -> None:
     lab = visit().open()
-    lab.page.click(f"#{fold} > button")
-    lab.page.wait_for_function(
-        """fold => {
-          const [seen, inside] = [document.querySelector("#settings"), document.querySelector(`#${fold}`)].map(
-            (node) => node.getBoundingClientRect());
-          return inside.height > 100 && inside.bottom <= seen.bottom + 1;
-        }""",
-        arg=fold,
-    )
+    for fold in ("pool", "sampling", "computing"):
+        lab.page.evaluate("document.querySelector('#settings').scrollTo(0, 0)")
+        lab.page.click(f"#{fold} > button")
+        lab.page.wait_for_function(
+            """fold => {
+              const [seen, inside] = [document.querySelector("#settings"), document.querySelector(`#${fold}`)].map(
+                (node) => node.getBoundingClientRect());
+              return inside.height > 100 && inside.bottom <= seen.bottom + 1;
+            }""",
+            arg=fold,
+        )
+        lab.page.click(f"#{fold} > button")
+        lab.page.wait_for_function("fold => document.querySelector(`#${fold}`).offsetHeight < 100", arg=fold)
 
 
 def test_a_figure_says_what_it_is_to_keys_and_fingers(visit: Visit) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from tests.browser.conftest import Lab
 from visualize.vocabulary import DRAFTERS
 
@@ -70,50 +68,58 @@ def test_in_a_small_pool_what_was_cached_makes_room(visit: Visit) -> None:
     )
 
 
-@pytest.mark.parametrize("speculation", ["ngram", "early_exit", "synthetic"])
-def test_every_drafter_guesses_and_says_who_it_is(visit: Visit, speculation: str) -> None:
-    lab = visit().open(prompt=TALE, max_tokens=120, speculation=speculation, temperature=0)
-    lab.run()
-    lab.finish()
-    end = lab.seen()
-    assert end["say"].startswith("Finished")
-    assert end["rounds"]["accepted"] == end["tokens"]["accepted"] > 0
-    lab.page.locator(".token.accepted").first.hover()
-    tip = lab.page.inner_text(".tip")
-    assert {"ngram": "Prompt lookup", "early_exit": "Early exit", "synthetic": "synthetic stand-in"}[speculation] in tip
-    notice = lab.page.inner_text(".notice")
-    assert notice == ("synthetic: proposals cost nothing here" if speculation == "synthetic" else "")
+GUESSED = {
+    ("ngram", "adaptive"): "Prompt lookup",
+    ("synthetic", "adaptive"): "synthetic stand-in",
+    ("early_exit", "fixed"): "Early exit",  # an adaptive window keeps none of its guesses
+}
+"""Who guesses, with which window, and how a guess that is kept says so."""
+
+
+def test_every_drafter_guesses_says_who_it_is_and_does_not_change_what_is_written(visit: Visit) -> None:
+    link = {"prompt": TALE, "max_tokens": 120, "temperature": 0, "speculation": "off", "adaptive_window": 1}
+    lab, texts = visit().open(**link), {}
+    for name, window in [*((name, "adaptive") for name in DRAFTERS), ("early_exit", "fixed")]:
+        lab.choose("speculation", DRAFTERS[name].label)
+        lab.page.wait_for_function(
+            "name => (location.search.match(/speculation=(\\w+)/)?.[1] ?? 'draft') === name", arg=name
+        )
+        if window == "fixed":
+            lab.toggle("adaptive-window")
+            lab.page.wait_for_function("!location.search.includes('adaptive_window')")
+        lab.run()
+        lab.finish()
+        end = lab.seen()
+        assert end["say"].startswith("Finished")
+        texts[name, window] = end["text"]
+        notice = lab.page.inner_text(".notice")
+        assert notice == ("synthetic: proposals cost nothing here" if name == "synthetic" else "")
+        if told := GUESSED.get((name, window)):
+            assert end["rounds"]["accepted"] == end["tokens"]["accepted"] > 0, name
+            lab.page.locator(".token.accepted").first.hover()
+            assert told in lab.page.inner_text(".tip")
+    assert len(set(texts.values())) == 1, texts
 
 
 def test_a_synthetic_rate_is_the_rate_that_is_seen(visit: Visit) -> None:
-    kept = []
+    lab, kept = visit().open(max_tokens=80, speculation="synthetic", synthetic_rate=0), []
     for rate in (0, 1):
-        lab = visit().open(max_tokens=80, speculation="synthetic", synthetic_rate=rate)
+        lab.page.fill("#synthetic-rate input[type=number]", str(rate))
+        lab.page.keyboard.press("Tab")
+        lab.page.wait_for_function(f"location.search.includes('synthetic_rate={rate}')")
         lab.run()
         lab.finish()
         kept.append(float(lab.seen()["numbers"]["accepted"]))
     assert kept == [0, 100]
 
 
-def test_speculation_does_not_change_what_is_written(visit: Visit) -> None:
-    lab, texts = visit().open(max_tokens=60, temperature=0, speculation="off", adaptive_window=1), {}
-    for name, who in DRAFTERS.items():
-        lab.choose("speculation", who.label)
-        lab.page.wait_for_function(
-            "name => (location.search.match(/speculation=(\\w+)/)?.[1] ?? 'draft') === name", arg=name
-        )
+def test_fewer_bits_hold_the_same_tokens_in_fewer_bytes(visit: Visit) -> None:
+    lab = visit().open(max_tokens=40)
+    lab.run()
+    lab.finish()
+    for before, fewer in (("Native", "INT8"), ("INT8", "INT4")):
+        lab.choose("kv-format", fewer)
         lab.run()
         lab.finish()
-        texts[name] = lab.seen()["text"]
-    assert len(set(texts.values())) == 1, texts
-
-
-def test_int4_holds_the_same_tokens_in_fewer_bytes_than_int8(visit: Visit) -> None:
-    lab = visit().open(max_tokens=40, kv_format="int8")
-    lab.run()
-    lab.finish()
-    lab.choose("kv-format", "INT4")
-    lab.run()
-    lab.finish()
-    assert lab.ratio("kv") < 0.75
-    assert "KV format INT8 → INT4" in lab.page.inner_text(".compared")
+        assert lab.ratio("kv") < 0.75
+        assert f"KV format {before} → {fewer}" in lab.page.inner_text(".compared")

@@ -100,17 +100,8 @@ def test_a_link_gives_the_same_text_again(visit: Visit) -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("size", [(1280, 720), (390, 844)])
-@pytest.mark.parametrize("prefix_caching", [0, 1])  # one readout more
-def test_what_was_before_is_not_cut_off(visit: Visit, size: tuple[int, int], prefix_caching: int) -> None:
-    lab = visit(viewport=dict(zip(("width", "height"), size, strict=True))).open(prefix_caching=prefix_caching)
-    lab.run()
-    lab.finish()
-    lab.choose("speculation", "Off")
-    lab.run()
-    lab.page.wait_for_selector(".was:not(:empty)")
-    height = lab.page.evaluate("document.querySelector('.readouts').offsetHeight")
-    lab.finish()
+def test_what_was_before_is_not_cut_off(visit: Visit) -> None:
+    lab = visit().open()
     cut = """[...document.querySelectorAll('.readout :is(.was, .label, .number), .compared')].filter((node) => {
       const text = document.createRange();
       text.selectNodeContents(node);
@@ -119,10 +110,25 @@ def test_what_was_before_is_not_cut_off(visit: Visit, size: tuple[int, int], pre
       const over = hides && inner.width > node.getBoundingClientRect().width + 0.01;
       return node.offsetParent && (over || inner.right > box.right || inner.bottom > box.bottom);
     }).map((node) => node.textContent)"""
-    assert lab.page.evaluate(cut) == []
-    assert "of 3." in lab.page.inner_text("[data-key=pass] .was")
-    if size[0] == 1280:
-        assert lab.page.evaluate("document.querySelector('.readouts').offsetHeight") == height  # nothing jumps
+    high = "document.querySelector('.readouts').offsetHeight"
+    for prefix_caching in (False, True):  # one readout more
+        lab.page.set_viewport_size({"width": 1280, "height": 720})
+        if prefix_caching:
+            lab.toggle("prefix-caching")
+            lab.choose("speculation", "Draft")
+        lab.run()
+        lab.finish()
+        lab.choose("speculation", "Off")
+        lab.run()
+        lab.page.wait_for_selector(".was:not(:empty)")
+        height = lab.page.evaluate(high)
+        lab.finish()
+        assert lab.page.is_visible("[data-key=found]") == prefix_caching
+        assert "of 3." in lab.page.inner_text("[data-key=pass] .was")
+        assert lab.page.evaluate(high) == height  # nothing jumps
+        for wide, tall in ((1280, 720), (390, 844)):
+            lab.page.set_viewport_size({"width": wide, "height": tall})
+            assert lab.page.evaluate(cut) == [], (prefix_caching, wide)
 
 
 def test_without_a_seed_the_link_gets_the_one_that_was_used(visit: Visit) -> None:
@@ -408,17 +414,6 @@ def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:
         assert run.evaluate(drawn), step
 
 
-def test_on_a_phone_what_folds_and_lists_show_stands_in_its_place(visit: Visit) -> None:
-    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open().page
-    off = """[...document.querySelectorAll("#folds button")].map((fold) => {
-      const [word, arrow] = [...fold.children].map((part) => part.getBoundingClientRect());
-      return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
-    })"""
-    assert max(page.evaluate(off)) <= 3
-    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
-    assert page.evaluate(left, "#pair input") - page.evaluate(left, "#pair .container > .wrap") <= 12
-
-
 def test_a_chart_is_chosen_while_a_run_has_shown_nothing_yet(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
     lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and nothing is told of it
@@ -428,8 +423,15 @@ def test_a_chart_is_chosen_while_a_run_has_shown_nothing_yet(visit: Visit) -> No
     lab.page.unroute_all(behavior="ignoreErrors")
 
 
-def test_on_a_phone_it_is_one_column(visit: Visit) -> None:
+def test_on_a_phone_it_is_one_column_and_what_folds_and_lists_show_stands_in_its_place(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
+    off = """[...document.querySelectorAll("#folds button")].map((fold) => {
+      const [word, arrow] = [...fold.children].map((part) => part.getBoundingClientRect());
+      return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
+    })"""
+    assert max(lab.page.evaluate(off)) <= 3
+    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
+    assert lab.page.evaluate(left, "#pair input") - lab.page.evaluate(left, "#pair .container > .wrap") <= 12
     lab.run()
     lab.finish()
     assert lab.page.evaluate(OVERFLOW)[0] == 0

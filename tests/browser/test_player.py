@@ -269,8 +269,14 @@ def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     assert "it was stopped." in lab.seen()["say"]
 
 
-def test_the_first_step_on_is_the_prefill_and_has_its_bar(visit: Visit) -> None:
+def test_the_end_says_what_to_do_next_and_the_first_step_on_is_the_prefill(visit: Visit) -> None:
     lab = finished(visit)
+    assert "were given back" in lab.seen()["say"]
+    assert lab.seen()["say"].endswith("▶\u00a0plays it 20 times slower.")
+    lab.page.select_option(".speed", label="true speed")
+    lab.page.wait_for_selector(".say:has-text('▶\u00a0plays it at its true speed.')")
+    assert lab.page.inner_text("[data-chart=blocks] .caption").endswith(" given back (pale)")  # where the blocks went
+    lab.page.click(".story h2")  # away from the list of speeds
     lab.page.keyboard.press("Home")
     lab.wait_for_instant(0)
     assert lab.seen()["say"].endswith("Nothing is computed yet.")
@@ -281,15 +287,6 @@ def test_the_first_step_on_is_the_prefill_and_has_its_bar(visit: Visit) -> None:
     assert seen["say"].startswith("Prefill: ")
     assert seen["pass"] == 0
     assert seen["timing"]["target"] == seen["timing"]["prefill"] == seen["rounds"]["plain"] == 1
-
-
-def test_the_end_says_what_to_do_next_and_where_the_blocks_went(visit: Visit) -> None:
-    lab = finished(visit)
-    assert "were given back" in lab.seen()["say"]
-    assert lab.seen()["say"].endswith("▶\u00a0plays it 20 times slower.")
-    lab.page.select_option(".speed", label="true speed")
-    lab.page.wait_for_selector(".say:has-text('▶\u00a0plays it at its true speed.')")
-    assert lab.page.inner_text("[data-chart=blocks] .caption").endswith(" given back (pale)")
 
 
 def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
@@ -384,7 +381,7 @@ def test_a_run_that_cannot_be_saved_says_so(visit: Visit) -> None:
     lab.page.wait_for_selector(".say.problem:has-text('The server does not answer')")
 
 
-def test_the_key_after_a_click_on_run_is_the_player_s(visit: Visit) -> None:
+def test_the_key_after_a_click_on_run_is_the_player_s_and_arrows_go_on_from_a_clicked_token(visit: Visit) -> None:
     lab = finished(visit)
     run = lab.page.get_attribute(".stage", "data-run")
     lab.page.keyboard.press("Space")
@@ -395,12 +392,10 @@ def test_the_key_after_a_click_on_run_is_the_player_s(visit: Visit) -> None:
     lab.page.wait_for_selector("[data-do=play][aria-label=Pause]")
     lab.page.keyboard.press("L")
     lab.page.wait_for_selector("[data-do=loop][aria-pressed=true]")
-
-
-def test_arrows_go_on_from_the_token_that_was_clicked(visit: Visit) -> None:
-    lab = finished(visit)
-    tokens = lab.page.locator(".token")
-    tokens.nth(9).click()
+    lab.page.keyboard.press("L")
+    lab.page.keyboard.press("End")  # at rest, with every token there
+    lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
+    lab.page.locator(".token").nth(9).click()
     lab.page.locator(".story .text").press("ArrowRight")
     assert lab.page.get_attribute(".token.focused", "data-index") == "10"
 
