@@ -35,6 +35,8 @@ OTHERS = {
     "prefill_bytes": "what it moves between memory and processor",
     "step_flops": "of a pass after it, median",
     "step_bytes": "the same in bytes",
+    "token_flops": "what all passes after the prefill compute, the draft's too, over the tokens that they gave",
+    "token_bytes": "what they move, the same",
     "copy_bytes_per_second": "what the device does at best, moving",
     "matmul_flops_per_second": "and computing",
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
@@ -189,6 +191,9 @@ def figures_of(run: Run) -> dict[str, float]:
     if later:
         typical = later[len(later) // 2]
         found |= {"step_flops": typical.verify_flops, "step_bytes": typical.verify_bytes}
+        given = metrics.generated_tokens - 1  # the first is the prefill's
+        found["token_flops"] = sum(step.verify_flops + step.draft_flops for step in later) / given
+        found["token_bytes"] = sum(step.verify_bytes + step.draft_bytes for step in later) / given
     if run.started.block_bytes:
         found["kv_token_bytes"] = run.started.block_bytes / run.config.block_size
     if verdicts := [event.accepted for event in run.events if isinstance(event, Judged)]:

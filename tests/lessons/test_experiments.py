@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 import pytest
 import torch
@@ -146,12 +147,35 @@ def test_of_a_run_verdicts_are_told_by_their_numbers() -> None:
     assert "draft_acceptance_rate" not in figures_of(Run(script(EngineConfig())))
 
 
+def proposed(run: Run) -> list[tuple[int, int]]:
+    return [(event.step, event.position) for event in run.events if event.kind == "proposed"]
+
+
+def test_what_a_token_takes_is_all_passes_after_the_prefill_and_the_draft_s() -> None:
+    run = Run(script(EngineConfig(speculative="draft")))
+    later = [event for event in run.events if event.kind == "step_timed" and event.step_kind != "prefill"]
+    found, tokens = figures_of(run), len(run.token_ids) - 1
+    assert found["token_flops"] * tokens == pytest.approx(sum(s.verify_flops + s.draft_flops for s in later))
+    assert found["token_bytes"] * tokens == pytest.approx(sum(s.verify_bytes + s.draft_bytes for s in later))
+    assert any(step.draft_flops for step in later)
+    judged = [event for event in run.events if event.kind == "judged"]
+    assert found["kept_share"] == pytest.approx(sum(event.accepted for event in judged) / len(judged))
+
+
 def test_speculation_is_held_against_the_setting_with_the_same_cache() -> None:
     configs = {"no_cache": EngineConfig(kv_cache=False), "cached": EngineConfig()}
     configs |= {"draft": EngineConfig(speculative="draft")}
     runs = {name: [Run(script(config))] for name, config in configs.items()}
     found, expected = figures(runs)["draft"], speculated(runs["draft"], runs["cached"])
     assert (found["guess_cost"], found["pass_ratio"]) == (expected.cost, expected.pass_ratio)
+    steps = {
+        (event.step, event.position): event.accepted for event in runs["draft"][0].events if event.kind == "judged"
+    }
+    whole = {step for step, count in Counter(step for step, _ in proposed(runs["draft"][0])).items() if count == 4}
+    kept = [sum(accepted for (at, _), accepted in steps.items() if at == step) for step in whole]
+    assert found["rounds"] == len(kept)
+    assert found["whole_rounds"] == pytest.approx(kept.count(4) / len(kept))
+    assert found["lost_rounds"] == pytest.approx(kept.count(0) / len(kept))
     del runs["cached"]
     assert "guess_cost" not in figures(runs)["draft"]
 
