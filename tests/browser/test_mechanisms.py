@@ -15,7 +15,7 @@ TALE = (
 
 
 def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> None:
-    lab = visit().open(prompt=TALE, max_tokens=80, speculation="off")
+    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=80, speculation="off")  # nobody else begins so
     lab.toggle("prefix-caching")
     lab.run()
     lab.finish()

@@ -33,6 +33,21 @@ def test_hostile_text_is_text(visit: Visit) -> None:
     assert lab.page.query_selector(".text img") is None
 
 
+def test_a_page_at_rest_asks_for_no_pictures(visit: Visit) -> None:
+    """Not for the clock of Gradio's loading screen either, which is gone."""
+    lab = visit()
+    lab.page.add_init_script(
+        "window.asked = 0; const ask = requestAnimationFrame;"
+        "window.requestAnimationFrame = (callback) => { asked += 1; return ask(callback); };"
+    )
+    lab.open(max_tokens=20)
+    rests = "new Promise((told) => { const before = asked; setTimeout(() => told(asked === before), 400); })"
+    lab.page.wait_for_function(rests, polling=100)  # which asks for none itself
+    lab.run()
+    lab.finish()
+    lab.page.wait_for_function(rests, polling=100)
+
+
 def test_nothing_fades_as_a_run_begins(visit: Visit) -> None:
     lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
     lab.run()

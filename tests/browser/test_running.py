@@ -29,7 +29,7 @@ def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("toggle", "tokens"), [(None, 500), ("cache", 120), ("INT8", 500), ("paged", 500), ("Draft", 500)]
+    ("toggle", "tokens"), [(None, 900), ("cache", 120), ("INT8", 900), ("paged", 900), ("Draft", 900)]
 )
 def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int) -> None:
     lab = visit().open(**PLAIN, max_tokens=tokens)

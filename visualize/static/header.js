@@ -51,6 +51,24 @@ if (new URLSearchParams(location.search).get("run") === "1") {
   else new MutationObserver((_, observer) => (observer.disconnect(), press())).observe(body, { attributeFilter: ["data-ready"] });
 }
 
+// Gradio takes its loading screen away and leaves the screen's clock running (StatusTracker, 6.31): it asks for sixty
+// pictures a second as long as the page is open. Browsers number what is asked for. Where for a second nobody asks but
+// this and one other, that is the clock, and its number is the one before this one's.
+const SURE = 60; // frames: longer than what moves into its place
+let frames = 60 * SURE; // a run may be under way
+let [last, step, alike] = [0, 0, 0];
+function stopClock() {
+  const mine = requestAnimationFrame(stopClock);
+  alike = mine - last === step ? alike + 1 : 0;
+  [last, step] = [mine, mine - last];
+  frames -= 1;
+  if (frames && (alike < SURE || step > 2)) return;
+  cancelAnimationFrame(mine);
+  if (frames && step === 2) cancelAnimationFrame(mine - 1);
+}
+if (body.dataset.ready) stopClock();
+else new MutationObserver((_, observer) => (observer.disconnect(), stopClock())).observe(body, { attributeFilter: ["data-ready"] });
+
 // Where the pages' names have no room side by side, this one's is in view. A window and a history tell it too; what is
 // not of the lab (visualize/export/) has titles of its own.
 const here = $("[aria-current]");
