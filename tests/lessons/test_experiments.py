@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -160,6 +161,14 @@ def test_what_a_token_takes_is_all_passes_after_the_prefill_and_the_draft_s() ->
     assert any(step.draft_flops for step in later)
     judged = [event for event in run.events if event.kind == "judged"]
     assert found["kept_share"] == pytest.approx(sum(event.accepted for event in judged) / len(judged))
+
+
+def test_the_overlap_of_a_run_is_the_mean_of_its_places() -> None:
+    events = script(EngineConfig(speculative="draft"), logprobs=4)
+    assert "overlap" not in figures_of(Run(events)), "of before it was recorded"
+    places = iter([0.2, 0.6, 0.7])
+    around = [replace(e, overlap=next(places, None)) if e.kind == "distributions" else e for e in events]
+    assert figures_of(Run(around))["overlap"] == pytest.approx(0.5)
 
 
 def test_speculation_is_held_against_the_setting_with_the_same_cache() -> None:

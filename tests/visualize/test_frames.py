@@ -330,8 +330,11 @@ def test_a_round_that_ends_the_text_is_told() -> None:
         for event in script(CONFIGS["speculative"], max_tokens=6)
         if not (isinstance(event, Bonus | Recovered) and event.step == 1)
     ]
-    said = [frame["say"] for frame in Reducer().feed(events) if frame["step"] == 1]
-    assert "and the text ended there" in said[0]
+    (frame,) = [frame for frame in Reducer().feed(events) if frame["step"] == 1]
+    assert "and the text ended there" in frame["say"]
+    guesses = sum(isinstance(event, Proposed) and event.step == 1 for event in events)
+    rows = [row["y"] for _, _, row in frame["charts"]["rounds"]]
+    assert sorted(rows) == list(range(1, guesses + 1)), "the target's own row is empty"
 
 
 def test_every_pass_says_how_near_the_limit_it_came(events: list[Event]) -> None:

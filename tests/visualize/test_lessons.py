@@ -14,15 +14,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab import Engine, load_engine
+from lab import Engine, EngineConfig, load_engine
+from lab.trace.recorder import Run
 from lessons.course import course, read
+from lessons.experiments import Measured
 from lessons.experiments.rules import RULES
-from lessons.experiments.runs import MOST
+from lessons.experiments.runs import MOST, figures
 from lessons.lesson import Lesson
 from lessons.marking import mark
 from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
 from tests.lessons.test_marking import CURVE
+from tests.visualize.conftest import script
 from visualize.batch import inputs as batch_inputs
 from visualize.figures import overlap, theory
 from visualize.figures.base import draw
@@ -79,6 +82,16 @@ def test_what_blocks_do_can_be_watched_on_the_pool_page(lesson: Lesson) -> None:
             (p.inputs, []) for p in presets
         ]
     assert {key for keys in shown.values() for key in keys} == batch_inputs.PRESETS.keys()
+
+
+def test_runs_that_record_stand_on_no_curve_of_time() -> None:
+    configs = {"plain": EngineConfig(), "draft": EngineConfig(speculative="draft")}
+    runs = {name: [Run(script(config))] for name, config in configs.items()}
+    runs["recorded"] = [Run(script(configs["draft"], logprobs=4))]
+    seen = observation.seen(course()[8], {"runs": Measured(figures(runs), runs)})
+    chart = next(panel["chart"] for panel in seen.panels if panel["view"] == "positions")
+    assert set(chart["columns"][-1]["text"]) == {MARKS[1]}
+    assert seen.played is runs["recorded"][0]
 
 
 def test_a_scale_whose_steps_multiply_says_so() -> None:

@@ -207,6 +207,26 @@ def test_a_block_that_only_refused_guesses_were_written_to_is_seen_given_back_un
     assert columns[0]["customdata"][9][1] == "free"
 
 
+def test_a_block_that_others_have_or_that_was_given_back_before_an_admission_was_not_written_to_in_vain() -> None:
+    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
+        view.take(event)
+    view.level(2 * SIZE)
+    view.take(freed(7, 2, references=1))
+    view.level(2 * SIZE, guesses=SIZE)
+    apply(columns, view.patches())
+    assert looks(columns, 7)[0] == "live"
+    view.take(taken(9, 2))
+    view.level(2 * SIZE)
+    for event in (Preempted(t_ms=0, tokens=2 * SIZE), freed(9, 2), freed(0, 1), freed(1, 0, cached=True), ADMITTED):
+        view.take(event)
+    for event in (found(1, 0), taken(0, 1)):
+        view.take(event)
+    view.level(2 * SIZE, guesses=SIZE)
+    apply(columns, view.patches())
+    assert not any(columns[3]["y"])
+
+
 @pytest.mark.parametrize("freed_first", [False, True])
 def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool) -> None:
     """Its blocks are given back, one stays as a cached prefix and is found again."""

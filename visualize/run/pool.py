@@ -107,7 +107,7 @@ class PoolView:
                 if (fill, end - fill) != (block.fill, block.vain):
                     self.blocks[number] = replace(block, fill=fill, vain=end - fill)
         for number, block in self._freed.items():
-            vain = self._reached(block, written) - self._reached(block, kv_tokens)
+            vain = self._reached(block, written)
             if vain and number not in self.blocks:
                 self.blocks[number] = replace(block, state="free", fill=0, vain=vain, stored=False)
         self._freed.clear()
