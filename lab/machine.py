@@ -40,9 +40,18 @@ def hardware(device: str) -> str:
 
 def processor_name() -> str:
     """The model name the system gives, or the bare architecture."""
+    return _told("model name") or platform.processor() or platform.machine()
+
+
+def instructions() -> str:
+    """What the processor can do, as the system lists it: two of one name may differ. "": it lists nothing."""
+    return _told("flags") or _told("Features")
+
+
+def _told(field: str) -> str:
+    """What Linux says first about the processor under this name; "" if it says nothing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(field) and ":" in line), "")

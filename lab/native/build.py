@@ -6,12 +6,15 @@ import ctypes
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from lab.machine import processor_name
+from lab.machine import instructions, processor_name
 
 SOURCE = Path(__file__).with_name("step.c")
 # -ffast-math would also make denormal numbers zero in the whole process.
@@ -20,7 +23,7 @@ FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-ffp-contrac
 
 
 class BuildError(Exception):
-    """There is no C compiler, or it refused the source."""
+    """There is no C compiler, it refused the source, or the system refused what it made."""
 
 
 @functools.cache
@@ -28,45 +31,79 @@ def library() -> ctypes.CDLL:
     """The compiled step. The first time on a machine this takes a few seconds.
 
     Raises:
-        BuildError: says what the compiler said.
+        BuildError: says what the compiler said, or the system.
     """
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if not compiler:
-        raise BuildError("there is no C compiler (cc, gcc or clang) on this machine")
-    source = b"".join(file.read_bytes() for file in sorted(SOURCE.parent.glob("*.[ch]")))
-    made_for = "\0".join((compiler, processor_name(), *FLAGS)).encode()
-    file = _folder() / f"step-{hashlib.sha256(source + made_for).hexdigest()[:20]}.so"
-    if not file.exists():
-        _compile(compiler, file)
+    compiler = _compiler()
     try:
-        return ctypes.CDLL(str(file))
+        source = b"".join(file.read_bytes() for file in sorted(SOURCE.parent.glob("*.[ch]")))
+        made_for = "\0".join((*compiler, processor_name(), instructions(), *FLAGS)).encode()
+        name = f"step-{hashlib.sha256(source + made_for).hexdigest()[:20]}"
+        with _folder() as folder:
+            return _kept(folder, name) or ctypes.CDLL(str(_compile(compiler, folder, name)))
     except OSError as error:
-        raise BuildError(f"the compiled step cannot be loaded ({error})") from error
+        raise BuildError(f"the step in C cannot be compiled or loaded here ({error})") from error
 
 
-def _compile(compiler: str, file: Path) -> None:
+def _compiler() -> list[str]:
+    """``CC``, which may have arguments, or whichever there is."""
+    named = os.environ.get("CC", "")
+    try:
+        compiler = shlex.split(named)
+    except ValueError as error:
+        raise BuildError(f"CC names no compiler: {named} ({error})") from error
+    found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler and not found:
+        raise BuildError("there is no C compiler (cc, gcc or clang) on this machine")
+    return compiler or [found]
+
+
+def _kept(folder: Path, name: str) -> ctypes.CDLL | None:
+    """What was compiled before. To load a damaged file can end the process, so its name holds its contents' digest."""
+    for file in folder.glob(f"{name}-*.so"):
+        with suppress(OSError):  # made with another C library, say, in a home that two systems share
+            if file.stem == f"{name}-{_digest(file)}":
+                return ctypes.CDLL(str(file))
+        file.unlink(missing_ok=True)
+    return None
+
+
+def _compile(compiler: list[str], folder: Path, name: str) -> Path:
     """Another process never sees half a file."""
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        made = Path(folder) / file.name
+    said_by = shlex.join(compiler)
+    with tempfile.TemporaryDirectory(dir=folder) as room:
+        made = Path(room) / "step.so"
+        command = [*compiler, *FLAGS, "-o", str(made), str(SOURCE), "-lm"]
         try:
-            done = subprocess.run(
-                [compiler, *FLAGS, "-o", str(made), str(SOURCE), "-lm"], capture_output=True, text=True, timeout=120
-            )
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=120)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise BuildError(f"{compiler} could not be run ({error})") from error
+            raise BuildError(f"{said_by} could not be run ({error})") from error
         if done.returncode:
             said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-            raise BuildError(f"{compiler} refused step.c: {said[:300]}")
+            raise BuildError(f"{said_by} refused step.c: {said[:300]}")
+        if not made.exists():
+            raise BuildError(f"{said_by} made nothing of step.c")
+        file = folder / f"{name}-{_digest(made)}.so"
         os.replace(made, file)
+    return file
 
 
-def _folder() -> Path:
-    """Where compiled steps are kept: the user's cache, which nobody else can write to."""
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:20]
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Where compiled steps are kept: the user's cache, which nobody else can write to. Where there is none, a temporary
+    folder, which goes once the step is loaded.
+    """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decode-lab"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError
+        folder.chmod(0o700)  # refused where it is somebody else's, or cannot be written to
     except (OSError, RuntimeError):  # a home that cannot be written to, or none at all
-        folder = Path(tempfile.mkdtemp(prefix="decode-lab-"))
-    return folder
+        folder = None
+    if folder:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="decode-lab-", ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)

@@ -221,13 +221,13 @@ class Native:
         with self._lock:
             if self._identity == (identity := model.identity()):
                 return
-            self._identity, self.model, self.failure = identity, None, None
-            if refusal(model):
-                return
-            try:
-                self.model = NativeModel(model, rounded=self.rounded)
-            except BuildError as error:
-                self.failure = f"Torch computes the steps, several times slower: {error}."
+            self._identity, self.model, self.failure = None, None, None
+            if not refusal(model):
+                try:
+                    self.model = NativeModel(model, rounded=self.rounded)
+                except BuildError as error:
+                    self.failure = f"Torch computes the steps, several times slower: {error}."
+            self._identity = identity
 
 
 def _pointer(tensor: torch.Tensor) -> c_void_p:

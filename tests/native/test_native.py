@@ -25,7 +25,6 @@ from lab.decode.work import PassWork, Span
 from lab.kv.blocks import BlockPool
 from lab.kv.storage import Kernels, KVStorage
 from lab.kv.table import BlockTable
-from lab.native import build
 from lab.native.model import NativeModel
 from lab.native.refusal import refusal
 from lab.native.structs import pack
@@ -353,60 +352,6 @@ def test_what_it_does_not_know_goes_to_torch():
     run = engine.generate("The king", sampling=SamplingParams(max_tokens=3))
     assert len(run.token_ids) == 3
     assert not [event for event in run.events if isinstance(event, FellBack)]
-
-
-@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
-def test_without_a_compiler_torch_goes_on_and_says_so(monkeypatch, tmp_path, compiler):
-    monkeypatch.setenv("CC", compiler)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    build.library.cache_clear()
-    try:
-        with pytest.raises(ConfigError, match="kernels='c' cannot compute"):
-            engines()
-        reference = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
-        engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
-        sampling = SamplingParams(max_tokens=4, ignore_eos=True)
-        runs = [engine.generate("The king", sampling=sampling) for _ in range(2)]
-    finally:
-        build.library.cache_clear()
-    assert runs[0].token_ids == reference.generate("The king", sampling=sampling).token_ids
-    for run in runs:
-        (told,) = [event for event in run.events if isinstance(event, FellBack)]
-        assert told.part == "kernel"
-        assert "Torch computes the steps" in told.reason
-        assert compiler in told.reason
-
-
-def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    build.library.cache_clear()
-    try:
-        build.library()
-        (made,) = (tmp_path / "decode-lab").iterdir()
-        written = made.stat().st_mtime_ns
-        build.library.cache_clear()
-        build.library()
-        assert [file.stat().st_mtime_ns for file in (tmp_path / "decode-lab").iterdir()] == [written]
-    finally:
-        build.library.cache_clear()
-
-
-@pytest.mark.parametrize("home", ["none", "not to be written to"])
-def test_without_a_home_the_compiled_step_lies_among_temporary_files(monkeypatch, tmp_path, home):
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "file").touch()
-    if home == "none":
-
-        def refuse():
-            raise RuntimeError("Could not determine home directory.")  # as Path.home() does
-
-        monkeypatch.setattr(build.Path, "home", refuse)
-    else:
-        monkeypatch.setattr(build.Path, "home", lambda: tmp_path / "file")  # root could write to any folder
-    folder = build._folder()
-    assert folder.parent == tmp_path
-    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_it_is_the_default_on_a_cpu():

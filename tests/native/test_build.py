@@ -1,0 +1,185 @@
+"""From step.c to a function: what is compiled once and kept, and what happens where that cannot be."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import sys
+
+import pytest
+
+from lab import ConfigError, SamplingParams, machine
+from lab.decode.engine import Engine
+from lab.native import build
+from lab.native.model import NativeModel
+from lab.pair.models import LanguageModel
+from lab.trace.events import FellBack
+from tests import tiny_models
+from tests.native.test_native import LLAMA, engines, exact
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """The folder of compiled steps, empty; nothing is loaded yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.library.cache_clear()
+    yield tmp_path / "decode-lab"
+    build.library.cache_clear()
+
+
+def loaded_anew():
+    build.library.cache_clear()
+    return build.library()
+
+
+def a_compiler(folder, script: str) -> str:
+    """A program to be named by ``CC``, which ``script`` is."""
+    path = folder / "compiler"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false", "true", "cc 'unclosed"])
+def test_without_a_compiler_torch_goes_on_and_says_so(monkeypatch, compiler):
+    monkeypatch.setenv("CC", compiler)
+    with pytest.raises(ConfigError, match="kernels='c' cannot compute"):
+        engines()
+    reference = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer(), kernels="reference")
+    engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
+    sampling = SamplingParams(max_tokens=4, ignore_eos=True)
+    runs = [engine.generate("The king", sampling=sampling) for _ in range(2)]
+    assert runs[0].token_ids == reference.generate("The king", sampling=sampling).token_ids
+    for run in runs:
+        (told,) = [event for event in run.events if isinstance(event, FellBack)]
+        assert told.part == "kernel"
+        assert "Torch computes the steps" in told.reason
+        assert compiler in told.reason
+
+
+def test_nothing_that_the_system_refuses_stops_an_engine(monkeypatch, kept):
+    """No room for one file more, say: that is told as a compiler's refusal is."""
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(build.tempfile, "TemporaryDirectory", full)
+    engine = Engine(LanguageModel(exact(LLAMA), "target"), tiny_models.tokenizer())
+    assert "No space left on device" in engine.target.native.failure
+
+
+def test_a_model_that_could_not_be_packed_is_packed_when_it_is_asked_for_again(monkeypatch):
+    model, packs = LanguageModel(exact(LLAMA), "target"), NativeModel._layer
+
+    def short(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(NativeModel, "_layer", short)
+    with pytest.raises(MemoryError):
+        model.native.prepare(model)
+    monkeypatch.setattr(NativeModel, "_layer", packs)
+    model.native.prepare(model)
+    assert model.native.model
+
+
+def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(kept):
+    build.library()
+    (made,) = kept.iterdir()
+    written = made.stat().st_mtime_ns
+    loaded_anew()
+    assert [file.stat().st_mtime_ns for file in kept.iterdir()] == [written]
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "zeros at its end"])
+def test_a_damaged_step_is_compiled_again(kept, damage):
+    """As a machine leaves it that lost its power: to load it could end the process."""
+    build.library()
+    (made,) = kept.iterdir()
+    whole = made.read_bytes()
+    half = len(whole) // 2
+    made.unlink()  # what is loaded stays whole
+    made.write_bytes({"empty": b"", "cut": whole[:half], "zeros at its end": whole[:half] + bytes(half)}[damage])
+    loaded_anew()
+    (made,) = kept.iterdir()
+    assert made.read_bytes() == whole
+
+
+def test_a_step_that_cannot_be_loaded_is_compiled_again(monkeypatch, kept):
+    """As one that was made with another C library, in a home that two systems share."""
+    build.library()
+    (made,) = kept.iterdir()
+    load, refused = build.ctypes.CDLL, []
+
+    def load_the_second(name):
+        if not refused:
+            refused.append(name)
+            raise OSError("version `GLIBC_2.38' not found")
+        return load(name)
+
+    monkeypatch.setattr(build.ctypes, "CDLL", load_the_second)
+    loaded_anew()
+    assert refused == [str(made)]
+
+
+def test_another_processor_has_a_step_of_its_own(monkeypatch, kept):
+    """One of the same name that lacks instructions would end the process at the first of them."""
+    build.library()
+    monkeypatch.setattr(build, "instructions", lambda: "fpu sse sse2")
+    loaded_anew()
+    assert len(list(kept.iterdir())) == 2
+
+
+@pytest.mark.parametrize("line", ["flags\t\t: fpu avx2", "Features\t: fp asimd"])
+def test_the_instructions_are_those_that_the_system_lists(monkeypatch, line):
+    monkeypatch.setattr(machine.Path, "read_text", lambda _: f"processor\t: 0\nmodel name\t: AMD EPYC\n{line}\n\n")
+    assert machine.instructions() == line.split(": ")[1]
+    assert machine.processor_name() == "AMD EPYC"
+
+
+def test_a_system_that_lists_no_instructions(monkeypatch):
+    def refuse(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(machine.Path, "read_text", refuse)
+    assert machine.instructions() == ""
+    assert machine.processor_name()
+
+
+def test_a_compiler_may_have_arguments(monkeypatch, kept, tmp_path):
+    compiler = a_compiler(tmp_path, f'test "$1" = --odd && shift && exec {shutil.which("cc")} "$@"')
+    monkeypatch.setenv("CC", f"{compiler} --odd")
+    assert build.library()
+    assert len(list(kept.iterdir())) == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its folders have no such modes")
+def test_nobody_else_can_write_where_compiled_steps_are_kept(kept):
+    kept.mkdir()
+    kept.chmod(0o777)
+    build.library()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("home", ["none", "not to be written to"])
+def test_without_a_home_the_compiled_step_lies_among_temporary_files_until_it_is_loaded(monkeypatch, tmp_path, home):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    if home == "none":
+
+        def refuse():
+            raise RuntimeError("Could not determine home directory.")  # as Path.home() does
+
+        monkeypatch.setattr(build.Path, "home", refuse)
+    else:
+        monkeypatch.setattr(build.Path, "home", lambda: tmp_path / "file")  # root could write to any folder
+    with build._folder() as folder:
+        assert folder.parent == tmp_path
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    build.library.cache_clear()
+    try:
+        assert build.library().forward
+    finally:
+        build.library.cache_clear()
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
