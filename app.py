@@ -17,13 +17,16 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, which Gradio makes as a client, asks the hub
-# The engine leaves one core to the server: torch's threads wait for each other at every
-# operation, and one that has to share its core holds all of them up.
-os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a start without a word; later see ``_wait_for_a_signal``
     gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the start
+
+from lab.native.cores import cores
+
+# The engine leaves one core to the server: torch's threads wait for each other at every
+# operation, and one that has to share its core holds all of them up.
+os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() - 1)))
 
 from visualize.server.options import KEY, SHARED, ask_directly, borrows_a_gpu, in_address, is_private, read_options
 

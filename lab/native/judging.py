@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from lab.native.build import library
+from lab.native.cores import cores
 from lab.native.structs import Round, Verdict
 
 
@@ -62,7 +63,7 @@ def judge(
         len(u),
         byref(verdicts),
         *there,
-        torch.get_num_threads(),
+        min(torch.get_num_threads(), cores()),
     ):
         raise MemoryError("a round's distributions do not fit in memory")
     p, q, first, judged = p.tolist(), q.tolist(), 0, []

@@ -16,6 +16,7 @@ from lab.config import SamplingParams
 from lab.kv.storage import KVStorage
 from lab.kv.table import side_by_side
 from lab.native.build import BuildError, library
+from lab.native.cores import cores
 from lab.native.refusal import refusal
 from lab.native.sampling import described
 from lab.native.structs import Layer, Linear, Model, Plan, Storage, describe, pack
@@ -83,9 +84,8 @@ class NativeModel:
         """
         plan, slots, _kept = self._plan(batch, storage)
         logits = torch.empty(plan.kept, self._vocabulary)
-        failed = self._library.forward(
-            byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), torch.get_num_threads()
-        )
+        threads = min(torch.get_num_threads(), cores())
+        failed = self._library.forward(byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), threads)
         _refuse_lack_of_memory(failed)
         return logits
 
@@ -119,7 +119,8 @@ class NativeModel:
         how, _also_kept = described([row for row in sampling for _ in range(width)], u)
         many = (c_int32 * len(windows))(*windows)
         model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
-        failed = self._library.decode_ahead(*model, many, width, byref(how), *where, torch.get_num_threads())
+        threads = min(torch.get_num_threads(), cores())
+        failed = self._library.decode_ahead(*model, many, width, byref(how), *where, threads)
         _refuse_lack_of_memory(failed)
         return tokens, q
 

@@ -10,6 +10,7 @@ import torch
 
 from lab.config import SamplingParams
 from lab.native.build import library
+from lab.native.cores import cores
 from lab.native.structs import Sampling
 
 
@@ -26,7 +27,7 @@ def sample(
     how, _kept = described(sampling, u)
     given, places = c_void_p(logits.data_ptr()), None
     made = c_void_p(p.data_ptr()), c_void_p(tokens.data_ptr())
-    if library().sample(given, rows, vocabulary, places, byref(how), *made, torch.get_num_threads()):
+    if library().sample(given, rows, vocabulary, places, byref(how), *made, min(torch.get_num_threads(), cores())):
         raise MemoryError("a row of sums does not fit in memory")
     return p, tokens
 
