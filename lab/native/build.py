@@ -18,8 +18,7 @@ from lab.machine import instructions, processor_name
 
 SOURCE = Path(__file__).with_name("step.c")
 # -ffast-math would also make denormal numbers zero in the whole process.
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno",
-         "-fno-trapping-math", "-pthread")  # fmt: skip
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-pthread")
 
 
 class BuildError(Exception):

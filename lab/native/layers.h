@@ -33,7 +33,8 @@ static inline __attribute__((always_inline)) void tile(
             }
         }
     for (int r = 0; r < rows; r++)
-        for (int half = 0; half < 2; half++) store(out + r * BLOCK + half * LANES, total[r][half][0] + total[r][half][1]);
+        for (int half = 0; half < 2; half++)
+            store(out + r * BLOCK + half * LANES, total[r][half][0] + total[r][half][1]);
 }
 
 #if defined(__AVX512BF16__)

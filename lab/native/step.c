@@ -9,8 +9,8 @@
  * summed, never by how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/native/build.py` compiles it for the processor
- * at hand. To read in this order: vectors.h, model.h, together.h, layers.h, cache.h, attention.h, sample.h, judge.h, and last
- * the step.
+ * at hand. To read in this order: vectors.h, model.h, together.h, layers.h, cache.h, attention.h, sample.h, judge.h,
+ * and last the step.
  */
 #include <stdlib.h>
 

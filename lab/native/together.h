@@ -6,6 +6,7 @@
  * and sleep only between steps.
  */
 #pragma once
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>
@@ -26,6 +27,7 @@ static struct {
     int wanted, unfinished;
     Work *work;
     void *its;
+    fenv_t modes; /* the caller's: how it rounds, and whether denormal numbers are zero */
     unsigned meetings, arrived;
 } team = {.busy = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .begun = PTHREAD_COND_INITIALIZER};
 
@@ -87,7 +89,7 @@ static void *member(void *its) {
     for (unsigned known = (unsigned)((uintptr_t)its / MOST_THREADS);; known++) {
         wait_for_work(known);
         ranks = team.wanted;
-        if (rank < ranks) team.work(team.its);
+        if (rank < ranks) fesetenv(&team.modes), team.work(team.its);
         __atomic_sub_fetch(&team.unfinished, 1, __ATOMIC_RELEASE);
     }
     return NULL;
@@ -116,6 +118,7 @@ static void together(int threads, Work *work, void *its) {
         recruit(threads - 1);
         ranks = team.wanted = threads <= team.members ? threads : team.members + 1;
         team.work = work, team.its = its, team.unfinished = team.members;
+        fegetenv(&team.modes);
         pthread_mutex_lock(&team.lock);
         __atomic_add_fetch(&team.rounds, 1, __ATOMIC_RELEASE);
         pthread_cond_broadcast(&team.begun);

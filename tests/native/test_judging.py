@@ -13,6 +13,7 @@ from lab import SamplingParams
 from lab.decode.acceptance import judge_matching, judge_sampled
 from lab.decode.sampling import sample
 from lab.native.judging import judge
+from tests.native.test_sampling import NOT_FINITE
 
 ROUNDS = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from((0.0, 0.8, 1.0)), st.sampled_from(("near", "far", "none", "broken"))),
@@ -57,9 +58,10 @@ def test_verdicts_are_those_of_torch_to_the_last_bit(rounds, vocabulary, seed):
         assert repr(tuple(actual)) == repr(right)  # in words, for NaN is not equal to itself
 
 
-def test_what_is_not_finite_is_told():
+@pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)
+def test_what_is_not_finite_is_told(odd):
     logits = torch.zeros(3, 20)
-    logits[2, 7] = math.nan
+    logits.view(torch.int32)[2, 7] = odd
     (judged,) = judge(logits, [0.0], [(torch.tensor([0, 0]), None)], [torch.zeros(3, 3, dtype=torch.float64)])
     assert judged.kept == 2
     assert judged.p == pytest.approx([1 / 20] * 2)

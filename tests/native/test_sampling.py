@@ -17,6 +17,8 @@ from lab.native.model import NativeModel
 from tests.native.test_native import llama, storage_of, table
 
 ROWS = st.lists(st.sampled_from((0.0, 0.01, 0.8, 1.0, 5.0)), min_size=1, max_size=5)
+NOT_FINITE = [0x7F800000, 0x7FC00000, 0x7FC000FF, 0x7FFFFFFF, 0xFFC00000 - 2**32, 0xFFFFFFFF - 2**32]
+"""The bits of infinity, and of some of the numbers that are none."""
 
 
 def params(temperatures: list[float]) -> list[SamplingParams]:
@@ -50,14 +52,36 @@ def test_the_ends_of_the_distribution(u):
     assert not p[0, [0, 2, 4]].any()
 
 
-@pytest.mark.parametrize("odd", [math.nan, math.inf])
+@pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)
 def test_what_is_not_finite_can_be_seen(odd):
     logits = torch.zeros(2, 40)
-    logits[0, 17] = odd
+    logits.view(torch.int32)[0, 17] = odd
     p, tokens = sample(logits, params([0.0, 0.8]), torch.zeros(2, dtype=torch.float64), native=True)
     assert p[0].isnan().any()
     assert p[1].isfinite().all()
     assert 0 <= tokens.min() <= tokens.max() < 40
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor always keeps them")
+def test_the_same_bits_by_any_number_of_threads_where_the_caller_takes_denormal_numbers_for_zero(monkeypatch):
+    """All threads do as the caller's does, whoever called when they began, and again as another caller's does."""
+    monkeypatch.setattr("lab.native.sampling.cores", lambda: 1000)
+    logits = torch.zeros(8, 40)
+    logits[:, 5:] = -86.99  # whose share of the whole is denormal
+    before, found = torch.get_num_threads(), {}
+    try:
+        for flushed in (False, True, False):
+            for threads in (1, 4):
+                torch.set_num_threads(threads)
+                torch.set_flush_denormal(flushed)
+                p, _ = sample(logits, params([1.0] * 8), None, native=True)
+                torch.set_flush_denormal(False)
+                assert torch.equal(p, found.setdefault(flushed, p))
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+    assert not found[True][:, 5:].any()
+    assert found[False].all()
 
 
 def test_top_k_and_top_p_are_left_to_torch():
