@@ -41,16 +41,18 @@ static inline __attribute__((always_inline)) void tile(
 #include <immintrin.h>
 const int32_t rounds = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
 
-/* The same with the inputs rounded: one instruction for 32 products. */
+enum { ROUNDED_ROWS = 10 }; /* as TILE_ROWS: a row has half as many sums here */
+
+/* The same with the inputs rounded, for up to ROUNDED_ROWS rows: one instruction for 32 products. */
 static inline __attribute__((always_inline)) void tile_rounded(
     const uint32_t *weight, size_t ahead, const uint32_t *x, int pairs, float *out, const int rows) {
-    __m512 total[TILE_ROWS][2] = {0};
+    __m512 total[ROUNDED_ROWS][2] = {0};
     for (int i = 0; i < pairs; i++)
 #pragma GCC unroll 2
         for (int half = 0; half < 2; half++, weight += LANES) {
             const __m512bh w = (__m512bh)_mm512_loadu_si512(weight);
             fetch(weight, ahead, rows);
-#pragma GCC unroll 8
+#pragma GCC unroll 10
             for (int r = 0; r < rows; r++)
                 total[r][half] =
                     _mm512_dpbf16_ps(total[r][half], w, (__m512bh)_mm512_set1_epi32((int)x[(size_t)r * pairs + i]));
@@ -65,6 +67,7 @@ static inline void round_all(const float *x, uint32_t *to, size_t count) {
         _mm256_storeu_si256((__m256i *)(to + i / 2), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
 }
 #else
+enum { ROUNDED_ROWS = TILE_ROWS };
 const int32_t rounds = 0; /* and these are never asked for */
 static inline void tile_rounded(
     const uint32_t *weight, size_t ahead, const uint32_t *x, int pairs, float *out, const int rows) {
@@ -75,7 +78,7 @@ static inline void round_all(const float *x, uint32_t *to, size_t count) { (void
 
 static inline __attribute__((always_inline)) void tile_of(
     const uint32_t *weight, size_t ahead, const Input *input, int first, int pairs, float *out, const int rows) {
-    if (input->rounded)
+    if (rows > TILE_ROWS || input->rounded) /* only tiles of rounded rows are so large */
         tile_rounded(weight, ahead, input->rounded + (size_t)first * pairs, pairs, out, rows);
     else
         tile(weight, ahead, input->numbers + (size_t)first * pairs * 2, pairs, out, rows);
@@ -88,7 +91,7 @@ static void block_of(const Linear *linear, int block, const Input *input, int ro
     const int pairs = linear->inputs / 2;
     const size_t size = (size_t)pairs * BLOCK, ahead = block + 1 < blocks_of(linear) ? size : 0;
     const uint32_t *weight = linear->weight + block * size;
-    const int tiles = (rows + TILE_ROWS - 1) / TILE_ROWS;
+    const int most = input->rounded ? ROUNDED_ROWS : TILE_ROWS, tiles = (rows + most - 1) / most;
     for (int t = 0, r = 0; t < tiles; t++) {
         const int count = (rows - r) / (tiles - t); /* equal shares */
         float *to = out + r * BLOCK;
@@ -101,6 +104,12 @@ static void block_of(const Linear *linear, int block, const Input *input, int ro
         case 5: tile_of(weight, ahead, input, r, pairs, to, 5); break;
 #endif
         case TILE_ROWS: tile_of(weight, ahead, input, r, pairs, to, TILE_ROWS); break;
+#if defined(__AVX512BF16__)
+        case 7: tile_of(weight, ahead, input, r, pairs, to, 7); break;
+        case 8: tile_of(weight, ahead, input, r, pairs, to, 8); break;
+        case 9: tile_of(weight, ahead, input, r, pairs, to, 9); break;
+        case ROUNDED_ROWS: tile_of(weight, ahead, input, r, pairs, to, ROUNDED_ROWS); break;
+#endif
         }
         r += count;
     }

@@ -244,6 +244,16 @@ def test_a_token_gives_the_same_bits_alone_and_in_company(rounded, head_dim):
         assert torch.equal(torch.cat(together), torch.cat(alone))
 
 
+@pytest.mark.parametrize("rounded", [False, True])
+@torch.inference_mode()
+def test_a_token_gives_the_same_bits_in_a_tile_of_any_size(rounded):
+    model = LanguageModel(exact(LLAMA), "exact")
+    native, text = NativeModel(model, rounded=rounded), torch.arange(40, 64)
+    rows = [native.step([NewTokens(text[:count], 0, None, count)], model.layers, None) for count in range(1, 25)]
+    for count, found in enumerate(rows, start=1):
+        assert torch.equal(found, rows[-1][:count])
+
+
 @torch.inference_mode()
 def test_rounded_inputs_are_what_bfloat16_makes_of_them():
     model = LanguageModel(exact(FAMILIES["qwen2"]), "exact")
