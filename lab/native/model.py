@@ -19,7 +19,7 @@ from lab.native.build import BuildError, library
 from lab.native.cores import cores
 from lab.native.refusal import refusal
 from lab.native.sampling import described
-from lab.native.structs import Layer, Linear, Model, Plan, Storage, describe, pack
+from lab.native.structs import Layer, Linear, Model, PackedWeights, Plan, Storage, describe, pack, packed_size
 
 if TYPE_CHECKING:
     from lab.decode.forward import NewTokens
@@ -52,6 +52,8 @@ class NativeModel:
         self._storages: WeakKeyDictionary[KVStorage, Storage] = WeakKeyDictionary()
         body, config = model.model.model, model.model.config
         self._layers, self._vocabulary = model.layers, config.vocab_size
+        linears = [module for module in model.model.modules() if isinstance(module, nn.Linear)]
+        self._weights = PackedWeights(sum(packed_size(*linear.weight.shape, self._lanes) for linear in linears))
         layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
@@ -188,10 +190,9 @@ class NativeModel:
 
     def _linear(self, linear: nn.Linear) -> Linear:
         outputs, inputs = linear.weight.shape
-        packed = pack(linear.weight.detach(), self._lanes)
-        self._kept.append(packed)
+        packed = self._weights.add(pack(linear.weight.detach(), self._lanes))
         bias = self._numbers(linear.bias) if linear.bias is not None else None
-        return Linear(packed.data_ptr(), bias, inputs, outputs)
+        return Linear(packed, bias, inputs, outputs)
 
     def _numbers(self, tensor: torch.Tensor) -> int:
         tensor = tensor.detach().float().contiguous()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from contextlib import suppress
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 
 import torch
@@ -70,9 +72,43 @@ def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:
     A pair holds an output's weights of two inputs side by side.
     """
     outputs, inputs = weight.shape
-    padded = weight.new_zeros(-(-outputs // (2 * lanes)) * 2 * lanes, inputs, dtype=torch.bfloat16)
+    padded = weight.new_zeros(packed_size(outputs, inputs, lanes) // inputs, inputs, dtype=torch.bfloat16)
     padded[:outputs] = weight
     return padded.view(-1, 2 * lanes, inputs // 2, 2).transpose(1, 2).contiguous()
+
+
+def packed_size(outputs: int, inputs: int, lanes: int) -> int:
+    """Numbers in a packed matrix, zeros included."""
+    return -(-outputs // (2 * lanes)) * 2 * lanes * inputs
+
+
+class PackedWeights:
+    """A model's packed matrices, one behind the other in a memory of their own, which goes when this does.
+
+    Args:
+        size: numbers in all of them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._memory = self._free = _in_large_pages(size)
+
+    def add(self, packed: torch.Tensor) -> int:
+        """Copy a matrix to where the last one ends; returns its address."""
+        there, self._free = self._free.tensor_split([packed.numel()])
+        there.copy_(packed.flatten())
+        return there.data_ptr()
+
+
+def _in_large_pages(size: int) -> torch.Tensor:
+    """[size] bfloat16, of any value. In pages of 2 MB, where the system has them: every step reads all weights, and of
+    pages of 4 kB that would be thousands, more than a processor remembers the places of.
+    """
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
+        with suppress(OSError):  # a kernel without them
+            memory = mmap.mmap(-1, size * torch.bfloat16.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            return torch.frombuffer(memory, dtype=torch.bfloat16)
+    return torch.empty(size, dtype=torch.bfloat16)
 
 
 def describe(storage: KVStorage, repeated: int = 1) -> Storage:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import itertools
 import math
+import mmap
 import os
 import signal
 import threading
 import time
+import weakref
+from typing import ClassVar
 
 import pytest
 import torch
@@ -387,6 +391,55 @@ def test_packing_and_unpacking():
     assert packed[0, 2, 19, 0] == weight[19, 4].bfloat16()
     assert packed[1, 1, 7, 0] == weight[39, 2].bfloat16()
     assert not packed[1, :, 8:].any()
+
+
+class Memory(mmap.mmap):
+    """Which is known for as long as it is there."""
+
+    there: ClassVar[weakref.WeakSet[Memory]] = weakref.WeakSet()
+
+    def __new__(cls, *arguments, **named):
+        made = super().__new__(cls, *arguments, **named)
+        cls.there.add(made)
+        return made
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="pages are of one size here")
+def test_packed_weights_are_given_back(monkeypatch):
+    """When a model goes, and when others are packed in their place."""
+    monkeypatch.setattr("lab.native.structs.mmap.mmap", Memory)
+    model = LanguageModel(exact(LLAMA), "llama")
+    model.native.prepare(model)
+    (first,) = Memory.there
+    matrices = [module.weight for module in model.model.modules() if isinstance(module, nn.Linear)]
+    assert len(first) >= 2 * sum(weight.numel() for weight in matrices)
+    del first
+    with torch.no_grad():
+        matrices[0].neg_()
+    model.native.prepare(model)
+    assert len(Memory.there) == 1
+    del model
+    gc.collect()
+    assert not Memory.there
+
+
+@pytest.mark.parametrize("system", ["has no large pages", "grants none", "grants no memory of its own"])
+@torch.inference_mode()
+def test_where_there_are_no_large_pages_weights_lie_in_others(monkeypatch, system):
+    def refuse(*_, **__):
+        raise OSError
+
+    if system == "has no large pages":
+        monkeypatch.delattr("lab.native.structs.mmap.MADV_HUGEPAGE", raising=False)
+        monkeypatch.delattr("lab.native.structs.mmap.MAP_ANONYMOUS", raising=False)
+    elif system == "grants none":
+        monkeypatch.setattr(Memory, "madvise", refuse)
+        monkeypatch.setattr("lab.native.structs.mmap.mmap", Memory)
+    else:
+        monkeypatch.setattr("lab.native.structs.mmap.mmap", refuse)
+    batch = [NewTokens(torch.arange(9), 0, None, 9)]
+    expected = native_llama().step(batch, llama().layers, None)
+    assert torch.equal(NativeModel(llama()).step(batch, llama().layers, None), expected)
 
 
 def test_matrices_of_another_kind_are_left_to_torch():
