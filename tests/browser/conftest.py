@@ -177,14 +177,11 @@ class Lab:
 
     def finish(self, seconds: float = 60) -> None:
         self.page.wait_for_selector("body:not(.running)", timeout=1000 * seconds)
-        self.page.wait_for_function(
-            "(({ at, seq }) => at === undefined || at === seq)(document.querySelector('.stage').dataset)",
-            timeout=1000 * seconds,
-        )
-        nodes, drawn = 0, -1
-        while nodes != drawn:  # the last frame is drawn a little later, on a busy machine much later
-            self.page.wait_for_timeout(150)
-            nodes, drawn = drawn, self.page.evaluate("document.querySelectorAll('*').length")
+        drawn = """() => {
+          const { dataset: { at, seq }, ariaBusy } = document.querySelector(".stage");
+          return at === undefined || (at === seq && ariaBusy === "false");
+        }"""
+        self.page.wait_for_function(drawn, timeout=1000 * seconds)
 
     @property
     def instant(self) -> int:

@@ -126,6 +126,7 @@ function draw() {
   drawControls();
   drawCharts(picture);
   $(".stage").dataset.seq = picture.at;
+  $(".stage").setAttribute("aria-busy", dirty.size > 0); // charts lag behind
   clearTimeout(remaining);
   if (dirty.size && live()) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));
   else if (dirty.size) schedule();
