@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from playwright.sync_api import Page
 
 from lab.config import EngineConfig
 from lab.trace.recorder import Run
@@ -33,6 +35,17 @@ def test_hostile_text_is_text(visit: Visit) -> None:
     assert lab.page.query_selector(".text img") is None
 
 
+def comes_to_rest(page: Page, seconds: float = 30) -> None:
+    """Wait until nothing has been asked for in four tenths of a second: from here, for what waits in the page asks."""
+    until = time.monotonic() + seconds
+    before, asked = -1, 0
+    while asked != before:
+        assert time.monotonic() < until, f"{asked - before} pictures were asked for in 400 ms"
+        before = page.evaluate("asked")
+        page.wait_for_timeout(400)
+        asked = page.evaluate("asked")
+
+
 def test_a_page_at_rest_asks_for_no_pictures(visit: Visit) -> None:
     """Not for the clock of Gradio's loading screen either, which is gone."""
     lab = visit()
@@ -41,11 +54,10 @@ def test_a_page_at_rest_asks_for_no_pictures(visit: Visit) -> None:
         "window.requestAnimationFrame = (callback) => { asked += 1; return ask(callback); };"
     )
     lab.open(max_tokens=20)
-    rests = "new Promise((told) => { const before = asked; setTimeout(() => told(asked === before), 400); })"
-    lab.page.wait_for_function(rests, polling=100)  # which asks for none itself
+    comes_to_rest(lab.page)
     lab.run()
     lab.finish()
-    lab.page.wait_for_function(rests, polling=100)
+    comes_to_rest(lab.page)
 
 
 def test_nothing_fades_as_a_run_begins(visit: Visit) -> None:

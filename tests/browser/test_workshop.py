@@ -313,8 +313,9 @@ def test_the_verdict_that_the_presenter_opens_is_open_for_all(visit: Visit, lead
 
     lab.page.keyboard.press("Escape")  # who has read it closes it, and goes on following
     lab.page.wait_for_selector(".verdict", state="hidden")
-    leading.page.keyboard.press("ArrowLeft")
-    sees(lab.page, leading.instant)
+    end = leading.instant
+    leading.page.click("[data-do=back]")
+    sees(lab.page, end - 1)
     state(lab.page, "following")
     assert lab.page.is_hidden(".verdict")
     assert late.page.is_visible(".verdict")

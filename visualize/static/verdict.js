@@ -30,7 +30,7 @@ function showVerdict(seq, position) {
   const told = frame.verdicts?.[position];
   const token = frame.tokens?.[position];
   $(".verdict h2").textContent = told?.title ?? `Round ${frame.step}, guess ${position + 1}`;
-  $(".rule").replaceChildren(...(told ? [told.say] : [...explained(token), unrecorded(`${frame.step}.${position + 1}`)]));
+  $(".rule").replaceChildren(...(told ? [told.say] : [...explained(token), unrecorded()]));
   $(".verdict .plot").hidden = !told;
   $(".charts").classList.add("opened");
   panel.hidden = false;
@@ -41,14 +41,15 @@ function showVerdict(seq, position) {
   if (narrow.matches) panel.scrollIntoView({ behavior: gently(), block: "nearest" });
 }
 
-/** There is nothing to draw. Where the address still says how the run was made, a link makes it again, and more of it. */
-function unrecorded(guess) {
+/** There is nothing to draw. Where the address still says how the run was made, and names the guess, a link makes it again,
+    and more of it. */
+function unrecorded() {
   const hint = make("p", "hint", "This run recorded no distributions. ");
   if (inLesson()) return hint;
   const query = new URLSearchParams(location.search);
   if (query.get("run") !== "1") hint.append("Switch “Record distributions” on and run again.");
   else {
-    for (const [name, value] of Object.entries({ distributions: 1, guess })) query.set(name, value);
+    query.set("distributions", 1);
     const again = make("a", "", "Run it again with them");
     again.href = `${location.pathname}?${query}`;
     hint.append(again, ".");
