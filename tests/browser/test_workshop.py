@@ -327,6 +327,14 @@ def test_the_verdict_that_the_presenter_opens_is_open_for_all(visit: Visit, lead
     for page in (lab.page, late.page):
         page.wait_for_selector(".verdict", state="hidden")
 
+    leading.page.click("[data-do=last]")
+    sees(late.page, end)
+    late.page.click("[data-act=alone]")  # what they open meanwhile is their own
+    late.page.locator(".text .token:is(.accepted, .recovered)").first.click()
+    late.page.wait_for_selector(".verdict:not([hidden])")
+    late.page.click("[data-act=follow]")
+    late.page.wait_for_selector(".verdict", state="hidden")
+
 
 def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading: Lab, code: str) -> None:
     leading.run()

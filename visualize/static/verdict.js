@@ -139,6 +139,10 @@ function openAsLed() {
   ledGuess = guess;
 }
 
+// Who has gone their own way, and comes back, sees what is open then.
+document.addEventListener("decode-lab-left", () => (ledGuess = ""));
+document.addEventListener("decode-lab-led", () => window.decodeLab.led ?? (ledGuess = ""));
+
 /** Open what was judged for this token of the text, if anything was. */
 function openToken(mark) {
   const { token } = shown[mark.dataset.index];
