@@ -112,7 +112,7 @@ def build(
         with pages.route("Room", "/room", show_in_navbar=False):
             room.build(pages)
     with pages:
-        programs.build(pages, engines, line, told)
+        programs.build(pages, engines, line, tuple(engines.labels), told)
     share_configurations(pages)
     return pages
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import signal
@@ -14,6 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends what is still importing without a word
+
 from transformers.utils import logging as transformers_logging
 
 from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
@@ -24,13 +28,9 @@ from lab.decode.engine import Engine
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
-from lab.options import Parser, add_pair, add_settings, parse_configs, read_settings
+from lab.options import INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, parse_configs, read_settings
 from lab.pair.loading import refuse_absent
 from lab.trace.events import Committed, Finished
-
-INTERRUPTED = 128 + signal.SIGINT
-READ_ENOUGH = 128 + 13
-"""As a shell tells of a program that SIGPIPE has ended."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -42,6 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     _add_compare(commands)
     _add_fit(commands)
     options = parser.parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a run's file is UTF-8 wherever it goes, and so is all else
+            stream.reconfigure(encoding="utf-8", errors="replace")
     transformers_logging.set_verbosity_error()
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()
@@ -107,7 +110,7 @@ def _summary(run: Run) -> str:
 
 
 def _add_compare(commands: Any) -> None:
-    about = "All runs have the same seed, 0 unless it is given, and go on past an end of text (--ignore-eos)."
+    about = "All runs have the same seed, 0 unless it is given, and go on past an end of text: they are of one length."
     command = commands.add_parser("compare", help="two to five settings on a prompt, taking turns", description=about)
     command.set_defaults(do=_compare)
     _add_prompt(command)
@@ -118,7 +121,7 @@ def _add_compare(commands: Any) -> None:
     command.add_argument("--repeats", type=int, default=3, help="runs of each, in changing order. Default: 3.")
     command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
     add_pair(command)
-    add_settings(command, SamplingParams)
+    add_settings(command, SamplingParams, without=("stop", "ignore_eos", "logprobs"))
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -128,11 +131,14 @@ def _compare(options: argparse.Namespace) -> int:
     prompt, engine = _prompt(options), _engine(options)
     runs: dict[str, list[Run]] = {name: [] for name in configs}
     with _interruptible() as cancelled:
-        for turn, run in compare(engine, prompt, configs, sampling, options.repeats, cancelled=cancelled):
+        turns = compare(engine, prompt, configs, sampling, options.repeats, cancelled=cancelled)
+        for done, (turn, run) in enumerate(turns, 1):
             if turn.repeat:
                 runs[turn.name].append(run)
+            _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are over")
+    _progress("")
     whole = all(runs.values())
-    partings = first_differences(engine, {name: some[0] for name, some in runs.items()}) if whole else {}
+    partings = first_differences(engine, {name: some[0] for name, some in runs.items()}) if whole else None
     if options.json:
         print(json.dumps(compare_answer(runs, partings)))
     else:
@@ -140,14 +146,23 @@ def _compare(options: argparse.Namespace) -> int:
         for name, found in summarise(runs).items():
             rate, faster = found.tokens_per_second, found.speedup
             kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
-            speed = f"x{faster.median:.2f}" if faster else ""
+            speed = f"x{faster.median:.2f}" if faster and found.clear else "unclear" if faster else ""
             quartiles = f"{rate.lower:.0f} to {rate.upper:.0f}"
             print(f"{rate.median:9.0f}{quartiles:>16}{speed:>8}{kept:>7}  {name}")
-        for (one, other), found in partings.items():
+        for (one, other), found in (partings or {}).items():
             print(f"{one} and {other} write the same {found.place} tokens, then differ.")
-        if whole and not partings:
+        if partings == {}:
             print("All wrote the same.")
-    return INTERRUPTED if cancelled.is_set() else 0
+    if cancelled.is_set():
+        print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def _progress(text: str) -> None:
+    """In place of what was told before, where somebody looks on."""
+    if sys.stderr and sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _add_fit(commands: Any) -> None:
@@ -239,4 +254,5 @@ def _interruptible() -> Iterator[threading.Event]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

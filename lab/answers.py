@@ -38,26 +38,43 @@ def run_answer(run: Run) -> Answer:
     }
 
 
-def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[str, str], Difference]) -> Answer:
+def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[str, str], Difference] | None) -> Answer:
     """Settings held against each other.
 
     Returns:
-        ``settings``: by name, the fields of ``Summary`` and the ``text`` of the first run. ``speedup`` is against the
-        first setting. ``differences``: of each two that wrote otherwise, the first token at which they do.
+        ``target``, ``draft`` (None: no setting asks for it), ``device``, ``dtype`` and the ``sampling`` with its seed,
+        as all runs had them; None where no run is over. ``settings``: by name, its ``config``, the fields of
+        ``Summary`` and the ``text`` of the first run. ``speedup`` is against the first setting. ``differences``: of
+        each two that wrote otherwise, the first token at which they do; None, as ``partings``, where not every setting
+        has had a run.
     """
-    summaries = summarise(runs)
+    started = [some[0].started for some in runs.values() if some]
+    first = started[0] if started else None
     return {
-        "settings": {name: asdict(found) | {"text": runs[name][0].text} for name, found in summaries.items()},
-        "differences": [{"settings": list(pair), **asdict(found)} for pair, found in partings.items()],
+        **{name: getattr(first, name, None) for name in ("target", "device", "dtype", "sampling")},
+        "draft": next((one.draft for one in started if one.draft), None),
+        "settings": {
+            name: {"config": runs[name][0].started.config} | asdict(found) | {"text": runs[name][0].text}
+            for name, found in summarise(runs).items()
+        },
+        "differences": None
+        if partings is None
+        else [{"settings": list(pair), **asdict(found)} for pair, found in partings.items()],
     }
 
 
 def fit_answer(model: Model, deployment: Deployment) -> Answer:
-    """What the memory of a device goes to; bytes, blocks and sequences."""
+    """What the memory of a device goes to; bytes, blocks and sequences, and what was asked."""
     return {
         "model": model.name,
         "source": model.source,
         "parameters": model.parameters,
+        "weights": deployment.weights,
+        "kv_dtype": deployment.kv_dtype,
+        "set_aside": deployment.set_aside,
+        "mean": deployment.lengths.mean,
+        "longest": deployment.lengths.longest,
+        "block_size": deployment.block_size,
         "memory_bytes": deployment.memory,
         "weight_bytes": deployment.weight_bytes,
         "cache_bytes": max(0, deployment.cache_bytes),

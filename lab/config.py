@@ -17,9 +17,11 @@ class LabError(Exception):
 
 
 def in_short(error: Exception) -> str:
-    """An error of a library's in a line: its kind, and the first line of what it says."""
-    said = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {said[0][:200]}" if said else type(error).__name__
+    """An error of a library's in a line: its kind, and the first line of what it says, or two if a colon ends that."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
+    said = said if len(said) <= 200 else f"{said[:199]}…"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 class ConfigError(LabError, ValueError):

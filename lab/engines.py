@@ -18,6 +18,7 @@ import torch
 from lab.aside import LOOK, aside
 from lab.config import ConfigError
 from lab.decode.engine import Engine
+from lab.kv.graphs import CAPTURING
 from lab.kv.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.models import Model, find, known
@@ -62,14 +63,23 @@ def own(target: str | None, draft: str | None) -> Pair:
     Raises:
         ConfigError: neither is named.
     """
+    target, draft = _unquoted(target), _unquoted(draft)
     names = [Path(os.path.abspath(name)).name for name in (target, draft) if name]  # of "..", too
     if not names:
         raise ConfigError("Name a target model: a folder with config.json and safetensors, or a hub id as owner/name.")
     return Pair(" + ".join(names), _where(target), _where(draft))
 
 
-def _where(name: str | None) -> str | Path | None:
-    return Path(name) if name and os.path.isdir(name) else name or None
+def _unquoted(name: str | None) -> str:
+    """Without the quotes that a path is copied in on some systems."""
+    name = (name or "").strip()
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
+
+
+def _where(name: str) -> str | Path | None:
+    """A folder, a hub id, or None without a name. "~/" is what a shell takes it for."""
+    place = os.path.expanduser(name) if name.startswith("~/") else name
+    return Path(place) if place and os.path.isdir(place) else place or None
 
 
 def listed(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
@@ -239,4 +249,5 @@ class Engines:
         self._loaded = {pair: engine for pair, engine in self._loaded.items() if pair in EMBEDDED.values()}
         gc.collect()
         if self._device.startswith("cuda"):
-            torch.cuda.empty_cache()
+            with CAPTURING:
+                torch.cuda.empty_cache()

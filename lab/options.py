@@ -11,7 +11,7 @@ import inspect
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
@@ -19,6 +19,8 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_ty
 from lab.config import ConfigError, EngineConfig
 
 Settings = TypeVar("Settings")
+INTERRUPTED, READ_ENOUGH = 128 + 2, 128 + 13
+"""Exit statuses of commands, as a shell tells of programs that SIGINT or SIGPIPE has ended."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -100,11 +102,12 @@ def described(settings: type) -> dict[str, str]:
     return about
 
 
-def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
-    """An option for every field: ``kv_dtype`` is ``--kv-dtype``, a toggle ``--paged`` or ``--no-paged``."""
+def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Collection[str] = ()) -> None:
+    """An option for every field, ``without`` some: ``kv_dtype`` is ``--kv-dtype``, a toggle ``--paged`` or
+    ``--no-paged``."""
     hints, about = get_type_hints(settings), described(settings)
     group = parser.add_argument_group(settings.__name__)
-    for field in fields(settings):
+    for field in (field for field in fields(settings) if field.name not in without):
         option, words = f"--{field.name.replace('_', '-')}", about[field.name].replace("%", "%%")
         hint = hints[field.name]
         if hint is bool:
@@ -121,7 +124,8 @@ def add_settings(parser: argparse.ArgumentParser, settings: type) -> None:
 
 def read_settings(settings: type[Settings], options: argparse.Namespace) -> Settings:
     """What the options of ``add_settings`` say. Raises what the class raises."""
-    return settings(**{field.name: getattr(options, field.name) for field in fields(settings)})
+    given = vars(options)
+    return settings(**{field.name: given[field.name] for field in fields(settings) if field.name in given})
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:

@@ -68,6 +68,24 @@ def test_json_is_a_runs_file(shell: Shell, tmp_path) -> None:
     assert len(run.token_ids) == 9
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_what_comes_out_is_utf_8_wherever_it_goes(shell: Shell, monkeypatch, tmp_path, encoding: str) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    assert shell("run", prompt := "Café 日本", "--json", "--max-tokens", "2")[0] == 0
+    (tmp_path / "run.json").write_bytes(written.getvalue())
+    assert Run.load(tmp_path / "run.json").prompt == prompt
+
+
+@pytest.mark.parametrize("tty", [False, True])
+def test_who_looks_on_is_told_how_far_a_comparison_is(shell: Shell, monkeypatch, tty: bool) -> None:
+    monkeypatch.setattr("tests.test_command_line.sys.stderr.isatty", lambda: tty)
+    _, table, said = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
+    assert "runs are over" not in table
+    assert [f"{done} of 4 runs are over" in said for done in (1, 4)] == [tty, tty]
+    assert not said or said.endswith("\r\x1b[K")
+
+
 def test_metrics_are_the_runs_own(shell: Shell) -> None:
     _, out, _ = shell("run", PROMPT, "--metrics", "--max-tokens", "5")
     assert json.loads(out)["generated_tokens"] == 5
@@ -103,9 +121,10 @@ def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> No
         (["compare", PROMPT, "", ""], "there twice"),
         (["compare", PROMPT, "", "speed=high"], "there is no setting 'speed'"),
         (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "takes a repeat"),
+        (["compare", PROMPT, "", "paged=true", "--stop", "x"], "unrecognized arguments: --stop x"),
         (["fit", "../../no such place"], "There is no folder '../../no such place' here. Name one with config.json"),
         (["fit", str(ROOT / "app.py")], "app.py' is a file. Name the folder that it lies in."),
-        (["fit", str(ROOT)], f"{ROOT} holds no config.json that can be read."),
+        (["fit", str(ROOT)], f"There is no config.json in {ROOT}. A model's folder holds config.json"),
         (["fit", "gpt-2", "--memory", "nan"], "memory is a device's GiB"),
         (["fit", "gpt-2", "--memory", "1e300"], "at most"),
         (["fit", "gpt-2", "--mean", "9000"], "The mean length"),
@@ -171,6 +190,10 @@ def test_an_interrupted_run_ends_with_what_was_written(shell: Shell, engine, mon
 
     monkeypatch.setattr(engine, "stream", interrupted)
     before = signal.getsignal(signal.SIGINT)
+    command = ["compare", PROMPT, "", "paged=true", "--json", "--max-tokens", "200"]
+    status, out, said = shell(*command)
+    assert (status, said) == (130, "Interrupted: not every setting has had a run.\n")
+    assert json.loads(out)["differences"] is None
     status, out, _ = shell("run", PROMPT, "--json", "--max-tokens", "200")
     assert status == 130
     assert signal.getsignal(signal.SIGINT) is before
@@ -188,6 +211,21 @@ def test_it_runs_as_a_module_with_no_page() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert done.stderr.startswith("4 tokens, ")
+
+
+def test_a_start_that_is_interrupted_ends_without_a_word() -> None:
+    """While it imports what it needs, which is most of it."""
+    begun = (
+        "import builtins, os, runpy, signal\n"
+        "honest = builtins.__import__\n"
+        "def watched(name, *rest, **how):\n"
+        "    if name.startswith('transformers'): os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return honest(name, *rest, **how)\n"
+        "builtins.__import__ = watched\n"
+        "runpy.run_module('lab', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", begun], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")

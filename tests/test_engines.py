@@ -186,6 +186,25 @@ def test_a_folder_is_called_by_its_name_however_it_is_named(folders, monkeypatch
     ]
 
 
+def test_a_folder_is_found_as_it_is_typed_or_copied(folders, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(folders["target"].parent))
+    named = own(str(folders["target"]), str(folders["draft"]))
+    assert own("~/target", "~/draft") == named
+    assert own(f' "{folders["target"]}"', f"'{folders['draft']}' ") == named
+    with pytest.raises(LabError, match="Name a target model"):
+        own('""', " ")
+    with pytest.raises(LabError, match=r"There is no folder '.*/nobody' here"):
+        Engines(any_pair=True, device="cpu")(own("~/nobody", ""))
+
+
+@pytest.mark.parametrize(
+    "address", ["https://hub.example/some/model-1.5B", "http://hub.example/some/model-1.5B/tree/main"]
+)
+def test_of_a_page_s_address_the_hub_id_is_asked_for(address: str) -> None:
+    with pytest.raises(LabError, match=r"is the address of a page\. Write it as some/model-1\.5B\."):
+        Engines(any_pair=True, device="cpu")(own(address, ""))
+
+
 def test_monitors_tell_pairs_of_one_name_apart(folders, tmp_path) -> None:
     (tmp_path / "target").symlink_to(folders["target"], target_is_directory=True)
     (tmp_path / "Matched").symlink_to(folders["target"], target_is_directory=True)

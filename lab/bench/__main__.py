@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,30 +22,48 @@ from lab.bench.kv_error import format_kv, run_kv
 from lab.bench.ladder import format_rows, run_ladder
 from lab.bench.llama import format_llama, run_llama
 from lab.bench.logprobs import format_logprobs, run_logprobs
+from lab.bench.output import Output, writable, write
 from lab.bench.prompts import held_out_prompts, read_text
 from lab.bench.roofline import format_roofline, run_roofline
 from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.machine import describe_machine
-from lab.options import add_pair, parse_config
+from lab.options import INTERRUPTED, READ_ENOUGH, Parser, add_pair, parse_config
 from lab.pair.devices import best_device
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m lab.bench", description=__doc__)
+def at_least(least: int, why: str = "") -> Callable[[str], int]:
+    """The type of an option: a whole number. ``why``: what fewer would be too few for."""
+
+    def read(text: str) -> int:
+        if text.strip().lstrip("+-").isdecimal() and int(text) >= least:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"a whole number from {least} on{why and f' ({why})'}, not {text!r}")
+
+    return read
+
+
+REPEATS = at_least(1)
+TOKENS = at_least(2, "one token to wait for, one to time")
+
+
+def main() -> int:
+    """Returns the exit status: 0, 2 (the user can mend it), 130 (interrupted) or 141 (whoever reads the output has read
+    enough). Whatever becomes of the output, a whole measurement is written to its file."""
+    parser = Parser(prog="python -m lab.bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True)
 
     def bench(name: str, run: Callable, text: str) -> argparse.ArgumentParser:
         command = benches.add_parser(name, help=text)
-        command.set_defaults(run=run, usage_error=command.error)
+        command.set_defaults(run=run, fail=command.error)
         add_pair(command)
         command.add_argument("--json", type=Path, default=Path(f"runs/bench/{name}.json"))
         return command
 
     ladder = bench("ladder", _ladder, "each toggle's effect on speed, beside transformers' own generation")
-    ladder.add_argument("--max-tokens", type=int, default=128)
-    ladder.add_argument("--repeats", type=int, default=3)
+    ladder.add_argument("--max-tokens", type=TOKENS, default=128)
+    ladder.add_argument("--repeats", type=REPEATS, default=3)
     kv = bench("kv", _kv, "what each KV format costs in quality")
     kv.add_argument("--text", type=Path, nargs="+", help="text files; default: the model card's held-out prompts")
     ab = bench("ab", _ab, "two settings over the same prompts: quality beside speed")
@@ -53,33 +71,36 @@ def main() -> None:
     ab.add_argument("--b", required=True, metavar="SETTINGS")
     ab.add_argument("--prompts", type=Path, help="a prompt a line; default: the model card's held-out prompts")
     ab.add_argument("--temperature", type=float, default=0.0)
-    ab.add_argument("--max-tokens", type=int, default=64)
-    ab.add_argument("--repeats", type=int, default=3)
+    ab.add_argument("--max-tokens", type=TOKENS, default=64)
+    ab.add_argument("--repeats", type=REPEATS, default=3)
     serve = bench("serve", _serve, "many requests at once against one after another, in time and in memory")
-    serve.add_argument("--requests", type=int, default=16)
-    serve.add_argument("--seed", type=int, default=0, help="of the lengths")
-    serve.add_argument("--repeats", type=int, default=3)
+    serve.add_argument("--requests", type=at_least(1), default=16)
+    serve.add_argument("--seed", type=at_least(0), default=0, help="of the lengths")
+    serve.add_argument("--repeats", type=REPEATS, default=3)
     window = bench("window", _window, "the adaptive window against fixed ones")
     window.add_argument("--mismatched", help="a draft that guesses badly; default: the embedded one")
-    window.add_argument("--max-tokens", type=int, default=96)
-    window.add_argument("--repeats", type=int, default=4)
+    window.add_argument("--max-tokens", type=TOKENS, default=96)
+    window.add_argument("--repeats", type=REPEATS, default=4)
     roofline = bench("roofline", _roofline, "the device's limits, and how near each kind of step comes to them")
-    roofline.add_argument("--max-tokens", type=int, default=64)
-    roofline.add_argument("--repeats", type=int, default=5)
+    roofline.add_argument("--max-tokens", type=at_least(1), default=64)
+    roofline.add_argument("--repeats", type=REPEATS, default=5)
     logprobs = bench("logprobs", _logprobs, "what recording the distributions around each verdict adds to a step")
-    logprobs.add_argument("--logprobs", type=int, default=5, help="likeliest tokens under each distribution")
-    logprobs.add_argument("--max-tokens", type=int, default=96)
-    logprobs.add_argument("--repeats", type=int, default=8)
+    logprobs.add_argument("--logprobs", type=at_least(1), default=5, help="likeliest tokens under each distribution")
+    logprobs.add_argument(
+        "--max-tokens", type=at_least(3, "the prefill's, and a round of a guess and one more"), default=96
+    )
+    logprobs.add_argument("--repeats", type=REPEATS, default=8)
     claims = bench("claims", _claims, "the articles' claims, each with its experiment and its verdict")
     claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=f"of {', '.join(CLAIMS)}")
     claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
     llama = bench("llama", _llama, "the engine beside llama.cpp on a CPU, the same weights and threads")
-    llama.add_argument("--max-tokens", type=int, default=128)
-    llama.add_argument("--repeats", type=int, default=5)
+    llama.add_argument("--max-tokens", type=TOKENS, default=128)
+    llama.add_argument("--repeats", type=REPEATS, default=5)
     vllm = bench("vllm", _vllm, "beside a vLLM server with the same pair: the same text, and as many guesses kept")
     vllm.add_argument("--attach", required=True, metavar="URL", help="of the server, as http://127.0.0.1:8000")
-    vllm.add_argument("--max-tokens", type=int, default=128)
+    vllm.add_argument("--max-tokens", type=TOKENS, default=128)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
+    gpu.set_defaults(fail=gpu.error)
     gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
     gpu.add_argument("--device", default=best_device())
     gpu.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")
@@ -89,26 +110,51 @@ def main() -> None:
     args = parser.parse_args()
 
     transformers_logging.set_verbosity_error()
+    output = Output()
+    args.report = output.say
+    if args.bench == "gpu":
+        args.out = args.out / "gpu.json" if args.out.is_dir() else args.out
+        older = _written(args.out)
+    try:
+        _measure(args)
+    except LabError as error:
+        args.fail(str(error))
+    except KeyboardInterrupt:
+        over = args.bench == "gpu" and _written(args.out) not in (None, older)
+        kept = f"The parts that were over are in {args.out}." if over else "Nothing is written."
+        print(f"{parser.prog} {args.bench}: interrupted before the end. {kept}", file=sys.stderr)
+        return INTERRUPTED
+    if isinstance(output.failure, BrokenPipeError):
+        return READ_ENOUGH
+    if output.failure:
+        args.fail(f"the output cannot be written: {output.failure.strerror}.")
+    return 0
+
+
+def _written(path: Path) -> int | None:
+    """When, in nanoseconds. None: there is no such file."""
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _measure(args: argparse.Namespace) -> None:
+    """Raises LabError."""
     if args.bench == "gpu":
         where = {"device": args.device, "dtype": args.dtype, "folder": args.record}
-        out = args.out / "gpu.json" if args.out.is_dir() else args.out
-        table = run_gpu(args.part, out, _report, small=args.small, **where)
-        print(f"\n{table}\n\nwritten to {out}")
+        with writable(args.out):
+            table = run_gpu(args.part, args.out, args.report, small=args.small, **where)
+        args.report(f"\n{table}\n\nwritten to {args.out}")
         return
-    try:
+    with writable(args.json):
         engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
         result, table = args.run(engine, args)
-    except LabError as error:
-        args.usage_error(str(error))
-    result = {"bench": args.bench, "machine": describe_machine(engine.device), **result}
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    print(f"\n{table}\n\nwritten to {args.json}")
+        args.report(f"\n{table}\n")  # first: the file may fail
+        write(args.json, {"bench": args.bench, "machine": describe_machine(engine.device), **result})
+    args.report(f"written to {args.json}")
 
 
 def _ladder(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     _require_draft(engine)
-    result = run_ladder(engine, args.max_tokens, args.repeats, _report)
+    result = run_ladder(engine, args.max_tokens, args.repeats, args.report)
     ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
     tables = format_rows(result["gammas"], "no speculation"), format_rows(result["ladder"], "cache"), ratios
     return result, "\n\n".join(tables)
@@ -121,7 +167,7 @@ def _kv(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
         raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
     else:
         texts = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
-    result = run_kv(engine, texts, _report)
+    result = run_kv(engine, texts, args.report)
     return result, format_kv(result)
 
 
@@ -137,7 +183,7 @@ def _ab(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
         max_tokens=args.max_tokens,
         temperature=args.temperature,
         repeats=args.repeats,
-        report=_report,
+        report=args.report,
     )
     return result, format_ab(result)
 
@@ -147,25 +193,25 @@ def _serve(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     from lab.bench.serve import format_serve, run_serve
 
     _require_draft(engine)
-    result = run_serve(engine, args.requests, args.seed, args.repeats, _report)
+    result = run_serve(engine, args.requests, args.seed, args.repeats, args.report)
     return result, format_serve(result)
 
 
 def _window(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     _require_draft(engine)
     mismatched = load_engine(args.target, args.mismatched or "mismatched", device=args.device, dtype=args.dtype)
-    result = run_window(engine, mismatched, args.max_tokens, args.repeats, _report)
+    result = run_window(engine, mismatched, args.max_tokens, args.repeats, args.report)
     return result, format_window(result)
 
 
 def _roofline(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    result = run_roofline(engine, args.max_tokens, args.repeats, _report)
+    result = run_roofline(engine, args.max_tokens, args.repeats, args.report)
     return result, format_roofline(result)
 
 
 def _logprobs(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     _require_draft(engine)
-    result = run_logprobs(engine, args.logprobs, args.max_tokens, args.repeats, _report)
+    result = run_logprobs(engine, args.logprobs, args.max_tokens, args.repeats, args.report)
     return result, format_logprobs(result)
 
 
@@ -178,12 +224,12 @@ def _claims(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
             return engine
         return load_engine(args.target, pair, device=args.device, dtype=args.dtype)
 
-    result = run_claims(load, args.claim or list(CLAIMS), _report, small=args.small)
+    result = run_claims(load, args.claim or list(CLAIMS), args.report, small=args.small)
     return result, format_claims(result)
 
 
 def _llama(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    result = run_llama(engine, args.max_tokens, args.repeats, _report)
+    result = run_llama(engine, args.max_tokens, args.repeats, args.report)
     return result, format_llama(result)
 
 
@@ -193,7 +239,7 @@ def _vllm(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
     from lab.remote.server import Server
 
     _require_draft(engine)
-    result = run_vllm(engine, Server(args.attach, os.environ.get("VLLM_API_KEY")), args.max_tokens, _report)
+    result = run_vllm(engine, Server(args.attach, os.environ.get("VLLM_API_KEY")), args.max_tokens, args.report)
     return result, format_vllm(result)
 
 
@@ -202,9 +248,5 @@ def _require_draft(engine: Engine) -> None:
         raise LabError("this bench has rows for speculation: name a --draft too")
 
 
-def _report(line: str) -> None:
-    print(line, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,9 +1,10 @@
 """Quality beside speed: two settings of the engine, A and B, over the same prompts.
 
 Both decode every prompt, one right after the other and in alternating order, so that a
-busy machine slows both alike. Quality: how far greedy outputs agree, and what B thinks of
-the text that A wrote (teacher forcing), beside what A thinks of it. Every output has the
-same length: the end-of-text token does not end it.
+busy machine slows both alike. Quality: how far greedy outputs agree, and what A and B think of
+the texts that both wrote (teacher forcing). Whose text it is matters: a setting finds its own likelier than another's,
+so each reads both, and B against A is A against B the other way round. Every output has the same length: the
+end-of-text token does not end it.
 
 With ``enable_prefix_caching`` all but the first decoding of a prompt find its prefix cached.
 """
@@ -13,28 +14,36 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
-from lab.bench.interval import METHOD, Interval, ratio_interval, share_interval
-from lab.bench.measuring import sound
+from lab.bench.interval import FEWEST, METHOD, Interval, bootstrap, ratio_interval, share_interval
+from lab.bench.measuring import Guesses, guessed, sound
 from lab.bench.score import divergence, log_probabilities, surprise
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.recorder import Run
 
+TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
+"""Of ``Measured``: what has a mean over prompts."""
+GUESSED: dict[str, Callable[..., Any]] = {
+    "draft_acceptance_rate": lambda rounds, proposed, accepted: accepted / proposed,
+    "mean_acceptance_length": lambda rounds, proposed, accepted: 1 + accepted / rounds,
+}
+"""What follows from all prompts' ``Guesses`` added up, as ``lab.trace.metrics`` defines it for one run."""
+
 
 @dataclass(frozen=True)
 class Measured:
-    """One setting on one prompt (``lab.trace.metrics`` defines each). Times: median over the
-    repeats; acceptance: mean over them, None without a drafter."""
+    """One setting on one prompt (``lab.trace.metrics`` defines the times). Times: median over the repeats; guesses:
+    of all of them."""
 
     ttft_ms: float
     itl_p50_ms: float
     tokens_per_second: float
-    draft_acceptance_rate: float | None
-    mean_acceptance_length: float | None
+    guesses: Guesses
 
 
 @dataclass(frozen=True)
@@ -44,7 +53,7 @@ class Pair:
     Attributes:
         exact_match_length: tokens until their greedy outputs first differ.
         identical: they never do.
-        tokens: those of A's output, on which both are scored, at temperature 1.
+        tokens: those of both outputs, A's and B's, on which both settings are scored, at temperature 1.
         kl: KL(A || B) of the next-token distributions, in nats, summed over the tokens.
         a_surprise, b_surprise: -log p of the tokens, in nats, summed.
     """
@@ -125,21 +134,26 @@ def measure_pair(
         greedy = [_decode(engine, prompt, config, replace(sampling, temperature=0)).token_ids for config in (a, b)]
     same = matching(*greedy)
 
-    prompt_ids, output = a_runs[0].prompt_token_ids, a_runs[0].token_ids
-    log_a, log_b = (
-        torch.cat(list(log_probabilities(engine, prompt_ids + output, config, first=len(prompt_ids))))
-        for config in (a, b)
-    )
-    came = torch.tensor(output, device=log_a.device)
+    prompt_ids, kl, a_surprise, b_surprise = a_runs[0].prompt_token_ids, 0.0, 0.0, 0.0
+    outputs = a_runs[0].token_ids, b_runs[0].token_ids
+    for output in outputs:
+        log_a, log_b = (
+            torch.cat(list(log_probabilities(engine, prompt_ids + output, config, first=len(prompt_ids))))
+            for config in (a, b)
+        )
+        came = torch.tensor(output, device=log_a.device)
+        kl += divergence(log_a, log_b).sum().item()
+        a_surprise += surprise(log_a, came).sum().item()
+        b_surprise += surprise(log_b, came).sum().item()
     return Pair(
         a=_measured(a_runs),
         b=_measured(b_runs),
         exact_match_length=same,
         identical=same == len(greedy[0]) == len(greedy[1]),
-        tokens=len(output),
-        kl=divergence(log_a, log_b).sum().item(),
-        a_surprise=surprise(log_a, came).sum().item(),
-        b_surprise=surprise(log_b, came).sum().item(),
+        tokens=sum(map(len, outputs)),
+        kl=kl,
+        a_surprise=a_surprise,
+        b_surprise=b_surprise,
     )
 
 
@@ -152,17 +166,18 @@ def summarise(pairs: list[Pair]) -> dict[str, object]:
     """Means over prompts, and ratios of those means, each with its interval.
 
     Returns:
-        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; None where one has no drafter.
-        ``exact_match_length``, ``identical_outputs`` (a share) and ``kl`` (nats a token).
+        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; what guesses came to is of all
+        prompts' together, None where there were none. ``exact_match_length``, ``identical_outputs`` (a share) and
+        ``kl`` (nats a token).
     """
+    sides = [pair.a for pair in pairs], [pair.b for pair in pairs]
     metrics: dict[str, dict[str, object]] = {}
-    for name in (field.name for field in fields(Measured)):
-        a, b = ([getattr(side, name) for side in sides] for sides in zip(*((p.a, p.b) for p in pairs), strict=True))
-        metrics[name] = {
-            "a": None if None in a else asdict(ratio_interval(a)),
-            "b": None if None in b else asdict(ratio_interval(b)),
-            "ratio": None if None in a + b or not sum(a) else asdict(ratio_interval(b, a)),
-        }
+    for name in TIMES:
+        a, b = ([getattr(one, name) for one in side] for side in sides)
+        found = {"a": ratio_interval(a), "b": ratio_interval(b), "ratio": ratio_interval(b, a)}
+        metrics[name] = {which: asdict(interval) for which, interval in found.items()}
+    for name, figure in GUESSED.items():
+        metrics[name] = _of_guesses(figure, *([one.guesses for one in side] for side in sides))
     tokens = [pair.tokens for pair in pairs]
     surprises = {
         "a": [pair.a_surprise for pair in pairs],
@@ -180,38 +195,55 @@ def summarise(pairs: list[Pair]) -> dict[str, object]:
     }
 
 
+def _of_guesses(figure: Callable[..., Any], a: list[Guesses], b: list[Guesses]) -> dict[str, object]:
+    """``figure`` of each side's guesses, added up over prompts, and B / A."""
+    columns = {
+        which: [[one.rounds for one in side], [one.proposed for one in side], [one.accepted for one in side]]
+        for which, side in (("a", a), ("b", b))
+    }
+    guessing = [which for which, (rounds, *_) in columns.items() if sum(rounds)]
+    found = {which: asdict(bootstrap(columns[which], figure)) if which in guessing else None for which in "ab"}
+    if len(guessing) < 2 or not found["a"]["value"]:
+        return found | {"ratio": None}
+    both = bootstrap([*columns["a"], *columns["b"]], lambda *sums: figure(*sums[3:]) / figure(*sums[:3]))
+    return found | {"ratio": asdict(both)}
+
+
 def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Run:
     return sound(engine.generate(prompt, config, sampling))
 
 
 def _measured(runs: list[Run]) -> Measured:
     metrics = [run.metrics for run in runs]
-    accepted = [m.draft_acceptance_rate for m in metrics], [m.mean_acceptance_length for m in metrics]
     return Measured(
         ttft_ms=statistics.median(m.ttft_ms for m in metrics),
         itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
         tokens_per_second=statistics.median(m.tokens_per_second for m in metrics),
-        draft_acceptance_rate=None if None in accepted[0] else statistics.mean(accepted[0]),
-        mean_acceptance_length=None if None in accepted[1] else statistics.mean(accepted[1]),
+        guesses=guessed(runs),
     )
+
+
+LABELS = {"perplexity": "perplexity, both texts"}
+"""Where a metric's name does not say enough."""
 
 
 def format_ab(result: dict) -> str:
     """A table of ``run_ab``'s result."""
     defaults = asdict(EngineConfig())
+    sure = "means and their 95% intervals" if result["prompts"] >= FEWEST else f"means: intervals take {FEWEST} prompts"
     lines = []
     for side in ("a", "b"):
         changed = [f"{name}={value}" for name, value in result[side].items() if value != defaults[name]]
         lines.append(f"{side.upper()}: {', '.join(changed) or 'the default settings'}")
     lines += [
         f"{result['prompts']} prompts, {result['max_tokens']} tokens each, temperature {result['temperature']:g}, "
-        f"{result['repeats']} times; means and their 95% intervals",
+        f"{result['repeats']} times; {sure}",
         "",
         f"{'':24}{'A':30}{'B':30}B / A",
     ]
     for name, sides in result["metrics"].items():
         cells = ["-" if sides[side] is None else str(Interval(**sides[side])) for side in ("a", "b", "ratio")]
-        lines.append(f"{name:24}{cells[0]:30}{cells[1]:30}{cells[2]}")
+        lines.append(f"{LABELS.get(name, name):24}{cells[0]:30}{cells[1]:30}{cells[2]}")
     lines += [
         "",
         f"{'exact-match length':24}{Interval(**result['exact_match_length'])}",

@@ -1,8 +1,8 @@
 """Several settings of the engine on one prompt, and what each costs. Whether they write the same: ``difference``.
 
 Every setting decodes the prompt once briefly to warm up and then ``repeats`` times, in an order that changes with
-every repeat. Each output has the same length: the end-of-text token does not end it. A speed-up is that of two runs
-of the same repeat, made soon after one another.
+every repeat. Each output has the same length: neither the end-of-text token nor a stop string ends it. A speed-up is
+that of two runs of the same repeat, made soon after one another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.bench.measuring import sound
+from lab.bench.interval import Interval, factor_interval
+from lab.bench.measuring import guessed, sound
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -65,7 +66,7 @@ def compare(
     """Decode ``prompt`` with every setting in turn; a run is made when it is asked for.
 
     Args:
-        sampling: all draw with its seed, which is set.
+        sampling: all draw with its seed, which is set. Its ``stop`` is not heeded.
         cancelled: set: the run under way ends, is not given, and no other begins.
         watch: told the tokens so far of the run under way.
 
@@ -93,7 +94,7 @@ def in_turns(
     for turn in turns(list(cases), repeats):
         engine, prompt, config, sampling = cases[turn.name]
         most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
-        how = replace(sampling, ignore_eos=True, max_tokens=most)
+        how = replace(sampling, ignore_eos=True, stop=(), max_tokens=most)
         events, tokens = [], 0
         watch(turn, 0)
         for event in engine.stream(prompt, config, how, cancelled=cancelled):
@@ -126,14 +127,16 @@ class Summary:
     Attributes:
         rates: tokens a second of each run.
         speedup: of the first setting's tokens a second, repeat by repeat. None: no repeat has both yet.
+        likely_speedup: its geometric mean, and how sure that is.
         ttft_ms, itl_p50_ms, itl_p99_ms: medians.
-        acceptance: draft acceptance rate, the mean. None without a drafter.
+        acceptance: accepted proposals / proposals, of all runs together. None: nothing was proposed.
         kv_reserved_bytes, kv_used_bytes, peak_memory_bytes: the most of any run.
     """
 
     rates: tuple[float, ...]
     tokens_per_second: Spread
     speedup: Spread | None
+    likely_speedup: Interval | None
     ttft_ms: float
     itl_p50_ms: float
     itl_p99_ms: float
@@ -141,6 +144,12 @@ class Summary:
     kv_reserved_bytes: int
     kv_used_bytes: int
     peak_memory_bytes: int
+
+    @property
+    def clear(self) -> bool:
+        """Whether chance is not likely to have made the speed-up. Of one repeat nobody can tell."""
+        likely = self.likely_speedup
+        return likely is None or likely.low is None or not likely.low < 1 < likely.high
 
 
 def summarise(runs: Mapping[str, Sequence[Run]]) -> dict[str, Summary]:
@@ -153,15 +162,15 @@ def _summary(runs: Sequence[Run], reference: Sequence[float]) -> Summary:
     metrics = [run.metrics for run in runs]
     rates = tuple(m.tokens_per_second for m in metrics)
     ratios = [rate / base for rate, base in zip(rates, reference, strict=False)]
-    accepted = [m.draft_acceptance_rate for m in metrics]
     return Summary(
         rates=rates,
         tokens_per_second=Spread.of(rates),
         speedup=Spread.of(ratios) if ratios else None,
+        likely_speedup=factor_interval(ratios) if ratios else None,
         ttft_ms=statistics.median(m.ttft_ms for m in metrics),
         itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
         itl_p99_ms=statistics.median(m.itl_p99_ms for m in metrics),
-        acceptance=None if None in accepted else statistics.mean(accepted),
+        acceptance=guessed(runs).acceptance,
         kv_reserved_bytes=max(m.kv_reserved_bytes for m in metrics),
         kv_used_bytes=max(m.kv_used_bytes for m in metrics),
         peak_memory_bytes=max(m.peak_memory_bytes for m in metrics),

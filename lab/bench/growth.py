@@ -1,6 +1,7 @@
 """How long a token takes as the text grows, with a cache and without one.
 
-A curve is drawn through medians of ten steps each: one that something else held up would else bend it.
+A curve is drawn through medians of ten steps each: one that something else held up would else bend it. What holds up
+several medians in a row makes its power less sure (``power.worth``).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Curve:
     @property
     def fit(self) -> Power:
         """Through the medians. Raises ValueError for fewer than fifty steps."""
-        return fit_power(*self.medians)
+        return fit_power(*self.medians, consecutive=True)
 
 
 def curve(run: Run) -> Curve:

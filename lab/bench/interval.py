@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,16 +19,20 @@ import numpy as np
 LEVEL = 0.95
 RESAMPLES = 10_000
 SEED = 0
+FEWEST = 6
+"""Samples of a bootstrap: with fewer its intervals hold the truth far less often than ``LEVEL`` says."""
 METHOD = (
     f"{LEVEL:.0%} bootstrap over prompts (or windows), the same resamples for both sides of a ratio or difference: "
-    f"{RESAMPLES:,} resamples, seed {SEED}, percentiles expanded for small samples (Hesterberg, 1411.5279); "
-    "shares: Wilson's interval"
+    f"{RESAMPLES:,} resamples, seed {SEED}, percentiles expanded for small samples (Hesterberg, 1411.5279); none "
+    f"for fewer than {FEWEST} samples (of normal ones, simulated, it holds the truth in 93% of cases with {FEWEST}, in "
+    "95% with 12); shares: Wilson's interval"
 )
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and its confidence interval. One sample says nothing of the spread: ``low`` and ``high`` are None."""
+    """A figure and its confidence interval. ``low`` and ``high`` are None where too few samples say too little of the
+    spread."""
 
     value: float
     low: float | None
@@ -52,31 +57,65 @@ def ratio_interval(
 ) -> Interval:
     """sum(numerator) / sum(denominator), one entry a prompt; without a denominator the mean.
 
-    A difference is the mean of the prompts' differences; a ratio of means is that of the sums.
+    A difference is the mean of the prompts' differences; a ratio of means is that of the sums. The interval is
+    ``bootstrap``'s, which says what it raises.
+    """
+    below = [1.0] * len(numerator) if denominator is None else denominator
+    return bootstrap([numerator, below], operator.truediv, resamples=resamples, seed=seed)
+
+
+def bootstrap(
+    columns: Sequence[Sequence[float]],
+    figure: Callable[..., np.ndarray],
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Interval:
+    """A figure that follows from sums over prompts.
 
     Percentile bootstrap (Efron, 1979). Its plain percentiles are too narrow for few samples: 95%
     covers about 89% with 8 of them. They are therefore taken where Student's t of n - 1 degrees of freedom
-    would put them (Hesterberg, 1411.5279: expanded percentiles). Strongly skewed samples are covered less.
+    would put them (Hesterberg, 1411.5279: expanded percentiles). Of 2,000 simulated data sets each (standard error
+    0.5%), these hold the truth of
+
+    - a mean of normal samples: 50% with 2 samples, 75% with 3, 88% with 4, 92% with 5, 93% with 6, 95% from 12 on;
+    - a ratio of two that share what prompts differ in: as much, within a percent;
+    - a mean of exponential samples, which are strongly skewed: 89% with 6, 92% with 12.
+
+    Fewer than ``FEWEST`` therefore get none. A resample that has no figure (a denominator of 0) may have any: it counts
+    as one below the low end and above the high one. Where so many have none that an end is nowhere, there is none.
+
+    Args:
+        columns: one entry a prompt each.
+        figure: called with the sum of each column: numbers, or as many of each as there are resamples.
 
     Raises:
-        ValueError: no samples, or not as many above as below.
+        ValueError: no samples, columns of several lengths, or no figure of all samples.
     """
-    above = np.asarray(numerator, dtype=float)
-    below = np.ones_like(above) if denominator is None else np.asarray(denominator, dtype=float)
-    n = len(above)
-    if n == 0 or above.shape != below.shape:
-        raise ValueError(f"{n} numerators and {len(below)} denominators: one of each a prompt, and at least one.")
-    value = float(above.sum() / below.sum())
-    if n == 1:
+    samples = [np.asarray(column, dtype=float) for column in columns]
+    n = len(samples[0])
+    if n == 0 or any(column.shape != (n,) for column in samples):
+        lengths = " and ".join(str(len(column)) for column in samples)
+        raise ValueError(f"columns of {lengths} samples: one of each a prompt, and at least one.")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        value = float(figure(*(column.sum() for column in samples)))
+        if not math.isfinite(value):
+            raise ValueError("the samples have no such figure: what it is divided by adds up to 0.")
+        if n < FEWEST:
+            return Interval(value, None, None)
+        random = np.random.default_rng(seed)
+        drawn = []
+        for first in range(0, resamples, 1000):  # in parts: n may be large
+            counts = random.multinomial(n, np.full(n, 1 / n), size=min(1000, resamples - first))
+            drawn.append(figure(*(counts @ column for column in samples)))
+        tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * student_t(LEVEL, n - 1))
+        figures = np.concatenate(drawn)
+        known = np.isfinite(figures)
+        low = float(np.quantile(np.where(known, figures, -np.inf), tail))
+        high = float(np.quantile(np.where(known, figures, np.inf), 1 - tail))
+    if not (math.isfinite(low) and math.isfinite(high)):
         return Interval(value, None, None)
-    random = np.random.default_rng(seed)
-    drawn = []
-    for first in range(0, resamples, 1000):  # in parts: n may be large
-        counts = random.multinomial(n, np.full(n, 1 / n), size=min(1000, resamples - first))
-        drawn.append((counts @ above) / (counts @ below))
-    tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * student_t(LEVEL, n - 1))
-    low, high = np.quantile(np.concatenate(drawn), [tail, 1 - tail])
-    return Interval(value, float(low), float(high))
+    return Interval(value, low, high)
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -102,12 +141,33 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def share_interval(count: int, n: int) -> Interval:
-    """count / n (Wilson, 1927): unlike the bootstrap's, not of zero width when all n are alike."""
+    """count / n (Wilson, 1927): unlike the bootstrap's, not of zero width when all n are alike.
+
+    It takes the n to be independent of each other, as texts of different prompts are and tokens of one text are not.
+    """
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     share = count / n
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)) ** 0.5
     return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+
+
+def factor_interval(factors: Sequence[float]) -> Interval:
+    """The geometric mean of factors, each of two measurements made together, with Student's t interval of their
+    logarithms.
+
+    It takes these to be normally distributed, which the bootstrap does not, and therefore holds from two on.
+
+    Raises:
+        ValueError: no factors.
+    """
+    logs = np.log(factors)
+    if not len(logs):
+        raise ValueError("a mean of no factors.")
+    mean, half = float(logs.mean()), None
+    if len(logs) > 1:
+        half = student_t(LEVEL, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return Interval(mean, *((None, None) if half is None else (mean - half, mean + half))).map(math.exp)
 
 
 @functools.cache

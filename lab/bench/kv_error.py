@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from lab.bench.interval import METHOD, Interval, ratio_interval
+from lab.bench.interval import FEWEST, METHOD, Interval, ratio_interval
 from lab.bench.score import divergence, log_probabilities, new_storage, surprise
 from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
@@ -148,11 +148,12 @@ def _slots(tokens: int) -> int:
 
 def format_kv(result: dict) -> str:
     """A table of ``run_kv``'s result."""
+    sure = "intervals are 95%" if result["windows"] >= FEWEST else f"an interval takes {FEWEST} windows"
     titles = ", ".join(f"{text['title']} ({text['tokens']:,} tokens)" for text in result["texts"][:5])
     more = f" and {len(result['texts']) - 5} more" if len(result["texts"]) > 5 else ""
     lines = [
         f"{result['scored_tokens']:,} tokens scored in {result['windows']} windows: {titles}{more}",
-        f"auto is {result['dtype']}; intervals are 95%",
+        f"auto is {result['dtype']}; {sure}",
         "",
         f"{'':6}bytes a token  smaller  keys off  values off  perplexity  {'x auto':30}KL from auto, nats a token",
     ]

@@ -24,7 +24,8 @@ from lab.decode.engine import Engine
 DTYPES = ("bf16", "f16", "f32")
 """Of llama.cpp's matrices. With the first it multiplies what the engine does where the processor has bfloat16."""
 GAMMA = 6
-"""The best of the ladder's (docs/bench/ladder-cpu.json)."""
+"""Of the ladder's windows, 8 came out fastest when it was recorded (docs/bench/ladder-cpu.json) and 6 next, well within
+the spread over prompts."""
 
 Decode = Callable[[list[int], int], list[int]]
 """Prompt and number of tokens -> the tokens after it."""
@@ -153,7 +154,8 @@ def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams
 
 def _ratios(rows: list[Row], ours: list[str]) -> dict[str, float]:
     medians = {row.name: row.median for row in rows}
-    return {f"{name} / {other}": medians[name] / medians[other] for name in ours for other in medians.keys() - {*ours}}
+    theirs = [name for name in medians if name not in ours]
+    return {f"{name} / {other}": medians[name] / medians[other] for name in ours for other in theirs}
 
 
 def format_llama(result: dict) -> str:

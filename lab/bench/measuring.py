@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from lab.bench.turns import shuffled
 from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
-from lab.trace.events import Admitted, FellBack, Preempted, StepTimed
+from lab.trace.events import Admitted, FellBack, Judged, Preempted, Proposed, StepTimed
 from lab.trace.metrics import inter_token_ms
 from lab.trace.recorder import Run
 
@@ -56,6 +57,31 @@ def sound(run: Run) -> Run:
     if len(run.token_ids) < 2:
         raise LabError(f"{run.prompt[:40]!r} leaves the model room for one token only. Shorten the prompt.")
     return run
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What drafters did: rounds that had proposals, those proposals, and the accepted ones among them."""
+
+    rounds: int
+    proposed: int
+    accepted: int
+
+    @property
+    def acceptance(self) -> float | None:
+        """``Metrics.draft_acceptance_rate`` of all of them together. None: nothing was proposed."""
+        return self.accepted / self.proposed if self.proposed else None
+
+
+def guessed(runs: Iterable[Run]) -> Guesses:
+    """Of all ``runs`` together: one without proposals says nothing of how often they are right."""
+    rounds = proposed = accepted = 0
+    for run in runs:
+        proposals = [event for event in run.events if isinstance(event, Proposed)]
+        rounds += len({event.step for event in proposals})
+        proposed += len(proposals)
+        accepted += sum(isinstance(event, Judged) and event.accepted for event in run.events)
+    return Guesses(rounds, proposed, accepted)
 
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:

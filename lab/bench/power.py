@@ -36,15 +36,19 @@ class Power:
         return self.constant + self.factor * x**self.exponent
 
 
-def fit_power(x: Sequence[float], y: Sequence[float], exponents: np.ndarray = EXPONENTS) -> Power:
+def fit_power(
+    x: Sequence[float], y: Sequence[float], exponents: np.ndarray = EXPONENTS, *, consecutive: bool = False
+) -> Power:
     """Least squares: for every exponent the best constant and factor, then the best of all.
 
     The interval has the exponents whose squares a t (flat line: an F) test does not tell from the least: the profile
-    likelihood. Both take the scatter to be normal, and independent from point to point.
+    likelihood. Both take the scatter to be normal, and independent from point to point unless they are consecutive.
 
     Args:
         x, y: x above 0.
         exponents: those that are tried.
+        consecutive: the points were measured one after another in one run, so that what slows one down slows its
+            neighbours down, too. They then count as ``worth`` says.
 
     Raises:
         ValueError: fewer than five points, or all at one x.
@@ -59,8 +63,11 @@ def fit_power(x: Sequence[float], y: Sequence[float], exponents: np.ndarray = EX
     constant = ys.mean() - factor * z.mean(1)
     below = constant < 0
     constant[below], factor[below] = 0, (z[below] @ ys) / (z[below] ** 2).sum(1)
-    squares = ((ys - constant[:, None] - factor[:, None] * z) ** 2).sum(1)
+    off = ys - constant[:, None] - factor[:, None] * z
+    squares = (off**2).sum(1)
     best = int(squares.argmin())
+    if consecutive:
+        freedom = max(1.0, round(freedom * worth(off[best]), 1))
     likely = exponents[squares <= squares[best] * (1 + student_t(LEVEL, freedom) ** 2 / freedom)]
     flat = ((ys - ys.mean()) ** 2).sum()
     exponent = float(exponents[best])
@@ -72,3 +79,18 @@ def fit_power(x: Sequence[float], y: Sequence[float], exponents: np.ndarray = EX
         high=float(likely.max()),
         grows=bool(flat > squares[best] * (1 - LEVEL) ** (-2 / freedom)),  # the F of two more numbers
     )
+
+
+def worth(residuals: np.ndarray) -> float:
+    """Of consecutive residuals of a fit: how many independent ones each is worth, from 1 down to a nineteenth.
+
+    (1 - r) / (1 + r), r being the correlation of neighbours, as of an autoregressive process of the first order (Bayley
+    and Hammersley, 1946). Where the mean and a curve have been fitted, r comes out too low by some 4 (1 + r) / n: with
+    that added, simulated intervals hold the truth as often as ``tests/bench/test_power.py`` says.
+    """
+    squares = float(residuals @ residuals)
+    if not squares:
+        return 1.0
+    r = float(residuals[1:] @ residuals[:-1]) / squares
+    r = min(max(r + 4 * (1 + r) / len(residuals), 0.0), 0.9)
+    return (1 - r) / (1 + r)

@@ -7,12 +7,14 @@ cache carries over. Rows take turns; figures are medians over the repeats.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
 
+from lab.bench.interval import Interval, factor_interval
 from lab.bench.measuring import Figures, finish, latencies, serve, summarise, take_turns
 from lab.bench.stock_batching import serve_stock
 from lab.bench.workload import Job, Lengths, exactly, write
@@ -32,6 +34,8 @@ PARAGRAPH_TOKENS = 384
 """The most a request may need in the rows on memory."""
 SCARCITY = 3
 """There the pool has a third of the blocks that all requests together fill in the end."""
+PAYS, LOSES, UNTOLD = "pays", "loses", "cannot be told"
+"""What speculation does at a batch size."""
 
 
 def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
@@ -51,7 +55,8 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
     prompts = write(engine, prompt_tokens)
     throughput = measure(throughput_rows(engine, exactly(prompts, output_tokens)))
     report("Speculation while the batch grows:")
-    growth = measure(growth_rows(engine))
+    growth_samples = take_turns(growth_rows(engine), repeats, report)
+    growth = {name: summarise(samples) for name, samples in growth_samples.items()}
     report("Contiguous and paged in the same few blocks:")
     rows, memory_setting = memory_rows(engine, prompts, PARAGRAPH_TOKENS)
     report(f"{memory_setting['requests']} paragraphs of {spread(memory_setting['output_tokens'])}")
@@ -69,7 +74,7 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
         "unit": "medians over repeats; tokens_per_second (output tokens / time of the whole) with quartiles; ms",
         "throughput": throughput,
         "growth": growth,
-        "speculation": {f"temperature {t:g}": speculation(growth, t) for t in TEMPERATURES},
+        "speculation": {f"temperature {t:g}": speculation(growth_samples, t) for t in TEMPERATURES},
         "memory_setting": memory_setting,
         "memory": memory,
         "ratios": ratios(throughput, growth, memory),
@@ -169,16 +174,33 @@ def ratio(figures: dict[str, Figures], row: str, base: str) -> float:
     return figures[row]["tokens_per_second"] / figures[base]["tokens_per_second"]
 
 
-def speculation(growth: dict[str, Figures], temperature: float) -> dict[str, object]:
-    """Speed with speculation / without by batch size, and the size from which on it is below 1 (None: at no size)."""
-    by_size = {
-        size: ratio(growth, growth_name(size, temperature, "draft"), growth_name(size, temperature, "off"))
-        for size in SIZES
-    }
-    losing = [all(by_size[later] < 1 for later in SIZES[i:]) for i in range(len(SIZES))]
+def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[str, object]:
+    """Speed with speculation / without by batch size, and what can be told of it.
+
+    Returns:
+        ``ratio_by_size``: of the medians. ``sure_by_size``: the ratio repeat by repeat, its mean and 95% interval
+        (``factor_interval``). ``told_by_size``: "pays" or "loses", if the whole interval is on that side of 1; else
+        "cannot be told". ``stops_paying_at``: the size from which on it loses at every size. None: that cannot be told,
+        or there is none.
+    """
+    by_size, sure, told = {}, {}, {}
+    for size in SIZES:
+        off, on = (
+            [figures["tokens_per_second"] for figures in samples[growth_name(size, temperature, way)]]
+            for way in ("off", "draft")
+        )
+        by_size[size] = statistics.median(on) / statistics.median(off)
+        one = factor_interval([fast / plain for fast, plain in zip(on, off, strict=True)])
+        sure[size] = asdict(one)
+        told[size] = UNTOLD
+        if one.low is not None and (one.low > 1 or one.high < 1):
+            told[size] = PAYS if one.low > 1 else LOSES
+    losing = [size for i, size in enumerate(SIZES) if all(told[later] == LOSES for later in SIZES[i:])]
     return {
         "ratio_by_size": by_size,
-        "stops_paying_at": next((size for size, loses in zip(SIZES, losing, strict=True) if loses), None),
+        "sure_by_size": sure,
+        "told_by_size": told,
+        "stops_paying_at": min(losing, default=None),
     }
 
 
@@ -209,10 +231,12 @@ def format_serve(result: dict) -> str:
     """The three tables, speculation by size, and the ratios."""
     lines = [table(result["throughput"], LATENCY | FLIGHT), table(result["memory"], FLIGHT | WASTE)]
     for temperature, found in result["speculation"].items():
-        by_size = "  ".join(f"{size}: {value:.2f}" for size, value in found["ratio_by_size"].items())
+        lines.append(f"speculation (gamma {GAMMA}) / without at {temperature}, by batch size; repeat by repeat; so it")
+        for size, value in found["ratio_by_size"].items():
+            sure = Interval(**found["sure_by_size"][size])
+            lines.append(f"{size:>6}: {value:.2f}   {sure!s:30}{found['told_by_size'][size]}")
         stops = found["stops_paying_at"]
-        verdict = f"stops paying at {stops}" if stops else "pays at every size"
-        lines.append(f"speculation (gamma {GAMMA}) / without at {temperature}, by batch size: {by_size}; {verdict}")
+        lines.append(f"from {stops} on it loses\n" if stops else "no size from which on it surely loses\n")
     lines += [f"{value:6.2f}  {name}" for name, value in result["ratios"].items()]
     return "\n".join(lines)
 

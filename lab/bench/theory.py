@@ -122,8 +122,7 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     timed: list[StepTimed] = []
     counted = set()
     for run in runs:
-        proposals = Counter(event.step for event in run.events if isinstance(event, Proposed))
-        whole = {step for step, count in proposals.items() if count == gamma}
+        whole = whole_rounds(run, gamma)
         new = (known := _decided_by(run)) not in counted
         counted.add(known)
         rounds += new * len(whole)
@@ -147,6 +146,12 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
         plain=Parts.of(one),
         speedup=Spread.of([a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in rates]),
     )
+
+
+def whole_rounds(run: Run, gamma: int) -> set[int]:
+    """The steps with a full window."""
+    proposals = Counter(event.step for event in run.events if isinstance(event, Proposed))
+    return {step for step, count in proposals.items() if count == gamma}
 
 
 def _decided_by(run: Run) -> tuple[tuple[int, ...], int | None]:

@@ -69,7 +69,7 @@ async def _answer(server: Server, model: str, prompt: str, sampling: SamplingPar
     pieces = [piece async for piece in server.complete(model, prompt, sampling)]
     end = pieces.pop()
     assert isinstance(end, Completed)
-    if end.speculated is None or not end.speculated.drafted:
+    if end.speculated is None or not any(end.speculated.drafted):
         raise LabError(f"{server.address} told of no rounds: start it with {DETAILED} and with a draft model.")
     return "".join(pieces), end.speculated
 

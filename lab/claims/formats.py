@@ -6,6 +6,7 @@ import statistics
 from functools import partial
 
 from lab.bench.ab import matching
+from lab.bench.interval import FEWEST
 from lab.bench.kv_error import kv_errors
 from lab.bench.measuring import finish
 from lab.bench.prompts import held_out_prompts
@@ -25,7 +26,7 @@ INT8 = EngineConfig(kv_dtype="int8")
 def quality(trial: Trial) -> Found:
     """Held-out beginnings, each continued by the target, read with every format; and greedy texts compared."""
     engine = trial.engine("matched")
-    prompts = held_out_prompts()[: 3 if trial.small else 12]
+    prompts = held_out_prompts()[: FEWEST if trial.small else 12]
     tokens = 24 if trial.small else 160
     jobs = [
         Job(prompt, SamplingParams(max_tokens=tokens, temperature=1.0, seed=i, ignore_eos=True))

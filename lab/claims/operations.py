@@ -144,23 +144,25 @@ def judge_complexity(values: Values) -> Verdict:
 
     def said(way: str) -> str:
         if not values[f"{way}_grows"]:
-            return "not surely at all"
+            return "does not surely grow"
         high = values[f"{way}_high"]
         beyond = " or more" if high >= EXPONENTS[-1] else ""
-        return f"with its power {values[way]:.2f} ({values[f'{way}_low']:.2f} to {high:.2f}{beyond})"
+        return (
+            f"grows with the power {values[way]:.2f} of the length ({values[f'{way}_low']:.2f} to {high:.2f}{beyond})"
+        )
 
     def is_odd(way: str, most: float) -> bool:
         """Surely above the power that attention's part alone has."""
         return bool(values[f"{way}_grows"]) and values[f"{way}_low"] > most and not is_sure(way, most)
 
-    found = f"a token's time grows {said('uncached')} without the cache, {said('cached')} with it, above a constant"
+    found = f"a token's time, above a constant, {said('uncached')} without the cache, and {said('cached')} with it"
     if is_odd("uncached", 2) or is_odd("cached", 1):
         found += (
             ". No pass has a power above 2 without the cache, or above 1 with it: something else slowed it down, or "
             "the form does not fit (times that stay level and then rise look steeper than they are)"
         )
     if is_sure("uncached", 2) and is_sure("cached", 1):
-        return Verdict("holds", f"By length, {found}.")
+        return Verdict("holds", f"Measured, {found}.")
     needs = (
         f"Texts far longer than {plain(values['even'])} tokens without the cache and {plain(values['even_cached'])} "
         f"with it (Llama 3.1 8B: {plain(values['even_8b'])} and {plain(values['even_8b_cached'])}), from where "
@@ -170,10 +172,10 @@ def judge_complexity(values: Values) -> Verdict:
         why = (
             "For attention's own operations. The linear layers', which are more up to "
             f"{plain(values['even'])} tokens without the cache and {plain(values['even_cached'])} with it, go from "
-            f"O(n) to O(1). By length, {found}."
+            f"O(n) to O(1). Measured, {found}."
         )
         return Verdict("conditions", why, needs)
-    return Verdict("fails", f"By length, {found}.", needs)
+    return Verdict("fails", f"Measured, {found}.", needs)
 
 
 def near(ratio: float) -> bool:

@@ -47,7 +47,7 @@ def paging(trial: Trial) -> Found:
             Number("requests", "requests at once, in blocks for a third of them", setting["requests"]),
             Number("in_contiguous", "in flight, mean, contiguous", contiguous["mean_sequences"]),
             Number("in_paged", "in flight, mean, paged", paged["mean_sequences"]),
-            Number("vain", "slots held in vain, contiguous", contiguous["wasted_share"], "%"),
+            Number("vain", "slots reserved, not yet used, contiguous", contiguous["wasted_share"], "%"),
             Number("vain_paged", "paged", paged["wasted_share"], "%"),
             Number.median(
                 "fit", "sequences in flight, paged over contiguous", over("paged", "contiguous", "mean_sequences"), "×"
@@ -70,7 +70,8 @@ def paging(trial: Trial) -> Found:
 
 def judge_paging(values: Values) -> Verdict:
     found = (
-        f"{times(values['fit'])} as many in flight, {percent(values['vain'])} of the slots held in vain before, and "
+        f"{times(values['fit'])} as many in flight ({percent(values['vain'])} of the slots that contiguous runs "
+        "reserve are not yet used, mean over steps), and "
         f"{times(values['faster'])} the tokens a second. Batching and paging together give {times(values['naive'])} "
         "over one request after another"
     )

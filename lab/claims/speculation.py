@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from lab.bench.interval import share_interval
-from lab.bench.theory import Speculated, speculated
-from lab.bench.window import STORIES, Kind, mix
+from lab.bench.interval import FEWEST, ratio_interval
+from lab.bench.prompts import held_out_prompts
+from lab.bench.theory import Speculated, speculated, whole_rounds
+from lab.bench.window import CODE, STORIES, Kind, mix
 from lab.claims.claim import (
     GAMMA,
     TUTORIAL,
@@ -26,10 +27,20 @@ from lab.claims.claim import (
 )
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError
+from lab.trace.events import Judged
 
 TOPIC = "What speculation gains"
 PROMISED = 0.6, 0.7
 """The acceptance that the article gives for its pair."""
+BEGINNINGS = 8
+"""Of texts of each kind, over which acceptance has its interval: the guesses of one text are too much alike for one."""
+MORE_CODE = (
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        ",
+    "with open(path) as file:\n    for line in file:\n        name, value = line.split(",
+    "def mean(values):\n    total = 0\n    for value in values:\n        ",
+    "try:\n    result = json.loads(text)\nexcept ValueError as error:\n    ",
+    "while queue:\n    node = queue.pop()\n    if node in seen:\n        continue\n    ",
+)
 
 
 class Guessed(NamedTuple):
@@ -89,8 +100,31 @@ def key(what: str, kind: str) -> str:
 # -- acceptance ------------------------------------------------------------------------------
 
 
+def accepted_by_text(trial: Trial) -> dict[str, tuple[list[int], list[int]]]:
+    """By kind of text, of each of its texts: guesses accepted, and judged, in rounds of a full window.
+
+    Raises:
+        Stopped, LabError.
+    """
+    tokens, texts = (24, FEWEST) if trial.small else (96, BEGINNINGS)
+    config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
+    found = {}
+    for name, kind in kinds(trial).items():
+        beginnings = (*CODE, *MORE_CODE) if kind.prompts == CODE else held_out_prompts()
+        accepted, judged = [], []
+        for place, prompt in enumerate(beginnings[:texts], 1):
+            trial.report(f"{name}, text {place} of {texts}")
+            run = trial.measure(partial(trial.generate, kind.engine, prompt, config, tokens, kind.temperature))
+            whole = whole_rounds(run, GAMMA)
+            verdicts = [event.accepted for event in run.events if isinstance(event, Judged) and event.step in whole]
+            accepted.append(sum(verdicts))
+            judged.append(len(verdicts))
+        found[name] = accepted, judged
+    return found
+
+
 def acceptance(trial: Trial) -> Found:
-    found = trial.once(guesses)
+    found = {kind: ratio_interval(*counts) for kind, counts in accepted_by_text(trial).items()}
     low, high = PROMISED
     engine = trial.engine("matched")
     sizes = [model.layer_weights + model.head_weights for model in (engine.target, engine.draft)]
@@ -99,16 +133,15 @@ def acceptance(trial: Trial) -> Found:
         Number("claimed_high", "to", high, "%", "claimed"),
         Number("sizes", "the target's weights over the draft's", sizes[0] / sizes[1], "×", "formula"),
     ]
-    for kind, one in found.items():
-        sure = share_interval(sum(one.rounds.accepted), sum(one.rounds.judged))
+    for kind, sure in found.items():
         numbers += [
             Number(key("accepted", kind), f"accepted of judged, {kind}", sure.value, "%"),
-            Number(key("low", kind), f"from (95% interval), {kind}", sure.low, "%"),
+            Number(key("low", kind), f"from (95% interval over texts), {kind}", sure.low, "%"),
             Number(key("high", kind), f"to, {kind}", sure.high, "%"),
         ]
     names = tuple(found)
     series = (
-        Series("accepted", names, tuple(100 * one.rounds.acceptance for one in found.values())),
+        Series("accepted", names, tuple(100 * sure.value for sure in found.values())),
         *(
             Series(f"claimed, {way}", names, (100 * share,) * len(names), "claimed")
             for way, share in (("from", low), ("to", high))
@@ -198,10 +231,10 @@ CLAIMS = (
         topic=TOPIC,
         quote="70B → 7B pairing: ~60-70% acceptance rate at gamma=5",
         source=TUTORIAL,
-        tested="The embedded pair with γ 5: accepted of judged guesses in four kinds of text. Their pair itself is "
-        "too large for this.",
+        tested=f"The embedded pair with γ 5: accepted of judged guesses in four kinds of text, of each {BEGINNINGS} "
+        "texts. Their pair itself is too large for this.",
         rule="Holds if the 95% interval of every kind of text meets 60-70%. Under conditions if that of some does, or "
-        "if they lie on both sides.",
+        "if they lie on both sides. The interval is over texts (bootstrap): guesses of one text are alike.",
         experiment=acceptance,
         judge=judge_acceptance,
     ),

@@ -20,8 +20,9 @@ from lab.pair.models import LanguageModel
 
 
 def fused(model: LanguageModel) -> LanguageModel:
-    """The same weights with fused layers; the model itself, if it has no layers like a Llama's."""
-    return model if unlike_llama(model) else model.with_layers(FusedLayer)
+    """The same weights with fused layers; the model itself, if it has them, or no layers like a Llama's."""
+    done = any(isinstance(module, FusedLayer) for module in model.model.modules())
+    return model if done or unlike_llama(model) else model.with_layers(FusedLayer)
 
 
 def merge(model: LanguageModel) -> None:

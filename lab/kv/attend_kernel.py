@@ -43,8 +43,9 @@ SHORTEST_SPLIT = 128
 """Tokens that are worth a program of their own. What it finds is written and read again, in float32: with four query
 heads to a KV head and one new token, 6% of the bytes of so many bfloat16 keys and values, 12% of INT8's. They are two
 tiles of heads of 128, or one of INT8 or INT4. Reasoned, not measured."""
-SHORTEST_TO_SPLIT = 512
-"""Tokens of a sequence. For fewer, launching a second kernel is reckoned to take longer than it saves."""
+LONGEST_WHOLE = 512
+"""Tokens of a sequence. Up to so many, which is the shortest context that is captured, launching a second kernel is
+reckoned to take longer than it saves."""
 RESIDENT, RESIDENT_WIDE = 4, 2
 """Programs that a processor runs at once: of 16 rows, and of more."""
 REGISTERS = 128
@@ -143,7 +144,7 @@ def attend(
 
 def _splits(programs: int, resident: int, longest: int, device: torch.device) -> int:
     """A power of two: enough for every processor to have the programs that it runs at once, none with little to do."""
-    if longest < SHORTEST_TO_SPLIT:
+    if longest <= LONGEST_WHOLE:
         return 1
     wanted = min(resident * _processors(device) // programs, longest // SHORTEST_SPLIT, MOST_SPLITS)
     return 1 << max(0, wanted.bit_length() - 1)

@@ -12,6 +12,7 @@ every launch, and lengths without number.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ NEW_TOKENS = (*range(1, 10), 13, 16, 17, 25, 33)
 MOST_ROWS = 256
 """Of a step. With more the GPU is busy for longer than the host needs to launch."""
 SHORTEST_CONTEXT = 512
+CAPTURING = threading.Lock()
+"""Of the process. No other thread may begin a capture meanwhile, wait for the whole device or empty its allocator: CUDA
+permits none of it, and the capture fails."""
 
 
 class Bucket(NamedTuple):
@@ -181,31 +185,55 @@ class Place:
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
         """Capture ``run``. Returns what replays it, in the stream that is then current, and the tensor it returned.
 
-        It is run once before, in the same stream: kernels are compiled and libraries take what memory they keep.
+        It is run once before, in the same stream, so that kernels are compiled.
         """
         # The inner context brings the current stream back also where a capture fails while it is being ended.
-        with torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
+        with CAPTURING, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 run()
             torch.cuda.current_stream().wait_stream(self._stream)
             graph = torch.cuda.CUDAGraph()
+            _drop_workspaces()
             try:
                 # Other threads may allocate meanwhile.
                 with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                     output = run()
             except Exception:
-                # torch 2.11 leaves its allocator in a capture that failed, and frees no memory from then on
-                # (pytorch/pytorch#180395); later ones have left it themselves, and say so.
-                with suppress(AttributeError, RuntimeError):
-                    torch._C._cuda_endAllocateToPool(self._device.index or 0, self._pool)
+                self._recover()
                 raise
+            finally:
+                _drop_workspaces()
 
         def replay() -> None:
             with torch.cuda.device(self._device):
                 graph.replay()
 
         return replay, output
+
+    def _recover(self) -> None:
+        """Bring torch out of a capture that failed. What is called for where it got out by itself says so.
+
+        torch 2.11 leaves its allocator in it, which frees no memory from then on (pytorch/pytorch#180395), and its
+        random numbers, of which every later draw fails: a capture that succeeds takes them out.
+        """
+        with suppress(AttributeError, RuntimeError):
+            torch._C._cuda_endAllocateToPool(self._device.index or 0, self._pool)
+        nothing = torch.cuda.CUDAGraph()
+        with (
+            suppress(RuntimeError),
+            torch.cuda.graph(nothing, stream=self._stream, capture_error_mode="thread_local"),
+        ):
+            torch.zeros(1, device=self._device)
+
+
+def _drop_workspaces() -> None:
+    """The memory that cuBLAS works in. A graph has its address: taken within the capture, it is of the graph's own
+    memory, where nobody else can free it. (Between captures torch's own trees of graphs do as here,
+    torch/_inductor/cudagraph_trees.py, and would free what was taken before one.)
+    """
+    with suppress(AttributeError):  # torch without CUDA
+        torch._C._cuda_clearCublasWorkspaces()
 
 
 def can_be_captured(model: LanguageModel) -> bool:

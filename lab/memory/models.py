@@ -7,24 +7,23 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
-from lab.config import LabError, UnsupportedModelError, in_short
+from lab.config import LabError, in_short
+from lab.pair.configuration import read_config
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
 from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
+from lab.pair.skeleton import parameters, without_weights
 
 PUBLISHED = Path(__file__).parent / "models.json"
 """Well-known models by those numbers of their published config.json that bytes follow from, and their parameters as
 transformers counts them (tied embeddings once; a test counts again). Models are left out whose cache is not keys and
 values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, Phi-3, gpt-oss) or
 latent attention (DeepSeek V3)."""
-MOST_PARTS = 1000
-"""Layers, or experts of a layer. A configuration comes from anybody, and its model is built, if without weights."""
 PATIENCE = 4.0
 """Seconds for which a hub may not answer. It is asked once."""
 
@@ -72,7 +71,7 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
         open_to_all: the hub is asked in nobody's name: somebody asks who need not be whose token is on this machine.
 
     Raises:
-        ModelLoadError: no hub id, or no configuration to be had there.
+        ModelLoadError: no hub id, or no configuration to be had there that can be read.
         UnsupportedModelError: its cache is not keys and values of every position in every layer.
     """
     token = False if open_to_all else None
@@ -80,12 +79,8 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
         refuse_other_than_hub_id(where)
     name = where.resolve().name if isinstance(where, Path) else where
     try:
-        config = AutoConfig.from_pretrained(
-            where,
-            trust_remote_code=False,
-            token=token,
-            local_files_only=isinstance(where, str) and not _answers(where, token),
-        )
+        local = isinstance(where, str) and not _answers(where, token)
+        config = read_config(where, str(where), token=token, local_files_only=local)
         refuse_unsupported(config, name)
         shape = ModelShape.from_config(config)
     except LabError:
@@ -107,18 +102,7 @@ def count_parameters(config: PreTrainedConfig) -> int:
     Raises:
         UnsupportedModelError: transformers makes no causal language model of it.
     """
-    for name, size in config.get_text_config(decoder=True).to_dict().items():
-        if isinstance(size, int) and size > MOST_PARTS and ("layer" in name or "expert" in name):
-            raise UnsupportedModelError(f"The configuration gives {size:,} as {name}: no model has that many.")
-    try:
-        # float32 is what torch's default is anyhow: transformers sets it for the whole process while it builds.
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
-    except Exception as error:
-        raise UnsupportedModelError(
-            f"transformers makes no causal language model of this {config.model_type} configuration."
-        ) from error
-    return sum(parameter.numel() for parameter in model.parameters())
+    return parameters(without_weights(config))
 
 
 def _answers(hub: str, token: bool | None) -> bool:

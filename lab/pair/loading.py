@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
+from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
-from lab.pair.memory import is_out_of_memory
+from lab.pair.failure import why
+from lab.pair.folder import HOLDS, ModelLoadError, refuse_pointers, tokenizer_files, weight_files
 from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
 from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
+from lab.pair.skeleton import refuse_misfit, refuse_short_files, without_weights
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
 EMBEDDED_DRAFTS = {"matched": "draft", "mismatched": "mismatched"}
 """Name of an embedded draft -> its folder. The matched one was distilled from the
 target; the mismatched one has the same shape and learnt from program code."""
-
-
-class ModelLoadError(LabError):
-    """A model that cannot be found or read."""
 
 
 def resolve_dtype(dtype: str, device: str) -> torch.dtype:
@@ -75,6 +69,8 @@ def refuse_absent(where: str | Path) -> None:
     try:
         validate_repo_id(where)
     except HFValidationError:
+        if page := re.match(r"https?://[^/]+/([\w.-]+/[\w.-]+)", str(where)):
+            raise ModelLoadError(f"{name} is the address of a page. Write it as {page[1]}.") from None
         raise ModelLoadError(
             f"There is no folder {name} here. Name one with config.json and safetensors, or a hub id, which is "
             "owner/name, as Qwen/Qwen3-8B."
@@ -102,56 +98,64 @@ def load_model(
     Raises:
         ModelLoadError: nothing readable there, other weights than the configuration asks for, or more than the device
             has memory for.
-        UnsupportedModelError: the engine would decode it wrongly.
+        UnsupportedModelError: the engine would decode it wrongly, or its configuration is no model's.
         ConfigError: weights that are quantised already, or a map that leaves some of them out.
         LoadingCancelled: whoever watches has had enough.
     """
     refuse_absent(where)
-    loading = watching()
+    loading, config = watching(), None
     try:
-        config = AutoConfig.from_pretrained(where, trust_remote_code=False)
+        config = read_config(where, name)
         refuse_unsupported(config, name)
         ModelShape.from_config(config)  # else numbers that no model has would be built first
         if quantization is not None:
             refuse_quantised(config, name)
-        if loading or isinstance(place, dict):
-            with torch.device("meta"):
-                empty = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        embedded = Path(where).parent == WEIGHTS  # whole, and small
+        if loading or isinstance(place, dict) or not embedded:
+            empty = without_weights(config)
+        if not embedded:
+            refuse_short_files(empty, where, name)
+            if quantization is None:
+                refuse_misfit(empty, name, place, dtype)
         if isinstance(place, dict):
             refuse_incomplete(place, empty, name)
         if loading:
             loading.begin(name, empty, dtype.itemsize)
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            where,
-            config=config,
-            dtype=dtype,
-            device_map=place,
-            quantization_config=quantization,
-            tqdm_class=loading and loading.bar(),
-            ignore_mismatched_sizes=True,  # they are named below, all together
-            output_loading_info=True,
-            trust_remote_code=False,
-        )
+        with _unreported():
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                where,
+                config=config,
+                dtype=dtype,
+                device_map=place,
+                quantization_config=quantization,
+                tqdm_class=loading and loading.bar(),
+                ignore_mismatched_sizes=True,  # they are named below, all together
+                output_loading_info=True,
+                trust_remote_code=False,
+            )
         refuse_other_weights(model, loaded, name)
         refuse_odd_end(model, name)
     except LabError:
         raise
-    except UnpicklingError as error:  # torch's own advice is to run it
-        raise ModelLoadError(
-            f"{name} could not be loaded: its weights are a Python pickle that is damaged or holds more than tensors; "
-            "nothing of it was run. Choose a copy of the model with safetensors."
-        ) from error
     except Exception as error:  # what is wrong with files from anywhere comes as errors of any kind
-        if is_out_of_memory(error):
-            raise ModelLoadError(
-                f"{name} could not be loaded: the device ran out of memory. Choose a smaller model or dtype."
-            ) from error
-        raise ModelLoadError(
-            f"{name} could not be loaded: give a folder with config.json and safetensors, or a hub id of a "
-            "causal language model; if it is one, its files are damaged or incomplete, and are to be fetched again. "
-            f"({in_short(error)})"
-        ) from error
+        refuse_pointers(weight_files(where), name)
+        raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
     return LanguageModel(model, name, rounded=rounded)
+
+
+@contextmanager
+def _unreported() -> Iterator[None]:
+    """transformers' tables of weights that do not fit stay away: they say that it may be right, and it is refused."""
+
+    def quiet(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.ERROR
+
+    log = logging.getLogger("transformers.modeling_utils")
+    log.addFilter(quiet)
+    try:
+        yield
+    finally:
+        log.removeFilter(quiet)
 
 
 def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[Any]], name: str) -> None:
@@ -208,10 +212,14 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
     Raises:
         ModelLoadError: there is none.
     """
+    files = tokenizer_files(where)
+    if os.path.isdir(where) and not files:  # for some models transformers makes one of a single token
+        raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model is there. {HOLDS}")
     try:
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
         tokenizer("a")  # some of what is wrong is found when it is used
     except Exception as error:  # as above
+        refuse_pointers(files, name)
         raise ModelLoadError(f"{name} has no tokenizer that can be read. ({in_short(error)})") from error
     if not tokenizer.is_fast:
         raise ModelLoadError(f"{name} has no fast tokenizer (tokenizer.json), which streaming its text needs.")

@@ -134,16 +134,18 @@ class LanguageModel:
         """One packed forward.
 
         Args:
-            token_ids, positions: [N] int64, the new tokens of all sequences.
+            token_ids: [N] int64, the new tokens of all sequences.
+            positions: [N] int32 or int64.
             plan: which rows are whose (see ``lab.kv.plan``).
-            keep: [K] int64, the rows whose logits are wanted.
+            keep: [K] int32 or int64, the rows whose logits are wanted.
 
         Returns:
             [K, vocabulary] float32 logits.
         """
         output = self.model(
             input_ids=token_ids[None],
-            position_ids=positions[None],
+            # Kernels' steps have int32: layers would be compiled anew for them, while somebody waits.
+            position_ids=positions[None].long() if self.compiled else positions[None],
             use_cache=False,
             logits_to_keep=keep,
             plan=Sealed(plan) if self.compiled else plan,

@@ -57,14 +57,22 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
     return BitsAndBytesConfig(load_in_8bit=True), "float16"
 
 
+def how_quantised(config: PreTrainedConfig) -> str | None:
+    """How weights were saved that are quantised, as "gptq". None: they are not."""
+    saved = getattr(config, "quantization_config", None)
+    if not saved:
+        return None
+    method = saved.get("quant_method") if isinstance(saved, dict) else None
+    return str(method or "in some way")[:40]
+
+
 def refuse_quantised(config: PreTrainedConfig, name: str) -> None:
     """Weights that were saved quantised are not quantised again.
 
     Raises:
         ConfigError: with how they are.
     """
-    if saved := getattr(config, "quantization_config", None):
-        method = saved.get("quant_method", "in some way")
+    if method := how_quantised(config):
         raise ConfigError(
             f"{name} was saved with quantised weights ({method}), which are loaded as they are. Leave quantization "
             "at None, or choose the model's unquantised weights."

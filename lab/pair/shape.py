@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,17 @@ from lab.config import UnsupportedModelError
 MOST = {"layers": 1000, "heads": 10_000, "kv_heads": 10_000, "head_dim": 10_000}
 MOST_ELSE = 10**8
 """More than any model has: a configuration may come from anybody."""
+NUMBERS = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "vocab_size",
+    "max_position_embeddings",
+)
+"""What most configurations call them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +92,17 @@ class ModelShape:
         if self.kv_heads == self.heads:
             return "MHA"
         return "MQA" if self.kv_heads == 1 else "GQA"
+
+
+def refuse_odd_numbers(given: Mapping[str, Any]) -> None:
+    """Of a config.json that transformers cannot read.
+
+    Raises:
+        UnsupportedModelError: with the first number that cannot be one of a model.
+    """
+    for name in NUMBERS:
+        if given.get(name) is not None:
+            _plausible(name, given[name], MOST_ELSE)
 
 
 def _kv_heads(text: PreTrainedConfig, heads: int) -> int:

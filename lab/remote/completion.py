@@ -63,9 +63,11 @@ def complaint(body: bytes) -> str:
     """What the server says is wrong, at most a line of it."""
     try:
         said = json.loads(body)
-        said = said.get("error", said)
+        said = said.get("error") or said.get("detail") or said
+        if isinstance(said, list):  # of what FastAPI checked: which part of the request is not as it should be
+            said = f"{said[0]['loc'][-1]}: {said[0]['msg']}"
         return str(said.get("message", "") if isinstance(said, dict) else said)[:300].strip(" .")
-    except (ValueError, AttributeError, RecursionError):
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
         return ""
 
 

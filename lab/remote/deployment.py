@@ -17,6 +17,8 @@ from lab.remote.completion import DETAILED
 TENSOR_PARALLEL = (1, 2, 4, 8)
 """GPUs of one machine over which every layer is split."""
 MOST_GPUS = 1024
+MOST_TOKENS = 2**31 - 1
+DTYPES = ("auto", "bfloat16", "float16", "float32")
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
 BLOCK = 16
@@ -49,8 +51,21 @@ def serve_command(
         max_num_seqs, max_num_batched_tokens: of one step.
 
     Raises:
-        ConfigError: a name that is none, a draft that is missing, or a step with fewer tokens than sequences.
+        ConfigError: a name that is none, a draft that is missing, a number that vLLM refuses, or a step with fewer
+            tokens than sequences.
     """
+    require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
+    for name, number in (
+        ("max_model_len", max_model_len),
+        ("max_num_seqs", max_num_seqs),
+        ("max_num_batched_tokens", max_num_batched_tokens),
+    ):
+        if number is not None:
+            require_whole(name, number, 1, MOST_TOKENS)
+    if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
+        raise ConfigError(f"gpu_memory_utilization is a share above 0, 1 at most, not {gpu_memory_utilization!r}.")
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype is {', '.join(DTYPES)}, not {dtype!r}.")
     if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
         raise ConfigError(
             f"A step of {max_num_batched_tokens:,} tokens has no room for one of each of {max_num_seqs:,} sequences: "
@@ -62,7 +77,7 @@ def serve_command(
     numbers = {
         "--dtype": None if dtype == "auto" else dtype,
         "--max-model-len": max_model_len,
-        "--gpu-memory-utilization": None if gpu_memory_utilization is None else f"{gpu_memory_utilization:.2f}",
+        "--gpu-memory-utilization": None if gpu_memory_utilization is None else f"{gpu_memory_utilization:.3g}",
         "--max-num-seqs": max_num_seqs,
         "--max-num-batched-tokens": max_num_batched_tokens,
     }

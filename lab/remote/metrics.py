@@ -35,7 +35,9 @@ MOST = 2.0**63
 """No counter of these has ever been larger: what is comes from no vLLM, and its sums would not be finite."""
 MOST_POSITIONS = 32
 """A round's later positions are left out: the lab's own gamma ends there."""
-READ = re.compile(rf"^(?:{'|'.join((*GAUGES, *COUNTERS, ACCEPTED_AT, CACHE, STARTED))})(?=[\s{{]).*", re.MULTILINE)
+READ = re.compile(
+    rf"^[ \t]*(?:{'|'.join((*GAUGES, *COUNTERS, ACCEPTED_AT, CACHE, STARTED))})(?=[\s{{]).*", re.MULTILINE
+)
 """A line that counts here. The parser, which takes the square of a line's length, is given no other."""
 MOST_LINE, MOST_READ = 8 * 2**10, 2**19
 """Characters of such a line, and of all of them: those of an engine have some 3,000."""
@@ -58,7 +60,7 @@ class Reading:
         values: by metric; of several engines and models the sum, of ``KV_USAGE`` (0 to 1) the mean.
         accepted_at: drafted tokens accepted so far, by position in their round.
         started: when the server began, in seconds since 1970, if it says so.
-        block_size, num_blocks: token slots of a cache block, and blocks, if it says so.
+        block_size, num_blocks: token slots of a cache block, and blocks of all engines, if it says so.
     """
 
     at: float
@@ -123,7 +125,8 @@ def parse(page: str, at: float) -> Reading:
     found: dict[str, list[float]] = {}
     accepted: dict[int, float] = {}
     started: float | None = None
-    sizes: dict[str, int] = {}
+    block_size: int | None = None
+    num_blocks = 0
     try:
         for family in text_string_to_metric_families("\n".join(lines)):
             for sample in family.samples:
@@ -138,8 +141,8 @@ def parse(page: str, at: float) -> Reading:
                 elif sample.name == STARTED:
                     started = sample.value
                 elif sample.name == CACHE:
-                    said = {name: _whole(sample.labels.get(name, "")) for name in ("block_size", "num_gpu_blocks")}
-                    sizes = {name: size for name, size in said.items() if size}
+                    size, blocks = (_whole(sample.labels.get(name, "")) for name in ("block_size", "num_gpu_blocks"))
+                    block_size, num_blocks = size or block_size, num_blocks + (blocks or 0)
     except Exception as error:  # the parser raises whatever a malformed page makes it stumble over
         raise MetricsError(OTHER) from error
     if not found:
@@ -148,7 +151,7 @@ def parse(page: str, at: float) -> Reading:
     if KV_USAGE in found:
         values[KV_USAGE] = min(1.0, values[KV_USAGE] / len(found[KV_USAGE]))
     by_position = tuple(accepted.get(position, 0.0) for position in range(max(accepted, default=-1) + 1))
-    return Reading(at, values, by_position, started, sizes.get("block_size"), sizes.get("num_gpu_blocks"))
+    return Reading(at, values, by_position, started, block_size, num_blocks or None)
 
 
 def rates(before: Reading, after: Reading) -> Rates:
@@ -160,9 +163,10 @@ def rates(before: Reading, after: Reading) -> Rates:
     seconds = after.at - before.at
     if seconds <= 0:
         raise ValueError(f"the second reading is later than the first, not {seconds} s")
-    restarted = before.started != after.started or _fell(before, after)
-    start = {} if restarted else before.values
-    grown = {name: after.values[name] - start.get(name, 0.0) for name in COUNTERS if name in after.values}
+    both_say = before.started is not None and after.started is not None
+    restarted = (both_say and before.started != after.started) or _fell(before, after)
+    start = dict.fromkeys(COUNTERS, 0.0) if restarted else before.values
+    grown = {name: after.values[name] - start[name] for name in COUNTERS if name in after.values and name in start}
     since = () if restarted else before.accepted_at
     at = [
         count - (since[position] if position < len(since) else 0.0) for position, count in enumerate(after.accepted_at)

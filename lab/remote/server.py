@@ -109,7 +109,10 @@ class Server:
             async for message in self._messages(response):
                 if text := answer.take(message):
                     yield text
-        yield answer.completed()
+        end = answer.completed()
+        if not end.finish_reason:
+            raise ServerError(f"{self.address}/v1/completions ended without saying how: the answer may be cut short.")
+        yield end
 
     async def _get(self, path: str) -> bytes:
         try:
@@ -135,6 +138,11 @@ class Server:
             ):
                 if response.status_code != 200:
                     raise ServerError(await self._refusal(response, path))
+                if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
+                    raise ServerError(
+                        f"{self.address}{path} comes packed as {packed[:20]}, though not asked for: is there a "
+                        "proxy before the server?"
+                    )
                 yield response
         except httpx.ConnectTimeout as error:
             raise ServerError(f"{self.address} did not answer within {CONNECT_S:g} s: is the address right?") from error
@@ -148,14 +156,13 @@ class Server:
     async def _refusal(self, response: httpx.Response, path: str) -> str:
         """What a status other than 200 means."""
         status, where = response.status_code, self.address + path
-        if status in (401, 403):
-            return f"{where} wants a key: start the lab with the server's own in the variable VLLM_API_KEY."
         if 300 <= status < 400:
             return f"{where} sends elsewhere ({status}), which is not followed: give the address it leads to."
-        said = ""
-        if status in (400, 404, 422):  # a prompt that is too long, for instance, and the server says so
-            said = complaint(b"".join([part async for part in self._limited(response)]))
-        if status == 404 and not said:
+        said = complaint(b"".join([part async for part in self._limited(response)]))
+        if status in (401, 403):
+            wants = f"{where} wants a key: start the lab with the server's own in the variable VLLM_API_KEY."
+            return f"{wants} It says: {said}." if said else wants
+        if status == 404 and said in ("", "Not Found"):  # FastAPI says no more of a path that it does not have
             return f"{where} does not exist (404): is this the address of a vLLM server?"
         return f"{where} refused with status {status}{f': {said}' if said else ''}."
 
@@ -169,23 +176,32 @@ class Server:
             yield part
 
     async def _messages(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-        """The messages of server-sent events, to the last."""
+        """The messages of server-sent events, to the last, or to the one that says so."""
+        async for line in self._lines(response):
+            data = line.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
+                return  # the connection may stay open
+            if not data or data == line.strip():
+                continue
+            try:
+                message = json.loads(data)
+            except (ValueError, RecursionError) as error:
+                raise ServerError(f"{response.url} streams no JSON: is this a vLLM server?") from error
+            if not isinstance(message, dict) or message.get("error") is not None:
+                raise ServerError(f"{self.address} broke the answer off: {complaint(data) or 'it says no reason'}.")
+            yield message
+
+    async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """Lines as they come, with their ends. Of an end in two bytes the second may be a line of its own."""
         rest = b""
         async for part in self._limited(response):
-            *lines, rest = (rest + part).split(b"\n")
+            lines = (rest + part).splitlines(keepends=True)
+            rest = lines.pop() if lines and not lines[-1].endswith((b"\n", b"\r")) else b""
             if len(rest) > MOST_LINE:  # else every part would be put behind all that came before
                 raise ServerError(f"{response.url} sends a line without an end: is this a vLLM server?")
             for line in lines:
-                data = line.removeprefix(b"data:").strip()
-                if data == line.strip() or data == b"[DONE]":
-                    continue
-                try:
-                    message = json.loads(data)
-                except (ValueError, RecursionError) as error:
-                    raise ServerError(f"{response.url} streams no JSON: is this a vLLM server?") from error
-                if not isinstance(message, dict) or "error" in message:
-                    raise ServerError(f"{self.address} broke the answer off: {complaint(data) or 'it says no reason'}.")
-                yield message
+                yield line
+        yield rest
 
 
 def _checked(address: str) -> str:

@@ -12,10 +12,11 @@ from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
 from lab.bench import ab as bench
 from lab.bench.ab import Measured, Pair, matching, measure_pair, run_ab, summarise
+from lab.bench.measuring import Guesses
 from lab.trace.events import FellBack
 from tests import tiny_models
 
-PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood"]
+PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood", "A hen sat", "Long ago"]
 TOKENS = 24
 SPECULATIVE = EngineConfig(speculative="draft", num_speculative_tokens=3)
 
@@ -37,7 +38,7 @@ def test_a_setting_does_not_differ_from_itself(lab, config):
     assert result["metrics"]["perplexity"]["ratio"] == {"value": 1, "low": 1, "high": 1}
     assert result["exact_match_length"] == {"value": TOKENS, "low": TOKENS, "high": TOKENS}
     assert result["identical_outputs"]["value"] == 1
-    assert result["identical_outputs"]["low"] < 1  # four prompts do not prove it of all
+    assert result["identical_outputs"]["low"] < 1  # six prompts do not prove it of all
     for name in ("ttft_ms", "itl_p50_ms", "tokens_per_second"):
         for side in ("a", "b", "ratio"):
             interval = result["metrics"][name][side]
@@ -56,7 +57,21 @@ def test_coarser_keys_and_values_are_further_away(lab):
     int4 = compare(lab, EngineConfig(), EngineConfig(kv_dtype="int4"))
     assert 1e-6 < int8["kl"]["low"] <= int8["kl"]["value"] < int4["kl"]["value"]
     assert int4["exact_match_length"]["value"] < TOKENS
-    assert int4["metrics"]["perplexity"]["ratio"]["value"] > 1  # greedy text is likeliest to whom it came from
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_b_against_a_is_a_against_b_the_other_way_round(lab, temperature):
+    """Each finds its own text likelier than the other's: scored on one of them, whichever wrote it would win."""
+    plain, coarse = EngineConfig(), EngineConfig(kv_dtype="int4")
+    one, other = (
+        compare(lab, *sides, temperature=temperature)["metrics"]["perplexity"]
+        for sides in ((plain, coarse), (coarse, plain))
+    )
+    assert one["ratio"]["value"] != 1
+    inverse = [1 / other["ratio"][end] for end in ("value", "high", "low")]
+    assert list(one["ratio"].values()) == pytest.approx(inverse)
+    for a, b in ("ab", "ba"):
+        assert list(one[a].values()) == pytest.approx(list(other[b].values()))
 
 
 def test_acceptance_is_of_the_drafter_that_ran():
@@ -93,14 +108,38 @@ def test_matching_stops_at_the_first_difference():
 
 
 def test_figures_are_those_of_the_pairs():
-    slow, fast = Measured(10, 4, 100, None, None), Measured(20, 2, 300, 0.5, 2.5)
-    pairs = [Pair(slow, fast, 10, True, 10, 1.0, 20, 20), Pair(slow, fast, 4, False, 30, 0.0, 60, 60)]
+    slow, fast = Measured(10, 4, 100, Guesses(0, 0, 0)), Measured(20, 2, 300, Guesses(2, 6, 3))
+    pairs = [Pair(slow, fast, 10, True, 10, 1.0, 20, 20), Pair(slow, fast, 4, False, 30, 0.0, 60, 60)] * 3
     result = summarise(pairs)
     assert result["kl"]["value"] == 1 / 40  # a token's mean, not a prompt's
     assert result["exact_match_length"]["value"] == 7
     assert result["identical_outputs"]["value"] == 0.5
     assert result["metrics"]["tokens_per_second"]["ratio"] == {"value": 3, "low": 3, "high": 3}
     assert result["metrics"]["perplexity"]["a"]["value"] == pytest.approx(2.718281828**2)
+    assert result["metrics"]["draft_acceptance_rate"]["b"] == {"value": 0.5, "low": 0.5, "high": 0.5}
+    assert result["metrics"]["mean_acceptance_length"]["b"] == {"value": 2.5, "low": 2.5, "high": 2.5}
+
+
+def test_a_prompt_without_guesses_takes_nothing_from_the_others():
+    """Where a draft finds nothing to propose, that prompt says nothing of how often it is right; and a prompt counts by
+    its proposals: a mean of rates would give 0.3."""
+    guesses = [Guesses(0, 0, 0), Guesses(10, 40, 20), Guesses(1, 4, 0)] + [Guesses(5, 20, 10), Guesses(5, 20, 4)] * 2
+    pairs = [Pair(one := Measured(1, 1, 1, some), one, 1, True, 2, 0, 1, 1) for some in guesses]
+    metrics = summarise(pairs)["metrics"]
+    accepted = metrics["draft_acceptance_rate"]
+    assert accepted["a"]["value"] == 48 / 124
+    assert 0.1 < accepted["a"]["low"] < 48 / 124 < accepted["a"]["high"] <= 0.5
+    assert accepted["ratio"]["value"] == accepted["ratio"]["low"] == 1
+    assert metrics["mean_acceptance_length"]["a"]["value"] == 1 + 48 / 31
+    json.dumps(metrics, allow_nan=False)
+
+
+def test_a_draft_that_is_never_right_has_no_ratio_to_it():
+    pairs = [Pair(Measured(1, 1, 1, Guesses(5, 20, 0)), Measured(1, 1, 1, Guesses(5, 20, 9)), 1, True, 2, 0, 1, 1)] * 6
+    metrics = summarise(pairs)["metrics"]
+    assert metrics["draft_acceptance_rate"]["a"]["value"] == 0
+    assert metrics["draft_acceptance_rate"]["ratio"] is None
+    assert metrics["mean_acceptance_length"]["ratio"]["value"] == pytest.approx(2.8)
 
 
 def spoilt(run: Run, how: str) -> Run:
@@ -141,6 +180,8 @@ def test_the_command_compares_over_a_file_of_prompts(lab, monkeypatch, tmp_path,
     printed = capsys.readouterr().out
     assert "A: the default settings" in printed
     assert "B: kv_dtype=int8, speculative=draft" in printed
+    assert "intervals take 6 prompts" in printed
+    assert "perplexity, both texts" in printed
 
 
 def test_the_command_passes_on_what_is_wrong_with_a_setting(lab, monkeypatch, capsys):

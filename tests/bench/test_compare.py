@@ -13,7 +13,7 @@ from lab.bench.compare import Spread, compare, summarise, turns, typical
 from lab.bench.difference import first_difference
 from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
-from lab.trace.events import Committed, FellBack
+from lab.trace.events import Committed, FellBack, Judged, Proposed
 from lab.trace.recorder import Run
 from tests import tiny_models
 
@@ -75,6 +75,29 @@ def test_speed_ups_are_of_the_same_repeat(engine):
     assert summaries["a"].tokens_per_second == Spread(125.0, 150.0, 175.0)
     assert typical([faster, slow, fast]) is fast
     assert typical([faster, slow]) is slow
+
+
+def test_no_string_ends_an_output_early(engine):
+    """A row that stopped early would be compared on less work than the others."""
+    written = engine.generate(PROMPT, EngineConfig(), SAMPLING).text
+    asked = replace(SAMPLING, stop=(written[2:4],))
+    runs = [run for turn, run in compare(engine, PROMPT, CONFIGS, asked, 1) if turn.repeat]
+    assert [len(run.token_ids) for run in runs] == [24] * len(CONFIGS)
+
+
+def test_acceptance_is_of_all_guesses_together(engine):
+    """A run without proposals says nothing of how often they are right, and long runs say more than short ones."""
+    config = CONFIGS["draft"]
+    short, long = (
+        engine.generate(PROMPT, config, SamplingParams(max_tokens=tokens, seed=3, temperature=0.9))
+        for tokens in (5, 40)
+    )
+    none = Run([event for event in short.events if not isinstance(event, (Proposed, Judged))])
+    proposed = [sum(isinstance(event, Proposed) for event in run.events) for run in (short, long)]
+    right = [run.metrics.draft_acceptance_rate * count for run, count in zip((short, long), proposed, strict=True)]
+    found = summarise({"draft": [none, short, long], "none": [none]})
+    assert found["draft"].acceptance == pytest.approx(sum(right) / sum(proposed))
+    assert found["none"].acceptance is None
 
 
 def timed(engine, pace: float) -> Run:

@@ -31,7 +31,7 @@ def silent(line: str) -> None:
 
 
 def test_what_is_kept_exactly_has_no_error_and_coarser_formats_have_more(lab):
-    ids = [torch.randint(256, (60,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(4)]
+    ids = [torch.randint(256, (60,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(6)]
     auto, int8, int4 = kv_errors(lab, ids, silent)
     assert (auto.key_error, auto.value_error, auto.kl.value, auto.kl.high) == (0, 0, 0, 0)
     assert (auto.perplexity_ratio.low, auto.perplexity_ratio.high) == (1, 1)
@@ -77,6 +77,8 @@ def test_long_texts_are_cut_into_windows(lab, monkeypatch):
     assert result["scored_tokens"] == sum(tokens) - 7
     assert [row["kv_dtype"] for row in result["formats"]] == ["auto", "int8", "int4"]
     assert "Fox (540 tokens)" in format_kv(result)
+    assert "intervals are 95%" in format_kv(result)
+    assert "an interval takes 6 windows" in format_kv(run_kv(lab, TEXTS[1:], silent))
 
 
 def test_a_text_of_one_token_is_refused(lab):

@@ -12,6 +12,7 @@ import torch
 from lab import EngineConfig, LabError, SamplingParams, UnsupportedModelError
 from lab.bench import __main__ as command
 from lab.bench import llama
+from lab.bench.ladder import Row
 from lab.bench.llama import llama_cpp, run_llama
 from tests import tiny_models
 
@@ -74,6 +75,15 @@ def test_every_row_is_timed(lab, monkeypatch, tmp_path, capsys):
     assert result["alike"]["f32"] == [8, 8]
     assert len(result["ratios"]) == 2 * len(llama.DTYPES)
     assert "llama.cpp, f16" in capsys.readouterr().out
+
+
+def test_ratios_stand_in_the_order_of_the_rows():
+    """A set's order would be another in every process."""
+    theirs = [f"llama.cpp, {letter}" for letter in "qwertyuiop"]
+    rows = [Row(name, rate, rate, rate, 1) for rate, name in enumerate(["cache", *theirs], 1)]
+    found = llama._ratios(rows, ["cache"])
+    assert list(found) == [f"cache / {name}" for name in theirs]
+    assert found["cache / llama.cpp, w"] == 1 / 3
 
 
 def test_only_a_cpu_is_compared(lab, monkeypatch):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from dataclasses import asdict
 
 import pytest
 
 from lab import EngineConfig, LabError
 from lab.bench import serve as bench
+from lab.bench.interval import factor_interval
 from lab.bench.ladder import PROMPTS as OPENINGS
 from lab.bench.measuring import finish, in_flight, latencies, serve, summarise, take_turns
 from lab.bench.stock_batching import serve_stock
@@ -123,17 +125,26 @@ def test_rows_take_turns():
 def test_where_speculation_stops_paying(monkeypatch):
     monkeypatch.setattr(bench, "SIZES", (1, 2, 4, 8))
 
-    def found(*ratios: float) -> object:
-        growth = {}
-        for size, value in zip(bench.SIZES, ratios, strict=True):
-            growth[bench.growth_name(size, 0.0, "off")] = {"tokens_per_second": 100.0}
-            growth[bench.growth_name(size, 0.0, "draft")] = {"tokens_per_second": 100.0 * value}
-        return bench.speculation(growth, 0.0)["stops_paying_at"]
+    def found(*ratios: tuple[float, ...]) -> dict[str, object]:
+        """Of each size its ratios repeat by repeat; a whole repeat may be slow."""
+        slowed, samples = (1.0, 0.5, 0.9), {}
+        for size, some in zip(bench.SIZES, ratios, strict=True):
+            for way, factors in (("off", (1.0,) * len(some)), ("draft", some)):
+                samples[bench.growth_name(size, 0.0, way)] = [
+                    {"tokens_per_second": 100 * slow * factor} for slow, factor in zip(slowed, factors, strict=False)
+                ]
+        return bench.speculation(samples, 0.0)
 
-    assert found(2.0, 1.5, 0.9, 0.8) == 4
-    assert found(2.0, 0.9, 1.1, 0.8) == 8  # once below is not for good
-    assert found(2.0, 1.5, 1.2, 1.1) is None
-    assert found(0.9, 0.8, 0.7, 0.6) == 1
+    pays, loses, unsure = (1.5, 1.4, 1.6), (0.8, 0.81, 0.82), (0.8, 0.9, 0.7)  # the last by chance one time in four
+    assert found(pays, pays, loses, loses)["stops_paying_at"] == 4
+    assert found(pays, loses, pays, loses)["stops_paying_at"] == 8  # once below is not for good
+    assert found(pays, pays, pays, pays)["stops_paying_at"] is None
+    assert found(loses, loses, loses, loses)["stops_paying_at"] == 1
+    some = found(pays, unsure, loses, unsure)
+    assert list(some["told_by_size"].values()) == ["pays", "cannot be told", "loses", "cannot be told"]
+    assert some["stops_paying_at"] is None  # who knows, at 8
+    assert some["sure_by_size"][2] == asdict(factor_interval(unsure))
+    assert set(found(*((0.5,),) * 4)["told_by_size"].values()) == {"cannot be told"}  # one repeat says nothing
 
 
 def test_the_whole_bench(lab, monkeypatch):
@@ -159,3 +170,4 @@ def test_the_whole_bench(lab, monkeypatch):
     text = bench.format_serve(result)
     for name in (*shared, *memory, *result["ratios"]):
         assert name in text
+    assert "cannot be told" in text

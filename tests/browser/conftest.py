@@ -213,7 +213,8 @@ class Lab:
         )
 
     def seen(self) -> dict[str, Any]:
-        """What is on the stage now: counts of tokens by origin, of points by chart and trace."""
+        """What is on the stage now: counts of tokens by origin, of points by chart and trace.
+        Where nothing is kept there is another second chart."""
         return self.page.evaluate(
             """() => {
               const points = (name) => Object.fromEntries(
@@ -229,10 +230,28 @@ class Lab:
               const pass = document.querySelector("[data-chart=timing] .plot").data[0].x?.at(-1);
               const say = document.querySelector(".say").textContent;
               const text = [...document.querySelectorAll(".token .word")].map((word) => word.textContent).join("|");
+              const second = document.querySelector(".stage").matches(".cacheless") ? "recomputed" : "blocks";
               return { tokens, numbers, pass, say, text,
-                       rounds: points("rounds"), blocks: points("blocks"), timing: points("timing") };
+                       rounds: points("rounds"), [second]: points(second), timing: points("timing") };
             }"""
         )
+
+    def listen(self) -> None:
+        """Keep what who listens hears from here on, each with the millisecond of the page: see ``heard``."""
+        self.page.evaluate(
+            """() => {
+              window.heard = [];
+              const said = { childList: true, characterData: true, subtree: true };
+              for (const node of document.querySelectorAll("[role=status], output")) {
+                const hear = () => node.ariaLive !== "off" && heard.push([performance.now(), node.textContent]);
+                new MutationObserver(hear).observe(node, said);
+              }
+            }"""
+        )
+
+    @property
+    def heard(self) -> list[tuple[float, str]]:
+        return self.page.evaluate("heard.splice(0)")
 
     def ratio(self, readout: str) -> float:
         """A number of this run over that of the run before, as it stands in small."""

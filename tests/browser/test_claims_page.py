@@ -86,7 +86,7 @@ def test_a_link_opens_its_claim_and_another_is_refused_in_a_sentence(visit: Visi
     top = page.evaluate("document.querySelector('[data-claim=memory-share]').getBoundingClientRect().top")
     assert 0 <= top < 400
     left = "selector => document.querySelector(selector).getBoundingClientRect().left"
-    word, title = (f"[data-claim=memory-share] {part}" for part in (".verdict .word", "+ .more h3"))
+    word, title = (f"[data-claim=memory-share] {part}" for part in (".verdict .word", "+ .more h2"))
     assert page.evaluate(left, title) == pytest.approx(page.evaluate(left, word), abs=1)
     row = "getComputedStyle(document.querySelector('#claim-memory-share tr.formula')).backgroundImage"
     assert page.evaluate(row) == "none"

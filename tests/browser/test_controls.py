@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from playwright.sync_api import expect
+
 from lab import Run
 from tests.browser.conftest import Lab
 from visualize.panels.consequences import SAYS
@@ -65,6 +67,33 @@ def test_what_a_switch_put_out_of_use_comes_back_as_it_was_chosen(visit: Visit) 
     assert link(lab) == {"kv_format": "int4", "paged": "0"}
 
 
+def test_two_switches_that_are_thrown_at_once_follow_one_another(visit: Visit) -> None:
+    """Also where the first's answer is late: it does not undo what the second meant for the others."""
+    lab = visit().open(prefix_caching=1)
+    lab.page.evaluate(
+        """() => {
+          const honest = window.fetch;
+          let late = 800;
+          window.fetch = async (...asked) => {
+            const answer = await honest(...asked);
+            const wait = asked[1]?.method === "POST" ? late : 0;
+            if (wait) late = 0;
+            await new Promise((done) => setTimeout(done, wait));
+            return answer;
+          };
+        }"""
+    )
+    lab.choose("kv-format", "INT4")
+    lab.page.focus("#toggle-cache input")
+    lab.page.keyboard.press("Space")
+    lab.page.wait_for_selector("#toggle-paged input:disabled")
+    lab.page.wait_for_timeout(1500)
+    assert lab.page.is_disabled("#toggle-paged input")
+    lab.page.keyboard.press("Space")
+    lab.page.wait_for_selector("#toggle-prefix-caching input:enabled:checked", timeout=5000)
+    assert lab.page.is_checked("#kv-format label:has-text('INT4') input")
+
+
 def test_a_switch_that_is_thrown_twice_at_once_counts_as_it_stands(visit: Visit) -> None:
     lab = visit().open()
     lab.page.dblclick("#toggle-cache input", delay=20)
@@ -118,7 +147,10 @@ def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> No
 
 def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Visit) -> None:
     lab = visit().open()
-    lab.page.click("#pool button")
+    expect(lab.page.get_by_role("group", name="Speculation: who guesses?", exact=True)).to_have_count(1)
+    lab.page.get_by_role("button", name="Pool", exact=True, expanded=False).click()
+    expect(lab.page.get_by_role("group", name="Eviction", exact=True)).to_be_visible()
+    expect(lab.page.get_by_role("button", name="Pool", exact=True, expanded=True)).to_have_count(1)
     assert "Needs prefix caching" in lab.page.inner_text("#eviction")
     lab.toggle("prefix-caching")
     lab.page.wait_for_selector("#eviction input:enabled")

@@ -20,7 +20,8 @@ def opened(lab: Lab) -> Page:
 
 def test_the_answers_are_measured_when_asked_for(visit: Visit) -> None:
     page = opened(visit())
-    expect(page.locator("#guide h1")).to_have_text("Teaching this course")
+    expect(page).to_have_title("Instructor · Decode Lab")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Teaching this course")  # and no other
     assert "0:03\t1. Decoding one token at a time" in page.inner_text("#guide table >> nth=0")
     assert page.locator(".told .katex-error").count() == 0
     lossless = page.locator("#lesson-9")

@@ -123,3 +123,24 @@ def test_fewer_bits_hold_the_same_tokens_in_fewer_bytes(visit: Visit) -> None:
         lab.finish()
         assert lab.ratio("kv") < 0.75
         assert f"KV format {before} → {fewer}" in lab.page.inner_text(".compared")
+
+
+def test_the_blocks_place_is_that_of_what_is_computed_again_without_a_cache(visit: Visit) -> None:
+    """Also on a phone, where one chart is shown at a time."""
+    lab = visit(viewport={"width": 390, "height": 844}).open(cache=0, chart="blocks", max_tokens=20, speculation="off")
+    shown = ".choose button:visible"
+    assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Blocks", "Time"]
+    lab.run()
+    lab.finish()
+    assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Recomputed", "Time"]
+    assert lab.page.get_attribute(".choose [data-for=recomputed]", "aria-pressed") == "true"
+    lab.page.wait_for_selector("[data-chart=recomputed] .plot .scatterlayer path", state="attached")
+    assert lab.page.is_visible("[data-chart=recomputed]")
+    lab.page.click(".choose [data-for=timing]")
+    lab.toggle("cache")
+    lab.run()
+    lab.finish()
+    assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Blocks", "Time"]
+    assert lab.page.is_visible("[data-chart=timing]"), "who looks at another chart goes on with it"
+    lab.page.click(".choose [data-for=blocks]")
+    assert lab.seen()["blocks"]["fill"] > 0

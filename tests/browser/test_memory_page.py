@@ -7,9 +7,13 @@ from itertools import pairwise
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
+from lab.memory.capacity import POLICIES
 from tests.browser.conftest import Lab
+from visualize.lessons import lesson_sheet
+from visualize.panels import claims, compare, deploy, instructor, memory, pool
+from visualize.vocabulary import KV_FORMATS
 
 Visit = Callable[..., Lab]
 OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
@@ -40,6 +44,16 @@ def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> Non
     page.wait_for_selector("[data-chart=split] .main-svg")
     traces = page.evaluate("[...document.querySelectorAll('.plot')].map((plot) => plot.data.length)")
     assert traces == [5, 2, 5]  # length, fit, split
+    fit = page.get_by_role("img", name="Sequences that fit at once, by KV format", exact=True)
+    numbers = page.evaluate("document.querySelector('[data-chart=fit] .plot').data.map((trace) => trace.text)")
+    expect(fit).to_have_accessible_description(
+        "; ".join(
+            f"{name}, {policy}: {count} sequences"
+            for policy, counts in zip(POLICIES, numbers, strict=True)
+            for name, count in zip(KV_FORMATS.values(), counts, strict=True)
+        )
+    )
+    expect(fit.get_by_role("img")).to_have_count(0)  # nor anything in it
 
     page.click("#model input")
     page.click("[role=option]:has-text('Falcon 7B')")
@@ -62,7 +76,8 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     page.fill("#mean input", "9999")
     page.wait_for_selector(".sheet-say.problem")
     assert "The mean length is between 1 token and the longest" in page.inner_text(".sheet-say")
-    assert number(page, "KV a token") == "128KiB"  # faint, but there
+    assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
+    assert number(page, "KV a token") == "128KiB"  # grey, but there
     page.fill("#mean input", "400")
     page.wait_for_selector(".sheet:not(.stale)")
 
@@ -71,9 +86,10 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('Write the hub id')")
     hostile = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}\u202e"
     for asked, says in ((hostile, "not taken as a hub id"), ("../../etc/passwd", "passwd"), ("a/b", "of a/b.")):
-        page.fill("#hub textarea, #hub input", asked)
-        page.keyboard.press("Enter")
-        page.wait_for_function("says => document.querySelector('.sheet-say').textContent.includes(says)", arg=says)
+        box = page.locator("#hub textarea, #hub input")
+        box.fill(asked)
+        box.press("Enter")
+        expect(page.locator(".sheet-say")).to_contain_text(says, timeout=30_000)
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".sheet img") is None
 
@@ -95,6 +111,13 @@ def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:
     page.keyboard.press("Enter")
     page.wait_for_function(f"{ink} !== '{light}'")
     assert "Server" not in page.inner_text("nav")  # nothing is attached
+    cut = """abouts => abouts.filter((about) => {
+      const line = document.querySelector(".lab-header p");
+      line.textContent = about;
+      return line.scrollWidth > line.clientWidth;
+    })"""
+    abouts = [panel.ABOUT for panel in (claims, compare, deploy, instructor, lesson_sheet, memory, pool)]
+    assert page.evaluate(cut, abouts) == [], "of every page, on a projector"
     page.click("nav a:has-text('Lab')")
     lab.ready()
     assert urlsplit(page.url).path == "/"

@@ -39,7 +39,11 @@ def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, f
     run = Run.load(lab.save("json", tmp_path))
     assert (run.started.target, run.started.draft) == (str(folder / "target"), str(folder / "draft"))
     assert len(run.token_ids) == 12
-    name_models(lab, "<b>nobody</b>", "")
+    name_models(lab, tmp_path, "")  # which would not load, and is not asked to
+    lab.run()
+    lab.page.wait_for_selector("text=Speculation: Draft needs a draft model")
+    lab.page.wait_for_selector("body:not(.running)")
+    name_models(lab, "<b>nobody</b>", folder / "draft")
     lab.run()
     lab.page.wait_for_selector("text=There is no folder")
     lab.page.wait_for_selector("body:not(.running)")

@@ -174,12 +174,32 @@ def test_a_hostile_link_is_left_out_with_a_notice(visit: Visit) -> None:
     assert lab.page.locator("#toggle-paged input").is_disabled()
 
 
+CONTRAST = """() => {
+  const pen = document.createElement("canvas").getContext("2d");
+  const luminance = (colour) => {
+    pen.fillStyle = colour;
+    pen.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = [...pen.getImageData(0, 0, 1, 1).data]
+      .map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  };
+  const paper = luminance(getComputedStyle(document.querySelector(".story")).backgroundColor);
+  return [...document.querySelectorAll(".legend .mark")].map((mark) => {
+    const [dim, bright] = [paper, luminance(getComputedStyle(mark).color)].sort((one, other) => one - other);
+    return (bright + 0.05) / (dim + 0.05);
+  });
+}"""
+"""Of the legend's signs, against the panel."""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_follows_the_system_and_the_button(visit: Visit, scheme: str) -> None:
     lab = visit(color_scheme=scheme).open(max_tokens=30)
     ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
     dark = "document.body.classList.contains('dark')"
     assert lab.page.evaluate(dark) is (scheme == "dark")
+    assert min(lab.page.evaluate(CONTRAST)) >= 4.5
     before = lab.page.evaluate(ink)
     lab.run()
     lab.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -41,9 +42,9 @@ def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
     words = [*picture.head["prompt"], *(token["text"] for token in picture.tokens)]
     assert seen["text"].replace("\u2009", "") == "|".join(word.lstrip(" ") for word in words)
     assert seen["say"].startswith(picture.say)  # at the end the player adds what it does
-    for name, columns in picture.columns.items():
+    for name in ("rounds", "blocks", "timing"):
         drawn = list(seen[name].values())
-        assert drawn == [sum(y is not None for y in trace["y"]) for trace in columns], name
+        assert drawn == [sum(y is not None for y in trace["y"]) for trace in picture.columns[name]], name
     shown = {name: value for name, value in seen["numbers"].items() if name in picture.readouts}
     assert shown == {name: row[0] for name, row in picture.readouts.items()}
     assert lab.page.inner_text("[data-chart=blocks] .caption") == picture.captions["blocks"]
@@ -81,12 +82,14 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     lab.page.select_option(".speed", label="1/20")
     lab.page.keyboard.press("Home")
     lab.wait_for_instant(0)
+    lab.listen()
     began, steps = time.monotonic(), []
     lab.page.keyboard.press("Space")
     while lab.instant < 7 and time.monotonic() - began < 60:
         steps.append(lab.instant)
         lab.page.wait_for_timeout(10)
     passed = 1000 * (time.monotonic() - began) / 20
+    assert lab.heard == []
     lab.page.keyboard.press("Space")
     assert times[7] - 3 < passed < times[7] + 75, "a twentieth of the speed, but for the time it takes to draw and look"
     assert steps == sorted(steps)
@@ -100,10 +103,12 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     lab.page.select_option(".speed", label="true speed")
     lab.page.locator(".bar").fill("6")
     lab.wait_for_instant(6)
+    assert lab.heard[-1][1] == lab.seen()["say"], "what is asked for is heard"
     lab.page.keyboard.press("l")
     lab.page.wait_for_selector("[data-do=loop][aria-pressed=true]")
     for seq in (5, 6, 5):
         lab.wait_for_instant(seq)
+    assert lab.heard == []
     lab.page.keyboard.press("ArrowRight")
     for seq in (6, 7):
         lab.wait_for_instant(seq)
@@ -113,6 +118,7 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     assert lab.instant == 7
     lab.page.keyboard.press("Space")
     lab.wait_for_instant(last)
+    assert "▶\u00a0plays it" in lab.heard[-1][1], "the end is heard"
 
 
 def slowly(visit: Visit, folder: Path, ms: float) -> Lab:
@@ -249,8 +255,10 @@ def test_glyphs_are_drawn_where_passes_go_by_slowly_enough_to_be_read(visit: Vis
 def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
     live = lab.page.locator("[data-do=live]")
+    lab.listen()
     lab.run()
-    lab.wait_for_tokens(10)
+    lab.wait_for_tokens(150)
+    assert all(later - before > 1900 for (before, _), (later, _) in pairwise(lab.heard[1:]))  # after the first wait
     assert not live.is_visible()
     lab.page.locator(".story h2").click()  # away from the Run button
     lab.page.keyboard.press("ArrowLeft")

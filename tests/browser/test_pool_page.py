@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from lab.trace.recorder import read_json
 from tests.browser.conftest import Lab
@@ -115,6 +116,8 @@ def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -
     assert assert_shows(lab, frames, last).readouts["finished"][0] == "6 / 6"
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"
     assert page.inner_text(".say").startswith("Over: 6 sequences, 240 tokens")
+    blocks = page.get_by_role("img", name="Blocks live, cached, free")
+    expect(blocks).to_have_accessible_description(re.compile(r"\d s: 0 live; .*\d s: \d+ cached; .*\d s: \d+ free$"))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     preempted = next(i for i, frame in enumerate(frames) if "preempted" in frame.get("say", ""))

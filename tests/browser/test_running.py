@@ -65,7 +65,11 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         assert kinds == {"plain"}
         assert end["numbers"]["pass"] == "1.00"
     if toggle == "cache":
-        assert end["blocks"] == dict.fromkeys(("free", "live", "cached", "vain", "fill", "stored"), 0)
+        assert end["recomputed"] == {"again": tokens, "new": tokens}  # a point a pass, where else blocks would be
+        known = end["tokens"]["prompt"]
+        says = f"{sum(range(known, known + tokens - 1)):,} tokens again, {known + tokens - 1} new"
+        assert lab.page.inner_text("[data-chart=recomputed] .caption") == says
+        assert not lab.page.is_visible("[data-chart=blocks]")
         assert lab.page.locator("#kv-format input >> nth=1").is_disabled()
         assert "Needs the KV cache" in lab.page.inner_text("#kv-format")
     else:

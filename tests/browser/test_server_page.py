@@ -90,6 +90,9 @@ def test_a_lost_server_is_said_and_the_charts_go_on_when_it_is_back(visit: Visit
     page.wait_for_selector(".sheet-say.problem")
     says(page, ".sheet-say", "no Prometheus text")
     page.wait_for_selector(".readouts.old")
+    assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
+    opacity = "getComputedStyle(document.querySelector('.readouts.old')).opacity"
+    assert page.evaluate(opacity) == "1", "it is as easy to read"
     vllm.wrong.clear()
     vllm.restart()
     vllm.model = HOSTILE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,12 @@ def test_a_run_is_played(page: Page, site: Path) -> None:
     lab.wait_for_instant(0)
     page.keyboard.press("ArrowRight")
     lab.wait_for_instant(1)
+    page.locator(".bar").fill("9")
+    lab.wait_for_instant(9)
+    expect(page).to_have_url(re.compile(r"\?step=8$"))  # the prefill is pass 0
+    page.reload()
+    lab.wait_for_instant(9)
+    expect(page).to_have_url(re.compile(r"\?step=8$"))
     page.keyboard.press("End")
     page.wait_for_selector(".place:has-text('end')")
     page.locator(".token.accepted").first.click()
@@ -145,12 +152,19 @@ def test_what_the_browser_kept_makes_sense_or_was_not_kept(page: Page) -> None:
     ]
     texts = [json.dumps({"format": "decode-lab-progress", "lessons": {COSTS: kept}}) for kept in senseless]
     page.click("text=What the cache costs")
+    expect(page.locator(".kept-here")).to_be_visible()
     for text in [*texts, "[[[", "null"]:
         page.evaluate("kept => localStorage.setItem('decode-lab-course', kept)", text)
         page.reload()
         expect(page.locator("#predict section")).to_be_visible()
         expect(page.locator("#run")).to_be_disabled()
         assert page.locator("#predict input:checked").count() == 0
+    page.add_init_script("Object.defineProperty(window, 'localStorage', { get() { throw new Error('blocked'); } })")
+    page.reload()
+    page.locator("#predict input").first.check()
+    page.click("#predict .main")
+    expect(page.locator(".course-say")).to_have_text("The browser does not let this page keep your progress.")
+    expect(page.locator(".kept-here")).to_be_hidden()
 
 
 def test_a_claim_opens_by_its_address(page: Page, site: Path) -> None:
@@ -212,10 +226,27 @@ def test_a_curve_is_marked_as_in_the_lab(browser: Browser, tmp_path: Path) -> No
     context.close()
 
 
-def test_every_page_fits_a_phone(browser: Browser, site: Path) -> None:
-    context = browser.new_context(offline=True, viewport={"width": 390, "height": 844})
+SMALL = """[...document.querySelectorAll("nav a, button, summary, select, input[type=range]")].filter(
+  (control) => control.checkVisibility() && control.getBoundingClientRect().height < 24).map((one) => one.outerHTML)"""
+
+
+def test_every_page_fits_a_phone_and_a_finger(browser: Browser, site: Path) -> None:
+    context = browser.new_context(offline=True, viewport={"width": 360, "height": 760})
     page = context.new_page()
     for path in sorted(site.rglob("*.html")):
         page.goto(path.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+        assert page.evaluate(SMALL) == [], path
+    context.close()
+
+
+def test_without_scripts_every_page_says_so_and_offers_nothing_that_does_nothing(browser: Browser, site: Path) -> None:
+    context = browser.new_context(offline=True, java_script_enabled=False)
+    page = context.new_page()
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        expect(page.locator("noscript p")).to_be_visible()
+        expect(page.locator("noscript p")).to_contain_text("This browser runs no JavaScript here.")
+        assert page.locator("button:visible, select:visible, input:visible").count() == 0, path
+        assert "Press Run" not in path.read_text("utf-8"), path
     context.close()

@@ -158,6 +158,9 @@ def test_of_two_presenters_the_one_who_pressed_last_leads(
     leading.page.bring_to_front()
     leading.page.keyboard.press("ArrowLeft")
     state(leading.page, "ready")  # and is told that somebody else leads
+    with leading.page.expect_response("**/workshop/presenter"):
+        pass  # and stays told
+    leading.page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
     assert "Another presenter leads" in leading.page.inner_text(".strip-say")
     other.page.bring_to_front()
     other.page.keyboard.press("ArrowRight")
@@ -229,11 +232,13 @@ def test_who_runs_something_before_anything_is_shown_is_left_alone(visit: Visit,
 
 
 def test_a_server_that_does_not_answer_is_told_to_who_leads_and_asked_again(
-    presenter: BrowserContext, leading: Lab, code: str
+    visit: Visit, presenter: BrowserContext, leading: Lab, code: str
 ) -> None:
     room = presenter.pages[0]
     presenter.route("**/workshop/*", lambda route: route.abort())
     leading.page.bring_to_front()
+    lab = visit().open(join=code)
+    leading.page.keyboard.press("Home")
     leading.page.wait_for_selector(".strip-say.problem:has-text('does not answer')", timeout=15_000)
     room.bring_to_front()
     room.reload()
@@ -243,6 +248,7 @@ def test_a_server_that_does_not_answer_is_told_to_who_leads_and_asked_again(
     room.wait_for_selector(f".room-code:has-text('{code}')")
     leading.page.bring_to_front()
     leading.page.wait_for_selector(".strip-say:not(.problem):has-text('You lead')", timeout=15_000)
+    sees(lab.page, 0)  # what was lost is shown now
 
 
 def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: str) -> None:

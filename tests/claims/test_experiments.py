@@ -12,11 +12,12 @@ from contextlib import contextmanager
 import pytest
 
 from lab import LabError, load_engine
+from lab.bench.interval import FEWEST, ratio_interval
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Found
 from lab.claims.operations import count
 from lab.claims.report import format_claims, run_claims
-from lab.claims.speculation import guesses
+from lab.claims.speculation import accepted_by_text, guesses
 from lab.claims.trial import Stopped, Trial, passage
 
 
@@ -157,6 +158,16 @@ def test_greedy_texts_are_counted_once(trial):
     values = CLAIMS["two-to-three"].experiment(trial).values
     assert values["texts"] == values["same"] == 2
     assert values["exact"]
+
+
+def test_acceptance_is_as_sure_as_texts_make_it(trial):
+    """Guesses of one text are alike: each counted as a sample of its own, the interval would be too narrow."""
+    values = CLAIMS["acceptance-rate"].experiment(trial).values
+    for kind, (accepted, judged) in accepted_by_text(trial).items():
+        assert len(judged) >= FEWEST
+        assert 0 < max(judged) < sum(judged)
+        sure = ratio_interval(accepted, judged)
+        assert [values[f"{what}: {kind}"] for what in ("accepted", "low", "high")] == [sure.value, sure.low, sure.high]
 
 
 def test_what_a_large_target_would_gain_is_from_the_tokens_of_a_round(trial):

@@ -12,6 +12,7 @@ from transformers import MistralConfig
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams
+from lab.decode.engine import Engine
 from lab.fused import layer as fused_layer
 from lab.fused import product
 from lab.fused.layer import FusedLayer, fused, merge
@@ -290,6 +291,18 @@ def test_the_engine_says_the_same_with_them(calls, config):
     assert run.token_ids == lab.generate("A king", EngineConfig(kv_cache=False), SAMPLING).token_ids
     assert run.token_ids == engine(fuse_layers=False).generate("A king", config, SAMPLING).token_ids
     assert calls[0] == computed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
+def test_another_engine_of_the_same_models_shares_their_layers(calls):
+    lab = engine()
+    expected = lab.generate("A king", EngineConfig(), SAMPLING).token_ids
+    other, identity = Engine(lab.target, lab.tokenizer, kernels="triton"), lab.target.identity()
+    computed = calls[0]
+    assert other.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
+    assert calls[0] > computed
+    assert lab.target.identity() == identity, "whose weights else were another's by now, and its caches dropped"
+    assert lab.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")

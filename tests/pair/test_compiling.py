@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.kv.plan import Group, StepPlan
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack
 from tests import tiny_models
@@ -46,6 +47,10 @@ def test_compiled_layers_say_the_same_and_are_compiled_once(monkeypatch, archite
     found = len(graphs)
     assert 0 < found < 4 * engine.target.layers
     assert run(engine, torch_compile=True) == expected
+    with torch.inference_mode():
+        rows = torch.arange(3, dtype=torch.int32)  # as kernels' steps count them
+        group = Group(slice(0, 3), 1, (rows <= rows[:, None]).repeat(target.query_groups, 1)[None, None])
+        target.forward(rows.long(), rows, StepPlan((group,), None, None), rows.long())
     assert len(graphs) == found
     compiled = replace(CONFIGS[0], torch_compile=True)
     events = engine.generate("The king had", compiled, SAMPLING).events

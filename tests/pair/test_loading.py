@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from lab import LabError, ModelLoadError, SamplingParams, load_engine
 from lab.memory.models import find
+from lab.pair import loading, skeleton
 from tests import tiny_models
 
 WEIGHTS = "model.safetensors"
@@ -137,7 +139,7 @@ def pickled(where: Path) -> None:
             return os.mkdir, (str(where / "ran"),)
 
     (where / WEIGHTS).unlink()
-    (where / "pytorch_model.bin").write_bytes(pickle.dumps(Command()))
+    (where / "pytorch_model.bin").write_bytes(pickle.dumps(Command()) + bytes(10**6))
 
 
 def listed_in_a_list(where: Path) -> None:
@@ -179,7 +181,8 @@ DAMAGE = {
 def test_damaged_files_are_told_in_a_line(folder, damage: Callable[[Path], None]) -> None:
     where = folder()
     damage(where)
-    assert "could not be loaded" in (said := words(where)) or "no tokenizer that can be read" in said
+    said = words(where)
+    assert any(f in said for f in ("could not be loaded", "no tokenizer that can be read", "no config.json that can"))
     assert not (where / "ran").exists()
 
 
@@ -224,6 +227,144 @@ def test_settings_that_no_model_has_are_told_or_mean_nothing(folder, settings: d
     where = folder(**settings)
     with suppress(LabError):
         look(where)
+
+
+LOOKS = pytest.mark.parametrize("look", [lambda where: load_engine(where, device="cpu"), find], ids=["load", "find"])
+"""Both ask for a configuration, and say the same of it."""
+
+
+@LOOKS
+@pytest.mark.parametrize(
+    "settings", [{"hidden_size": "48"}, {"hidden_size": 48.0}, {"num_attention_heads": 0}], ids=str
+)
+def test_a_number_that_transformers_cannot_read_is_told_as_any_that_no_model_has(
+    folder, settings: dict, look: Callable
+) -> None:
+    (name, size), *_ = settings.items()
+    with pytest.raises(LabError, match=f"gives '{size}' as {name}; a decoder .* has a whole number from 1 to"):
+        look(folder(**settings))
+
+
+@LOOKS
+@pytest.mark.parametrize(
+    "place", [lambda where: where.unlink(), lambda where: (where.unlink(), where.symlink_to(where))]
+)
+def test_a_folder_without_a_configuration_is_said_to_lack_it(folder, place: Callable, look: Callable) -> None:
+    where = folder()
+    place(where / "config.json")
+    with pytest.raises(ModelLoadError, match=rf"There is no config\.json in {where}\. A model's folder holds config"):
+        look(where)
+
+
+@LOOKS
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}},
+            "brings code of its own for its architecture, which is never run here",
+        ),
+        (
+            {"model_type": "nosuch"},
+            r"the model type 'nosuch', which this version of transformers \([\d.]+\) does not know",
+        ),
+        ({"model_type": None}, "gives no model_type, which names the architecture"),
+        ({"hidden_act": "nosuch"}, r"no causal language model of this llama configuration\. \(KeyError: 'nosuch'\)"),
+    ],
+    ids=["own code", "unknown", "none", "activation"],
+)
+def test_an_architecture_that_transformers_does_not_have_is_named(
+    folder, settings: dict, said: str, look: Callable
+) -> None:
+    where = folder(**settings)
+    with pytest.raises(LabError, match=said) as refused:
+        look(where)
+    assert "executed" not in str(refused.value)
+
+
+def test_own_code_beside_an_architecture_that_transformers_has_is_left_alone(folder) -> None:
+    load_engine(folder(auto_map={"AutoConfig": "own.Config"}), device="cpu")
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 16000000000\n"
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
+def test_a_git_lfs_pointer_is_told_from_a_damaged_file(folder, name: str) -> None:
+    where = folder()
+    (where / name).write_bytes(POINTER)
+    said = words(where)
+    assert f"its {name} is a Git LFS pointer" in said
+    assert "git lfs pull" in said
+
+
+def test_one_pointer_among_files_that_came_is_found(folder) -> None:
+    where = folder()
+    (where / WEIGHTS).rename(where / "model-00001-of-00002.safetensors")
+    (where / "model-00002-of-00002.safetensors").write_bytes(POINTER)
+    weights = load_file(where / "model-00001-of-00002.safetensors")
+    index = {
+        "metadata": {},
+        "weight_map": {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(weights)},
+    }
+    (where / f"{WEIGHTS}.index.json").write_text(json.dumps(index), "utf-8")
+    assert "its model-00002-of-00002.safetensors is a Git LFS pointer" in words(where)
+
+
+@pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
+def test_a_folder_without_a_tokenizer_is_said_to_lack_it(folder, architecture: str) -> None:
+    """Of some architectures transformers makes a tokenizer of one token, which reads nothing."""
+    where = folder(architecture)
+    (where / "tokenizer.json").unlink()
+    assert "neither tokenizer.json nor tokenizer.model is there" in words(where)
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ({"quant_method": "nvfp4"}, r"quantised \(nvfp4\), which cannot be computed with here\. .*not supported"),
+        ({"quant_method": "gptq", "bits": 4}, r"quantised \(gptq\), and a library .* is not installed\. .*optimum"),
+    ],
+)
+def test_quantised_weights_that_cannot_be_read_are_not_said_to_be_damaged(
+    folder, monkeypatch, method: dict, said: str
+) -> None:
+    monkeypatch.setattr("transformers.quantizers.quantizer_gptq.is_optimum_available", lambda: False)
+    where = folder(quantization_config=method)
+    with pytest.raises(ModelLoadError, match=said) as refused:
+        load_engine(where, device="cpu")
+    assert "damaged" not in str(refused.value)
+
+
+@pytest.fixture
+def unloaded(monkeypatch) -> None:
+    """Nothing may be loaded: memory would be taken."""
+    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", None)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"quantization_config": {"quant_method": "gptq", "bits": 4}}], ids=["plain", "quantised"]
+)
+def test_a_model_far_larger_than_its_files_is_refused_before_it_takes_memory(folder, unloaded, settings: dict) -> None:
+    """transformers would make up what is missing: 1.2 GB here."""
+    said = words(folder(intermediate_size=2_000_000, **settings))
+    assert "describes a model of 864,045,744 parameters, and its weights are 351,928 bytes, too few" in said
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder, unloaded, monkeypatch) -> None:
+    monkeypatch.setattr(skeleton, "free_bytes", lambda device: 100_000)
+    said = words(folder())
+    assert "its weights take 0.0 GB of memory on cpu in float32, and 0.0 GB are free there" in said
+
+
+def test_transformers_own_report_of_weights_that_do_not_fit_is_not_logged(folder, caplog) -> None:
+    log = logging.getLogger("transformers")
+    log.addHandler(caplog.handler)
+    try:
+        assert "has the shape" in words(folder(vocab_size=300))
+    finally:
+        log.removeHandler(caplog.handler)
+    assert not caplog.records
 
 
 def test_a_mistyped_embedded_draft_is_asked_of_no_hub() -> None:

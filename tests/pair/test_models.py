@@ -124,7 +124,7 @@ def test_nothing_there_is_said_so(tmp_path):
     (tmp_path / "config.json").write_text("{not json")
     with pytest.raises(ModelLoadError, match=r"config\.json' is a file\. Name the folder that it lies in\."):
         load_engine(tmp_path / "config.json", device="cpu")
-    with pytest.raises(ModelLoadError, match="could not be loaded"):
+    with pytest.raises(ModelLoadError, match=r"holds no config\.json that can be read"):
         load_engine(tmp_path, device="cpu")
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, load_engine
+from lab import ConfigError, EngineConfig, SamplingParams, load_engine
 from lab.pair.quantization import refuse_quantised, resolve_quantization
 from tests import tiny_models
 
@@ -99,15 +99,6 @@ def test_a_device_that_the_library_does_not_know(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(supported_torch_devices={"cuda", "xpu"}))
     with pytest.raises(ConfigError, match=r"cannot run on 'cpu' .* which knows cuda, xpu"):
         load_engine(folder, device="cpu", quantization="bitsandbytes-int8")
-
-
-def test_weights_saved_in_a_way_whose_library_is_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.quantizers.quantizer_gptq.is_optimum_available", lambda: False)
-    model = tiny_models.random_model("llama")
-    model.config.quantization_config = {"quant_method": "gptq", "bits": 4}
-    model.config.save_pretrained(tmp_path)
-    with pytest.raises(ModelLoadError, match=r"could not be loaded: .*optimum"):
-        load_engine(tmp_path, device="cpu")
 
 
 def test_quantised_weights_are_not_quantised_again():

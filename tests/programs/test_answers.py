@@ -11,7 +11,7 @@ import pytest
 from gradio_client import Client
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
-from lab.memory.capacity import Deployment, GiB
+from lab.memory.capacity import GPU_KEYS, Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from tests.coroutines import complete
@@ -31,6 +31,14 @@ def test_three_functions_are_there_and_nothing_else(server: str) -> None:
     assert run["kv_dtype"]["type"] == {"enum": ["auto", "int8", "int4"]}
     assert run["seed"]["type"] == {"oneOf": [{"type": "null"}, {"type": "integer"}]}
     assert not run["prompt"]["parameter_has_default"]
+    compare, fits = (
+        {it["parameter_name"]: it for it in info["named_endpoints"][f"/{name}"]["parameters"]}
+        for name in ("compare", "calculator")
+    )
+    assert run["pair"]["type"] == compare["pair"]["type"] == {"enum": ["matched", "mismatched"]}
+    assert fits["gpu"]["type"] == {"enum": list(GPU_KEYS)}
+    assert not {"stop", "ignore_eos", "logprobs"} & compare.keys(), "no caller's choice, where all are of one length"
+    assert compare["seed"]["parameter_default"] == 0
 
 
 def test_a_run_is_the_engines_own(client: Client, tmp_path: Path) -> None:
@@ -58,6 +66,13 @@ def test_a_comparison_has_every_settings_figures(client: Client) -> None:
     assert answer["settings"]["default"]["speedup"]["median"] == 1
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
     assert answer["differences"] == []
+    config = EngineConfig(**answer["settings"]["speculative=draft"]["config"])
+    assert config == EngineConfig(speculative="draft", num_blocks=config.num_blocks)
+    assert (answer["sampling"]["seed"], answer["sampling"]["max_tokens"], answer["device"]) == (0, 12, "cpu")
+    engine = load_engine()
+    assert (answer["target"], answer["draft"], answer["dtype"]) == (engine.target.name, engine.draft.name, engine.dtype)
+    again = engine.generate(PROMPT, config, SamplingParams(**answer["sampling"]))
+    assert again.text == answer["settings"]["speculative=draft"]["text"]
 
 
 def test_the_calculator_is_the_memory_pages(client: Client) -> None:
@@ -69,6 +84,10 @@ def test_the_calculator_is_the_memory_pages(client: Client) -> None:
     answer = ask(client, "calculator", **asked)
     assert answer["sequences"] == {policy: expected.sequences(policy) for policy in ("contiguous", "paged")}
     assert ask(client, "calculator", **asked | {"memory": 48.0}) == answer
+    assert {name: answer[name] for name in ("kv_dtype", "mean", "longest")} == {
+        name: asked[name] for name in ("kv_dtype", "mean", "longest")
+    }
+    assert (answer["weights"], answer["set_aside"], answer["block_size"]) == ("bfloat16", 0.1, 16)
 
 
 def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
@@ -88,6 +107,8 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             assert about["max_tokens"].endswith("From 1 to 1,000 here. Default: 64.")
             assert about["paged"].endswith("Default: false.")
             assert about["stop"].endswith("Default: [].")
+            about = tools["calculator"].inputSchema["properties"]["model"]["description"]
+            assert about == f"{', '.join(known())}, or a hub id, whose config.json is asked for"
             told: list[str | None] = []
 
             async def tell(done: float, total: float | None, message: str | None) -> None:

@@ -19,7 +19,7 @@ from tests.programs.calls import FOREVER, PROMPT, get, hung_on, inside, post, wa
 from visualize.server.leaving import WAITED_FOR
 
 SLOW = [f"kv_cache=false,block_size={size}" for size in range(1, 6)]
-LONG = {"prompt": PROMPT, "settings": SLOW, "repeats": 9, "max_tokens": 256, "ignore_eos": True}  # half a minute
+LONG = {"prompt": PROMPT, "settings": SLOW, "repeats": 9, "max_tokens": 256}  # half a minute
 
 
 def test_who_waits_is_told_how_many_are_before(server: str, client: Client) -> None:

@@ -36,7 +36,7 @@ from tests.programs.calls import FILE, PROMPT, ask, call, get, post
         ("run", {"prompt": PROMPT, "num_blocks": 10**30}, "num_blocks is a whole number"),
         ("run", {"prompt": PROMPT, "kv_cache": "perhaps"}, "kv_cache: Input should be a valid boolean"),
         ("run", {"prompt": PROMPT, "kv_dtype": "int2"}, "kv_dtype: Input should be 'auto'"),
-        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "there are matched, mismatched"),
+        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "pair: Input should be 'matched' or 'mismatched'"),
         ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),
         ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
         ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
@@ -52,7 +52,7 @@ from tests.programs.calls import FILE, PROMPT, ask, call, get, post
         ("calculator", {"model": ["gpt-2"]}, "model: Input should be a valid string"),
         ("calculator", {"model": "../../etc"}, "not taken as a hub id"),
         ("calculator", {"model": "gpt-2", "memory": float("inf")}, "memory is a device's GiB"),
-        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu is one of"),
+        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu: Input should be 't4'"),
         ("calculator", {"model": "gpt-2", "longest": 10**40}, "longest"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_draft_is_a_speculative_config() -> None:
     }
     assert found == {
         "--tensor-parallel-size": "2",
-        "--gpu-memory-utilization": "0.90",
+        "--gpu-memory-utilization": "0.9",
         "--max-num-seqs": "128",
         "--block-size": "16",
         "--enable-prefix-caching": None,
@@ -140,6 +140,28 @@ def test_a_step_has_a_token_for_each_sequence() -> None:
     with pytest.raises(ConfigError, match="at least as many tokens as sequences"):
         serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=64)
     assert "--max-num-batched-tokens 65" in serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=65)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"tensor_parallel": 0}, "tensor_parallel is a whole number from 1"),
+        ({"max_model_len": -5}, "max_model_len is a whole number from 1"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs is a whole number from 1"),
+        ({"gpu_memory_utilization": 0.0}, "a share above 0"),
+        ({"gpu_memory_utilization": 1.7}, "a share above 0"),
+        ({"dtype": "; rm"}, "dtype is auto, bfloat16"),
+    ],
+)
+def test_a_number_that_vllm_refuses_is_a_sentence(given: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        serve_command(PAGED, "a/b", **given)
+
+
+def test_a_share_is_not_rounded_to_none_or_to_all() -> None:
+    for share, written in ((0.004, "0.004"), (0.996, "0.996"), (0.9, "0.9"), (1 - 10 / 100, "0.9"), (1.0, "1")):
+        flag = "--gpu-memory-utilization "
+        assert serve_command(PAGED, "a/b", gpu_memory_utilization=share).partition(flag)[2].split()[0] == written
 
 
 @st.composite

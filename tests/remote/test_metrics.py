@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +64,29 @@ def test_engines_and_models_are_added_up_and_their_usage_is_averaged() -> None:
     reading = parse(page, at=0.0)
     assert dict(reading.values) == {GENERATED: 42, RUNNING: 3, KV_USAGE: 0.375}
     assert DRAFTS in reading.missing
+
+
+def test_blocks_of_engines_are_added_up_and_lines_may_be_moved_in() -> None:
+    page = "".join(
+        f'  vllm:cache_config_info{{block_size="16",engine="{i}",num_gpu_blocks="{n}"}} 1\n'
+        for i, n in enumerate((100, 900))
+    )
+    reading = parse(page + "\tvllm:num_requests_running 1\n", at=0.0)
+    assert (reading.block_size, reading.num_blocks, reading.values[RUNNING]) == (16, 1000, 1)
+
+
+def test_what_one_reading_leaves_out_did_not_begin_anew() -> None:
+    """A proxy that cuts a page short, for instance."""
+    whole = Reading(0.0, {GENERATED: 1e6, DRAFTS: 9}, started=7.0)
+    for before, after in (
+        (replace(whole, started=None), replace(whole, at=1.0)),
+        (whole, replace(whole, at=1.0, started=None)),
+    ):
+        found = rates(before, after)
+        assert not found.restarted
+        assert found.tokens_per_second == 0
+    found = rates(Reading(0.0, {DRAFTS: 9}, started=7.0), replace(whole, at=1.0))
+    assert (found.tokens_per_second, found.drafts) == (None, 0)
 
 
 def test_what_is_missing_is_none_and_named() -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import pairwise
+from typing import Any
 
+import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lab.config import ConfigError, SamplingParams
 from lab.remote import server as remote
@@ -144,6 +149,84 @@ def test_a_prompt_that_is_refused_is_a_sentence(
     vllm.wrong[path] = wrong
     with pytest.raises(ServerError, match=says):
         complete(answer(server))
+
+
+class Told(httpx.AsyncBaseTransport):
+    """A server that says these bytes, in these portions, and then, if it ``holds`` the connection, nothing more."""
+
+    def __init__(self, *portions: bytes, status: int = 200, holds: bool = False, **headers: str) -> None:
+        self.portions, self.status, self.holds = portions, status, holds
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(self.status, headers=self.headers, content=self._said())
+
+    async def _said(self) -> AsyncIterator[bytes]:
+        for portion in self.portions:
+            yield portion
+        if self.holds:
+            await asyncio.sleep(60)
+
+
+def told(*portions: bytes, **how: Any) -> Server:
+    return Server("http://vllm", transport=Told(*portions, **how))
+
+
+FIRST = b'data: {"choices": [{"text": " one", "finish_reason": null}], "error": null}'
+LAST = b'data: {"choices": [{"text": " two", "finish_reason": "length"}]}'
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@given(cuts=st.sets(st.integers(0, len(FIRST + LAST) + 40), max_size=6), done=st.booleans())
+def test_lines_end_as_the_standard_has_it_wherever_they_are_cut(end: bytes, cuts: set[int], done: bool) -> None:
+    """https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream; here the last may also
+    end with the connection."""
+    stream = end.join([b": a remark", FIRST, b"event: message", b"data:", LAST] + [b"data: [DONE]", b""] * done)
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    portions = [stream[begin:finish] for begin, finish in pairwise(places)]
+    *pieces, last = complete(answer(told(*portions)))
+    assert pieces == [" one", " two"]
+    assert last.finish_reason == "length"
+
+
+def test_who_says_that_it_is_done_is_not_waited_for() -> None:
+    began = time.monotonic()
+    *pieces, _ = complete(answer(told(FIRST + b"\n\n" + LAST + b"\n\ndata: [DONE]\n\n", holds=True)))
+    assert pieces == [" one", " two"]
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [FIRST + b"\n\n", FIRST + b"\n\n" + LAST[:20], b'{"choices": [{"text": " one"}]}', b"<html>hello</html>", b""],
+    ids=["no end", "cut", "no stream", "a page", "nothing"],
+)
+def test_an_answer_that_does_not_say_how_it_ended_is_none(stream: bytes) -> None:
+    with pytest.raises(ServerError, match=r"http://vllm/v1/completions (ended without saying how|streams no JSON)"):
+        complete(answer(told(stream)))
+
+
+def test_what_comes_packed_is_named() -> None:
+    for asked in (answer, Server.read, Server.models):
+        with pytest.raises(ServerError, match="packed as gzip"):
+            complete(asked(told(b"\x1f\x8b\x08", content_encoding="gzip")))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (503, b'{"error": {"message": "the model is asleep"}}', "status 503: the model is asleep."),
+        (429, b'{"message": "too many"}', "status 429: too many."),
+        (401, b'{"error": "Unauthorized"}', "VLLM_API_KEY. It says: Unauthorized"),
+        (422, b'{"detail": [{"loc": ["body", "top_k"], "msg": "Input should be an integer"}]}', "top_k: Input should"),
+        (422, b'{"detail": "no such thing"}', "status 422: no such thing."),
+        (500, b"<html>", r"status 500\."),
+        (500, b'{"detail": [7, {"loc": 3}]}', r"status 500\."),
+    ],
+)
+def test_why_it_refused_is_told(status: int, body: bytes, says: str) -> None:
+    with pytest.raises(ServerError, match=says):
+        complete(answer(told(body, status=status)))
 
 
 def test_nobody_there_is_a_sentence() -> None:

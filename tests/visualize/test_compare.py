@@ -1,4 +1,4 @@
-"""The Compare page's inputs, its work, what it says, and its charts, by their data."""
+"""The Compare page's inputs, its work, and what it says."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from statistics import median
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.compare import Spread
+from lab.bench.compare import Spread, summarise
 from lab.bench.difference import Choice, Difference
-from lab.bench.growth import CACHED, UNCACHED, Curve
+from lab.bench.interval import factor_interval
+from lab.bench.measuring import guessed
 from lab.bench.turns import shuffled
-from lab.config import ConfigError, EngineConfig, SamplingParams
-from lab.decode.window import tokens_per_round
-from lab.trace.events import Committed, StepTimed
+from lab.config import ConfigError, EngineConfig
+from lab.trace.events import Committed
 from lab.trace.recorder import Run
-from tests.visualize.scripted import WORDS, ScriptedEngine
+from tests.visualize.compared import HOSTILE, configs, made
+from tests.visualize.scripted import ScriptedEngine
 from visualize.compare.comparison import COLUMNS, PARTINGS, REPEATS, _faster, race, so_far, whole
 from visualize.compare.comparison_run import Comparison, Growth
 from visualize.compare.lanes import (
@@ -38,29 +37,9 @@ from visualize.compare.lanes import (
     preset_of,
     to_inputs,
 )
-from visualize.compare.prediction import _power, growth, theory
-from visualize.figures import theory as figures
-from visualize.figures.base import draw
-from visualize.figures.compare import MARKS, times
+from visualize.figures.compare import MARKS, bars, times
 from visualize.server.tasks import follow
 from visualize.server.work import Line
-
-BYTES = {"auto": 1000, "int8": 500, "int4": 250}
-HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
-
-
-def made(*names: str, repeats: int = 2, temperature: float = 0.0, words: list[str] = WORDS) -> dict[str, list[Run]]:
-    sampling = SamplingParams(max_tokens=40, seed=3, temperature=temperature)
-    runs = {LANES[name][0]: LANES[name][1] for name in names}
-    engine = ScriptedEngine(words=words)
-    return {
-        label: [Run(engine.stream("Once upon a time", config, replace(sampling, seed=i))) for i in range(repeats)]
-        for label, config in runs.items()
-    }
-
-
-def configs(runs: dict[str, list[Run]]) -> dict[str, EngineConfig]:
-    return {name: some[0].config for name, some in runs.items()}
 
 
 def shifted(run: Run, place: int) -> Run:
@@ -142,6 +121,12 @@ def test_what_does_not_fit_is_left_out_and_named(name: str, value: str) -> None:
 def test_controls_send_lists_floats_and_emptied_numbers() -> None:
     values = [{"lanes": ["cache", "int8"], "repeats": 2.0, "seed": None}.get(n, DEFAULTS[n]) for n in NAMES]
     assert to_inputs(tuple(values)) == Inputs(lanes=("cache", "int8"), repeats=2)
+
+
+def test_inputs_are_the_engine_s() -> None:
+    sampling = Inputs(seed=9, top_k=3, max_tokens=50, temperature=0.5).sampling()
+    shown = {name: asdict(sampling)[name] for name in ("seed", "top_k", "max_tokens", "temperature")}
+    assert shown == {"seed": 9, "top_k": 3, "max_tokens": 50, "temperature": 0.5}
 
 
 # -- the work --------------------------------------------------------------------------------
@@ -234,6 +219,13 @@ def test_what_goes_wrong_is_a_sentence() -> None:
         assert says in last["growth"]["problem"]
 
 
+def test_an_order_and_its_reverse_take_turns() -> None:
+    one, back, two, again = shuffled("abcd", 4)
+    assert back == one[::-1]
+    assert again == two[::-1]
+    assert list(shuffled("ab", 2)) in ([["a", "b"], ["b", "a"]], [["b", "a"], ["a", "b"]])
+
+
 # -- what is said ----------------------------------------------------------------------------
 
 
@@ -317,9 +309,9 @@ def test_a_setting_that_is_not_like_itself_is_named() -> None:
 def test_the_table_has_a_figure_a_column() -> None:
     runs = made("no-cache", "cache", "draft-4")
     *_, fast = so_far(runs)["rows"]
-    metrics = [run.metrics for run in runs["Draft γ4"]]
+    guesses = guessed(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
-    assert cells["kept"][0] == f"{sum(m.draft_acceptance_rate for m in metrics) / 2:.0%}"
+    assert cells["kept"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
     assert cells["KV used"] == ["43 kB", "of 48 kB"]  # of 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
     assert cells["speed\nrepeat by repeat"][1] != "reference"
@@ -336,12 +328,18 @@ def test_the_table_has_a_figure_a_column() -> None:
         ((0.6, 0.7, 0.8), ["×0.70", "0.65 to 0.75"]),
         ((0.8, 0.97, 1.2), ["0.885 to 1.08", "no clear difference"]),
         ((1.5, 1.74, 2.0), ["×1.74", "1.62 to 1.87"]),
-        ((1.3,), ["×1.30", "1.3 to 1.3"]),
+        ((1.05, 1.3, 1.6), ["1.18 to 1.45", "no clear difference"]),  # one time in four three lie on one side
+        ((1.3,), ["×1.30", "of one repeat"]),
     ],
 )
-def test_quartiles_on_both_sides_of_1_are_no_clear_difference(factors: tuple[float, ...], cell: list[str]) -> None:
+def test_what_chance_may_have_made_is_no_clear_difference(factors: tuple[float, ...], cell: list[str]) -> None:
     """Beside its bar a factor of 0.97 would say that the longer bar is the slower setting."""
-    assert _faster(Spread.of(factors)) == cell
+    (summary,) = summarise(made("cache")).values()
+    made_of = {"rates": factors, "speedup": Spread.of(factors), "likely_speedup": factor_interval(factors)}
+    found = replace(summary, **made_of)
+    assert _faster(found) == cell
+    *_, words = bars(["a"], {"a": found})[0]
+    assert words["text"] == ["unclear" if cell[1] == "no clear difference" else f"<b>{cell[0]}</b>"]
 
 
 def test_why_factors_do_not_fit_the_bars_is_said_where_there_are_repeats() -> None:
@@ -360,162 +358,3 @@ def test_a_race_has_every_token_at_its_time() -> None:
         assert [at for at, _ in lane["commits"]] == [round(event.t_ms, 2) for event in commits]
         assert [how for _, pieces in lane["commits"] for _, how in pieces] == [o for e in commits for o in e.origins]
     assert drawn["lanes"][0]["commits"][0][1][0] == ["<img src=x onerror=window.pwned=1>⟨RLO⟩", "plain"]
-
-
-# -- the charts ------------------------------------------------------------------------------
-
-
-def test_charts_are_the_same_in_two_looks() -> None:
-    for chart in figures.shells().values():
-        kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
-        assert kinds[0] == kinds[1]
-        assert chart["light"]["layout"]["font"]["color"] != chart["dark"]["layout"]["font"]["color"]
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_charts_take_their_columns(dark: bool) -> None:
-    runs = made("cache", "draft-2", "draft-4")
-    curve = Curve(tuple(range(60)), tuple(float(i) for i in range(60)))
-    charts = so_far(runs)["charts"] | theory(configs(runs), runs, BYTES)["charts"]
-    charts |= growth({CACHED: curve, UNCACHED: curve})["charts"]
-    assert charts.keys() == figures.CHARTS.keys()
-    for name, chart in charts.items():
-        drawn = draw(figures.CHARTS[name](dark), chart["columns"], chart["layout"])
-        for trace, values in zip(drawn.data, chart["columns"], strict=True):
-            assert len(trace.x) == len(trace.y) == len(values["y"])
-
-
-def test_bars_are_medians_and_every_run_is_a_point() -> None:
-    runs = made("cache", "draft-4", repeats=3) | {HOSTILE: []}
-    chart = so_far(runs)["charts"]["bars"]
-    bar, quartiles, points, words = chart["columns"]
-    assert bar["y"] == words["y"] == [0, 1]
-    assert sorted(points["x"][:3])[1] == bar["x"][0]
-    assert len(points["x"]) == 6
-    assert quartiles["x"][0] < bar["x"][0] < quartiles["x"][1]
-    assert words["text"][0] == "<b>×1.00</b>"
-    assert max(points["x"]) < chart["layout"]["xaxis.range"][1]
-    assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
-
-
-def test_a_round_stands_above_as_many_tokens_one_by_one() -> None:
-    runs = made("cache", "draft-2", "no-cache")
-    chart = theory(configs(runs), runs, BYTES)["charts"]["round"]
-    draft, target, other, names = chart["columns"]
-    guessed, alone = chart["layout"]["yaxis.ticktext"]
-    tokens = float(guessed.removeprefix(f"{MARKS[1]} ").removesuffix(" tokens"))
-    assert alone == "one by one"
-    plain, speculating, _ = runs.values()
-    rounds = [step for run in speculating for step in timed(run) if step.batch_tokens == 3]
-    drafting, judging = (median(getattr(step, part) for step in rounds) for part in ("draft_ms", "verify_ms"))
-    one = median(step.verify_ms for run in plain for step in timed(run) if step.step_kind == "decode")
-    assert draft["x"] == pytest.approx([drafting / 2] * 2)
-    assert draft["base"] == pytest.approx([0, drafting / 2])
-    assert (target["base"][0], target["x"][0]) == pytest.approx((drafting, judging))
-    around = median(step.sample_ms + step.rest_ms for step in rounds)
-    assert (other["base"][0], other["x"][0]) == pytest.approx((drafting + judging, around))
-    assert sum(target["x"][1:]) == pytest.approx(tokens * one, rel=0.05)
-    assert target["y"] == [0] + [1] * (len(target["x"]) - 1)
-    for row, end in enumerate(names["x"]):  # box after box, with nothing between
-        boxes = [box for part in (draft, target, other) for box in zip(part["base"], part["x"], part["y"], strict=True)]
-        begins, ends = zip(*sorted((base, base + x) for base, x, y in boxes if y == row), strict=True)
-        assert (*begins, end) == pytest.approx((0, *ends))
-        assert names["text"][row] == f" {end:.2f} ms"
-
-
-def timed(run: Run) -> list[StepTimed]:
-    return [event for event in run.events if isinstance(event, StepTimed)]
-
-
-def test_theory_s_curves_go_through_hand_counted_points() -> None:
-    runs = made("cache", "draft-2", "draft-4")
-    found = theory(configs(runs), runs, BYTES)
-    assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
-    assert found["missing"] == ""
-    line, names, marks = found["charts"]["tokens"]["columns"]
-    assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
-    assert names["y"] == [2, 3, 5, 9]  # all accepted: gamma and one
-    assert marks["text"] == [MARKS[1], MARKS[2]]
-    half = line["x"].index(0.5)
-    assert line["y"][half] == 1.5
-    assert all(y is None or y >= 1 for y in line["y"])
-    line, names, whiskers, marks = found["charts"]["speedup"]["columns"]
-    assert names["text"] == ["×1", MARKS[1], MARKS[2]]
-    assert min(names["x"]) > 8  # beside a mark at the last gamma, not behind it
-    assert marks["x"] == [2, 4]
-    assert len(whiskers["x"]) == 6
-    a, c = (float(found["rows"][1]["cells"][i][0]) for i in (0, 2))
-    drawn = line["y"][3 + 9 + 3]  # after the line at 1 and the first curve, at gamma 4
-    assert drawn == pytest.approx(tokens_per_round(a, 4) / (4 * c + 1), rel=0.01)
-    line, names, whiskers, marks = found["charts"]["gains"]["columns"]
-    assert names["text"] == ["×1", "γ 1", "γ 2", "γ 4", "γ 8"]
-    assert marks["x"] == found["charts"]["tokens"]["columns"][2]["x"]
-    assert marks["y"] == found["charts"]["speedup"]["columns"][3]["y"]
-    costs = [float(row["cells"][2][0]) for row in found["rows"]]
-    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # all accepted, and one guessed
-    *_, whiskers, marks = found["charts"]["positions"]["columns"]
-    assert marks["text"] == [MARKS[1]] * 2 + [MARKS[2]] * 4
-    for i, y in enumerate(marks["y"]):
-        assert whiskers["y"][3 * i] <= y <= whiskers["y"][3 * i + 1]
-        kept, judged = map(int, marks["customdata"][i].removesuffix(" accepted").split(" of "))
-        assert y == kept / judged
-
-
-def test_bytes_of_cache_stand_on_the_line_of_their_format() -> None:
-    runs = made("cache", "no-cache", "draft-2")
-    line, names, marks = theory(configs(runs), runs, BYTES)["charts"]["cache"]["columns"]
-    assert names["text"] == ["Native", "INT8", "INT4"]
-    assert marks["text"] == [MARKS[0], MARKS[2]]
-    tokens, held = marks["x"][0], marks["y"][0]
-    assert held == tokens * BYTES["auto"] / 1000
-    assert line["y"][1] == pytest.approx(line["x"][1] * BYTES["auto"] / 1000)
-    assert marks["customdata"][0] == f"{held:.3g} kB"
-    empty = theory({}, {}, {})["charts"]
-    assert empty["cache"]["columns"][0]["x"] == empty["gains"]["columns"][0]["x"] == []
-    assert empty["tokens"]["columns"][0]["x"], "curves that nothing has to be measured for"
-
-
-def test_an_order_and_its_reverse_take_turns() -> None:
-    one, back, two, again = shuffled("abcd", 4)
-    assert back == one[::-1]
-    assert again == two[::-1]
-    assert list(shuffled("ab", 2)) in ([["a", "b"], ["b", "a"]], [["b", "a"], ["a", "b"]])
-
-
-def test_without_a_pair_to_compare_there_are_curves_and_a_sentence() -> None:
-    for runs in (made("cache", "paged"), made("draft-2", "draft-4"), made("no-cache", "draft-4")):
-        found = theory(configs(runs), runs, BYTES)
-        assert found["rows"] == []
-        assert "Compare a setting with speculation" in found["missing"]
-        assert found["charts"]["tokens"]["columns"][0]["y"]
-
-
-def test_growth_is_said_as_a_power_with_its_interval() -> None:
-    lengths = tuple(range(100, 160))
-    scatter = [0.1 if x % 20 < 10 else -0.1 for x in lengths]
-    flat = Curve(lengths, tuple(5 + off for off in scatter))
-    steep = Curve(lengths, tuple(2 + 0.001 * x**2 + off for x, off in zip(lengths, scatter, strict=True)))
-    drawn = growth({CACHED: flat, UNCACHED: steep})
-    fit = steep.fit
-    assert 1 < fit.low < fit.exponent < fit.high < 4
-    assert f"n^{fit.exponent:.2f} ms (power {fit.low:.2f} to {fit.high:.2f}, 95%); with one" in drawn["progress"]
-    assert "with one, 5 ms and does not grow above the scatter." in drawn["progress"]
-    with_cache, without, line, names = drawn["charts"]["growth"]["columns"]
-    assert with_cache == {"x": list(lengths), "y": [round(ms, 3) for ms in flat.ms]}
-    assert without["y"][-1] == round(steep.ms[-1], 3)
-    ends = [line["y"][at] for at in (0, 50, 52, 102)]
-    assert ends == pytest.approx([flat.fit(100), flat.fit(159), steep.fit(100), steep.fit(159)])
-    assert names["text"] == [CACHED, UNCACHED]
-
-
-@pytest.mark.parametrize(("low", "high"), [(2.74, 4.0), (0.0, 1.2), (1.0, 2.4)])
-def test_growth_that_scatters_too_much_is_no_formula(low: float, high: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    noisy = SimpleNamespace(grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2)
-    monkeypatch.setattr(Curve, "fit", property(lambda _: noisy))
-    assert _power(Curve((1, 2), (1.0, 2.0))) == "longer the longer the text, too noisy to tell how it grows"
-
-
-def test_inputs_are_the_engine_s() -> None:
-    sampling = Inputs(seed=9, top_k=3, max_tokens=50, temperature=0.5).sampling()
-    shown = {name: asdict(sampling)[name] for name in ("seed", "top_k", "max_tokens", "temperature")}
-    assert shown == {"seed": 9, "top_k": 3, "max_tokens": 50, "temperature": 0.5}

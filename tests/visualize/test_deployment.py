@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lab.memory.models import known
 from visualize.memory import calculator
 from visualize.panels.deploy import _answer
 from visualize.run import settings
@@ -68,7 +69,16 @@ def test_a_model_that_is_too_large_takes_more_gpus_and_says_when_they_are_too_fe
     assert "room for at most " not in told(at_once=2, speculation="off")["say"]
     assert "the others wait" in told(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
     assert "would not start" in told(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
-    assert "cannot be split over 4 GPUs: choose 1." in told(model="falcon-7b", tensor_parallel=4)["say"]
+    assert "cannot be split over 4 GPUs: choose 1." in told(model="falcon-7b", tensor_parallel=4, longest=2048)["say"]
+
+
+def test_no_sequence_is_longer_than_the_model_was_made_for() -> None:
+    for model in ("gpt-2", "llama-3.1-8b"):
+        most = known()[model].shape.context_length
+        longer = told(model=model, longest=most + 1, mean=100)
+        assert longer["problem"]
+        assert f"was made for {most:,} tokens at most" in longer["say"]
+        assert not told(model=model, longest=most, mean=100, gpu="h200", at_once=1)["problem"]
 
 
 def test_as_many_fit_as_in_the_blocks_of_the_command() -> None:

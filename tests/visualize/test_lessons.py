@@ -27,7 +27,8 @@ from tests.lessons.test_course import GOOD
 from tests.lessons.test_marking import CURVE
 from tests.visualize.conftest import script
 from visualize.batch import inputs as batch_inputs
-from visualize.figures import overlap, theory
+from visualize.figures import compare as compared
+from visualize.figures import overlap
 from visualize.figures.base import draw
 from visualize.figures.compare import MARKS
 from visualize.lessons import lesson_sheet as sheet
@@ -176,7 +177,7 @@ def test_every_view_of_the_course_has_a_chart() -> None:
     views = {view.view for lesson in course().values() for view in lesson.front.observe}
     charts = views - {"player", "race", "overlap"} | {"proposed", "written"}  # an overlap's two
     assert charts <= set(observation.CHARTS) == set(observation.shells())
-    assert set(theory.CHARTS) - {"bars", "gains", "cache"} <= set(observation.CHARTS)
+    assert set(compared.CHARTS) - {"bars", "gains", "cache"} <= set(observation.CHARTS)
 
 
 def test_every_setting_has_a_mark() -> None:

@@ -126,6 +126,20 @@ def test_who_waits_is_told_of_each_change_once_and_nothing_of_it_is_kept() -> No
     assert told == {}
 
 
+def test_who_compares_is_told_how_many_runs_are_over() -> None:
+    said: list[str] = []
+
+    class Told(dict):
+        def __setitem__(self, who: str, status: str) -> None:
+            said.append(status)
+
+    some, sampling = programs(told=Told()), SamplingParams(max_tokens=8)
+    complete(some.compare(caller("a"), "A fox", ["", "paged=true"], sampling, repeats=1))
+    assert said[0] == "Under way"
+    assert set(said[1:]) <= {f"{done} of 4 runs are over" for done in range(1, 5)}
+    assert len(said) > 2
+
+
 @pytest.mark.parametrize("name", ["run", "compare"])
 def test_who_leaves_while_layers_are_compiled_holds_up_nobody(name: str) -> None:
     engine, line = Compiling(), Line()

@@ -270,3 +270,11 @@ def test_other_models_are_those_that_are_named() -> None:
     assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == own("a/b", "c/d")
     with pytest.raises(ConfigError, match="Name a target model"):
         Settings(pair=OTHER).models()
+
+
+def test_who_guesses_is_asked_for_before_a_target_without_a_draft_is_loaded() -> None:
+    alone = Settings(pair=OTHER, target="a/b")
+    with pytest.raises(ConfigError, match=r"Speculation: Draft needs a draft model.* or choose Off or Lookup"):
+        alone.models()
+    assert replace(alone, speculation="ngram").models() == own("a/b", "")
+    assert Settings(pair=OTHER, draft="c/d").models() == own("", "c/d"), "it guesses for the embedded target"

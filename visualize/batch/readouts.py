@@ -17,7 +17,7 @@ ABOUT = {
     "most": ("most at once", "Most sequences that ran together."),
     "finished": ("finished", "Sequences that are done, of all that come."),
     "vain": (
-        "in vain, mean",
+        "unused, mean",
         "Slots of live blocks that hold no wanted token: mean over the steps. Contiguous sets them aside in advance.",
     ),
     "found": (

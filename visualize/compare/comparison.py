@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lab.bench.compare import Spread, Summary, summarise, typical
+from lab.bench.compare import Summary, summarise, typical
 from lab.bench.difference import Choice, Difference, first_difference
 from lab.config import EngineConfig
 from lab.trace.events import Committed
@@ -20,8 +20,8 @@ COLUMNS = (
     ("tokens/s", "Tokens a second after the first: median, and in small the quartiles of the runs."),
     (
         "speed\nrepeat by repeat",
-        "Against the first setting in the same repeat: median, and in small the quartiles. Where they lie on both "
-        "sides of 1, only these.",
+        "Against the first setting in the same repeat: median, and in small the quartiles. Only these where chance may "
+        "have made it: where 1 lies in the mean factor's 95% interval (Student's t, of the logarithms).",
     ),
     ("first token", "TTFT: from the request to the first token, median."),
     (
@@ -29,7 +29,7 @@ COLUMNS = (
         "Inter-token latency: the median token, and in small the 99th percentile; medians of the runs. Tokens of one "
         "round share its time.",
     ),
-    ("kept", "Draft acceptance rate: accepted proposals / all proposals, mean."),
+    ("kept", "Draft acceptance rate: accepted proposals / all proposals, of all runs together."),
     ("KV used", "Most bytes of cache that held wanted tokens, and in small those that were reserved."),
     ("memory", "Peak memory. CPU: the whole process, the same for all settings; GPU: most allocated in the run."),
     ("output", "Against the first setting's."),
@@ -195,12 +195,15 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     return notes
 
 
-def _faster(found: Spread | None) -> list[str]:
-    """A factor where there is one: quartiles on both sides of 1 tell no faster from slower."""
+def _faster(summary: Summary) -> list[str]:
+    """A factor where there is one that is not likely to be chance."""
+    found = summary.speedup
     if found is None:
         return [DASH, ""]
+    if len(summary.rates) == 1:
+        return [times(found.median), "of one repeat"]
     quartiles = f"{digits(found.lower)} to {digits(found.upper)}"
-    return [quartiles, "no clear difference"] if found.lower < 1 < found.upper else [times(found.median), quartiles]
+    return [times(found.median), quartiles] if summary.clear else [quartiles, "no clear difference"]
 
 
 def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:
@@ -214,7 +217,7 @@ def _cells(summary: Summary, on_cpu: bool, *, reference: bool) -> list[list[str]
     kept = summary.acceptance
     return [
         [f"{rate.median:.0f}", f"{rate.lower:.0f} to {rate.upper:.0f}"],
-        [times(1), "reference"] if reference else _faster(summary.speedup),
+        [times(1), "reference"] if reference else _faster(summary),
         [f"{three(summary.ttft_ms)} ms", ""],
         [f"{three(summary.itl_p50_ms)} ms", f"p99 {three(summary.itl_p99_ms)}"],
         [DASH, ""] if kept is None else [f"{kept:.0%}", ""],

@@ -13,6 +13,7 @@ from lab.config import EngineConfig
 from lab.trace.events import StepTimed
 from lab.trace.recorder import Run
 from visualize.amounts import digits
+from visualize.figures import lengths
 from visualize.figures import theory as figures
 from visualize.figures.compare import MARKS, times
 
@@ -50,7 +51,7 @@ def theory(
     marks = dict(zip(runs, MARKS, strict=False))
     marked = {marks[name]: one for name, one in found.items()}
     used = {marks[name]: most for name, some in runs.items() if configs[name].kv_cache and (most := _used(some[0]))}
-    drawn = figures.columns(marked) | {"cache": figures.cache_columns(token_bytes, used)}
+    drawn = figures.columns(marked) | {"cache": lengths.cache_columns(token_bytes, used)}
     charts = {name: {"columns": columns, "layout": layout} for name, (columns, layout) in drawn.items()}
     rows = [{"name": name, "mark": marks[name], "cells": _cells(one)} for name, one in found.items()]
     return {"charts": charts, "rows": rows, "missing": "" if found else MISSING}
@@ -65,7 +66,7 @@ def _used(run: Run) -> tuple[int, int] | None:
 
 def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
     """Both curves, those fitted through them, and these in words."""
-    columns, layout = figures.growth_columns(curves)
+    columns, layout = lengths.growth_columns(curves)
     without, cached = _power(curves[UNCACHED]), _power(curves[CACHED])
     said = f"A token after n others takes, without a cache, {without}; with one, {cached}."
     return {"charts": {"growth": {"columns": columns, "layout": layout}}, "progress": said}

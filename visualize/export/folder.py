@@ -27,9 +27,11 @@ def check(folder: Path, force: bool = False) -> None:
     """See that a site may go there, and can.
 
     Raises:
-        FolderError: there is a file of that name, or a folder with something in it that is no site (and no ``force``);
-            something else is where a folder or a file of the site's is to be; or the disk refuses.
+        FolderError: there is a file of that name, a link to nothing, or a folder with something in it that is no site
+            (and no ``force``); something else is where a folder or a file of the site's is to be; or the disk refuses.
     """
+    if nowhere := [place for place in (folder, *folder.parents) if place.is_symlink() and not place.exists()]:
+        raise FolderError(f"{nowhere[0]} is a link that leads nowhere. Name a folder.")
     if folder.exists() and not folder.is_dir():
         raise FolderError(f"{folder} is a file. Name a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not _manifest(folder) and not force:

@@ -9,14 +9,15 @@ from typing import Any
 
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS
+from lab.trace.recorder import Run
 from visualize.export.lessons import address as lesson_address
 from visualize.export.pages import Page, filled
 from visualize.export.runs import Recording, address
 from visualize.recorded import logprobs_cost
-from visualize.run.readouts import labels, rows
+from visualize.run.readouts import READOUTS, Readout
 
 ABOUT = "A language model decoding with nothing hidden, recorded."
-SHOWN = ("speed", "pass", "accepted", "kv", "first")
+SHOWN = [readout for readout in READOUTS if readout.key in ("speed", "pass", "accepted", "kv", "first")]
 """Readouts of a run in the list."""
 
 
@@ -29,7 +30,7 @@ def page(
         "site_index.html",
         where=where,
         runs="".join(_table(device, list(some)) for device, some in by_device),
-        cost=escape(logprobs_cost() or "how much was not measured."),
+        cost=escape(logprobs_cost() or "how much was not measured"),
         lessons="".join(map(_lesson, contents)),
         tally=_tally(claims),
     )
@@ -37,28 +38,41 @@ def page(
 
 
 def _table(device: str, recordings: Sequence[Recording]) -> str:
-    names = {row["key"]: row for row in labels()}
     head = "".join(
-        f'<th scope="col" tabindex="0" data-about="{escape(names[key]["about"])}">{escape(names[key]["label"])}</th>'
-        for key in SHOWN
+        f'<th scope="col" tabindex="0" data-about="{escape(shown.about)}">{escape(shown.label)}</th>' for shown in SHOWN
     )
     body = "".join(map(_row, recordings))
     return f"""<div class="scrolls"><table>
-<caption>Recorded on {escape(device)}</caption>
+<caption>Recorded on {escape(device)}.{_repeated(recordings)}</caption>
 <thead><tr><th scope="col">run</th>{head}<td></td></tr></thead>
 <tbody>{body}</tbody>
 </table></div>"""
 
 
+def _repeated(recordings: Sequence[Recording]) -> str:
+    counts = {len(recording.repeats) for recording in recordings}
+    if max(counts) == 1:
+        return ""
+    most = f"{'up to ' * (len(counts) > 1)}{max(counts)}"
+    return f" Every figure is the median of {most} runs; the one of median speed is played."
+
+
 def _row(recording: Recording) -> str:
-    run = recording.run
-    numbers = rows(run.metrics, run.started.config)
-    cells = "".join(f"<td><b>{escape(numbers[key][0])}</b> {escape(numbers[key][1])}</td>" for key in SHOWN)
+    cells = "".join(_cell(readout, recording.repeats) for readout in SHOWN)
     return (
         f'<tr><th scope="row"><a href="{address(recording)}">{escape(recording.title)}</a>'
         f"<small>{escape(recording.about)}</small></th>{cells}"
         f'<td><a href="runs/{recording.name}.json" download>File</a></td></tr>'
     )
+
+
+def _cell(readout: Readout, repeats: Sequence[Run]) -> str:
+    """The median, and to whoever points at it, how far the runs lie apart."""
+    found = sorted((readout.read(run.metrics) for run in repeats), key=lambda reading: reading.size or 0.0)
+    least, most = (f"{one.value} {one.unit}".strip() for one in (found[0], found[-1]))
+    middle = found[len(found) // 2]
+    spread = f' data-about="{escape(f"{len(found)} runs: from {least} to {most}")}"' if least != most else ""
+    return f"<td{spread}><b>{escape(middle.value)}</b> {escape(middle.unit)}</td>"
 
 
 def _lesson(lesson: Mapping[str, Any]) -> str:

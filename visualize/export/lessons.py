@@ -22,6 +22,7 @@ from visualize.run.transcript import recorded
 from visualize.text import as_line
 from visualize.vocabulary import as_json
 
+ABOUT = "Say what you expect, see what was recorded, and read why: how decoding is made fast, and when it is not."
 PREDICT = sheet.PREDICT | {"kept": "Kept. Now see what was recorded."}
 TRY = {"does": "See what was recorded"}
 
@@ -85,7 +86,7 @@ def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: st
         path=address(lesson.number),
         under="Lessons",
         title=f"{lesson.number}. {lesson.front.title}",
-        about=sheet.ABOUT,
+        about=ABOUT,
         body=filled(
             "site_lesson.html",
             where=where,

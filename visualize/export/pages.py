@@ -16,6 +16,10 @@ NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.
 LOOK = ("stage", "page", "memory", "compare", "lessons", "claims", "site", "contrast")
 CHARTS = ("plotly.min", "site")
 """The scripts of ``assets/`` with which every page that draws charts begins; the others need "site" only."""
+SILENT = (
+    "This browser runs no JavaScript here. Runs, questions, charts and claims are drawn with it: allow it for these "
+    "pages. They load nothing from elsewhere and send nothing."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,7 @@ class Page:
         )
         parts = [
             assets.header(html.escape(self.about), f'<nav aria-label="Pages">{links}</nav>'),
+            f'<noscript><p class="where">{SILENT}</p></noscript>',
             self.body,
             *(f'<script type="application/json" id="{id}">{text}</script>' for id, text in self.data.items()),
             *(f'<script src="{up}assets/{name}.js"></script>' for name in self.scripts),

@@ -37,13 +37,15 @@ class Preset:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run of the site. ``name`` is that of its files, ``device`` what it was recorded on, as far as that is known."""
+    """A run of the site. ``name`` is that of its files, ``device`` what it was recorded on, as far as that is known,
+    ``repeats`` are all that were made of it, itself among them."""
 
     name: str
     title: str
     about: str
     device: str
     run: Run
+    repeats: Sequence[Run]
 
 
 def _preset(title: str, about: str, temperature: float = 0.0, **changes: object) -> Preset:
@@ -102,7 +104,9 @@ def record(
         if turn.repeat:
             runs[turn.name].append(run)
     return [
-        Recording(name, PRESETS[name].title, PRESETS[name].about, hardware(cases[name].engine.device), typical(some))
+        Recording(
+            name, PRESETS[name].title, PRESETS[name].about, hardware(cases[name].engine.device), typical(some), some
+        )
         for name, some in runs.items()
     ]
 
@@ -126,7 +130,7 @@ def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
         name = next(name for name in (stem, *(f"{stem}-{i}" for i in range(2, 1000))) if name not in names)
         names.add(name)
         about = described(run.started.config, run.started.sampling)
-        found.append(Recording(name, visible(path.stem), visible(about), visible(run.started.device), run))
+        found.append(Recording(name, visible(path.stem), visible(about), visible(run.started.device), run, [run]))
     return found
 
 

@@ -2,16 +2,27 @@
 
 from typing import Any
 
-from visualize.figures import blocks, rounds, timing, verdict
+from visualize.figures import blocks, recomputed, rounds, timing, verdict
 from visualize.figures.base import Columns, apply, draw, looks
 
-CHARTS = {"rounds": rounds.figure, "blocks": blocks.figure, "timing": timing.figure}
-"""The stage's charts, left to right; each function gives the empty figure for light or dark."""
+CHARTS = {
+    "rounds": rounds.figure,
+    "blocks": blocks.figure,
+    "recomputed": recomputed.figure,
+    "timing": timing.figure,
+}
+"""The stage's charts, left to right, of which the third stands in the second's place where nothing is kept; each
+function gives the empty figure for light or dark."""
 
 
 def start() -> dict[str, Columns]:
     """Every chart's columns before a run: nothing happened yet, every block is free."""
-    return {"rounds": rounds.columns(), "blocks": blocks.columns(blocks.AT_REST), "timing": timing.columns()}
+    return {
+        "rounds": rounds.columns(),
+        "blocks": blocks.columns(blocks.AT_REST),
+        "recomputed": recomputed.columns(),
+        "timing": timing.columns(),
+    }
 
 
 def shells() -> dict[str, dict[str, Any]]:
@@ -20,4 +31,17 @@ def shells() -> dict[str, dict[str, Any]]:
     return {name: looks(make) | {"start": columns[name]} for name, make in CHARTS.items()}
 
 
-__all__ = ["CHARTS", "Columns", "apply", "blocks", "draw", "looks", "rounds", "shells", "start", "timing", "verdict"]
+__all__ = [
+    "CHARTS",
+    "Columns",
+    "apply",
+    "blocks",
+    "draw",
+    "looks",
+    "recomputed",
+    "rounds",
+    "shells",
+    "start",
+    "timing",
+    "verdict",
+]

@@ -9,7 +9,8 @@ import plotly.graph_objects as go
 
 from lab.bench.compare import MOST, Summary
 from visualize.amounts import three
-from visualize.figures.base import Columns, blank, look
+from visualize.figures import lengths, theory
+from visualize.figures.base import Columns, blank, look, looks
 from visualize.text import label
 
 MARKS = "●■◆▲★✚"
@@ -86,7 +87,7 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
             _add(runs, x=one, y=place)
         if summary.speedup:
             _add(words, x=edge, y=place)
-            words["text"].append(f"<b>{times(summary.speedup.median)}</b>")
+            words["text"].append(f"<b>{times(summary.speedup.median)}</b>" if summary.clear else "unclear")
     return [bar, quartiles, runs, words], {
         "xaxis.range": [0, edge],
         "yaxis.range": [len(names) - 0.5, -0.5],
@@ -98,3 +99,21 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
 def _add(columns: dict[str, list[Any]], **row: Any) -> None:
     for name, value in row.items():
         columns[name].append(value)
+
+
+CHARTS = {
+    "bars": bars_figure,
+    "round": theory.round_figure,
+    "tokens": theory.tokens_figure,
+    "speedup": theory.speedup_figure,
+    "gains": theory.gains_figure,
+    "positions": theory.positions_figure,
+    "growth": lengths.growth_figure,
+    "cache": lengths.cache_figure,
+}
+"""Every chart of the Compare page."""
+
+
+def shells() -> dict[str, dict[str, Any]]:
+    """Every chart's empty figure in both looks, as JSON for the page."""
+    return {name: looks(make) for name, make in CHARTS.items()}

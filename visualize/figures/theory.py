@@ -1,4 +1,4 @@
-"""A round on a clock, speculation's curves with the runs on them, and milliseconds a token by length.
+"""A round on a clock, and speculation's curves with the runs on them.
 
 A setting is a mark, the same one everywhere on the page; curves carry their own names.
 """
@@ -11,15 +11,22 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lab.bench.growth import CACHED, UNCACHED, Curve
 from lab.bench.interval import share_interval
 from lab.bench.theory import Speculated, speedup
 from lab.decode.window import tokens_per_round
-from visualize.amounts import byte_unit, digits
-from visualize.figures.base import Columns, axis_title, blank, look, looks, nice_ceiling
-from visualize.figures.compare import bars_figure
+from visualize.figures.base import axis_title, blank, look, nice_ceiling
+from visualize.figures.curves import (
+    Curves,
+    Drawn,
+    add_curve,
+    curve_trace,
+    join_points,
+    mark_trace,
+    name_trace,
+    no_points,
+    whisker_trace,
+)
 from visualize.figures.timing import PARTS, part_colours
-from visualize.vocabulary import KV_FORMATS, OWN
 
 GAMMAS = (1, 2, 4, 8)
 """Curves that are always there."""
@@ -30,9 +37,6 @@ EVEN = "×1"
 
 Marked = Mapping[str, Speculated]
 """By the setting's mark."""
-Drawn = tuple[Columns, dict[str, Any]]
-Curves = tuple[dict[str, list[Any]], dict[str, list[Any]]]
-"""Lines, and their names."""
 
 
 def round_figure(dark: bool = False) -> go.Figure:
@@ -49,7 +53,7 @@ def round_figure(dark: bool = False) -> go.Figure:
         for part in PARTS
     ]
     return blank(
-        [*bars, _names(dark).update(showlegend=False)],
+        [*bars, name_trace(dark).update(showlegend=False)],
         dark,
         barmode="overlay",
         margin={"l": 88, "r": 10, "t": 24, "b": 24},
@@ -62,7 +66,7 @@ def round_figure(dark: bool = False) -> go.Figure:
 
 def round_columns(found: Marked) -> Drawn:
     bars = {part: {"x": [], "base": [], "y": [], "customdata": []} for part in PARTS}
-    names, ticks, rows, longest = _empty() | {"text": []}, [], [], 0.0
+    names, ticks, rows, longest = no_points() | {"text": []}, [], [], 0.0
     for i, (mark, one) in enumerate(found.items()):
         drafting = [("draft", one.round.draft / one.gamma, "a guess")] * one.gamma
         judging = [("target", one.round.target, f"the target's pass over {one.gamma + 1} tokens")]
@@ -95,12 +99,12 @@ def round_columns(found: Marked) -> Drawn:
 
 def tokens_figure(dark: bool = False) -> go.Figure:
     """Tokens a round against acceptance, a curve a gamma."""
-    marks = _marks(dark, "a = %{x:.3f}: %{y:.2f} tokens a round, measured")
-    return _against_acceptance([_curves(dark), _names(dark), marks], dark, {"range": [0, 9]})
+    marks = mark_trace(dark, "a = %{x:.3f}: %{y:.2f} tokens a round, measured")
+    return _against_acceptance([curve_trace(dark), name_trace(dark), marks], dark, {"range": [0, 9]})
 
 
 def tokens_columns(found: Marked) -> Drawn:
-    curves, most = (_empty(), _empty()), max(_gammas(found))
+    curves, most = (no_points(), no_points()), max(_gammas(found))
     for gamma in _gammas(found):
         _over_acceptance(curves, gamma, tokens_per_round)
     marks = {
@@ -114,7 +118,7 @@ def tokens_columns(found: Marked) -> Drawn:
 def speedup_figure(dark: bool = False) -> go.Figure:
     """Speed-up against gamma, a curve a setting: what its acceptance and its cost promise."""
     return blank(
-        [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "γ %{x}: ×%{y:.2f}, measured")],
+        [curve_trace(dark), name_trace(dark), whisker_trace(dark), mark_trace(dark, "γ %{x}: ×%{y:.2f}, measured")],
         dark,
         margin={"l": 40, "r": 34, "t": 8, "b": 36},
         xaxis={"range": [0.5, 8.5], "dtick": 1, "title": axis_title("guesses a round γ", dark)},
@@ -124,12 +128,12 @@ def speedup_figure(dark: bool = False) -> go.Figure:
 
 def speedup_columns(found: Marked) -> Drawn:
     widest = max(_gammas(found))
-    curves, whiskers, tops = (_empty(), _empty()), _empty(), [1.0]
-    _line(curves, [1, 1.1 * widest], [1.0, 1.0], EVEN)
+    curves, whiskers, tops = (no_points(), no_points()), no_points(), [1.0]
+    add_curve(curves, [1, 1.1 * widest], [1.0, 1.0], EVEN)
     for mark, one in found.items():
         ys = [speedup(one.acceptance, gamma, one.cost) for gamma in range(1, widest + 1)]
-        _line(curves, list(range(1, widest + 1)), ys, mark)
-        _join(whiskers, [one.gamma] * 2, [one.speedup.lower, one.speedup.upper])
+        add_curve(curves, list(range(1, widest + 1)), ys, mark)
+        join_points(whiskers, [one.gamma] * 2, [one.speedup.lower, one.speedup.upper])
         tops += [*ys, one.speedup.upper]
     curves[1]["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name before
     marks = {
@@ -145,22 +149,22 @@ def speedup_columns(found: Marked) -> Drawn:
 
 def gains_figure(dark: bool = False) -> go.Figure:
     """Speed-up against acceptance, a curve a gamma."""
-    marks = _marks(dark, "a = %{x:.3f}: ×%{y:.2f}, measured")
-    traces = [_curves(dark), _names(dark), _whiskers(dark), marks]
+    marks = mark_trace(dark, "a = %{x:.3f}: ×%{y:.2f}, measured")
+    traces = [curve_trace(dark), name_trace(dark), whisker_trace(dark), marks]
     return _against_acceptance(traces, dark, {"range": [0, 2], "tickprefix": "×"})
 
 
 def gains_columns(found: Marked) -> Drawn:
     """Where settings differ in what a guess costs, the curves are of the cost in the middle."""
-    curves, whiskers, top = (_empty(), _empty()), _empty(), 1.0
+    curves, whiskers, top = (no_points(), no_points()), no_points(), 1.0
     if found:
         cost = statistics.median(one.cost for one in found.values())
-        _line(curves, [0, 1], [1.0, 1.0], EVEN)
+        add_curve(curves, [0, 1], [1.0, 1.0], EVEN)
         for gamma in _gammas(found):
             _over_acceptance(curves, gamma, lambda a, gamma: speedup(a, gamma, cost))
         top = max(curves[1]["y"])  # every curve is highest at its end
     for one in found.values():
-        _join(whiskers, [one.acceptance] * 2, [one.speedup.lower, one.speedup.upper])
+        join_points(whiskers, [one.acceptance] * 2, [one.speedup.lower, one.speedup.upper])
         top = max(top, one.speedup.upper)
     marks = {
         "x": [one.acceptance for one in found.values()],
@@ -173,7 +177,7 @@ def gains_columns(found: Marked) -> Drawn:
 def positions_figure(dark: bool = False) -> go.Figure:
     """Acceptance of what was judged, by position; the theory's is the same at all."""
     return blank(
-        [_curves(dark), _names(dark), _whiskers(dark), _marks(dark, "guess %{x:.0f}: %{customdata}")],
+        [curve_trace(dark), name_trace(dark), whisker_trace(dark), mark_trace(dark, "guess %{x:.0f}: %{customdata}")],
         dark,
         margin={"l": 44, "r": 34, "t": 8, "b": 36},
         xaxis={"range": [0.5, 4.5], "dtick": 1, "title": axis_title("position in the round", dark)},
@@ -182,110 +186,28 @@ def positions_figure(dark: bool = False) -> go.Figure:
 
 
 def positions_columns(found: Marked) -> Drawn:
-    """With Wilson's intervals; settings stand a little beside each other."""
-    curves, whiskers = (_empty(), _empty()), _empty()
+    """With Wilson's intervals, as if guesses were independent. Those of one text are not, and there is but one here to
+    tell how much they are alike: the intervals are too narrow. Settings stand a little beside each other."""
+    curves, whiskers = (no_points(), no_points()), no_points()
     marks: dict[str, list[Any]] = {"x": [], "y": [], "text": [], "customdata": []}
     for place, (mark, one) in enumerate(found.items()):
         beside = 0.12 * (place - (len(found) - 1) / 2)
-        _line(curves, [0.7, one.gamma + 0.3], [one.acceptance] * 2, mark)
+        add_curve(curves, [0.7, one.gamma + 0.3], [one.acceptance] * 2, mark)
         for position, (accepted, judged) in enumerate(zip(one.accepted, one.judged, strict=True), 1):
             if not judged:
                 continue
             sure = share_interval(accepted, judged)
             x = position + beside
-            _join(whiskers, [x, x], [sure.low, sure.high])
+            join_points(whiskers, [x, x], [sure.low, sure.high])
             marks["x"].append(x)
             marks["y"].append(accepted / judged)
             marks["text"].append(mark)
-            marks["customdata"].append(f"{accepted} of {judged} accepted")
+            marks["customdata"].append(
+                f"{accepted} of {judged} accepted<br>as if guesses were independent: {sure.low:.0%} to {sure.high:.0%} "
+                "(Wilson, 95%)"
+            )
     widest = max((one.gamma for one in found.values()), default=4)
     return [*curves, whiskers, marks], {"xaxis.range": [0.5, widest + 0.7]}
-
-
-def growth_figure(dark: bool = False) -> go.Figure:
-    """Milliseconds a token against the text's length, and a curve through each."""
-    colours = look(dark)
-    dots = [
-        go.Scatter(
-            name=name,
-            mode="markers",
-            marker={"color": colour, "size": 5, "opacity": 0.55, "symbol": symbol},
-            hovertemplate="%{x} tokens: %{y:.1f} ms<extra>%{fullData.name}</extra>",
-        )
-        for name, colour, symbol in ((CACHED, OWN, "circle"), (UNCACHED, colours.verify, "x-thin-open"))
-    ]
-    return blank(
-        [*dots, _curves(dark, 2), _names(dark)],
-        dark,
-        margin={"l": 52, "r": 78, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 6, "title": axis_title("tokens so far", dark)},
-        yaxis={"range": [0, 1], "nticks": 5, "ticksuffix": " ms"},
-    )
-
-
-def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
-    """A step that was held up stands far above all others, perhaps out of sight: the axis fits the medians."""
-    lines, dots, top = (_empty(), _empty()), [], 0.0
-    for name in (CACHED, UNCACHED):
-        curve = curves[name]
-        fit, begin, end = curve.fit, curve.lengths[0], curve.lengths[-1]
-        xs = [begin + (end - begin) * i / POINTS for i in range(POINTS + 1)]
-        ys = [fit(x) for x in xs]
-        _line(lines, xs, ys, name)
-        dots.append({"x": list(curve.lengths), "y": [round(ms, 3) for ms in curve.ms]})
-        top = max(top, *ys, *curve.medians[1])
-    first, last = curves[UNCACHED].lengths[0], curves[UNCACHED].lengths[-1]
-    return [*dots, *lines], {"xaxis.range": [first - 2, last + 2], "yaxis.range": [0, nice_ceiling(1.15 * top)]}
-
-
-def cache_figure(dark: bool = False) -> go.Figure:
-    """Bytes of cache against the text's length, a line a format."""
-    return blank(
-        [_curves(dark), _names(dark), _marks(dark, "%{x:,} tokens: %{customdata}, measured")],
-        dark,
-        margin={"l": 52, "r": 46, "t": 8, "b": 36},
-        xaxis={"range": [0, 1], "nticks": 5, "title": axis_title("tokens", dark)},
-        yaxis={"range": [0, 1], "nticks": 5},
-    )
-
-
-def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, int]]) -> Drawn:
-    """``token_bytes``: of the target alone, by format. ``used``: tokens and bytes that runs held, by mark."""
-    longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1000)  # names stand beyond the marks
-    most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1000)
-    scale, unit = byte_unit(most)
-    curves = _empty(), _empty()
-    for name, each in token_bytes.items():
-        _line(curves, [0, longest], [0, longest * each / scale], KV_FORMATS[name])
-    marks = {
-        "x": [tokens for tokens, _ in used.values()],
-        "y": [size / scale for _, size in used.values()],
-        "text": list(used),
-        "customdata": [f"{digits(size / scale)} {unit}" for _, size in used.values()],
-    }
-    return [*curves, marks], {
-        "xaxis.range": [0, longest],
-        "yaxis.range": [0, nice_ceiling(most / scale)],
-        "yaxis.ticksuffix": f" {unit}",
-    }
-
-
-CHARTS = {
-    "bars": bars_figure,
-    "round": round_figure,
-    "tokens": tokens_figure,
-    "speedup": speedup_figure,
-    "gains": gains_figure,
-    "positions": positions_figure,
-    "growth": growth_figure,
-    "cache": cache_figure,
-}
-"""Every chart of the Compare page."""
-
-
-def shells() -> dict[str, dict[str, Any]]:
-    """Every chart's empty figure in both looks, as JSON for the page."""
-    return {name: looks(make) for name, make in CHARTS.items()}
 
 
 def columns(found: Marked) -> dict[str, Drawn]:
@@ -313,60 +235,7 @@ def _against_acceptance(traces: list[go.Scatter], dark: bool, yaxis: dict[str, A
     )
 
 
-def _curves(dark: bool, width: float = 1.5) -> go.Scatter:
-    """Any number of curves in one trace, with gaps between."""
-    line = {"color": look(dark).muted, "width": width}
-    return go.Scatter(name="theory", mode="lines", line=line, connectgaps=False, hoverinfo="skip")
-
-
-def _names(dark: bool, position: str = "middle right") -> go.Scatter:
-    """The curves' names, at their ends."""
-    return go.Scatter(
-        name="names",
-        mode="text",
-        textposition=position,
-        textfont={"color": look(dark).muted, "size": 11},
-        cliponaxis=False,
-        hoverinfo="skip",
-    )
-
-
-def _whiskers(dark: bool) -> go.Scatter:
-    return go.Scatter(
-        name="spread", mode="lines", line={"color": look(dark).ink, "width": 1.5}, connectgaps=False, hoverinfo="skip"
-    )
-
-
-def _marks(dark: bool, hover: str) -> go.Scatter:
-    return go.Scatter(
-        name="measured",
-        mode="text",
-        textfont={"color": look(dark).ink, "size": 17},
-        cliponaxis=False,
-        hovertemplate=f"%{{text}} {hover}<extra></extra>",
-    )
-
-
-def _empty() -> dict[str, list[Any]]:
-    return {"x": [], "y": []}
-
-
-def _join(trace: dict[str, list[Any]], x: list[float], y: list[float]) -> None:
-    """Add a piece of line, and a gap after it."""
-    trace["x"] += [*x, None]
-    trace["y"] += [*y, None]
-
-
 def _over_acceptance(curves: Curves, gamma: int, of: Callable[[float, int], float]) -> None:
     """Add the curve of a gamma: ``of`` acceptance and gamma."""
     xs = [i / POINTS for i in range(POINTS + 1)]
-    _line(curves, xs, [of(x, gamma) for x in xs], f"γ {gamma}")
-
-
-def _line(curves: Curves, x: list[float], y: list[float], name: str) -> None:
-    """Add a curve to the first, and its name to the second."""
-    line, names = curves
-    _join(line, x, y)
-    names["x"].append(x[-1])
-    names["y"].append(y[-1])
-    names.setdefault("text", []).append(name)
+    add_curve(curves, xs, [of(x, gamma) for x in xs], f"γ {gamma}")

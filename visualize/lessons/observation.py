@@ -14,6 +14,7 @@ from lessons.lesson import Lesson
 from lessons.views import AnyView, Bars, Distances, GrowthChart, Overlap, Player, Race, Speed
 from visualize.compare import comparison, prediction
 from visualize.figures import compare as compare_figures
+from visualize.figures import lengths as length_figures
 from visualize.figures import lessons as lesson_figures
 from visualize.figures import looks
 from visualize.figures import overlap as overlap_figures
@@ -22,7 +23,7 @@ from visualize.lessons import overlap
 
 CHARTS = {
     "speed": compare_figures.bars_figure,
-    "growth": theory_figures.growth_figure,
+    "growth": length_figures.growth_figure,
     "round": theory_figures.round_figure,
     "tokens": theory_figures.tokens_figure,
     "speedup": theory_figures.speedup_figure,
@@ -94,7 +95,7 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
         case Distances():
             return panel | {"chart": _drawn(lesson_figures.distances_columns(measured["rules"].figures))}
         case GrowthChart():
-            return panel | {"chart": _drawn(theory_figures.growth_columns(_curves(measured["growth"].figures)))}
+            return panel | {"chart": _drawn(length_figures.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}
 
 

@@ -12,11 +12,11 @@ from visualize.assets import put_together, read
 from visualize.compare import comparison, prediction
 from visualize.compare.comparison_run import Comparison, Growth
 from visualize.compare.lanes import LINK, NAMES, PRESETS, from_link, preset_of, to_inputs
-from visualize.figures import theory
+from visualize.figures import compare as figures
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
-from visualize.panels.events import QUIET, begins, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.tasks import follow
@@ -25,7 +25,7 @@ from visualize.server.work import Line, Load
 from visualize.text import as_line
 from visualize.vocabulary import as_json
 
-ABOUT = "Up to five settings on one prompt, taking turns: speed, memory, and whether they write the same."
+ABOUT = "Up to five settings on one prompt, in turns: speed, memory, whether they write the same."
 LABELS = {
     "prompt": "Prompt",
     "lanes": f"Settings, {FEWEST} to {MOST}",
@@ -89,8 +89,8 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) ->
     begins(press.click(run, values, view, trigger_mode="multiple", **QUIET))
     view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # its own button
     halt.click(stop, queue=False, **QUIET)
-    preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **QUIET)
-    controls["lanes"].input(lambda lanes: preset_of(tuple(lanes)), controls["lanes"], preset, **QUIET)
+    preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **LATEST)
+    controls["lanes"].input(lambda lanes: preset_of(tuple(lanes)), controls["lanes"], preset, **LATEST)
     keep_address(values, link)
     ready(pages.load(opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)
@@ -131,7 +131,7 @@ def _opened(request: gr.Request, link: Link) -> list[Any]:
 
 def _script() -> str:
     setup = {
-        "shells": theory.shells(),
+        "shells": figures.shells(),
         "vocabulary": as_json(),
         "columns": comparison.COLUMNS,
         "partingColumns": comparison.PARTINGS,

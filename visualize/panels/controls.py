@@ -10,6 +10,7 @@ import gradio as gr
 
 from visualize.link import Link
 from visualize.panels.consequences import DEPENDENT, GAMMA, SAYS, SWITCHES, state
+from visualize.panels.events import LATEST
 from visualize.panels.widgets import Widgets
 from visualize.run.settings import DEFAULTS, LINK, NAMES, Settings, senseless
 
@@ -106,16 +107,14 @@ def build(link: Link) -> Controls:
         stop = gr.Button("Stop", elem_id="stop")
         reopen = gr.UploadButton("Open", file_types=[".json"], elem_id="open")
     put_out = gr.State({})
-    for name in SWITCHES:
-        inputs[name].input(
-            _follow,
-            [put_out, *(inputs[name] for name in NAMES)],
-            [put_out, *(inputs[name] for name in DEPENDENT)],
-            queue=False,
-            show_progress="hidden",
-            api_visibility="private",
-            trigger_mode="always_last",  # one that is thrown twice at once counts as it stands at last
-        )
+    gr.on(
+        [inputs[name].input for name in SWITCHES],
+        _follow,
+        [put_out, *(inputs[name] for name in NAMES)],
+        [put_out, *(inputs[name] for name in DEPENDENT)],
+        queue=False,
+        **LATEST,
+    )
     return Controls(inputs, put_out, run, stop, reopen)
 
 

@@ -9,7 +9,7 @@ import gradio as gr
 from lab.config import LabError
 from visualize.assets import put_together, read
 from visualize.panels import header
-from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, keep_address, ready, warn
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
 from visualize.vllm.deploy_sheet import answer
@@ -30,7 +30,6 @@ SAYS = {
     "cache": "vLLM always has one.",
     "paged": "vLLM always pages.",
 }
-LATEST: dict[str, Any] = {"trigger_mode": "always_last", **QUIET}
 
 
 def build(pages: gr.Blocks) -> None:
@@ -52,9 +51,8 @@ def build(pages: gr.Blocks) -> None:
     turned = [control.input for control in values]
     pasted = [controls[name].change for name in ("hub", "draft_hub")]  # of a paste a text box tells no input
     gr.on(turned + pasted, _answer, values, view, **LATEST)
-    gr.on(
-        [controls[name].input for name in ("model", "draft_model", "gpu", "speculation")], _show, values, shown, **QUIET
-    )
+    hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculation")]
+    gr.on(hiding, _show, values, shown, **LATEST)
     keep_address(values, LINK)
     ready(pages.load(_opened, outputs=values, **QUIET).then(_answer, values, view, **QUIET))
 

@@ -18,6 +18,9 @@ QUIET: dict[str, Any] = {
     "concurrency_limit": None,
 }
 """The pages show themselves what goes on, programs have their own way in, and who has to wait waits in the line."""
+LATEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
+"""For what follows from controls: one answer after another, and of what is changed meanwhile one more, as all stand at
+last. Gradio by itself drops it."""
 
 
 def ready(opened: Dependency) -> None:

@@ -32,7 +32,7 @@ def build(page: str, about: str) -> gr.HTML:
     links = "".join(_link(page, name) for name in PAGES)
     return gr.HTML(
         assets.header(about, f'<nav aria-label="Pages">{links}</nav>'),
-        js_on_load=assets.put_together({}, ("header",)),
+        js_on_load=assets.put_together({}, ("header", "gradio")),
         apply_default_css=False,
         elem_id="header",
     )

@@ -23,7 +23,7 @@ from visualize.memory.calculator import (
 from visualize.memory.hub import look_up
 from visualize.memory.sheet import sheet
 from visualize.panels import header
-from visualize.panels.events import QUIET, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
@@ -63,16 +63,15 @@ def build(pages: gr.Blocks) -> None:
             )
     found = gr.State(None)
     values = [controls[name] for name in NAMES]
-    latest = {"trigger_mode": "always_last", **QUIET}
     turned = [control.input for name, control in controls.items() if name != "hub"]  # by a person, not by a link
-    gr.on(turned, _answer, [found, *values], [view, found], **latest)
-    controls["hub"].submit(_ask_again, values, [view, found], **latest)
+    gr.on(turned, _answer, [found, *values], [view, found], **LATEST)
+    controls["hub"].submit(_ask_again, values, [view, found], **LATEST)
     for choice, number in (("model", "hub"), ("gpu", "memory")):
         controls[choice].input(
             lambda chosen: gr.update(visible=True if chosen == OTHER else "hidden"),
             controls[choice],
             controls[number],
-            **QUIET,
+            **LATEST,
         )
     keep_address(values, LINK)
     ready(pages.load(_opened, outputs=values, **QUIET).then(_answer, [found, *values], [view, found], **QUIET))

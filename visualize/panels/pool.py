@@ -23,14 +23,14 @@ from visualize.batch.live import BatchRun
 from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
 from visualize.panels import header
-from visualize.panels.events import QUIET, begins, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, warn
 from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
 from visualize.server.visitors import Visitors
 from visualize.server.work import Line, Load
 
-ABOUT = "Many sequences in one pool: whose each block is, who waits, who is preempted, what the cache forgets."
+ABOUT = "Many sequences in one pool: whose each block is, who waits, what the cache forgets."
 POOL = Kind(
     name="decode-lab-pool",
     read=list,
@@ -109,9 +109,9 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     begins(press.click(run, values, view, **QUIET))
     halt.click(stop, queue=False, **QUIET)
     reopen.upload(reopened, reopen, view, **QUIET)
-    preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **QUIET)
-    for name in ("lengths", "shared", "paged"):
-        controls[name].input(_follow, values, [controls[other] for other in DEPENDENT], queue=False, **QUIET)
+    preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **LATEST)
+    switched = [controls[name].input for name in ("lengths", "shared", "paged")]
+    gr.on(switched, _follow, values, [controls[other] for other in DEPENDENT], queue=False, **LATEST)
     keep_address(values, LINK)
     ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)

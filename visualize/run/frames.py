@@ -37,7 +37,7 @@ from typing import Any
 from lab.trace.events import Admitted, BlockEvicted, Event, Finished, Preempted, RunStarted, StepTimed
 from lab.trace.metrics import Meter
 from lab.trace.roofline import achieved, limits_of
-from visualize.figures import blocks, rounds, timing
+from visualize.figures import blocks, recomputed, rounds, timing
 from visualize.figures.base import window
 from visualize.run.narrate import Narrator, limit
 from visualize.run.pool import PoolEvent, PoolView
@@ -65,6 +65,7 @@ class Reducer:
         self._tops = (1.0, 500.0)
         self._prefill: tuple[int, float] | None = None  # the newest one's step and ms
         self._said: list[Any] = []  # of it in the chart of times
+        self._new = self._again = self._most = 0  # tokens that the target computed; in all, and in one pass
         self._admitted: dict[str, int] = {}
         self._axes: dict[str, dict[str, Any]] = {}
         self._captions: dict[str, str] = {}
@@ -166,13 +167,19 @@ class Reducer:
         found = achieved(timed, self._limits) if self._limits else None
         near = limit(found) if found else ""
         charts = {"rounds": step.squares(timed.step), "timing": self._bars(timed, len(tokens), near)}
+        layout = {"rounds": rounds.layout(timed.step), "timing": timing.layout(timed.step, *self._tops)}
+        captions = {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)}
+        if not self._config["kv_cache"]:
+            charts["recomputed"] = self._computed(timed, len(step.proposals))
+            layout["recomputed"] = recomputed.layout(timed.step, self._most)
+            captions["recomputed"] = recomputed.caption(self._new, self._again)
         pieces = [token["text"] for token in tokens]
         return {
             "tokens": tokens,
             "verdicts": step.opened(self._config["speculative"]),
             "charts": charts,
-            "layout": {"rounds": rounds.layout(timed.step), "timing": timing.layout(timed.step, *self._tops)},
-            "captions": {"rounds": rounds.caption(timed.batch_sequences), "timing": timing.caption(timed, near)},
+            "layout": layout,
+            "captions": captions,
             "linger": any(not isinstance(event, BlockEvicted) for event in step.rare),
             "say": self._narrator.step(
                 timed, step.proposals, list(step.verdicts.values()), step.own, pieces, step.rare
@@ -187,6 +194,14 @@ class Reducer:
             "say": self._narrator.ended(finished, self._meter.metrics(), self._generated, self._pool.most),
             "finished": {"reason": finished.reason, "message": finished.message},
         }
+
+    def _computed(self, timed: StepTimed, guesses: int) -> list[Any]:
+        """New to a pass are its guesses, and the token before them, which the last pass chose."""
+        new = guesses + 1 if self._new else timed.target_tokens
+        again = timed.target_tokens - new
+        self._new, self._again = self._new + new, self._again + again
+        self._most = max(self._most, timed.target_tokens)
+        return recomputed.point(timed.step, new, again)
 
     def _bars(self, timed: StepTimed, made: int, near: str) -> list[Any]:
         if timed.step_kind == "prefill":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.config import EngineConfig, PromptError, SamplingParams
+from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.engines import EMBEDDED, Pair, own
 from lab.here import has_gpu, prompt_attention
 from visualize.link import Link
@@ -100,8 +100,17 @@ class Settings:
         )
 
     def models(self) -> str | Pair:
-        """What to ask an engine for. Raises ConfigError where the page's own fields name nothing."""
-        return own(self.target.strip(), self.draft.strip()) if self.pair == OTHER else self.pair
+        """What to ask an engine for. Raises ConfigError where the page's own fields name nothing, or no draft beside
+        a target although one is to guess: the engine would say so too, but only once it is loaded."""
+        if self.pair != OTHER:
+            return self.pair
+        pair = own(self.target, self.draft)
+        if self.speculation == "draft" and pair.target and not pair.draft:
+            draft, off, lookup = (DRAFTERS[name].label for name in ("draft", "off", "ngram"))
+            raise ConfigError(
+                f"Speculation: {draft} needs a draft model. Name one beside the target, or choose {off} or {lookup}."
+            )
+        return pair
 
     def sampling(self) -> SamplingParams:
         return SamplingParams(

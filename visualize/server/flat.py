@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import gradio as gr
 from pydantic import BeforeValidator, ValidationError, create_model
@@ -16,18 +16,26 @@ from lab.options import described
 from visualize.text import visible
 
 
-def flat(function: Callable[..., Any], bounds: Mapping[str, tuple[float, float]] | None = None) -> Callable[..., Any]:
+def flat(
+    function: Callable[..., Any],
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    *,
+    choices: Mapping[str, Sequence[str]] | None = None,
+    without: Iterable[str] = (),
+) -> Callable[..., Any]:
     """``function`` as programs call it: a parameter that is a dataclass of settings becomes its fields, each with its
     type, default and description; what comes in is checked against the types; what goes out is JSON. A parameter that
     is a ``gr.Request`` stays out of sight.
 
     Args:
         bounds: the least and the most of some whole numbers, where that is narrower than their settings say.
+        choices: of some own parameters, what there is to choose from.
+        without: settings that the function makes itself.
 
     Raises:
         gr.Error: in a sentence, for whatever the caller can mend.
     """
-    hints = get_type_hints(function)
+    hints = get_type_hints(function) | {name: Literal[tuple(some)] for name, some in (choices or {}).items()}
     own, groups, asks, about = [], {}, [], []
     for parameter in inspect.signature(function).parameters.values():
         if is_dataclass(hint := hints[parameter.name]):
@@ -36,15 +44,14 @@ def flat(function: Callable[..., Any], bounds: Mapping[str, tuple[float, float]]
             asks.append(parameter.name)
         else:
             own.append(parameter.replace(annotation=hint))
-    for settings in groups.values():
+    taken: dict[str, list[Field]] = {}
+    for name, settings in groups.items():
         types, words = get_type_hints(settings), described(settings)
-        own += [
-            inspect.Parameter(
-                field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=field.default, annotation=types[field.name]
-            )
-            for field in fields(settings)
-        ]
-        about += [f"    {field.name}: {words[field.name]}{_usual(field, bounds or {})}" for field in fields(settings)]
+        taken[name] = [field for field in fields(settings) if field.name not in without]
+        for field in taken[name]:
+            how = {"default": field.default, "annotation": types[field.name]}
+            own.append(inspect.Parameter(field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **how))
+            about.append(f"    {field.name}: {words[field.name]}{_usual(field, bounds or {})}")
     own.sort(key=lambda parameter: parameter.default is not parameter.empty)  # those that are needed first
     arguments = create_model(
         function.__name__,
@@ -58,7 +65,7 @@ def flat(function: Callable[..., Any], bounds: Mapping[str, tuple[float, float]]
                 if not low <= given[name] <= high:
                     raise ConfigError(f"{name} is a whole number from {low:,} to {high:,} here, not {given[name]:,}.")
             spread = {
-                name: settings(**{field.name: given.pop(field.name) for field in fields(settings)})
+                name: settings(**{field.name: given.pop(field.name) for field in taken[name]})
                 for name, settings in groups.items()
             }
             return json.dumps(await function(**given, **spread, **dict.fromkeys(asks, request)), ensure_ascii=False)

@@ -6,10 +6,11 @@ Both are made of the functions here: their names, types, defaults and what is sa
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import gradio as gr
@@ -21,7 +22,7 @@ from lab.bench.compare import compare as compared
 from lab.bench.difference import first_differences
 from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
 from lab.kv.storage import KVFormat
-from lab.memory.capacity import Deployment, WeightFormat, device_bytes
+from lab.memory.capacity import GPU_KEYS, Deployment, WeightFormat, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.options import parse_configs
@@ -41,20 +42,22 @@ BOUNDED: dict[str, dict[str, tuple[float, float]]] = {
 }
 """What programs may call, and the numbers that are bounded as on the pages."""
 NAMES = tuple(BOUNDED)
+OF_ITS_OWN = {"compare": ("seed", "stop", "ignore_eos", "logprobs")}
+"""Settings that are not the caller's: all runs of a comparison have one seed and one length."""
 PAIR = DEFAULTS["pair"]
 MAX_PROMPT = 100_000
 """Characters. What the model holds is counted in tokens, and refused by the engine."""
 UNDER_WAY = "Under way"
-"""What a caller is told whose run waits for nothing."""
+"""What a caller is told whose run waits for nothing, and has come to no end of a part."""
 MOST_SECONDS = 600
 """A call that takes longer is ended: it may be that nobody waits for it any more."""
 
 
 class Job(Work):
-    """Work for a program, which waits for its ``answer``."""
+    """Work for a program, which waits for its ``answer``. ``stage``: how far it is."""
 
     def __init__(self, line: Line, load: Load, do: Callable[[Job], Answer]) -> None:
-        self._do, self.answer = do, {}
+        self._do, self.answer, self.stage = do, {}, UNDER_WAY
         super().__init__(line, load)
 
     def _work(self) -> None:
@@ -70,7 +73,7 @@ class Job(Work):
         with its problem."""
         ends, told = time.monotonic() + MOST_SECONDS, ""
         while not self.done.is_set():
-            if told != (now := self.status() or UNDER_WAY):
+            if told != (now := self.status() or self.stage):
                 tell(told := now)
             await asyncio.sleep(TICK / 5)
             if time.monotonic() > ends:
@@ -133,7 +136,7 @@ class Programs:
 
         Args:
             prompt: the text to go on from
-            pair: target and draft, by the name that the page's link has for them
+            pair: target and draft; matched, unless this server was started with other models
             events: add the run's file, every event in it, which the page opens
 
         Returns:
@@ -158,16 +161,18 @@ class Programs:
         settings: list[str],
         sampling: SamplingParams,
         repeats: int = 3,
+        seed: int = 0,
         pair: str = PAIR,
     ) -> Answer:
-        """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same. All have
-        the same seed, 0 if none is given, and go on past an end of text.
+        """Decode a prompt under two to five settings in turn: speed, memory, and whether they write the same. All go on
+        past an end of text, so that all are of one length.
 
         Args:
             prompt: the text to go on from
             settings: each as kv_dtype=int8,speculative=draft, or empty for the defaults; the first is the reference
             repeats: runs of each setting, 1 to 9, in changing order, after one to warm up
-            pair: target and draft, by the name that the page's link has for them
+            seed: of the random draws of every run
+            pair: target and draft; matched, unless this server was started with other models
 
         Returns:
             JSON: by setting medians with quartiles, speed-up and text; and where texts differ
@@ -177,7 +182,7 @@ class Programs:
         if any(len(text) > MAX_OWN for text in settings):
             raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
         configs = parse_configs(settings)
-        sampling = replace(sampling, seed=sampling.seed or 0)
+        sampling = replace(sampling, seed=seed)
 
         def do(job: Job) -> Answer:
             with job.turn():
@@ -185,12 +190,13 @@ class Programs:
                 job.compile(engine, configs.values())
             runs: dict[str, list[Run]] = {name: [] for name in configs}
             steps = compared(engine, bounded(prompt, MAX_PROMPT), configs, sampling, repeats, cancelled=job.cancelled)
-            while True:
+            for done in itertools.count(1):
                 with job.turn():  # others' runs come in between
                     job.go_on()
                     step = next(steps, None)
                 if step is None:
                     break
+                job.stage = f"{done} of {len(configs) * (repeats + 1)} runs are over"
                 if step[0].repeat:
                     runs[step[0].name].append(step[1])
             with job.turn():
@@ -214,9 +220,9 @@ class Programs:
         """Work out what a model's weights and its cache take on a GPU, and how many sequences fit. Nothing is loaded.
 
         Args:
-            model: a name the Memory page's link has, as llama-3.1-8b, or a hub id, whose config.json is asked for
-            gpu: a name, as h100-80-gb, l40s or t4
-            memory: GiB of another device, instead of a GPU's name
+            model: MODELS, or a hub id, whose config.json is asked for
+            gpu: whose memory it is to fit into
+            memory: GiB of another device, which then counts instead
             weights: what a parameter is stored as
             kv_dtype: what a cache slot holds
             set_aside: share of the memory that is kept for activations and the driver
@@ -241,9 +247,15 @@ class Programs:
         return fit_answer(found, deployment)
 
 
-def build(pages: gr.Blocks, load: Load, line: Line, told: dict[str | None, str]) -> None:
-    """Add the functions to ``pages``. Everything else of it stays private. ``told``: see ``Programs``."""
+def build(pages: gr.Blocks, load: Load, line: Line, pairs: Sequence[str], told: dict[str | None, str]) -> None:
+    """Add the functions to ``pages``. Everything else of it stays private. ``pairs``: the names of those that are
+    offered. ``told``: see ``Programs``.
+    """
     programs = Programs(load, line, told)
+    of_pairs = {"pair": pairs}
+    choices = {"run": of_pairs, "compare": of_pairs, "calculator": {"gpu": tuple(GPU_KEYS)}}
     for name, bounds in BOUNDED.items():
-        gr.api(flat(getattr(programs, name), bounds), concurrency_limit=None)
+        call = flat(getattr(programs, name), bounds, choices=choices[name], without=OF_ITS_OWN.get(name, ()))
+        call.__doc__ = call.__doc__.replace("MODELS", ", ".join(known()))
+        gr.api(call, concurrency_limit=None)
     pages.unload(programs.leave)

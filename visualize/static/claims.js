@@ -70,7 +70,7 @@ function build(claim) {
 }
 
 function fact(title, text) {
-  return [make("h3", "", title), make("p", "", text)];
+  return [make("h2", "", title), make("p", "", text)];
 }
 
 /** What came of a claim, or that nothing did yet. */

@@ -5,6 +5,7 @@
 const { shells } = setup;
 const { asked, address } = window.decodeLab;
 const drawn = {};
+const RACED = $(".race .caption").textContent;
 let running = false;
 
 // The race's speed and the instant at which it was left are a part of the link, as those of the Lab's player are.
@@ -33,7 +34,9 @@ function read(value) {
   const problem = record.problem ?? "";
   tell(problem || record.progress || record.said?.[0] || "", record.tokens);
   $(".contest-say").classList.toggle("problem", Boolean(problem));
-  $('[data-face="race"]').classList.toggle("stale", running && race.lanes.length > 0);
+  const stale = running && race.lanes.length > 0;
+  $('[data-face="race"]').classList.toggle("stale", stale);
+  write($(".race .caption"), stale ? "the comparison before" : RACED);
   if (record.rows) fill($(".contest-lower table"), setup.columns, record.rows);
   if (record.charts) show(record.charts);
   if (record.said) $(".said").replaceChildren(...record.said.slice(1).map((text) => make("li", "", text)));
@@ -47,14 +50,18 @@ function read(value) {
   $(".contest").dataset.over = String(!record.running);
 }
 
-/** What there is to say. Tokens are counted for those who look: who listens is told when another run begins. */
+const APART = 2500; // milliseconds from one run that is heard of to the next
+let heard = 0;
+let hearing;
+/** What there is to say. Tokens are counted for those who look: who listens is told of runs, now and then, and of what
+    came of them at once. */
 function tell(text, tokens) {
-  const say = $(".contest-say");
-  if (say.firstChild?.textContent !== text) say.replaceChildren(text);
-  const count = say.children[0] ?? make("span");
-  count.ariaHidden = "true";
-  write(count, tokens === undefined ? "" : `, ${tokens} tokens`);
-  if (!count.isConnected) say.append(count);
+  write($(".contest-say"), tokens === undefined ? text : `${text}, ${tokens} tokens`);
+  clearTimeout(hearing);
+  hearing = setTimeout(() => {
+    if ($(".heard").textContent !== text) heard = performance.now();
+    write($(".heard"), text);
+  }, running ? heard + APART - performance.now() : 0);
 }
 
 function show(charts) {

@@ -36,7 +36,9 @@ function accepted(text) {
 }
 
 function save(lessons) {
-  if (!keep(setup.kept, JSON.stringify({ format: FORMAT, lessons }))) say("The browser does not let this page keep your progress.");
+  const keeps = keep(setup.kept, JSON.stringify({ format: FORMAT, lessons }));
+  $(".kept-here").hidden = !keeps;
+  if (!keeps) say("The browser does not let this page keep your progress.");
 }
 
 const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
@@ -125,8 +127,8 @@ file.onchange = async () => {
   file.value = "";
 };
 
-$(".course-about span").hidden = !setup.teaching;
-if (setup.teaching) $(".course-about a").href = setup.teaching;
+$(".to-teach").hidden = !setup.teaching;
+if (setup.teaching) $(".to-teach a").href = setup.teaching;
 const fold = () => ($("details").open = !narrow.matches);
 narrow.addEventListener("change", fold);
 fold();

@@ -4,7 +4,7 @@
 function read(value) {
   if (!value) return;
   const sheet = JSON.parse(value);
-  $(".sheet-say").textContent = sheet.say;
+  $(".sheet-say").textContent = sheet.command ? sheet.say : before(sheet.say, $(".serve").textContent);
   $(".sheet-say").classList.toggle("problem", Boolean(sheet.problem));
   $(".sheet").classList.toggle("stale", !sheet.command);
   if (!sheet.command) return;

@@ -58,6 +58,48 @@ function asPicture(plot) {
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
 const look = () => (body.classList.contains("dark") ? "dark" : "light");
 
+/** Draw a chart. Of one at ``rest`` who listens is told the numbers, and never the axes', one by one. */
+function plotted(plot, traces, layout, rest = true) {
+  Plotly.react(plot, traces, layout, CONFIG);
+  plot.firstElementChild.ariaHidden = "true";
+  plot.ariaDescription = rest ? inWords(traces) : null;
+}
+
+const MOST_SAID = 10; // points of a chart
+
+/** What a pointer would be told at a chart's main points: at each of a few, and of a curve at its highest and its last. */
+function inWords(traces) {
+  const points = traces.filter(({ hovertemplate }) => hovertemplate).flatMap((trace) => {
+    const rows = [...(trace.y ?? []).keys()].filter((row) => trace.y[row] !== null && trace.x[row] !== null);
+    if (!trace.mode?.includes("lines") && rows.length <= MOST_SAID) return rows.map((row) => toldAt(trace, row));
+    if (!trace.hovertemplate.includes("%{y")) return []; // many, and none is told by where it stands
+    const highest = rows.reduce((best, row) => (trace.y[row] > trace.y[best] ? row : best), rows[0]);
+    return [...new Set([highest, rows.at(-1)])].filter((row) => row !== undefined).map((row) => toldAt(trace, row));
+  });
+  const markup = [...new Set(points)].slice(0, MOST_SAID).join("; ");
+  return new DOMParser().parseFromString(markup, "text/html").body.textContent.replace(/\s+/g, " "); // Plotly's texts are a little markup
+}
+
+/** A trace's ``hovertemplate`` with the values of a row in it. */
+function toldAt(trace, row) {
+  const value = (path, at) => {
+    if (path.startsWith("fullData.")) return trace[path.slice("fullData.".length)];
+    return at ? trace[path][row][at] : trace[path][row];
+  };
+  const [, text, name] = trace.hovertemplate.match(/^(.*?)(?:<extra>(.*)<\/extra>)?$/s);
+  return [name, text]
+    .filter(Boolean)
+    .join(", ")
+    .replace(/%\{([\w.]+)(?:\[(\d)\])?(?::([^}]*))?\}/g, (_, path, at, form = "") => inDigits(value(path, at), form))
+    .replaceAll("<br>", ", ");
+}
+
+function inDigits(value, form) {
+  if (typeof value !== "number") return value ?? "";
+  if (form.endsWith("%")) return `${Number((100 * value).toPrecision(3))}%`;
+  return Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumSignificantDigits: 3 });
+}
+
 /** A copy of an empty figure's layout with what is known by now: ``axes`` has values by path, as in "xaxis.range". */
 function laidOut(layout, axes) {
   const whole = structuredClone(layout);

@@ -44,30 +44,14 @@ new MutationObserver(() => {
   document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
 }).observe(body, { attributeFilter: ["class", "data-ready"] });
 
-// A link may ask for the run itself, once the controls stand as it says.
-if (new URLSearchParams(location.search).get("run") === "1") {
-  const press = () => document.querySelector("#run")?.click();
-  if (body.dataset.ready) press();
-  else new MutationObserver((_, observer) => (observer.disconnect(), press())).observe(body, { attributeFilter: ["data-ready"] });
+/** Once the controls stand as the link says. */
+function whenReady(act) {
+  if (body.dataset.ready) act();
+  else new MutationObserver((_, observer) => (observer.disconnect(), act())).observe(body, { attributeFilter: ["data-ready"] });
 }
 
-// Gradio takes its loading screen away and leaves the screen's clock running (StatusTracker, 6.31): it asks for sixty
-// pictures a second as long as the page is open. Browsers number what is asked for. Where for a second nobody asks but
-// this and one other, that is the clock, and its number is the one before this one's.
-const SURE = 60; // frames: longer than what moves into its place
-let frames = 60 * SURE; // a run may be under way
-let [last, step, alike] = [0, 0, 0];
-function stopClock() {
-  const mine = requestAnimationFrame(stopClock);
-  alike = mine - last === step ? alike + 1 : 0;
-  [last, step] = [mine, mine - last];
-  frames -= 1;
-  if (frames && (alike < SURE || step > 2)) return;
-  cancelAnimationFrame(mine);
-  if (frames && step === 2) cancelAnimationFrame(mine - 1);
-}
-if (body.dataset.ready) stopClock();
-else new MutationObserver((_, observer) => (observer.disconnect(), stopClock())).observe(body, { attributeFilter: ["data-ready"] });
+// A link may ask for the run itself.
+if (new URLSearchParams(location.search).get("run") === "1") whenReady(() => document.querySelector("#run")?.click());
 
 // Where the pages' names have no room side by side, this one's is in view. A window and a history tell it too; what is
 // not of the lab (visualize/export/) has titles of its own.
@@ -75,6 +59,9 @@ const here = $("[aria-current]");
 here?.scrollIntoView({ block: "nearest", inline: "center" });
 const TITLE = "Decode Lab";
 if (here && here.textContent !== "Lab" && document.title === TITLE) document.title = `${here.textContent} · ${TITLE}`;
+
+// A page of the course has a first heading of its own.
+if (here?.textContent === "Lessons") $("h1").role = "none";
 
 // What a word on the page means (data-about) is told to whoever points at it, taps it or comes to it by Tab.
 const meaning = document.createElement("div");
@@ -103,12 +90,6 @@ function tellMeaning({ target }) {
 for (const how of ["pointerover", "focusin", "click"]) document.addEventListener(how, tellMeaning);
 document.addEventListener("focusout", hideMeaning, true);
 document.addEventListener("scroll", ({ target }) => meant && target.contains(meant) && hideMeaning(), true); // it moves away
-
-// A fold that was opened is in view.
-document.addEventListener("click", ({ target }) => {
-  const fold = target.closest("#settings button.label-wrap");
-  if (fold) setTimeout(() => fold.classList.contains("open") && fold.parentElement.scrollIntoView({ block: "nearest" }), 50);
-});
 
 // What was found here is asked for there.
 for (const link of element.querySelectorAll("[data-carried]")) {

@@ -47,6 +47,8 @@ $('[data-does="measure"]').onclick = () => body.matches(".running") || trigger("
 $('[data-does="stop"]').onclick = () => trigger("stop");
 $('[data-does="print"]').onclick = () => window.print();
 
+document.title = "Instructor · Decode Lab"; // in the header it is under the lessons
+
 const fold = () => ($("details").open = !narrow.matches);
 narrow.addEventListener("change", fold);
 fold();

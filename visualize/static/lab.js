@@ -1,11 +1,24 @@
-// What the Lab's stage has of its own: the text, and a guess's verdict in place of two charts. Last, it begins.
+// What the Lab's stage has of its own: the text, the chart of the second place, and a guess's verdict over two. Last, it begins.
 
 function drawOwn(picture) {
   $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
   drawAgainst(picture.head.config.speculative !== "off");
+  drawPlace(picture.head.config.kv_cache);
   const follows = held || atEnd();
   drawText(picture);
   if (follows) toEnd();
+}
+
+/** The cache's blocks, or, where there are none, what is computed again: they have one place. */
+function drawPlace(keeps) {
+  if (absent() === (keeps ? "recomputed" : "blocks")) return;
+  $(".stage").classList.toggle("cacheless", !keeps);
+  if ($(".choose :is([data-for=blocks], [data-for=recomputed])[aria-pressed=true]")) choose(keeps ? "blocks" : "recomputed");
+}
+
+/** The chart that has no place now. */
+function absent() {
+  return $(".stage").classList.contains("cacheless") ? "blocks" : "recomputed";
 }
 
 /** The way to a comparison of the settings of the run that is shown, once it is over. */
@@ -15,6 +28,15 @@ function drawAgainst(guesses) {
   if (link.hidden || link.getAttribute("href") === run.against) return; // nothing is written again while it is played
   link.href = run.against;
   link.title = `Run in turns with ${guesses ? "the same, but no guesses" : "the cache alone"}`;
+}
+
+/** Before there is a run: how one comes. An exported page has its own. */
+function invite() {
+  const hint = make("p", "hint");
+  hint.append(make("span", "to-run", "Press Run: the text appears"), make("span", "to-follow", "What the presenter shows appears"));
+  hint.append(" here token by token, each marked by how it came to be.");
+  story.append(hint);
+  $(".say").textContent = "Ready.";
 }
 
 function moved() {
@@ -39,7 +61,9 @@ function drawParts() {
   );
 }
 
+if (server) invite();
 drawParts();
+$(".stage").classList.toggle("cacheless", window.decodeLab.asked.get("chart") === "recomputed");
 choose(charts[0]);
 plotOf("rounds").on("plotly_click", ({ points: [square] }) => veiled(plotOf("rounds"), square) || openSquare(square));
 if (charts.includes(window.decodeLab.asked.get("chart"))) choose(window.decodeLab.asked.get("chart"));

@@ -7,7 +7,8 @@ let charts = {};
 function read(value) {
   if (!value) return;
   const sheet = JSON.parse(value);
-  $(".sheet-say").textContent = sheet.problem ?? sheet.status ?? (sheet.notice || sheet.about);
+  const instead = sheet.problem ?? sheet.status;
+  $(".sheet-say").textContent = instead ? before(instead, Object.keys(charts).length) : sheet.notice || sheet.about;
   $(".sheet-say").classList.toggle("problem", Boolean(sheet.problem || sheet.notice));
   $(".sheet").classList.toggle("stale", !sheet.charts);
   if (!sheet.charts) return;

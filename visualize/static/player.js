@@ -10,6 +10,7 @@ const HALF = 700; // the least milliseconds for which a looped round is shown be
     looping: one frame, before and after · still · led: what a presenter shows */
 let mode = "following";
 let held = false; // a person moved it last
+let unasked = false; // it moved by itself: who listens is not told of every frame
 let looped = 0;
 let clock = 0; // playing: milliseconds of the run; looping: milliseconds that have passed
 let ticked = 0;
@@ -31,8 +32,9 @@ function follow() {
   if (mode === "led") return moveAsLed();
   if (mode !== "following") return;
   move(picture.last);
+  unasked = run.running;
   const beyond = picture.frames.findIndex(({ step, finished }) => step > wanted || finished);
-  if (wanted === null || beyond < 1 || picture.head.recorded) return;
+  if (wanted === null || beyond < 1 || !linked()) return;
   wanted = null;
   go(beyond - 1);
 }
@@ -44,6 +46,7 @@ let words = [];
 function move(seq, byHand = false) {
   const from = picture.at;
   held = byHand;
+  unasked = false;
   for (const name of picture.go(seq)) dirty.add(name);
   $(".stage").dataset.at = picture.at; // data-seq follows when it is drawn
   moved();
@@ -78,6 +81,7 @@ function enter(next) {
   cancelAnimationFrame(ticking);
   if (led && next !== "led") leave();
   mode = next;
+  unasked = false;
   charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
   if (mode === "playing" || mode === "looping") {
     ticked = performance.now();
@@ -98,14 +102,19 @@ function tick(now) {
     clock += passed;
     const half = Math.max(HALF, (frames[looped].t_ms - frames[looped - 1].t_ms) / speed.value);
     const to = clock % (2 * half) < half ? looped - 1 : looped;
-    if (to !== picture.at) move(to, true);
+    if (to === picture.at) return;
+    move(to, true);
+    unasked = true;
     return;
   }
   clock += passed * speed.value;
   let to = picture.at;
   while (to < picture.last && frames[to + 1].t_ms <= clock) to += 1;
   const moves = to !== picture.at;
-  if (moves) move(to);
+  if (moves) {
+    move(to);
+    unasked = !picture.frame.finished;
+  }
   if (moves || (dirty.size && now >= chartsDue)) draw();
   if (to < picture.last) return;
   clock = Math.min(clock, frames[to].t_ms); // it waits for the run
@@ -183,14 +192,14 @@ let wanted = /^\d+$/.test(window.decodeLab.asked.get("step")) ? Number(window.de
 let remembering;
 document.addEventListener("decode-lab-other", () => (wanted = null));
 /** The address tells the step that is looked at. There is none where the run is followed, seen to its end or not yet
-    begun, and what came from a file no link can bring back. A browser lets nobody rewrite its address at every frame. */
+    begun. A browser lets nobody rewrite its address at every frame. */
 function remember() {
   clearTimeout(remembering);
   if (mode === "playing" || mode === "led" || wanted !== null) return;
   remembering = setTimeout(() => {
     const at = mode === "looping" ? looped : picture.at;
     const step = at > 0 ? picture.frames[at].step : -1;
-    window.decodeLab.address({ step: mode === "following" || step < 0 || picture.head.recorded ? null : step });
+    window.decodeLab.address({ step: mode === "following" || step < 0 || !linked() ? null : step });
   }, 250);
 }
 
@@ -216,7 +225,9 @@ function beLed() {
 }
 
 function moveAsLed() {
-  if (picture.last >= 0) move(led.at ?? picture.last, led.at !== null);
+  if (picture.last < 0) return;
+  move(led.at ?? picture.last, led.at !== null);
+  unasked = !picture.frame.finished;
 }
 
 /** A person takes over, or runs something: from here on the stage is their own. */

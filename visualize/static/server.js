@@ -33,8 +33,14 @@ function take(news) {
   for (const [name, axes] of Object.entries(layout ?? {})) change(name, columns[name], axes);
   for (const [name, chart] of Object.entries(charts ?? {})) change(name, chart.columns, chart.layout);
   for (const [key, row] of Object.entries(readouts ?? {})) fillReadout($(`[data-key=${key}]`), row);
-  $(".readouts").classList.toggle("old", Boolean(problem));
-  say(".sheet-say", text, problem);
+  if (problem) return old(text);
+  $(".readouts").classList.remove("old");
+  say(".sheet-say", text);
+}
+
+function old(why) {
+  $(".readouts").classList.add("old");
+  say(".sheet-say", before(why, $(".readouts .value").textContent !== "–"), true);
 }
 
 function change(name, now, axes) {
@@ -101,10 +107,6 @@ function read(value) {
   const { watch: id, answer, prompt, problem } = JSON.parse(value);
   if (id !== watched) {
     watched = id;
-    const old = (why) => {
-      $(".readouts").classList.add("old");
-      say(".sheet-say", why, true);
-    };
     const gone = () => old("The lab no longer tells of this server: it has ended, or was started anew. Reload this page.");
     hearChannel(id, { hear: take, gone, lost: () => old("The lab does not answer. Trying again …"), rests: true });
   }

@@ -17,9 +17,12 @@ function drawChart(name, { columns, layout, shell: form = name }) {
   const data = shell.data.map((trace, i) => ({ ...trace, meta: trace.meta ?? axes.yaxis.ticksuffix, ...columns[i] }));
   const squares = data.filter((_, i) => shell.data[i].meta);
   if (squares.length) fitSquares(plot, axes, squares);
-  Plotly.react(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, CONFIG);
+  plotted(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, !squares.length);
   sized.observe(plot);
 }
+
+/** What is said while what stands there, if anything does, is no answer to what was asked last. */
+const before = (text, shown) => (shown ? `${text} What is shown is from before.` : text);
 
 /** Put these in place of what a list has. Who stood on a link or a button of it stands on the one in its place. */
 function relist(list, items) {

@@ -24,6 +24,7 @@ let picture = new Picture(start);
 /** A run was asked for. What is on the stage stays until the new run has something to show. */
 function begin(id) {
   run = { id, running: true, own: !led };
+  unasked = false;
   $(".stage").dataset.run = id;
   if (led) return sayNow("The presenter shows a run …");
   sayNow("Waiting for the engine …");
@@ -77,6 +78,9 @@ function take(record) {
   if (record.finished) over();
 }
 
+/** Whether the address brings back what is shown: of the lab's, no run from a file; of a page with no server, always. */
+const linked = () => !server || !picture.head?.recorded;
+
 /** The first frame of a new run: from here on the stage is its. */
 function open(head) {
   picture = new Picture(start);
@@ -94,6 +98,7 @@ function open(head) {
 
 function over() {
   run.running = false;
+  unasked = false;
   body.classList.remove("running");
   charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
 }
@@ -141,6 +146,8 @@ function drawNumbers({ readouts: rows, notice, compared }) {
   $(".compared").title = compared;
 }
 
+const HEARD = 2000; // milliseconds from one sentence that is heard to the next, of a run under way and of one that is led
+let heardAt = 0;
 let quietUntil = 0;
 let pendingWords;
 let pendingLingers = false;
@@ -152,6 +159,10 @@ function say(text, lingers = false, failed = false) {
   const speak = () => {
     quietUntil = performance.now() + (lingers ? 1500 : 330);
     pendingLingers = false;
+    const plays = mode === "playing" || mode === "looping";
+    const aloud = !unasked || (!plays && performance.now() > heardAt + HEARD);
+    if (aloud) heardAt = performance.now();
+    $(".say").setAttribute("aria-live", aloud ? "polite" : "off");
     $(".say").textContent = text;
     $(".say").classList.toggle("problem", failed);
   };

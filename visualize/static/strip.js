@@ -11,6 +11,7 @@ const ALONE = "decode-lab-alone"; // the page is loaded again with the presenter
 const OTHER = "Another presenter leads now. Lead takes over.";
 const OVER = "The workshop is over, or the server was started anew.";
 let taking = false; // from whoever leads
+let ousted = false; // another presenter's page took over from this one, and leads
 let key = presentersKey();
 let code = "";
 let stream;
@@ -25,7 +26,7 @@ const SAYS = {
   following: () => `You follow the presenter${shown.run ? ": what you see is what is shown." : seen ? ". Nothing is shown now: the last run stays here." : ". Nothing is shown yet."}`,
   alone: () => "You are on your own: try what you like. Your runs share the engine with everybody's.",
   leading: () => `You lead: ${follow()} what this page shows, step by step. Code: ${code}`,
-  ready: () => `You can lead. ${follow()} when you do. Code: ${code}`,
+  ready: () => (ousted ? OTHER : `You can lead. ${follow()} when you do. Code: ${code}`),
 };
 const ACTS = { out: [], following: ["alone", "room", "out"], alone: ["follow", "settings", "room", "out"], leading: ["rest", "room"], ready: ["lead", "room"] };
 const follow = () => (followers === 1 ? "1 person follows" : `${followers} follow`);
@@ -81,26 +82,35 @@ let unsent = false;
 /** Show the others what this page shows: the newest at once, what came in between never. */
 function send() {
   unsent = true;
-  if (!sending && state === "leading") sending = sendOn().finally(() => (sending = null));
+  if (!sending && state === "leading") inTurn(sendNow());
 }
 
-async function sendOn() {
-  while (unsent && state === "leading") {
-    unsent = false;
-    const { shown: { run = null, at = null } = {}, guess = null } = window.decodeLab;
-    const began = performance.now();
-    const answer = await ask("lead", { key, run, at, guess, query: settings(), who: WHO, take: taking });
-    if (state !== "leading") break;
-    taking = false;
-    if (answer.leader) {
-      become("ready", OTHER);
-      break;
-    }
-    followers = answer.followers ?? followers;
-    trouble = answer.problem ?? "";
-    say(trouble || SAYS.leading(), Boolean(trouble));
-    await new Promise((done) => setTimeout(done, EVERY - (performance.now() - began)));
-  }
+/** One question about who leads and what is shown after another: they are answered in the order in which they were asked. */
+function inTurn(question) {
+  sending = question.finally(() => {
+    sending = null;
+    if (unsent) send();
+  });
+}
+
+async function sendNow() {
+  const take = taking;
+  unsent = taking = false;
+  const { shown: { run = null, at = null } = {}, guess = null } = window.decodeLab;
+  const began = performance.now();
+  const answer = await ask("lead", { key, run, at, guess, query: settings(), who: WHO, take });
+  if (state !== "leading") return;
+  taking ||= take && Boolean(answer.lost);
+  if (answer.leader) return giveWay();
+  followers = answer.followers ?? followers;
+  trouble = answer.problem ?? "";
+  say(trouble || SAYS.leading(), Boolean(trouble));
+  await new Promise((done) => setTimeout(done, EVERY - (performance.now() - began)));
+}
+
+function giveWay() {
+  ousted = true;
+  become("ready");
 }
 
 /** What this page's controls say, and not which run or instant is looked at: who takes it over has a run of their own. */
@@ -112,11 +122,15 @@ function settings() {
 
 /** How things are, for the presenter. Returns what is wrong. */
 async function knock() {
+  const before = state;
   const answer = await present(key);
   if (!answer.code) return answer.problem;
   ({ code, followers } = answer);
-  if (state === "leading" && !taking && answer.leader && answer.leader !== WHO) become("ready", OTHER);
-  if (state === "leading" && !answer.leader) send(); // to a server that was started anew
+  if (state !== before || sending) return ""; // the answer to what comes first says more
+  const other = Boolean(answer.leader) && answer.leader !== WHO;
+  ousted &&= other;
+  if (state === "leading" && other && !taking) giveWay();
+  if (state === "leading" && (trouble || !answer.leader)) send(); // what was lost, or to a server that was started anew
   return "";
 }
 
@@ -145,14 +159,15 @@ const acts = {
   },
   lead() {
     trouble = "";
+    ousted = false;
     become("leading");
     taking = true;
     send();
   },
   async rest() {
     become("ready");
-    await sending; // what comes after it leads again
-    await ask("lead", { key, run: null, who: WHO });
+    await sending;
+    if (state === "ready") inTurn(ask("lead", { key, run: null, who: WHO }));
   },
   out() {
     shown = {};

@@ -11,14 +11,14 @@ document.addEventListener("decode-lab-other", () => (wantedGuess = null));
 const JUDGED = ["accepted", "recovered"];
 /** How many guesses of a frame were judged. */
 const judged = ({ verdicts, tokens = [] }) => verdicts?.length ?? tokens.filter(({ origin }) => JUDGED.includes(origin)).length;
-const covered = (name) => opened !== null && name !== "rounds";
+const covered = (name) => (opened !== null && name !== "rounds") || name === absent();
 
 /** What moves stands still for it: a text that runs on takes the guess out of view. */
 function openVerdict(seq, position) {
   if (moving()) enter("still");
   held = false;
   const { step } = picture.frames[seq];
-  if (!picture.head.recorded) window.decodeLab.address({ guess: `${step}.${position + 1}` });
+  if (linked()) window.decodeLab.address({ guess: `${step}.${position + 1}` });
   showVerdict(seq, position);
 }
 
@@ -84,7 +84,7 @@ function closeVerdict() {
   opened = null;
   tellGuess();
   if (panel.contains(document.activeElement)) story.focus(); // what is hidden has no focus: from the token on one goes on
-  if (mode !== "led" && !picture.head?.recorded) window.decodeLab.address({ guess: null });
+  if (mode !== "led" && linked()) window.decodeLab.address({ guess: null });
   panel.hidden = true;
   $(".charts").classList.remove("opened");
   $(".token.chosen")?.classList.remove("chosen");

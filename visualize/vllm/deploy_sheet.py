@@ -46,10 +46,11 @@ def answer(inputs: Inputs) -> dict[str, Any]:
         max_num_seqs=inputs.at_once,
         max_num_batched_tokens=inputs.max_num_batched_tokens,
     )
+    too_long = _too_long(inputs, target)
     return {
         "command": command,
-        "say": _fits(inputs, needed, gpus),
-        "problem": bool(needed and not holds(splits(needed).get(gpus, needed), inputs.at_once)),
+        "say": too_long or _fits(inputs, needed, gpus),
+        "problem": bool(too_long or (needed and not holds(splits(needed).get(gpus, needed), inputs.at_once))),
         "differences": [*_of_weights(inputs), *_of_models(target, draft, drafts, gpus), *differences(config)],
         "splits": _rows(needed, inputs.at_once, gpus) if needed else [],
     }
@@ -77,6 +78,16 @@ def _needed(inputs: Inputs, target: Model, draft: Model | None) -> Deployment:
 def _fewest(needed: Deployment, sequences: int) -> int:
     """Where even the most are not enough, the most."""
     return fewest_gpus(needed, sequences) or max(splits(needed))
+
+
+def _too_long(inputs: Inputs, target: Model | None) -> str:
+    """Why vLLM would not start with sequences of this length; empty if it would."""
+    if target is None or inputs.longest <= (most := target.shape.context_length):
+        return ""
+    return (
+        f"{target.name} was made for {most:,} tokens at most, prompt and output together, and vLLM does not start with "
+        f"more: set the longest to {most:,} or less."
+    )
 
 
 def _fits(inputs: Inputs, needed: Deployment | None, gpus: int) -> str:

@@ -15,9 +15,10 @@ from lab.kv.graphs import Place
 from lab.limits import timed
 from lab.machine import describe_machine
 
-ROTATED_BYTES = 2**28
-"""So much is read before the same again: several times what a GPU's own cache holds."""
-MOST_LAYERS = 64
+ROTATED_BYTES = 2**30
+"""So much is read before the same again: many times what a GPU's own cache holds, and long enough for the time until
+the first kernel begins not to count."""
+MOST_LAYERS = 256
 
 
 def describe(device: torch.device) -> dict[str, object]:

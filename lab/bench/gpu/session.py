@@ -16,6 +16,7 @@ from lab.bench.gpu.capacity import format_capacity
 from lab.bench.gpu.large import format_large
 from lab.bench.gpu.pair import format_pair
 from lab.bench.gpu.sheet import format_gaps
+from lab.bench.output import write
 
 TITLES = {
     1: "the embedded pair (output tokens/s of whole calls, greedy)",
@@ -57,13 +58,13 @@ def run_gpu(
         entry = {"title": TITLES[part]} | apart(str(part), out, until, options, report)
         result["machine"] = entry.pop("machine", None) or result["machine"]
         result["parts"][str(part)] = entry
-        _write(out, result)
+        write(out, result)
     if folder is not None:
         report(f"Runs to be replayed, in {folder}")
         until += SECONDS[RECORDING]
         result["recorded"] = apart(RECORDING, out, until, options | {"folder": str(folder)}, report)
         result["machine"] = result["recorded"].pop("machine", None) or result["machine"]
-        _write(out, result)
+        write(out, result)
     return format_gpu(result)
 
 
@@ -77,16 +78,18 @@ def apart(name: str, out: Path, until: float, options: dict, report: Callable[[s
     sheet.parent.mkdir(parents=True, exist_ok=True)
     sheet.unlink(missing_ok=True)
     began = time.time()
-    ended = _run(command(name, sheet, until, options), until)
-    entry: dict = {"result": {}}
-    with suppress(OSError, ValueError):  # it ended before it wrote anything
-        entry = json.loads(sheet.read_text("utf-8"))
+    try:
+        ended = _run(command(name, sheet, until, options), until)
+        entry: dict = {"result": {}}
+        with suppress(OSError, ValueError):  # it ended before it wrote anything
+            entry = json.loads(sheet.read_text("utf-8"))
+    finally:
+        for left in sheet.parent.glob(f"{sheet.name}*"):
+            left.unlink()
     entry["seconds"] = time.time() - began
     if not entry.pop("done", False):
         entry["failure"] = ended
         report(f"  {ended}")
-    for left in sheet.parent.glob(f"{sheet.name}*"):
-        left.unlink()
     return entry
 
 
@@ -97,10 +100,13 @@ def command(name: str, sheet: Path, until: float, options: dict) -> list[str]:
 def _run(command: list[str], until: float) -> str:
     """Run a process till it ends or is stopped. Returns which of the two, in words."""
     began = time.time()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which it keeps: Ctrl-C is for this process, which ends it
     try:
         process = subprocess.Popen(command)
     except OSError as error:
         return f"its process could not be started: {error}"
+    finally:
+        signal.signal(signal.SIGINT, before)
     try:
         code = process.wait(max(0, until - began))
     except subprocess.TimeoutExpired:
@@ -110,10 +116,6 @@ def _run(command: list[str], until: float) -> str:
         with suppress(subprocess.TimeoutExpired):
             process.wait(TO_DIE)
     return f"its process ended with {signal.Signals(-code).name if code < 0 else code}"
-
-
-def _write(out: Path, result: dict) -> None:
-    out.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
 def format_gpu(result: dict) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from lab.bench.output import Output
+
 MOST_GAPS = 6
 """Lines of a table on what is missing."""
 
@@ -47,7 +49,7 @@ class Sheet:
 
     def say(self, line: str) -> None:
         """To whoever watches; and keep what is known."""
-        print(line, flush=True)
+        Output().say(line)
         self.keep()
 
     @contextmanager

@@ -62,6 +62,15 @@ def test_what_is_no_site_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path)["index.html"] == FILES["index.html"]
 
 
+@pytest.mark.parametrize("place", ["site", "site/below"])
+@pytest.mark.parametrize("to", ["nowhere", "site"])
+def test_a_link_that_leads_nowhere_is_refused_before_anything_is_made(tmp_path: Path, to: str, place: str) -> None:
+    (tmp_path / "site").symlink_to(tmp_path / to)
+    with pytest.raises(FolderError, match="site is a link that leads nowhere"):
+        check(tmp_path / place)
+    assert os.listdir(tmp_path) == ["site"]
+
+
 def test_a_list_of_another_program_is_no_site(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"name": "a site of my own"}', "utf-8")
     (tmp_path / "index.html").write_text("mine", "utf-8")

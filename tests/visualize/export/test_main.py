@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -86,6 +89,16 @@ def test_whoever_interrupts_finds_nothing_half_written(
         command.main([str(tmp_path / "site")])
     assert left.value.code == 130
     assert "Nothing was written." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whoever_interrupts_the_start_is_told_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "lab.export", str(tmp_path / "site"), "--quick"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
+        next(line for line in started.stderr if "transformers" in line)  # it is being imported
+        started.send_signal(signal.SIGINT)
+        assert "Traceback" not in started.stderr.read()
+    assert started.returncode == -signal.SIGINT
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,9 +21,9 @@ from lessons.course import course
 from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
-from visualize.export import lessons
+from visualize.export import index, lessons
 from visualize.export.folder import EVERY, MANIFEST, write
-from visualize.export.runs import read_files
+from visualize.export.runs import Recording, read_files
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
 
@@ -163,6 +163,17 @@ def test_what_a_page_is_told_is_json_and_says_nothing_that_was_not_recorded(site
     assert tuple(checked) == QUICK.claims
     for name in QUICK.runs:
         assert f"<b>{run_of(site, name).metrics.tokens_per_second:.0f}</b> tok/s" in site["index.html"]
+    assert re.search(r"recording those takes time: [^<]+\. “File” is", site["index.html"])
+
+
+def test_every_figure_of_a_run_is_the_median_of_its_own() -> None:
+    events = script(EngineConfig(), max_tokens=4)
+    runs = [Run([replace(event, t_ms=slow * event.t_ms) for event in events]) for slow in (1.0, 9.0, 2.0)]
+    listed = index.page([Recording("a", "A", "", "cpu", runs[0], runs)], [], {}, "").html()
+    speeds = [run.metrics.tokens_per_second for run in runs]
+    assert f"<b>{speeds[2]:.0f}</b> tok/s" in listed
+    assert f"3 runs: from {speeds[1]:.0f} tok/s to {speeds[0]:.0f} tok/s" in listed
+    assert "Every figure is the median of 3 runs; the one of median speed is played." in listed
 
 
 def run_of(site: dict[str, str], name: str) -> Run:

@@ -1,0 +1,36 @@
+"""Why a model could not be loaded: from a library's error to what is wrong, and what would be right."""
+
+from __future__ import annotations
+
+from pickle import UnpicklingError
+
+from transformers import PreTrainedConfig
+
+from lab.config import in_short
+from lab.pair.memory import is_out_of_memory
+from lab.pair.quantization import how_quantised
+
+
+def why(error: Exception, config: PreTrainedConfig | None) -> str:
+    """What goes on after "could not be loaded:". ``config``: the model's, if it could be read."""
+    if isinstance(error, UnpicklingError):  # torch's own advice is to run it
+        return (
+            "its weights are a Python pickle that is damaged or holds more than tensors; nothing of it was run. Choose "
+            "a copy of the model with safetensors."
+        )
+    if is_out_of_memory(error):
+        return "the device ran out of memory. Choose a smaller model or dtype."
+    if (method := config and how_quantised(config)) and isinstance(error, ImportError):
+        return (
+            f"its weights are quantised ({method}), and a library that this needs is not installed. Install it, or "
+            f"choose the model's unquantised weights. ({in_short(error)})"
+        )
+    if method and isinstance(error, (ValueError, RuntimeError)):  # damaged files are errors of other kinds
+        return (
+            f"its weights are quantised ({method}), which cannot be computed with here. Choose the model's unquantised "
+            f"weights. ({in_short(error)})"
+        )
+    return (
+        "give a folder with config.json and safetensors, or a hub id of a causal language model; if it is one, its "
+        f"files are damaged or incomplete, and are to be fetched again. ({in_short(error)})"
+    )

@@ -1,0 +1,169 @@
+"""The command of the benches keeps what it measured, whatever becomes of its output, and refuses nonsense."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lab.bench import __main__ as command
+from lab.bench.output import write
+from tests import tiny_models
+
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def bench(monkeypatch) -> Command:
+    """Runs the command in this process, on a tiny engine. Returns the exit status."""
+    lab = tiny_models.engine("llama", "good")
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["bench", *map(str, arguments)])
+        try:
+            return command.main()
+        except SystemExit as end:
+            return end.code
+
+    return run
+
+
+@pytest.fixture
+def measured(monkeypatch) -> list[int]:
+    """In the place of a long measurement: says a line and is over. Has as many entries as there were such."""
+    calls: list[int] = []
+
+    def measure(engine, max_tokens, repeats, report):
+        report("half of it")
+        calls.append(repeats)
+        return {"rows": [1.5], "limits": None}
+
+    monkeypatch.setattr(command, "run_roofline", measure)
+    monkeypatch.setattr(command, "format_roofline", lambda result: "the table")
+    return calls
+
+
+def test_what_is_measured_is_printed_and_written(bench: Command, measured, tmp_path, capsys) -> None:
+    out = tmp_path / "new" / "folder" / "out.json"
+    assert bench("roofline", "--json", out) == 0
+    assert json.loads(out.read_text())["rows"] == [1.5]
+    assert capsys.readouterr().out == f"half of it\n\nthe table\n\nwritten to {out}\n"
+
+
+@pytest.mark.parametrize("option", ["--json", "--out"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    bench: Command, measured, monkeypatch, tmp_path, capsys, option
+) -> None:
+    monkeypatch.setattr(command, "run_gpu", lambda *_, **__: measured.append(1))
+    (tmp_path / "file").touch()
+    name = {"--json": "roofline", "--out": "gpu"}[option]
+    assert bench(name, option, tmp_path / "file" / "out.json") == 2
+    said = capsys.readouterr().err
+    assert said == f"python -m lab.bench {name}: {tmp_path / 'file' / 'out.json'} cannot be written: File exists.\n"
+    assert measured == []
+
+
+def test_a_file_that_fails_later_takes_no_table_with_it(
+    bench: Command, measured, monkeypatch, tmp_path, capsys
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert bench("roofline", "--json", tmp_path / "out.json") == 2
+    out, said = capsys.readouterr()
+    assert "the table" in out
+    assert (
+        said == f"python -m lab.bench roofline: {tmp_path / 'out.json'} cannot be written: No space left on device.\n"
+    )
+
+
+def test_who_has_read_enough_stops_no_measurement(bench: Command, measured, monkeypatch, tmp_path, capsys) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert bench("roofline", "--json", tmp_path / "out.json") == 141
+    assert capsys.readouterr().err == ""
+    assert json.loads((tmp_path / "out.json").read_text())["rows"] == [1.5]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_that_cannot_be_written_is_said_and_the_file_is_there(
+    bench: Command, measured, monkeypatch, tmp_path, capsys
+) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert bench("roofline", "--json", tmp_path / "out.json") == 2
+    said = capsys.readouterr().err
+    assert said == "python -m lab.bench roofline: the output cannot be written: No space left on device.\n"
+    assert json.loads((tmp_path / "out.json").read_text())["rows"] == [1.5]
+
+
+@pytest.mark.parametrize("before", [None, "an older record"])
+def test_ctrl_c_is_a_sentence_and_leaves_the_file_as_it_was(
+    bench: Command, monkeypatch, tmp_path, capsys, before
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out.json"
+    if before:
+        out.write_text(before)
+    monkeypatch.setattr(command, "run_roofline", interrupted)
+    assert bench("roofline", "--json", out) == 130
+    said = capsys.readouterr().err
+    assert said == "python -m lab.bench roofline: interrupted before the end. Nothing is written.\n"
+    assert (out.read_text() if out.exists() else None) == before
+    if before:
+        os.utime(out, (1e9, 1e9))
+    for parts, kept in ((0, "Nothing is written."), (1, f"The parts that were over are in {out}.")):
+        monkeypatch.setattr(command, "run_gpu", lambda *_, parts=parts, **__: (parts and write(out, {}), interrupted()))
+        assert bench("gpu", "--out", out) == 130
+        assert capsys.readouterr().err.endswith(f"interrupted before the end. {kept}\n")
+
+
+def test_a_number_that_is_none_is_null_in_a_file_and_costs_nothing_else(tmp_path) -> None:
+    write(out := tmp_path / "out.json", {"low": 1.5, "high": float("nan"), "ends": [float("inf"), -float("inf")]})
+    assert out.read_text().count("null") == 3
+    assert json.loads(out.read_text()) == {"low": 1.5, "high": None, "ends": [None, None]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["ladder", "--repeats", "0"], "argument --repeats: a whole number from 1 on, not '0'"),
+        (["ladder", "--max-tokens", "1"], "from 2 on (one token to wait for, one to time), not '1'"),
+        (["window", "--repeats", "-1"], "argument --repeats: a whole number from 1 on, not '-1'"),
+        (["window", "--max-tokens", "1"], "from 2 on"),
+        (["roofline", "--repeats", "0"], "argument --repeats: a whole number from 1 on"),
+        (["roofline", "--max-tokens", "3"], "leaves no room for a whole round"),
+        (["logprobs", "--repeats", "0"], "argument --repeats"),
+        (["logprobs", "--max-tokens", "2"], "from 3 on (the prefill's, and a round of a guess and one more), not '2'"),
+        (["logprobs", "--logprobs", "0"], "argument --logprobs: a whole number from 1 on"),
+        (["logprobs", "--logprobs", "21"], "logprobs"),
+        (["serve", "--requests", "0"], "argument --requests: a whole number from 1 on"),
+        (["serve", "--repeats", "0"], "argument --repeats"),
+        (["serve", "--seed", "-1"], "argument --seed: a whole number from 0 on"),
+        (["ab", "--b", "paged=true", "--max-tokens", "1"], "from 2 on"),
+        (["llama", "--repeats", "many"], "argument --repeats: a whole number from 1 on, not 'many'"),
+    ],
+)
+def test_too_little_to_measure_is_refused_in_a_sentence(bench: Command, tmp_path, capsys, arguments, says) -> None:
+    assert bench(*arguments, "--json", tmp_path / "out.json") == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"python -m lab.bench {arguments[0]}: ")
+    assert says in said
+    assert said.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_fewest_tokens_of_a_round_are_enough(bench: Command, tmp_path) -> None:
+    asked = ["logprobs", "--max-tokens", "3", "--repeats", "1", "--logprobs", "1", "--json", tmp_path / "out.json"]
+    assert bench(*asked) == 0
+    assert json.loads((tmp_path / "out.json").read_text())["steps"] > 0

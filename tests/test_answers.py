@@ -1,0 +1,20 @@
+"""What programs are told of a comparison that was not ended. Of whole ones: ``tests/programs``."""
+
+from __future__ import annotations
+
+import json
+
+from lab import EngineConfig, SamplingParams
+from lab.answers import compare_answer
+from tests import tiny_models
+
+
+def test_where_a_setting_has_no_run_nothing_was_compared() -> None:
+    run = tiny_models.engine("llama").generate("The king", EngineConfig(), SamplingParams(max_tokens=4, seed=2))
+    some = json.loads(json.dumps(compare_answer({"default": [run], "paged=true": []}, None)))
+    assert some["differences"] is None
+    assert list(some["settings"]) == ["default"]
+    assert (some["target"], some["draft"], some["sampling"]["seed"]) == (run.started.target, None, 2)
+    none = compare_answer({"default": [], "paged=true": []}, None)
+    assert none["differences"] is none["target"] is none["sampling"] is None
+    assert none["settings"] == {}
