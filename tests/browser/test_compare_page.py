@@ -262,7 +262,8 @@ def assert_fits(page: Page, wide: int) -> None:
 
 
 def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) -> None:
-    lab = visit().open(speculation="draft", paged=0, max_tokens=1000, temperature=0, prompt=HOSTILE)
+    long = {"max_tokens": 1000, "kernels": "reference"}
+    lab = visit().open(speculation="draft", paged=0, temperature=0, prompt=HOSTILE, **long)
     link = lab.page.locator(".against")
     assert link.is_hidden()
     lab.run()

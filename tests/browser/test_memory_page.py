@@ -87,7 +87,9 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     hostile = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}\u202e"
     for asked, says in ((hostile, "not taken as a hub id"), ("../../etc/passwd", "passwd"), ("a/b", "of a/b.")):
         box = page.locator("#hub textarea, #hub input")
+        box.click()
         box.fill(asked)
+        expect(box).to_have_value(asked)
         box.press("Enter")
         expect(page.locator(".sheet-say")).to_contain_text(says, timeout=30_000)
     assert page.evaluate("window.pwned") is None

@@ -13,6 +13,8 @@ from tests.browser.conftest import Lab
 
 Visit = Callable[..., Lab]
 PLAIN = {"speculation": "off", "paged": 0}
+LONG = {"max_tokens": 900, "kernels": "reference"}
+"""Seconds, on the fastest processor too."""
 
 
 def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
@@ -80,7 +82,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
 
 
 def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> None:
-    lab = visit().open(**PLAIN, max_tokens=900)
+    lab = visit().open(**PLAIN, **LONG)
     lab.run()
     lab.wait_for_tokens(10)
     lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot').data[1].y.length > 0")
@@ -103,7 +105,7 @@ def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> N
 
 
 def test_keys_run_and_stop(visit: Visit) -> None:
-    lab = visit().open(max_tokens=900, speculation="off")
+    lab = visit().open(speculation="off", **LONG)
     lab.page.focus("#prompt textarea")
     lab.page.keyboard.press("Control+Enter")
     lab.wait_for_tokens(5)
@@ -138,7 +140,7 @@ def test_stop_is_of_use_from_the_press_on_run_to_the_end(visit: Visit, path: str
 
 
 def test_closing_the_page_ends_its_run(visit: Visit) -> None:
-    lab, other = visit().open(max_tokens=900, speculation="off", paged=0), visit().open(max_tokens=5)
+    lab, other = visit().open(**PLAIN, **LONG), visit().open(max_tokens=5)
     lab.run()
     other.run()
     other.page.wait_for_function(
@@ -164,7 +166,7 @@ def test_the_mismatched_draft_is_refused_more(visit: Visit) -> None:
 
 
 def test_a_key_that_closes_a_list_stops_no_run(visit: Visit) -> None:
-    lab = visit().open(max_tokens=900, kernels="reference")
+    lab = visit().open(**LONG)
     lab.run()
     lab.page.click("#openings input")
     lab.page.wait_for_selector("[role=listbox]")

@@ -182,7 +182,7 @@ def test_of_two_presenters_the_one_who_pressed_last_leads(
 def test_what_is_shown_stays_when_its_presenter_closes_the_page(
     visit: Visit, presenter: BrowserContext, shown: Lab, code: str
 ) -> None:
-    leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900)
+    leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900, kernels="reference")
     state(leaving.page, "ready")
     leaving.page.click("[data-act=lead]")
     state(leaving.page, "leading")
