@@ -1,14 +1,13 @@
-# `make run` and `make test` start from nothing: they make .venv and install what is missing.
+# `make run` and `make test` start from nothing: they make .venv and install what is missing. With ARGS="--port 8000" the
+# lab is started with these options.
 PYTHON ?= python3
 VENV   ?= .venv
-HOST   ?= 127.0.0.1
-PORT   ?= 7860
 BIN    := $(VENV)/bin
 
 .PHONY: run test lint format clean
 
 run: $(VENV)/.installed
-	$(BIN)/python app.py --host $(HOST) --port $(PORT)
+	$(BIN)/python app.py $(ARGS)
 
 # All tests run in two processes, those in a browser beside the others; with ARGS, those that it names, in one.
 test: $(VENV)/.installed-test lint

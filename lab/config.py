@@ -203,6 +203,10 @@ class SamplingParams:
             f"stop is at most {MOST_STOPS} strings of at most {LONGEST_STOP} characters: every new token is held "
             "against all of them.",
         )
+        _require(
+            all(text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text) for text in stop),
+            "stop is valid text: half a character (a lone surrogate) is in it.",
+        )
         object.__setattr__(self, "stop", stop)
         _require(isinstance(self.ignore_eos, bool), f"ignore_eos is True or False, not {self.ignore_eos!r}.")
 

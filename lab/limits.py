@@ -1,6 +1,6 @@
 """What this device does at best, measured: a large copy and a large matrix product.
 
-Once in a process for a device, a dtype and a number of threads; in about a fifth of a second on a CPU. The best of
+Once in a process for a device, a dtype and a number of threads; in about a third of a second on a CPU. The best of
 several is taken, for it is a limit.
 """
 
@@ -10,6 +10,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
@@ -18,12 +19,16 @@ from lab.trace.roofline import Limits
 
 log = logging.getLogger(__name__)
 
+Number = TypeVar("Number", int, float)
+
 COPY_BYTES = {"cuda": 512 * 2**20, "cpu": 128 * 2**20}
 """Of each of the two buffers: together many times what a last-level cache holds."""
 PRODUCT_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 """Rows of square matrices; tried in turn until one product takes ``PRODUCT_MS``."""
 PRODUCT_MS = 2.0
 REPEATS = {"cuda": 10, "cpu": 3}
+LEAST_SECONDS = {"cuda": 0.0, "cpu": 0.05}
+"""Repeated until so long has been measured: a few short products, on cores that something else holds, are all slow."""
 
 _measuring = threading.Lock()
 
@@ -71,11 +76,15 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     return rate
 
 
-def timed(run: Callable[[], object], device: torch.device, repeats: int) -> list[float]:
-    """Seconds that each of several runs takes, after one to warm up. On CUDA as device events tell."""
+def timed(run: Callable[[], object], device: torch.device, repeats: int, least: float = 0.0) -> list[float]:
+    """Seconds that each of several runs takes, after one to warm up. On CUDA as device events tell.
+
+    Args:
+        least: more than ``repeats``, until they add up to so many seconds.
+    """
     run()
-    taken = []
-    for _ in range(repeats):
+    taken: list[float] = []
+    while len(taken) < repeats or sum(taken) < least:
         if device.type == "cuda":
             run()  # while the device is busy with this one, the next is launched: that is not its own time
         clock = StepClock(device)
@@ -86,8 +95,8 @@ def timed(run: Callable[[], object], device: torch.device, repeats: int) -> list
 
 
 def _best_seconds(run: Callable[[], object], device: torch.device) -> float:
-    return min(timed(run, device, _of(REPEATS, device)))
+    return min(timed(run, device, _of(REPEATS, device), _of(LEAST_SECONDS, device)))
 
 
-def _of(choices: dict[str, int], device: torch.device) -> int:
+def _of(choices: dict[str, Number], device: torch.device) -> Number:
     return choices.get(device.type, choices["cpu"])

@@ -213,7 +213,8 @@ def test_it_runs_as_a_module_with_no_page() -> None:
     assert done.stderr.startswith("4 tokens, ")
 
 
-def test_a_start_that_is_interrupted_ends_without_a_word() -> None:
+@pytest.mark.parametrize("module", ["lab", "lab.bench"])
+def test_a_start_that_is_interrupted_ends_without_a_word(module: str) -> None:
     """While it imports what it needs, which is most of it."""
     begun = (
         "import builtins, os, runpy, signal\n"
@@ -222,7 +223,7 @@ def test_a_start_that_is_interrupted_ends_without_a_word() -> None:
         "    if name.startswith('transformers'): os.kill(os.getpid(), signal.SIGINT)\n"
         "    return honest(name, *rest, **how)\n"
         "builtins.__import__ = watched\n"
-        "runpy.run_module('lab', run_name='__main__')\n"
+        f"runpy.run_module({module!r}, run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", begun], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

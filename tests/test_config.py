@@ -86,3 +86,9 @@ def test_stop_may_be_one_string():
 )
 def test_an_error_of_a_library_s_is_a_line_that_does_not_end_before_it_says_why(said: str, short: str) -> None:
     assert in_short(ValueError(said)) == short
+
+
+def test_a_stop_string_is_valid_text():
+    with pytest.raises(ConfigError, match="half a character"):
+        SamplingParams(stop=("\udcff",))
+    assert SamplingParams(stop=("😀",)).stop == ("😀",)

@@ -125,3 +125,14 @@ def test_a_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     assert timed(lambda: called.append("run"), torch.device("cuda"), repeats=1) == [0.002]
     assert called == ["run", "run", "event", "run", "event", "wait"]
+
+
+def test_a_core_that_something_else_holds_for_a_moment_is_no_limit():
+    """As long as four short runs take; where nothing holds it, a fifth is a thousand times as fast."""
+    called = []
+
+    def run():
+        called.append(1)
+        time.sleep(0.008 if len(called) < 5 else 0.00001)
+
+    assert limits._best_seconds(run, CPU) < 0.004

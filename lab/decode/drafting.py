@@ -78,9 +78,9 @@ class Drafters:
         clock.mark("draft")
         for drafter, theirs in proposing.items():
             sequences, windows = [turn.sequence for turn in theirs], [turn.window for turn in theirs]
-            work = drafter.work(sequences, windows)
-            behind, proposed[drafter] = drafter.is_behind(sequences), 0
+            proposed[drafter] = 0
             with _given_up_by(sequences):
+                work, behind = drafter.work(sequences, windows), drafter.is_behind(sequences)
                 made = drafter.propose(sequences, windows)
                 proposals |= {s: some for s, some in zip(sequences, made, strict=True) if some}
                 drafting += work

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -101,7 +101,7 @@ class Engine:
             how = {"kernels": backends.by_triton(setting), "cuda_graphs": backends.captures(setting)}
             return Pool(setting, *backends.models(setting), tokenizer, self._budget, **limits, **how)
 
-        self._pools = Pools(make, self._budget, backends.weights_identity)
+        self._pools = Pools(make, self._intake.announce, self._budget, backends.weights_identity)
         self._inbox: deque[Sequence] = deque()
         self._turn = threading.Condition()
         self._driven = False  # whether some thread is stepping the engine
@@ -142,12 +142,13 @@ class Engine:
     def queue(self) -> tuple[int, int]:
         """Sequences that are computed, and those that wait for room."""
         pools = list(self._pools)
-        waiting = sum(len(pool.scheduler.waiting) for pool in pools) + len(self._pools.unplaced) + len(self._inbox)
+        unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._inbox))
+        waiting = sum(len(pool.scheduler.waiting) for pool in pools) + unplaced
         return sum(len(pool.scheduler.running) for pool in pools), waiting
 
     def ahead(self, cancelled: threading.Event) -> int | None:
         """Sequences that get room before the one that ``cancelled`` would end; None: it has room, or is not here."""
-        unplaced = [one for one in self._pools.unplaced if not one.oracle or one.oracle.finished]  # with no pool yet
+        unplaced = [one for one in self._pools.unplaced if one.ready]  # with no pool yet
         for queue in (unplaced, *([*pool.scheduler.waiting] for pool in self._pools)):
             for place, sequence in enumerate(queue):
                 if sequence.cancelled is cancelled:
@@ -232,6 +233,7 @@ class Engine:
 
         Raises: what ``submit`` raises.
         """
+        require_whole("continuations", continuations, 1, MOST)
         first = self._intake.sequence(prompt, config, sampling, cancelled)
         seeds = [(first.sampling.seed + i) % SEEDS for i in range(1, continuations)]
         others = [
@@ -241,8 +243,7 @@ class Engine:
             other.leader = first
 
         def begin() -> list[Request]:
-            for sequence in (first, *others):
-                self._enqueue(sequence)
+            self._enqueue((first, *others))
             return [Request(self, sequence) for sequence in (first, *others)]
 
         return begin
@@ -306,13 +307,17 @@ class Engine:
         try:
             yield
         finally:
-            while not self._let_go():
-                self._take_in()
+            try:
+                while not self._let_go():
+                    self._take_in()
+            except BaseException:
+                self._let_go(anyway=True)  # else nobody could ever drive again
+                raise
 
-    def _let_go(self) -> bool:
-        """No longer drive; False if there is still something to take out."""
+    def _let_go(self, *, anyway: bool = False) -> bool:
+        """No longer drive; False if there is still something to take out, unless ``anyway``."""
         with self._turn:
-            if self._abandoned:
+            if self._abandoned and not anyway:
                 self._abandoned = False
                 return False
             self._driven = False
@@ -333,19 +338,15 @@ class Engine:
             self._backends.prepare()
         while self._inbox:
             self._pools.unplaced.append(self._inbox.popleft())
-        for sequence in self._pools.unplaced:
-            over = sequence.oracle and (sequence.oracle.finished or sequence.cancelled.is_set())
-            if over and not sequence.recorder.began:
-                self._intake.announce(sequence)  # the clock of a synthetic run does not count its preparation
         self._pools.reap()
         self._pools.place()
 
-    def _enqueue(self, sequence: Sequence) -> None:
+    def _enqueue(self, sequences: Iterable[Sequence]) -> None:
         if self.target.device.type == "cuda" and not self._pools.busy:
             for device in {self.target.device, *self.target.layer_devices}:
                 torch.cuda.reset_peak_memory_stats(device)
-        if sequence.oracle:
-            self._inbox.append(sequence.oracle)
-        else:
-            self._intake.announce(sequence)
-        self._inbox.append(sequence)
+        for sequence in sequences:
+            if not sequence.oracle:
+                self._intake.announce(sequence)
+        for sequence in sequences:  # now that none of them can fail
+            self._inbox.extend((sequence.oracle, sequence) if sequence.oracle else (sequence,))

@@ -9,6 +9,7 @@ plain decoding and verification are the same step with other numbers.
 from __future__ import annotations
 
 import functools
+import logging
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -16,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from lab.config import LabError
 from lab.decode.clock import StepClock
 from lab.decode.drafting import Drafted, Drafters, give_up
-from lab.decode.failure import NOT_FINITE
+from lab.decode.failure import NOT_FINITE, explain
 from lab.decode.forward import NewTokens, forward
 from lab.decode.outcome import Outcome, Round, commit, judge
 from lab.decode.scheduler import Scheduler, Turn
@@ -29,6 +30,8 @@ from lab.pair.memory import memory_in_use
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
 from lab.transfer import several_on_device
+
+log = logging.getLogger(__name__)
 
 
 class Pool:
@@ -147,7 +150,13 @@ class Pool:
         else:
             if not sequence.generated:
                 sequence.recorder.emit(Prefilled, tokens=sequence.prompt_length, cached_tokens=sequence.cached_tokens)
-            commit(sequence, outcome, self._token_text)
+            try:
+                commit(sequence, outcome, self._token_text)
+            except Exception as error:  # its own: the others' texts are what they are
+                log.exception("the tokens of a sequence could not be told")
+                self.scheduler.remove(sequence)
+                sequence.finish("error", explain(error))
+                return kind
             sequence.keep(len(sequence.tokens) - 1)  # the newest token is computed by the next step
             if not outcome.draft_finite:
                 give_up(sequence, "Its output is not finite.")
@@ -162,8 +171,10 @@ class Pool:
 
     def _follow(self, sequence: Sequence, outcome: Outcome) -> None:
         judged = min(outcome.accepted + 1, len(outcome.proposed))
-        sequences, drafting = len(self.scheduler.running), sequence.drafter.times
-        if sequence.window.observe(outcome.accepted, judged, sequences, self._costs, drafting):
+        running, drafting = self.scheduler.running, sequence.drafter.times
+        sequences = len(running)
+        known = sequences if self.cache else sum(len(one.tokens) for one in running)
+        if sequence.window.observe(outcome.accepted, judged, sequences, known, self._costs, drafting):
             gamma = sequence.window.gamma
             sequence.recorder.emit(
                 WindowChanged,
@@ -171,7 +182,7 @@ class Pool:
                 gamma=gamma,
                 acceptance=sequence.window.acceptance,
                 draft_ms=drafting.ms(1),
-                verify_ms=self._costs.pass_ms(sequences * (gamma + 1)) if self._costs.compared else None,
+                verify_ms=self._costs.pass_ms(known + sequences * gamma) if self._costs.compared else None,
             )
 
     def _close(
@@ -195,7 +206,7 @@ class Pool:
                 drafter.times.observe(window, parts[drafter])
         for turn, kind, (start, stop, _) in zip(turns, kinds, spans, strict=True):
             sequence = turn.sequence
-            if sequence in broken:
+            if sequence in broken or sequence.finished:
                 continue
             kv_bytes = self._token_bytes(sequence.config)
             sequence.recorder.emit(

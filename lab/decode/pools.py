@@ -27,13 +27,19 @@ class Pools:
 
     Args:
         make: makes a pool.
+        announce: begins a sequence's record.
         identity: of the weights in use; another one means that all that is cached is worth nothing.
     """
 
     def __init__(
-        self, make: Callable[[PoolSetting], Pool], budget: Budget, identity: Callable[[], tuple[int, ...]]
+        self,
+        make: Callable[[PoolSetting], Pool],
+        announce: Callable[[Sequence], None],
+        budget: Budget,
+        identity: Callable[[], tuple[int, ...]],
     ) -> None:
         self._make = make
+        self._announce = announce
         self._budget = budget
         self._identity = identity
         self._known_identity = identity()
@@ -79,6 +85,9 @@ class Pools:
 
         Nor does it where memory ran out: plain storage takes more.
         """
+        if sequence.reason:  # it had its last token
+            sequence.finish(sequence.reason)
+            return
         if setting.kv_dtype == "auto" or is_out_of_memory(error):
             sequence.finish("error", explain(error))
             return
@@ -96,6 +105,7 @@ class Pools:
             pool.reap()
         for sequence in self.unplaced:
             if sequence.cancelled.is_set():
+                self._begin(sequence)
                 sequence.finish("cancelled")
         self.unplaced = [sequence for sequence in self.unplaced if not sequence.finished]
 
@@ -104,12 +114,19 @@ class Pools:
         there is none for waits as well: else the pools that hold the memory might never be idle."""
         left, short = [], False
         for sequence in self.unplaced:
-            ready = not sequence.oracle or sequence.oracle.finished
+            ready = sequence.ready
+            if ready:
+                self._begin(sequence)
             if ready and not short:
                 short = not self._place(sequence)
             if not ready or short:
                 left.append(sequence)
         self.unplaced = left
+
+    def _begin(self, sequence: Sequence) -> None:
+        """The clock of a synthetic run does not count its preparation."""
+        if not sequence.hidden and not sequence.recorder.began:
+            self._announce(sequence)
 
     def _place(self, sequence: Sequence) -> bool:
         """False if there is no memory for its pool yet."""

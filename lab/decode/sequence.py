@@ -95,6 +95,11 @@ class Sequence:
         return self.config.enable_prefix_caching and not self.hidden
 
     @property
+    def ready(self) -> bool:
+        """Whether it can be computed: what its drafter has to know is known."""
+        return not self.oracle or self.oracle.finished
+
+    @property
     def outstanding(self) -> int:
         """Known tokens that are still to compute; at least the newest."""
         return len(self.tokens) - self.computed

@@ -39,7 +39,7 @@ class TextStream:
         if self.stopped:
             return ""
         self._undecoded.append(token_id)
-        piece = self._stream.step(self._tokenizer.backend_tokenizer, token_id)
+        piece = self._step(token_id)
         if piece is None:
             return ""
         self._undecoded.clear()
@@ -52,7 +52,18 @@ class TextStream:
         tail = self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
         self._undecoded.clear()
         text, self._held = self._held + self._new(tail), ""
-        return text
+        return text[: self._end(text)]
+
+    def _step(self, token_id: int) -> str | None:
+        try:
+            return self._stream.step(self._tokenizer.backend_tokenizer, token_id)
+        except Exception as error:
+            # With byte fallback (Llama 2's tokenizer) half a character makes the whole ones just before it unreadable,
+            # which have been told already. From here on the text is what comes after them.
+            if "prefix" not in str(error):
+                raise
+        self._stream = DecodeStream(ids=list(self._undecoded), skip_special_tokens=True)
+        return self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
 
     def _new(self, text: str) -> str:
         """What of it the context did not have, in which the last signs may have become a character."""
@@ -62,15 +73,18 @@ class TextStream:
         return text[len(said) :]
 
     def _release(self, text: str) -> str:
-        found = [at for stop in self._stop if (at := text.find(stop)) >= 0]
-        if found:
+        if (end := self._end(text)) < len(text):
             self.stopped = True
             self._held = ""
-            return text[: min(found)]
+            return text[:end]
         hold = max((_overlap(text, stop) for stop in self._stop), default=0)
         cut = len(text) - hold
         self._held = text[cut:]
         return text[:cut]
+
+    def _end(self, text: str) -> int:
+        """Where the first stop string in it begins; its length if there is none."""
+        return min((at for stop in self._stop if (at := text.find(stop)) >= 0), default=len(text))
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -111,9 +111,10 @@ class Costs:
         """A pass of the target over ``tokens``."""
         return self._passes.ms(tokens)
 
-    def round_ms(self, gamma: int, sequences: int, drafting: Line) -> float:
-        """A whole round of ``gamma`` proposals for each of ``sequences``; ``drafting`` by that number takes so long."""
-        tokens = sequences * (gamma + 1)
+    def round_ms(self, gamma: int, sequences: int, known: int, drafting: Line) -> float:
+        """A whole round of ``gamma`` proposals for each of ``sequences``; ``drafting`` by that number takes so long.
+        ``known``: tokens that its pass computes beside proposals."""
+        tokens = known + sequences * gamma
         return (drafting.ms(gamma) if gamma else 0.0) + self.pass_ms(tokens) + self._around.ms(tokens)
 
 
@@ -174,9 +175,11 @@ class Window:
         """Accepted of judged proposals in recent rounds; three quarters before there are any."""
         return self._accepted / self._judged
 
-    def observe(self, accepted: int, judged: int, sequences: int, costs: Costs, drafting: Line) -> bool:
-        """After a round: of ``judged`` proposals ``accepted`` were kept, in a batch of ``sequences``. ``drafting``: the
-        times of the request's own drafter, by proposals. Where it had no idea, nothing is learnt of it.
+    def observe(self, accepted: int, judged: int, sequences: int, known: int, costs: Costs, drafting: Line) -> bool:
+        """After a round: of ``judged`` proposals ``accepted`` were kept, in a batch of ``sequences``, whose next pass
+        computes ``known`` tokens beside proposals: the newest of each, or without a cache their whole texts.
+        ``drafting``: the times of the request's own drafter, by proposals. Where it had no idea, nothing is learnt of
+        it.
 
         Returns:
             Whether gamma has changed. What it changes to is best if the whole batch did the same.
@@ -191,7 +194,7 @@ class Window:
         if not costs.known or (self.gamma and not drafting.known):  # the times of this round are still to come
             return False
 
-        found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences, drafting))
+        found = promises(self.acceptance, self.most, lambda gamma: costs.round_ms(gamma, sequences, known, drafting))
         best = max(found)
         if best > RELUCTANCE * found[before]:
             self.gamma = found.index(best)

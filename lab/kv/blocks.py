@@ -152,7 +152,8 @@ class BlockPool:
             block = self._prefixes.find(prefix)
             if block is None:
                 break
-            found.append((block, self.prefix(block)))
+            prefix = self.prefix(block)  # the chain in the index, so that the next is compared from here on only
+            found.append((block, prefix))
         return found
 
     def _evict(self, emit: Emit) -> int:

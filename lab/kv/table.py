@@ -65,7 +65,13 @@ class BlockTable:
             raise AssertionError("a contiguous table is reserved once, whole")
         taken = self.pool.take(missing, self._emit, neighbours=not self.paged)
         if tokens > self.length and self._tail_is_shared():
-            self._copy_tail(taken.pop(0))
+            try:
+                self._copy_tail(taken[0])
+            except BaseException:  # out of memory, most likely
+                for block in taken:
+                    self.pool.give_back(block)
+                raise
+            del taken[0]
         for block in taken:
             self._append(BlockAllocated, block, fill=0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import types
 from dataclasses import MISSING, fields
@@ -10,6 +11,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from lab.config import MOST_PROPOSED
 from lab.trace.events import EVENT_TYPES, Committed, Event, Judged, Proposed
+
+
+def dumped(document: Any, **how: Any) -> str:
+    """JSON that can be written to a file: half a character (a lone surrogate) is there as its escape.
+
+    Args:
+        how: as ``json.dumps`` takes it.
+    """
+    return json.dumps(document, ensure_ascii=False, **how).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def to_dict(event: Event) -> dict[str, Any]:

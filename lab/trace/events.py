@@ -119,8 +119,8 @@ class WindowChanged(Event):
 
     ``acceptance`` is the probability that a proposal is kept, as estimated from recent rounds;
     ``draft_ms`` the measured time of a proposal, ``verify_ms`` that of a pass of the target over
-    ``gamma`` + 1 tokens of each sequence in the batch. None: passes of one size only have been timed, and
-    ``gamma`` is a try, to learn what those of another take.
+    ``gamma`` + 1 tokens of each sequence in the batch (without a cache: over its text and ``gamma`` more). None: passes
+    of one size only have been timed, and ``gamma`` is a try, to learn what those of another take.
     """
 
     kind: ClassVar[str] = "window_changed"

@@ -56,7 +56,7 @@ class Meter:
     """A run's metrics as its events come, without looking at the earlier ones again."""
 
     def __init__(self) -> None:
-        self._generated = self._later = self._cached = self._passes = 0
+        self._generated = self._later = self._counted = self._cached = self._passes = 0
         self._elapsed = 0.0
         self._first: Committed | None = None
         self._last: Committed | None = None
@@ -95,11 +95,12 @@ class Meter:
                         insort(self._gaps, gap)
                 self._last = event
             case StepTimed():
-                if event.step_kind != "prefill":
-                    self._passes += 1
-                    if self._limits and (found := achieved(event, self._limits)):
-                        insort(self._shares, found.share)
-                        self._bounds[found.bound] += 1
+                prefill = event.step_kind == "prefill"
+                self._passes += not prefill or self._later > self._counted  # read again after a preemption: it gave one
+                self._counted = self._later
+                if self._limits and not prefill and (found := achieved(event, self._limits)):
+                    insort(self._shares, found.share)
+                    self._bounds[found.bound] += 1
                 self._reserved = max(self._reserved, event.kv_reserved_bytes)
                 self._used = max(self._used, event.kv_used_bytes)
                 self._memory = max(self._memory, event.memory_bytes)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.config import EngineConfig, LabError, SamplingParams
-from lab.trace.as_json import from_dict, to_dict
+from lab.trace.as_json import dumped, from_dict, to_dict
 from lab.trace.events import Committed, Event, Finished, RunStarted, StopReason
 from lab.trace.metrics import Metrics, measure
 
@@ -96,9 +96,12 @@ def read_json(path: str | Path, most_bytes: int | None = None, most_values: int 
     path, most_bytes = Path(path), most_bytes or MAX_FILE_BYTES
     try:
         size = path.stat().st_size
-        if size > most_bytes:
-            raise RunFileError(f"{path.name} has {size:,} bytes; a run's file has at most {most_bytes:,}.")
-        return parsed(path.read_bytes(), path.name, most_values)
+        with path.open("rb") as file:
+            data = file.read(most_bytes + 1)  # what is no file proper has no size, and perhaps no end
+        if len(data) > most_bytes:
+            has = max(size, len(data))
+            raise RunFileError(f"{path.name} has {has:,} bytes; a run's file has at most {most_bytes:,}.")
+        return parsed(data, path.name, most_values)
     except (OSError, ValueError) as error:  # a name with a zero character is no OSError
         raise RunFileError(f"{path.name} cannot be read: {getattr(error, 'strerror', error)}.") from error
 
@@ -184,7 +187,7 @@ class Run:
     def to_json(self) -> str:
         """The run as the text of a run's file."""
         document = {"format": FORMAT, "version": VERSION, "events": [to_dict(event) for event in self.events]}
-        return json.dumps(document, ensure_ascii=False)
+        return dumped(document)
 
     def save(self, path: str | Path) -> None:
         """Write the run as one JSON file."""

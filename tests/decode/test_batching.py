@@ -295,3 +295,53 @@ def test_a_pool_that_nobody_uses_frees_its_memory_at_once(speculative):
     gc.enable()
     assert cache() is None
     assert request.finished
+
+
+def test_a_synthetic_run_that_is_cancelled_while_it_is_prepared_is_a_run():
+    others = []
+
+    def ends_the_others(owner, seconds, event):
+        if isinstance(event, Finished):
+            for other in others:
+                other.cancel()
+
+    lab = tiny_models.engine("llama", watch=ends_the_others)
+    one = lab.submit("A fox", EngineConfig(paged=True), SamplingParams(max_tokens=20))
+    other = lab.submit("A fox", EngineConfig(paged=True, speculative="synthetic"), SamplingParams(max_tokens=50))
+    assert lab.queue() == (0, 2)
+    others.append(other)
+    lab.step()
+    assert lab.queue() == (2, 0), "a synthetic run is one, and what it is prepared with"
+    one.cancel()
+    assert (one.result().reason, other.result().reason) == ("cancelled", "cancelled")
+
+
+def test_a_failure_while_the_engine_is_let_go_of_stops_nobody(monkeypatch):
+    lab = tiny_models.engine("llama")
+    first = lab.submit("A fox", sampling=SamplingParams(max_tokens=4))
+    second = lab.submit("A fox", sampling=SamplingParams(max_tokens=4))
+    step = lab.step
+
+    def abandoned_meanwhile():
+        lab.abandon(second._sequence)
+        monkeypatch.setattr(lab, "_take_in", lambda: 1 / 0)
+        return True
+
+    monkeypatch.setattr(lab, "step", abandoned_meanwhile)
+    first._sequence.recorder._pending.clear()
+    with pytest.raises(ZeroDivisionError):
+        lab.advance(first._sequence)
+    monkeypatch.undo()
+    assert lab.step == step
+    served = []
+    somebody = threading.Thread(
+        target=lambda: served.append(lab.generate("A fox", None, SamplingParams(max_tokens=4))), daemon=True
+    )
+    somebody.start()
+    somebody.join(30)
+    assert [run.reason for run in served] == ["length"]
+
+
+def test_continuations_are_counted_from_one():
+    with pytest.raises(ConfigError, match="continuations"):
+        tiny_models.engine("llama").submit_continuations("A fox", 0)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer
 from lab.trace.events import FellBack, Proposed, StepTimed
@@ -145,3 +146,25 @@ def test_a_broken_draft_that_is_right_by_chance_skips_nothing(length):
     sampling = SamplingParams(max_tokens=length, ignore_eos=True)
     run = lab.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=4), sampling)
     assert run.token_ids == [(place + 2) % 3 for place in range(length)]
+
+
+def test_what_cannot_be_told_of_one_is_its_own_trouble(lab, monkeypatch):
+    """Nor is a token that was not told left in its text, or another format tried."""
+    commit = pool.commit
+
+    def failing_for_one(sequence, *rest):
+        if sequence.prompt == "Snow" and sequence.generated == 3:
+            raise RuntimeError("a text that cannot be")
+        commit(sequence, *rest)
+
+    config = replace(PLAIN, kv_dtype="int8")
+    alone = lab.generate(PROMPT, config, SamplingParams(max_tokens=12, ignore_eos=True))
+    monkeypatch.setattr(pool, "commit", failing_for_one)
+    one, other = (lab.submit(text, config, SamplingParams(max_tokens=12, ignore_eos=True)) for text in ("Snow", PROMPT))
+    one, other = one.result(), other.result()
+    assert (one.reason, len(one.token_ids)) == ("error", 3)
+    assert "a text that cannot be" in one.finished.message
+    assert (other.reason, other.token_ids) == ("length", alone.token_ids)
+    assert not fell_back(one)
+    assert not fell_back(other)
+    assert lab.occupancy().live == 0

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
+from lab.decode import pool
 from lab.kv import cache
 from lab.pair.memory import is_out_of_memory
 from lab.trace.events import FellBack, Preempted
@@ -167,3 +168,29 @@ def test_a_drafter_is_given_up_and_nobody_else_notices(lab, monkeypatch, at):
     assert [run.token_ids for run in runs] == [plain] * 3
     assert [[event.part for event in of(run, FellBack)] for run in runs] == [["drafter"], [], []]
     assert "ran out of memory" in of(runs[0], FellBack)[0].reason
+
+
+def test_a_synthetic_run_that_finds_no_pool_is_told_from_its_beginning(lab, monkeypatch):
+    def none(*_, **__):
+        raise ERRORS["gpu"]
+
+    monkeypatch.setattr(pool, "Cache", none)
+    run = lab.generate(PROMPTS[0], replace(CONFIGS["paged"], speculative="synthetic"), SAMPLING)
+    assert run.reason == "error"
+    assert "ran out of memory" in run.finished.message
+
+
+def test_a_copy_that_finds_no_memory_keeps_no_block(lab, monkeypatch):
+    """Two that begin alike part in a block: the second takes a copy."""
+    copy, calls = cache.Cache.copy_block, []
+
+    def once(self, *blocks):
+        calls.append(blocks)
+        if len(calls) == 1:
+            raise ERRORS["gpu"]
+        copy(self, *blocks)
+
+    monkeypatch.setattr(cache.Cache, "copy_block", once)
+    for request in lab.submit_continuations(PROMPTS[0], 3, CONFIGS["paged"], SAMPLING):
+        assert request.result().reason == "length"
+    assert calls

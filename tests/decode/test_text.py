@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from lab.config import SamplingParams
 from lab.decode.text import TextStream, token_text
@@ -85,3 +88,44 @@ def test_token_text_shows_part_of_a_character_by_its_spelling():
     first_byte = tokenizer()("é")["input_ids"][0]
     assert token_text(tokenizer(), first_byte) == "Ã"
     assert token_text(tokenizer(), tokenizer()("a")["input_ids"][0]) == "a"
+
+
+def byte_fallback() -> PreTrainedTokenizerFast:
+    """As Llama 2's: a byte that is in no word has a token, <0xE2>; spaces are ▁."""
+    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁the", "x"]
+    core = Tokenizer(BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>"))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    core.decoder = decoders.Sequence(steps)
+    return PreTrainedTokenizerFast(tokenizer_object=core)
+
+
+def test_half_a_character_does_not_take_back_the_whole_ones_before_it():
+    """To such a tokenizer the bytes before it are unreadable then, too."""
+    llama = byte_fallback()
+    tokens = llama.convert_tokens_to_ids(["<0xC3>", "<0xA9>", "<0xE2>", "a", "▁the", "b"])
+    assert llama.decode(tokens).startswith("\N{REPLACEMENT CHARACTER}" * 3)
+    out = TextStream(llama)
+    assert [out.push(token) for token in tokens] == ["", "é", "", "\N{REPLACEMENT CHARACTER}a", " the", "b"]
+    assert out.flush() == ""
+    out = TextStream(llama, tokens[:2])
+    assert "".join(out.push(token) for token in tokens[2:]) == "\N{REPLACEMENT CHARACTER}a theb"
+
+
+BYTES = [f"<0x{byte}>" for byte in ("C3", "A9", "E2", "98", "83")]
+
+
+@given(st.lists(st.sampled_from(["a", "▁the", "▁", *BYTES])), st.data())
+def test_bytes_of_byte_fallback_always_come_to_some_text(words, data):
+    llama = byte_fallback()
+    tokens = llama.convert_tokens_to_ids(words)
+    split = data.draw(st.integers(0, len(tokens)))
+    out = TextStream(llama, tokens[:split])
+    said = "".join(out.push(token) for token in tokens[split:]) + out.flush()
+    plain = [word for word in words[split:] if not word.startswith("<")]
+    assert [sign for sign in said if sign in "athe"] == [sign for word in plain for sign in word if sign in "athe"]
+
+
+def test_a_stop_string_in_what_comes_at_the_end_ends_it():
+    core = Tokenizer(BPE({" \N{REPLACEMENT CHARACTER}": 0, "y": 1}, []))
+    out = TextStream(PreTrainedTokenizerFast(tokenizer_object=core), stop=(" ",))
+    assert out.push(1) + out.push(0) + out.flush() == "y"

@@ -51,7 +51,9 @@ class Script:
             self.costs.observe(size, passed, around)
             if gamma:
                 self.drafting.observe(gamma, self._slowed(PROPOSAL * gamma))
-            self.window.observe(accepted, min(accepted + 1, gamma), self._sequences, self.costs, self.drafting)
+            self.window.observe(
+                accepted, min(accepted + 1, gamma), self._sequences, self._sequences, self.costs, self.drafting
+            )
         return self.gammas[-rounds:]
 
     def _slowed(self, ms: float) -> float:
@@ -95,7 +97,7 @@ def test_a_fixed_window_stays():
     for _ in range(50):
         costs.observe(6, 10.0, 0.0)
         drafting.observe(5, 50.0)
-        assert not window.observe(0, 1, 1, costs, drafting)
+        assert not window.observe(0, 1, 1, 1, costs, drafting)
     assert window.gamma == 5
 
 
@@ -200,10 +202,10 @@ def test_a_drafter_that_had_no_idea_is_no_worthless_one():
     window, costs = Window(MOST, adaptive=True), Costs()
     for _ in range(100):
         costs.observe(1, PASS + TOKEN, 0.0)
-        assert not window.observe(0, 0, 1, costs, Line())
+        assert not window.observe(0, 0, 1, 1, costs, Line())
     dear = Line()
     dear.observe(MOST, 1000 * PASS)  # nor later, whatever an idea would have cost
-    assert not window.observe(0, 0, 1, costs, dear)
+    assert not window.observe(0, 0, 1, 1, costs, dear)
     assert window.gamma == MOST
 
 
@@ -211,11 +213,11 @@ def test_a_first_idea_is_judged_by_what_it_took():
     """A round's verdict comes before its times: until then only passes over one token are known."""
     window, costs = Window(MOST, adaptive=True), Costs()
     costs.observe(1, PASS + TOKEN, 0.0)
-    assert not window.observe(MOST, MOST, 1, costs, Line())
+    assert not window.observe(MOST, MOST, 1, 1, costs, Line())
     costs.observe(MOST + 1, PASS + TOKEN * (MOST + 1), 0.0)
     drafting = Line()
     drafting.observe(MOST, 0.01)
-    assert not window.observe(MOST, MOST, 1, costs, drafting)
+    assert not window.observe(MOST, MOST, 1, 1, costs, drafting)
     assert window.gamma == MOST
 
 
@@ -252,7 +254,7 @@ def test_noise_in_the_times_alone_hardly_moves_it():
             costs.observe(gamma + 1, draw.gauss(1, 0.1) * (PASS + TOKEN * (gamma + 1)), 0.0)
             if gamma:
                 drafting.observe(gamma, PROPOSAL * gamma)
-            window.observe(min(gamma, 3), min(gamma, 4), 1, costs, drafting)
+            window.observe(min(gamma, 3), min(gamma, 4), 1, 1, costs, drafting)
         changes += sum(a != b for a, b in itertools.pairwise(gammas[50:]))
     assert changes < 50
 
@@ -394,7 +396,7 @@ def test_while_one_size_is_known_another_is_tried():
         drafting.observe(8, 8.0)
     assert costs.pass_ms(9) == pytest.approx(12)
     assert drafting.ms(1) == 1
-    assert window.observe(4, 5, 1, costs, drafting)
+    assert window.observe(4, 5, 1, 1, costs, drafting)
     assert window.gamma < MOST
     assert not costs.compared
     costs.observe(1, 6.0, 0.0)
@@ -427,3 +429,14 @@ def test_nothing_is_said_of_a_window_that_will_not_be_used(monkeypatch):
     steps = [event.step for event in run.events if isinstance(event, StepTimed)]
     assert changes
     assert set(changes) <= set(steps)
+
+
+def test_without_a_cache_a_pass_is_as_long_as_the_text():
+    """Whose time is what a round costs, however many are proposed."""
+    lab = tiny_models.engine("llama", "good")
+    config = EngineConfig(kv_cache=False, speculative="draft", num_speculative_tokens=4, adaptive_window=True)
+    run = lab.generate("The king had three daughters", config, SamplingParams(max_tokens=120, ignore_eos=True))
+    passes = [event.verify_ms for event in run.events if isinstance(event, StepTimed)]
+    told = [event.verify_ms for event in run.events if isinstance(event, WindowChanged) and event.verify_ms]
+    assert told
+    assert min(told) > min(passes) / 2

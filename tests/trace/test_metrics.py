@@ -116,3 +116,10 @@ def test_percentiles_are_numpys():
         metrics = measure(commits[:count])
         wanted = [np.percentile(gaps[: count - 1], share) for share in (50, 99)]
         assert [metrics.itl_p50_ms, metrics.itl_p99_ms] == pytest.approx(wanted)
+
+
+def test_what_is_read_again_after_a_preemption_gives_a_token_and_is_a_pass():
+    """But its first parts, which give none, are not."""
+    again = [timed(24, 3, "prefill", 200, 90), commit(26, 4, "plain"), timed(26, 4, "prefill", 200, 90)]
+    metrics = measure([*EVENTS, *again])
+    assert metrics.target_passes_per_token == 3 / 5

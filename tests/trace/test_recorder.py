@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +122,14 @@ def test_an_unfinished_run_can_be_read(run):
     assert part.finished is None
     assert part.reason is None
     assert not isinstance(part.events[-1], Finished)
+
+
+def test_half_a_character_in_a_prompt_is_written_and_read(run, tmp_path):
+    begun = replace(run.started, prompt="\ud800 <b>")
+    Run((begun, *run.events[1:])).save(tmp_path / "run.json")
+    assert Run.load(tmp_path / "run.json").prompt == "\ud800 <b>"
+
+
+def test_a_file_without_an_end_is_refused():
+    with pytest.raises(RunFileError, match="at most"):
+        Run.load("/dev/zero")

@@ -3,13 +3,12 @@ the clock that all share."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from lab.trace.as_json import from_dict, to_dict
+from lab.trace.as_json import dumped, from_dict, to_dict
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Entry, RunFileError, Step
 from visualize.batch.frames import BatchReducer
@@ -26,7 +25,7 @@ def as_json(steps: Sequence[Step]) -> str:
         for number, step in enumerate(steps)
         for entry in step.entries
     ]
-    return json.dumps({"format": FORMAT, "version": VERSION, "entries": records}, ensure_ascii=False)
+    return dumped({"format": FORMAT, "version": VERSION, "entries": records})
 
 
 def of(document: Any, name: str) -> list[Step]:

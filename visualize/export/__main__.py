@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from lab import Engine, load_engine
 from lab.config import LabError
+from lab.options import Parser
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
@@ -20,7 +20,7 @@ RUNS = Path(__file__).parents[2] / "docs" / "runs"
 
 def main(arguments: list[str] | None = None) -> None:
     """Make a site. Exits with 2 and a sentence where that cannot be done, with 130 where it was interrupted."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lab.export",
         description="Write recorded runs with their player, the lessons and the claims as a folder of files that needs "
         "no server: for a static Space, GitHub Pages or a USB stick. All is run on this machine first: some minutes.",

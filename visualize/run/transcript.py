@@ -9,10 +9,10 @@ from a file, and one in an exported page.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from lab.trace.as_json import dumped
 from lab.trace.recorder import Run, RunFileError
 from visualize.run.frames import Frame, Reducer
 
@@ -25,8 +25,7 @@ class Reduces(Protocol):
 
 def line(record: dict[str, Any]) -> str:
     """One line of JSON with no tag in it: it can stand in a script element, and Gradio takes it for no markup."""
-    text = json.dumps(record, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"  # half a surrogate pair: its escape
+    return dumped(record, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c") + "\n"
 
 
 def lines(reducer: Reduces, events: Iterable[Any]) -> list[str]:
