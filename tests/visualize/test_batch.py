@@ -148,8 +148,8 @@ def sentence(*events: tuple[int, Any], tokens: dict[int, int] | None = None) -> 
     return said([Entry(0.0, owner, event) for owner, event in events], tokens or {})[0]
 
 
-def freed(owner: int, block: int, cached: bool = False) -> BlockFreed:
-    return BlockFreed(t_ms=0, block=block, owner=owner, index=0, fill=0, references=0, cached=cached)
+def freed(owner: int, block: int, references: int = 0) -> BlockFreed:
+    return BlockFreed(t_ms=0, block=block, owner=owner, index=0, fill=0, references=references, cached=False)
 
 
 def test_the_rarest_is_said_first() -> None:
@@ -166,6 +166,39 @@ def test_the_rarest_is_said_first() -> None:
     assert sentence(*[(owner, joined) for owner in range(6)]).startswith(
         "Sequences 0, 1, 2 and 3 more were admitted: 192 tokens found"
     )
+
+
+def test_only_what_nobody_else_has_goes_back_when_a_sequence_is_preempted() -> None:
+    gone = Preempted(t_ms=0, tokens=9)
+    rejected, own = freed(7, 9), [(7, freed(7, block)) for block in range(3)]
+    shared = [(7, freed(7, block, references=1)) for block in range(3, 9)]
+    waits = "; it waits at the front."
+    assert sentence((7, rejected), (7, gone), *own, *shared) == (
+        f"Sequence 7 was preempted: 3 of its 9 blocks went back, others still have 6{waits}"
+    )
+    assert sentence((7, gone), own[0], shared[0]).endswith(f"1 of its 2 blocks went back, others still have 1{waits}")
+    assert sentence((7, gone), *shared) == f"Sequence 7 was preempted: others still have its 6 blocks{waits}"
+    last = [(6, freed(6, block)) for block in range(3, 8)]  # the other that has them is preempted, too
+    assert sentence((7, gone), *own, *shared, (6, gone), *last) == (
+        "Sequences 7 and 6 were preempted: 8 of their 9 blocks went back, others still have 1; they wait at the front."
+    )
+
+
+def test_what_is_found_again_after_a_preemption_is_not_counted_against_the_prompts() -> None:
+    jobs = [job(LETTERS[0] * 8, 12, seed) for seed in range(4)]
+    steps = ran(jobs, every=1, num_blocks=14, enable_prefix_caching=True)
+    found: dict[int, list[int]] = defaultdict(list)
+    for entry in (entry for step in steps for entry in step.entries):
+        if isinstance(entry.event, Admitted):
+            found[entry.owner].append(entry.event.cached_tokens)
+    first = sum(each[0] for each in found.values())
+    again = sum(sum(each[1:]) for each in found.values())
+    assert min(first, again) > 0
+    shown = picture()
+    for frame in BatchReducer(4).feed(steps):
+        shown.apply(frame)
+    assert shown.readouts["found"] == [str(first), "tok", "of 32 in prompts"]
+    assert shown.readouts["preempted"][2] == f"{again} tok found"
 
 
 def test_a_run_of_many_says_something_at_every_step() -> None:

@@ -127,6 +127,22 @@ def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:
     assert all(seen.values()), seen
 
 
+def test_a_block_that_others_still_have_is_not_marked_as_given_back() -> None:
+    blocks = Blocks(4, 2)
+    blocks.take(0, BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=2))
+    blocks.take(1, BlockShared(t_ms=0, block=1, owner=1, index=0, fill=2, references=2))
+    blocks.take(1, BlockAllocated(t_ms=0, block=2, owner=1, index=1, fill=1))
+    columns = blocks.columns()
+    apply(columns, blocks.patches())
+    blocks.take(1, Preempted(t_ms=0, tokens=3))
+    for block, index, references in ((2, 1, 0), (1, 0, 1)):
+        freed = BlockFreed(t_ms=0, block=block, owner=1, index=index, fill=1, references=references, cached=False)
+        blocks.take(1, freed)
+    apply(columns, blocks.patches())
+    assert columns[0]["state"] == ["free", "live", "free", "free"]
+    assert columns[0]["mark"] == ["", "", "preempted", ""]
+
+
 def test_a_sequence_that_fell_back_to_another_format_is_no_longer_of_this_pool() -> None:
     blocks = Blocks(4, 2)
     taken = BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0)

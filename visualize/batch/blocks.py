@@ -23,7 +23,7 @@ from visualize.figures.base import Columns, Patch
 
 Mark = Literal["", "found", "copied", "preempted", "evicted"]
 """What has just become of a block: found by its prefix, or in another continuation of the prompt; a copy of one that is
-shared; given back by a sequence that was preempted; its prefix forgotten."""
+shared; given back by a sequence that was preempted, the last that had it; its prefix forgotten."""
 
 FREE = {"state": "free", "owners": [], "fill": 0, "mark": ""}
 """A block's row on the page: its state, the numbers of its sequences, how many slots hold wanted tokens, its mark."""
@@ -111,15 +111,16 @@ class Blocks:
     def _remove(self, owner: int, event: BlockFreed) -> None:
         block = event.block
         del self.owners[block][owner], self.tables[owner][event.index]
+        preempted = owner in self._giving_up
         if not self.owners[block]:
             del self.owners[block], self._fill[block]
             if event.cached:
                 self.cached.add(block)
+            if preempted:
+                self._marks[block] = "preempted"
         else:
             self._level(block)
-        if owner in self._giving_up:
-            self._marks[block] = "preempted"
-        elif self._marks.get(block) == "found":
+        if not preempted and self._marks.get(block) == "found":
             del self._marks[block]  # to be copied
         self._changed.add(block)
 

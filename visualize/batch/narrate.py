@@ -61,14 +61,24 @@ def _preempted(entries: Sequence[Entry]) -> str:
     who = _owners(entries, Preempted)
     if not who:
         return ""
-    several = len(who) > 1
-    freed: set[int] = set()
-    for entry in entries:
-        if entry.owner in who and isinstance(entry.event, BlockFreed):
-            freed.add(entry.event.block)
-    were, their = ("were", "their") if several else ("was", "its")
-    they = "they wait" if several else "it waits"
-    return f"{_names(who)} {were} preempted: {their} {counted(len(freed), 'block')} went back; {they} at the front."
+    giving_up: set[int] = set()
+    given_up: set[int] = set()  # blocks
+    free: set[int] = set()  # those of them that nobody else has
+    for owner, event in ((entry.owner, entry.event) for entry in entries):
+        if isinstance(event, Preempted):
+            giving_up.add(owner)
+        elif isinstance(event, BlockFreed) and owner in giving_up:
+            given_up.add(event.block)
+            free |= set() if event.references else {event.block}
+    were, their, they = ("were", "their", "they wait") if len(who) > 1 else ("was", "its", "it waits")
+    blocks, kept = f"{their} {counted(len(given_up), 'block')}", len(given_up - free)
+    if not kept:
+        became = f"{blocks} went back"
+    elif not free:
+        became = f"others still have {blocks}"
+    else:
+        became = f"{len(free)} of {blocks} went back, others still have {kept}"
+    return f"{_names(who)} {were} preempted: {became}; {they} at the front."
 
 
 def _evicted(entries: Sequence[Entry]) -> str:

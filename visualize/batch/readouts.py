@@ -23,9 +23,13 @@ ABOUT = {
     "found": (
         "from cache",
         "Tokens of the prompts that were found by their prefix, or in another continuation, and did not have to be "
-        "computed. What a preempted sequence finds again counts too.",
+        "computed: when each sequence first joined.",
     ),
-    "preempted": ("preemptions", "How often a sequence gave all its blocks back because room ran out."),
+    "preempted": (
+        "preemptions",
+        "How often a sequence gave up all its blocks because room ran out. Small: tokens, its own too, that were found "
+        "when it joined again.",
+    ),
     "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
 }
 """Each with its label and what it is."""
@@ -62,11 +66,13 @@ class Tally:
     most: int = 0
     finished: int = 0
     found: int = 0
+    found_again: int = 0
     preempted: int = 0
     evicted: int = 0
     began_ms: float | None = None
     now_ms: float = 0.0
     _came: dict[int, float] = field(default_factory=dict)
+    _joined: set[int] = field(default_factory=set)
     _first: list[float] = field(default_factory=list)
     _vain: list[float] = field(default_factory=list)
 
@@ -79,7 +85,11 @@ class Tally:
                 self.prompts += len(entry.event.prompt_token_ids)
             case Admitted():
                 self.most = max(self.most, entry.event.running)
-                self.found += entry.event.cached_tokens
+                if entry.owner in self._joined:
+                    self.found_again += entry.event.cached_tokens
+                else:
+                    self._joined.add(entry.owner)
+                    self.found += entry.event.cached_tokens
             case Committed():
                 if not self.tokens[entry.owner]:
                     self._first.append(entry.t_ms - self._came[entry.owner])
@@ -103,7 +113,8 @@ class Tally:
 
     def notes(self) -> dict[str, str]:
         """What some readings are of."""
-        return {"found": f"of {self.prompts:,} in prompts"}
+        again = {"preempted": f"{self.found_again:,} tok found"} if self.found_again else {}
+        return {"found": f"of {self.prompts:,} in prompts"} | again
 
     def readings(self) -> Readings:
         total = sum(self.tokens.values())
