@@ -258,6 +258,16 @@ def test_guesses_that_saved_no_pass_are_told_to_have_saved_none() -> None:
     assert f"Those 5 took 5 passes, which kept none of {guesses} guesses: so guessing saved no pass." in said
 
 
+def test_one_guess_and_one_block_are_told_as_one() -> None:
+    config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=0.0)
+    run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=3))
+    assert sum(isinstance(event, Proposed) for event in run.events) == 1
+    said = picture(Reducer().feed(run.events)).say
+    assert said.endswith(
+        "Those 2 took 2 passes, which did not keep the one guess: so guessing saved no pass. Its block was given back."
+    )
+
+
 def test_a_full_context_is_told_as_one() -> None:
     events = script(CONFIGS["plain"])
     events[0] = replace(events[0], sampling=events[0].sampling | {"max_tokens": 60})

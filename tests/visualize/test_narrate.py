@@ -76,6 +76,10 @@ def test_an_admission_tells_what_was_found() -> None:
     assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted()).startswith("Nothing of the prompt")
     short = narrator(paged=True, enable_prefix_caching=True, block_size=64).admitted(admitted())
     assert short == "The prompt's 61 tokens fill no block of 64: nothing of it can be shared."
+    one = narrator(1, paged=True, enable_prefix_caching=True).admitted(admitted())
+    assert one == "The prompt's 1 token fills no block of 16: nothing of it can be shared."
+    hit = "Found 1 of the prompt's 2 tokens in the cache: 1 block, nothing to compute for it."
+    assert narrator(2, paged=True, enable_prefix_caching=True, block_size=1).admitted(admitted(1)) == hit
     assert narrator().admitted(admitted(running=3)) == "Admitted: 3 sequences share the pool and every pass."
     assert narrator().admitted(admitted()) == ""
 
@@ -97,12 +101,28 @@ def test_a_prefill_may_be_whole_a_rest_or_in_parts() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("tokens", "read"),
+    [
+        (1200, "all 1,200 tokens (1,199 of them again)"),
+        (24, "all 24 tokens (23 of them again)"),
+        (3, "all 3 tokens (2 of them again)"),
+        (2, "both tokens (one of them again)"),
+    ],
+)
+def test_without_a_cache_all_but_the_newest_token_is_read_again(tokens: int, read: str) -> None:
+    said = narrator(kv_cache=False).step(timed("decode", tokens, 1), [], [], None, [" x"], [])
+    assert said == f"Pass 1: without a cache the target read {read} and chose “ x”."
+
+
 def test_a_draft_that_reads_the_prompt_is_told_of() -> None:
     read = replace(timed(), draft_flops=10)
     for drafter, told in (("draft", True), ("early_exit", False), ("off", False)):
         said = narrator(speculative=drafter).step(read, [], [], None, [" x"], [])
         assert said.endswith("chose “ x”. The draft read them too." if told else "chose “ x”.")
     assert not prefill(narrator(speculative="draft"), 61, " x").endswith("too.")
+    one = narrator(1, speculative="draft").step(replace(read, target_tokens=1), [], [], None, [" x"], [])
+    assert one == "Prefill: the target read the prompt's 1 token in one pass and chose “ x”. The draft read it too."
 
 
 def test_a_preemption_is_told_and_so_is_the_return() -> None:

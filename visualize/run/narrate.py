@@ -95,25 +95,26 @@ class Narrator:
             blocks = -(-self._found // self._config["block_size"])
             return (
                 f"{again}Found {self._found} of {self._whole()} in the cache: "
-                f"{counted(blocks, 'block')}, nothing to compute for them."
+                f"{counted(blocks, 'block')}, nothing to compute for {'it' if self._found == 1 else 'them'}."
             )
         if again:
-            return f"{again}All of {self._whole()} are computed again."
+            return f"{again}All of {self._whole()} {_are(self._tokens)} computed again."
         if event.running > 1:
             return f"Admitted: {event.running} sequences share the pool and every pass."
         if not self._config["enable_prefix_caching"]:
             return ""
         size = self._config["block_size"]
         if self._prompt <= size:
+            fill = "fills" if self._prompt == 1 else "fill"
             return (
-                f"The prompt's {counted(self._prompt, 'token')} fill no block of {size}: nothing of it can be shared."
+                f"The prompt's {counted(self._prompt, 'token')} {fill} no block of {size}: nothing of it can be shared."
             )
         return "Nothing of the prompt is in the cache yet."
 
     def preempted(self, event: Preempted) -> str:
         again = counted(event.tokens, "token")
         if self._config["enable_prefix_caching"]:
-            again = f"of its {again} those that are not found in the cache"
+            again = f"what of its {again} is not found in the cache"
         return f"Preempted: room ran out, so this run gave its blocks back and waits; {again} will be computed again."
 
     def step(
@@ -139,7 +140,7 @@ class Narrator:
         elif timed.step_kind == "prefill":
             usual, brief = f"Prefill: the target read {self._prefill(timed.target_tokens)}{chosen}.", "Prefill. "
             if self._config["speculative"] == "draft" and timed.draft_flops:
-                usual += " The draft read them too."
+                usual += f" The draft read {'it' if timed.target_tokens == 1 else 'them'} too."
         elif self._why_none:
             usual, brief = f"Pass {timed.step}{chosen[4:]}. {self._no_guesses()}", f"Pass {timed.step}. "
         else:
@@ -160,7 +161,8 @@ class Narrator:
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
         else:
             why = _ENDINGS[finished.reason]
-        given = f" Its blocks, at most {blocks}, were given back." if blocks else ""
+        its = "Its block was" if blocks == 1 else f"Its blocks, at most {blocks}, were"
+        given = f" {its} given back." if blocks else ""
         said = f"Finished with {counted(generated, 'token')}{self._times(finished, metrics, generated)}: {why}."
         return f"{said}{self._bargain(generated)}{given}"
 
@@ -180,8 +182,10 @@ class Narrator:
         passes = f"{self._passes} {'pass' if self._passes == 1 else 'passes'}"
         those = f"Those {generated - 1}" if generated > 2 else "The other"
         if self._passes >= generated - 1:
-            kept = self._kept or "none"
-            return f" {those} took {passes}, which kept {kept} of {self._guesses:,} guesses: so guessing saved no pass."
+            kept = f"kept {self._kept or 'none'} of {self._guesses:,} guesses"
+            if self._guesses == 1:
+                kept = f"{'kept' if self._kept else 'did not keep'} the one guess"
+            return f" {those} took {passes}, which {kept}: so guessing saved no pass."
         kept, guesses = self._kept / self._passes, self._guesses / self._passes
         some = "" if self._rounds == self._passes else f" ({self._rounds} had any)"
         added = "a token, the last none" if self._cut else "a token"
@@ -208,7 +212,7 @@ class Narrator:
     def _prefill(self, tokens: int) -> str:
         first, self._read = self._read == self._found, self._read + tokens
         if not first or self._read < self._tokens:
-            return f"{counted(tokens, 'token')} more, {self._read} of {self._whole()} are known"
+            return f"{counted(tokens, 'token')} more, {self._read} of {self._whole()} {_are(self._read)} known"
         if self._found:
             return f"the {counted(tokens, 'token')} that {'was' if tokens == 1 else 'were'} not in the cache"
         return f"{self._whole()} in one pass"
@@ -220,7 +224,9 @@ class Narrator:
     def _pass(self, tokens: int) -> str:
         if self._config["kv_cache"]:
             return "the target read one new token, found the others in the cache"
-        return f"without a cache the target read all {tokens} tokens again"
+        if tokens == 2:
+            return "without a cache the target read both tokens (one of them again)"
+        return f"without a cache the target read all {tokens:,} tokens ({tokens - 1:,} of them again)"
 
     def _new_window(self, event: WindowChanged) -> str:
         was, self._window = self._window, event.gamma
@@ -269,6 +275,10 @@ class Narrator:
                 return self._new_window(event)
             case _:
                 return ""
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _odds(verdict: Judged) -> str:
