@@ -69,6 +69,17 @@ def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> Non
     assert said == {"model": "falcon-7b", "mean": "300", "longest": "2048"}
 
 
+@pytest.mark.parametrize(
+    ("memory", "ticks"),
+    [(80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])],
+)
+def test_the_device_s_axis_says_true_numbers_however_large_it_is(visit: Visit, memory: int, ticks: list[str]) -> None:
+    page = opened(visit(), gpu="other", memory=memory)
+    shown = page.locator("[data-chart=split] .xtick")
+    expect(shown).to_have_text(ticks)
+    expect(shown.last.locator("text")).to_be_visible()
+
+
 def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     page = opened(visit(), mean="many")
     assert "mean was left out" in page.inner_text(".toast-wrap")

@@ -40,7 +40,7 @@ def unit(size: float) -> tuple[str, int]:
 def length_figure(dark: bool = False) -> go.Figure:
     """One line a format, the chosen one again in colour, and two points on it: the mean and the longest sequence."""
     colours = look(dark)
-    hover = "%{x:,} tokens: %{y:.3g} %{fullData.meta}<extra>%{fullData.name}</extra>"
+    hover = "%{x:,} tokens: %{y:,.3r} %{fullData.meta}<extra>%{fullData.name}</extra>"
     lines = [
         go.Scatter(
             name=KV_FORMATS[name],
@@ -164,7 +164,7 @@ def split_figure(dark: bool = False) -> go.Figure:
             orientation="h",
             marker=markers[part],
             width=0.62,
-            hovertemplate=f"%{{y}}: {words} %{{x:.3g}} GiB<extra></extra>",
+            hovertemplate=f"%{{y}}: {words} %{{x:,.3r}} GiB<extra></extra>",
         )
         for part, words in PARTS.items()
     ]
@@ -172,7 +172,7 @@ def split_figure(dark: bool = False) -> go.Figure:
         bars,
         dark,
         barmode="stack",
-        margin={"l": 82, "r": 14, "t": 4, "b": 64},
+        margin={"l": 82, "r": 24, "t": 4, "b": 64},
         showlegend=True,
         legend={**_legend(dark, -0.2), "traceorder": "normal"},
         xaxis={
@@ -181,6 +181,8 @@ def split_figure(dark: bool = False) -> go.Figure:
             "tickangle": 0,
             "ticksuffix": " GiB",
             "showticksuffix": "first",  # side by side they would have no room
+            "exponentformat": "none",  # a "k" would stand at the first only, as the unit does
+            "separatethousands": True,
             "fixedrange": True,
         },
         yaxis={
