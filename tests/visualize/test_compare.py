@@ -259,12 +259,15 @@ def test_a_difference_is_told_with_its_place_and_both_margins() -> None:
     assert len(first["cells"]) == len(second["cells"]) == len(PARTINGS)
 
 
-def test_sampling_with_a_draft_is_no_difference_in_quality() -> None:
-    runs = made("cache", "draft-4", temperature=0.8)
-    assert "no difference in quality" in " ".join(whole(configs(runs), runs, {})["said"])
-    for names, temperature in ((("cache", "draft-4"), 0.0), (("cache", "paged", "lookup"), 0.8)):
-        runs = made(*names, temperature=temperature)
-        assert "no difference in quality" not in " ".join(whole(configs(runs), runs, {})["said"])
+@pytest.mark.parametrize("guessing", ["draft-4", "early-exit", "lookup"])
+def test_sampling_with_guesses_is_no_difference_in_quality(guessing: str) -> None:
+    said = "At a temperature above 0, guesses spend the seed's draws otherwise"
+    for temperature in (0.0, 0.8):
+        runs = made("cache", "paged", guessing, temperature=temperature)
+        assert (said in " ".join(whole(configs(runs), runs, {})["said"])) == (temperature > 0)
+    runs = made("cache", "paged", temperature=0.8)
+    stand_in = configs(runs) | {"Paged": EngineConfig(speculative="synthetic")}
+    assert said not in " ".join(whole(stand_in, runs, {})["said"]), "what is kept is what the target would draw"
 
 
 @pytest.mark.parametrize(
@@ -277,6 +280,8 @@ def test_sampling_with_a_draft_is_no_difference_in_quality() -> None:
             "No other setting wrote what Cache wrote: at this temperature guesses change",
         ),
         (("cache", "paged", "draft-4"), (2,), 0.8, "the others differ: at this temperature guesses change the draws"),
+        (("cache", "lookup"), (1,), 0.8, "No other setting wrote what Cache wrote: at this temperature guesses change"),
+        (("lookup", "draft-4"), (1,), 0.8, "No other setting wrote what Lookup γ4 wrote: at this temperature guesses"),
         (("cache", "draft-4"), (1,), 0.0, "No other setting wrote what Cache wrote."),
         (("cache", "int8", "draft-4"), (1, 2), 0.8, "No other setting wrote what Cache wrote."),  # not INT8
         (("cache", "all"), (1,), 0.8, "No other setting wrote what Cache wrote."),
@@ -298,6 +303,15 @@ def test_two_that_guess_alike_should_write_alike() -> None:
     alike = {"a": configs(runs)["Draft γ4"], "b": replace(configs(runs)["Draft γ4"], paged=True, early_exit_layer=1)}
     runs = dict(zip(alike, ([shifted(run, place) for run in runs["Draft γ4"]] for place in (9, 7)), strict=True))
     assert whole(alike, runs, {})["said"][0] == "No other setting wrote what a wrote."
+
+
+def test_lookups_of_other_endings_guess_otherwise() -> None:
+    runs = made("lookup", "paged", temperature=0.8)
+    one, other = runs.values()
+    runs["Paged"] = [shifted(run, 7) for run in other]
+    for changes, why in (({"prompt_lookup_max": 6}, ": at this temperature"), ({"early_exit_layer": 1}, ".")):
+        both = {"Lookup γ4": one[0].config, "Paged": replace(one[0].config, **changes)}
+        assert f"No other setting wrote what Lookup γ4 wrote{why}" in whole(both, runs, {})["said"][0]
 
 
 def test_a_setting_that_is_not_like_itself_is_named() -> None:

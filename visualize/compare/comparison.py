@@ -50,8 +50,8 @@ REPEATS = (
     "setting in each repeat, and is the median of that. What slows a whole repeat down moves the bars, not the factor."
 )
 
-DRAWING = ("draft", "early_exit")
-"""Who draws guesses from a distribution of their own; the others' are kept where the target would draw the same."""
+DRAWING = ("draft", "early_exit", "ngram")
+"""Whose guesses are kept or not by a draw; the others' are kept where the target would draw the same."""
 
 Runs = Mapping[str, Sequence[Run]]
 
@@ -156,8 +156,11 @@ def _draws(config: EngineConfig) -> tuple[Any, ...]:
     """What decides how many draws a round's guesses take, and which."""
     if config.speculative not in DRAWING:
         return ()
-    layers = config.early_exit_layer if config.speculative == "early_exit" else None
-    return config.speculative, config.num_speculative_tokens, config.adaptive_window, layers
+    own = {
+        "early_exit": (config.early_exit_layer,),
+        "ngram": (config.prompt_lookup_min, config.prompt_lookup_max),
+    }.get(config.speculative)
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window, own
 
 
 def _output(place: int | None, reference: bool) -> list[str]:
@@ -181,9 +184,8 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
         notes.append(
-            "At a temperature above 0, a draft's guesses spend the seed's draws otherwise: the same seed gives other "
-            "tokens than plain decoding. The distribution they are drawn from is the same, so this is no difference "
-            "in quality."
+            "At a temperature above 0, guesses spend the seed's draws otherwise: the same seed gives other tokens than "
+            "plain decoding. The distribution they are drawn from is the same, so this is no difference in quality."
         )
     elif differ and first.sampling.greedy:
         notes.append(
