@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lab.config import ConfigError, EngineConfig, require_whole
 from lab.memory.capacity import Deployment
@@ -158,11 +158,30 @@ def differences(config: EngineConfig) -> Iterator[str]:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class WithDraft(Deployment):
+    """A model beside its draft: vLLM keeps the weights of both, and keys and values of every token in both.
+
+    ``draft``: on the same device.
+    """
+
+    draft: Deployment
+
+    @property
+    def token_bytes(self) -> int:
+        return super().token_bytes + self.draft.token_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        return super().weight_bytes + self.draft.weight_bytes
+
+
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
-    """What one of ``tensor_parallel`` GPUs holds: its part of every weight, and its KV heads, at least one.
+    """What one of ``tensor_parallel`` GPUs holds: its part of every weight, and its KV heads, at least one. A draft is
+    split as its target.
 
     Raises:
-        ConfigError: vLLM cannot split the model's heads so.
+        ConfigError: vLLM cannot split a model's heads so.
     """
     require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
     shape = deployment.shape
@@ -173,11 +192,12 @@ def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
         )
     heads = {"heads": shape.heads // tensor_parallel, "kv_heads": max(1, shape.kv_heads // tensor_parallel)}
     parameters = -(-deployment.parameters // tensor_parallel)
-    return replace(deployment, shape=replace(shape, **heads), parameters=parameters)
+    draft = {"draft": sharded(deployment.draft, tensor_parallel)} if isinstance(deployment, WithDraft) else {}
+    return replace(deployment, shape=replace(shape, **heads), parameters=parameters, **draft)
 
 
 def splits(deployment: Deployment) -> dict[int, Deployment]:
-    """``sharded`` over each number of GPUs that vLLM can split the model's heads over."""
+    """``sharded`` over each number of GPUs that vLLM can split the heads over, those of a draft, too."""
     found = {}
     for gpus in TENSOR_PARALLEL:
         try:

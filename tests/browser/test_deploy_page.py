@@ -59,3 +59,11 @@ def test_a_command_is_copied_on_a_phone_too(visit: Visit) -> None:
     assert copied == page.evaluate("document.querySelector('.serve').textContent")
     assert copied.startswith("vllm serve ")
     assert page.evaluate(OVERFLOW)[0] == 0
+
+
+def test_a_split_that_cannot_be_is_a_problem(visit: Visit) -> None:
+    lab = visit()
+    page = lab.page
+    page.goto(f"{lab.server}/deploy?model=qwen2.5-7b&tensor_parallel=8&speculation=off")
+    page.wait_for_selector(".sheet-say.problem:has-text('cannot be split over 8 GPUs: choose 1, 2 or 4')")
+    assert "Nothing: every setting has its flag" not in page.inner_text(".differs")

@@ -13,7 +13,7 @@ from lab.memory.models import known
 from visualize.memory import calculator
 from visualize.panels.deploy import _answer
 from visualize.run import settings
-from visualize.vllm.deploy_sheet import answer
+from visualize.vllm.deploy_sheet import _needed, answer
 from visualize.vllm.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTHER, Inputs, from_link, to_inputs
 
 
@@ -65,11 +65,48 @@ def test_a_model_that_is_too_large_takes_more_gpus_and_says_when_they_are_too_fe
     assert few["problem"]
     assert "Not even the weights fit on 2 GPUs of 48 GiB" in few["say"]
     assert "--tensor-parallel-size 8" in told(model="llama-3.1-70b", gpu="t4")["command"]
-    assert "room for at most " in told(at_once=2)["say"], "a draft's own keys and values come on top"
-    assert "room for at most " not in told(at_once=2, speculation="off")["say"]
+    other = told(at_once=2, draft_model=OTHER, draft_hub="owner/draft")
+    assert "room for at most " in other["say"], "a draft that is not known comes on top"
+    assert any("weights, keys and values come on top" in text for text in other["differences"])
+    for known_to_the_byte in (told(at_once=2), told(at_once=2, speculation="off")):
+        assert "room for at most " not in known_to_the_byte["say"]
+        assert not any("on top" in text for text in known_to_the_byte["differences"])
     assert "the others wait" in told(gpu="l4", tensor_parallel=1, at_once=5000)["say"]
     assert "would not start" in told(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
-    assert "cannot be split over 4 GPUs: choose 1." in told(model="falcon-7b", tensor_parallel=4, longest=2048)["say"]
+
+
+def test_gpus_that_a_model_cannot_be_split_over_are_a_problem() -> None:
+    for model, gpus, choose in (("qwen2.5-7b", 8, "1, 2 or 4"), ("falcon-7b", 4, "1")):
+        split = told(model=model, tensor_parallel=gpus, longest=2048, speculation="off")
+        assert split["problem"]
+        assert split["say"] == f"This model's heads cannot be split over {gpus} GPUs: choose {choose}."
+    both = told(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)  # 32 and 9 query heads
+    assert both["problem"]
+    assert both["say"] == "The heads of SmolLM2 1.7B and SmolLM2 135M cannot both be split over 2 GPUs: choose 1."
+
+
+def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
+    alone, both = (told(gpu="l4", tensor_parallel=1, speculation=how)["splits"][0] for how in ("off", "draft"))
+    assert (alone["token"], both["token"]) == ("128 KiB", "160 KiB")  # 16 layers of 8 heads of 64 numbers
+    beside = told(gpu="l4", tensor_parallel=1)
+    assert both["sequences"] == "56"
+    assert beside["problem"]
+    assert "--tensor-parallel-size 2" in told(gpu="l4")["command"]
+    draft = known()["llama-3.2-1b"]
+    for weights, bits in (("float32", 32), ("int8", 16), ("int4", 16)):
+        with_draft, without = (
+            _needed(Inputs(weights=weights), known()["llama-3.1-8b"], one).weight_bytes for one in (draft, None)
+        )
+        assert with_draft - without == draft.parameters * bits // 8, weights
+
+
+def test_the_fewest_gpus_are_such_as_a_draft_can_be_split_over_too() -> None:
+    both = told(model="llama-3.1-70b", draft_model="smollm2-135m")  # 64 and 9 query heads
+    assert [row["gpus"] for row in both["splits"]] == ["1"]
+    assert "--tensor-parallel-size" not in both["command"]
+    assert both["problem"]
+    assert "choose larger GPUs, weights of fewer bits or another draft." in both["say"]
+    assert any("SmolLM2 135M cannot be split over 2, 4 or 8 GPUs" in text for text in both["differences"])
 
 
 def test_no_sequence_is_longer_than_the_model_was_made_for() -> None:
@@ -91,10 +128,17 @@ def test_as_many_fit_as_in_the_blocks_of_the_command() -> None:
 def test_what_does_not_fit_together_is_said() -> None:
     assert "the target's own tokenizer" in told(draft_model="qwen3-0.6b")["differences"][0]
     said = told(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)["differences"]
-    assert any("SmolLM2 135M cannot be split over 2 GPUs" in text for text in said)  # 9 query heads
+    assert any("SmolLM2 135M cannot be split over 2, 4 or 8 GPUs" in text for text in said)  # 9 query heads
     assert "quantised so" in told(weights="int4")["differences"][0]
     assert "cannot be turned off" in told(cache=False, kv_format="int8", speculation="off")["differences"][0]
     assert told(paged=False, prefix_caching=True, speculation="off")["command"].count("--no-enable-prefix-caching") == 1
+
+
+def test_what_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
+    *_, last = told(set_aside=15)["differences"]
+    assert "--gpu-memory-utilization 0.85" in last
+    assert "less is left for the cache than is counted here" in last
+    assert not any("counted here" in text for text in told(model=OTHER, hub="a/b", speculation="off")["differences"])
 
 
 def test_another_model_goes_by_its_name_and_is_not_looked_up() -> None:

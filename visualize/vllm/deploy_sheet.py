@@ -10,6 +10,7 @@ from lab.memory.capacity import Deployment
 from lab.memory.models import Model, known
 from lab.remote.deployment import (
     BLOCK,
+    WithDraft,
     differences,
     fewest_gpus,
     holds,
@@ -49,9 +50,14 @@ def answer(inputs: Inputs) -> dict[str, Any]:
     too_long = _too_long(inputs, target)
     return {
         "command": command,
-        "say": too_long or _fits(inputs, needed, gpus),
-        "problem": bool(too_long or (needed and not holds(splits(needed).get(gpus, needed), inputs.at_once))),
-        "differences": [*_of_weights(inputs), *_of_models(target, draft, drafts, gpus), *differences(config)],
+        "say": too_long or _fits(inputs, target, draft, needed, gpus),
+        "problem": bool(too_long or (needed and not _holds(needed, gpus, inputs.at_once))),
+        "differences": [
+            *_of_weights(inputs, draft),
+            *_of_models(target, draft, drafts, gpus),
+            *differences(config),
+            *(_of_memory(inputs) if needed else ()),
+        ],
         "splits": _rows(needed, inputs.at_once, gpus) if needed else [],
     }
 
@@ -65,14 +71,23 @@ def _name(other: str, model: Model | None) -> str:
 
 
 def _needed(inputs: Inputs, target: Model, draft: Model | None) -> Deployment:
-    """The model on one GPU of the kind chosen, in the command's blocks; a known draft's weights are counted as the
-    target's own.
+    """The model on one GPU of the kind chosen, in the command's blocks, and a known draft beside it. The draft is the
+    one that the command names: vLLM quantises its cache as the target's, and not its weights.
     """
     machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
     config = inputs.engine_config()
     blocks = {"kv_format": config.kv_dtype, "block_size": config.block_size if keeps_block_size(config) else BLOCK}
-    deployment = calculator.Inputs(**machine, **blocks).deployment(target)
-    return replace(deployment, parameters=target.parameters + (draft.parameters if draft else 0))
+    asked = calculator.Inputs(**machine, **blocks)
+    if draft is None:
+        return asked.deployment(target)
+    whole = replace(asked, weights="float32" if inputs.weights == "float32" else "bfloat16")
+    return WithDraft(**vars(asked.deployment(target)), draft=whole.deployment(draft))
+
+
+def _holds(needed: Deployment, gpus: int, sequences: int) -> bool:
+    """Whether the model can be split over so many GPUs, and these hold what is asked for."""
+    shard = splits(needed).get(gpus)
+    return shard is not None and holds(shard, sequences)
 
 
 def _fewest(needed: Deployment, sequences: int) -> int:
@@ -90,19 +105,22 @@ def _too_long(inputs: Inputs, target: Model | None) -> str:
     )
 
 
-def _fits(inputs: Inputs, needed: Deployment | None, gpus: int) -> str:
+def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Deployment | None, gpus: int) -> str:
     """Whether the command will do."""
     if needed is None:
         return "Whether it fits is worked out for known models; here the GPUs are as you say, or one."
     if gpus not in splits(needed):
-        return f"This model's heads cannot be split over {gpus} GPUs: choose {_listed(splits(needed))}."
+        what = f"The heads of {target.name} and {draft.name} cannot both" if draft else "This model's heads cannot"
+        return f"{what} be split over {gpus} GPUs: choose {_listed(splits(needed))}."
     shard, wanted = sharded(needed, gpus), f"{inputs.at_once:,} sequences at once"
     each = f"{gpus} GPU{'s' * (gpus > 1)} of {size(needed.memory)}"
     if holds(shard, inputs.at_once):
-        most = "at most " * (inputs.speculation == "draft")  # whose own keys and values come on top
+        most = "at most " * (inputs.speculation == "draft" and draft is None)  # what it takes is not known
         return f"On {each} there is room for {most}{shard.sequences('paged'):,} sequences, and {wanted} are asked for."
     if shard.cache_bytes <= 0:
-        return f"Not even the weights fit on {each}: choose more or larger GPUs, or weights of fewer bits."
+        larger = "more or larger GPUs" if gpus < max(splits(needed)) else "larger GPUs"
+        ways = _listed([larger, "weights of fewer bits", *(["another draft"] if draft else [])])
+        return f"Not even the weights fit on {each}: choose {ways}."
     if not shard.sequences("contiguous"):
         return f"One sequence of {inputs.longest:,} tokens does not fit on {each}, and vLLM would not start."
     room = shard.sequences("paged")
@@ -125,30 +143,45 @@ def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
     ]
 
 
-def _of_weights(inputs: Inputs) -> Iterator[str]:
+def _of_weights(inputs: Inputs, draft: Model | None) -> Iterator[str]:
     if inputs.weights in ("int8", "int4"):
         yield (
             f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised so (AWQ, "
             "GPTQ and others); vLLM sees it from its configuration."
+            f"{' The draft named here is not, and its weights are counted in 16 bits.' if draft else ''}"
         )
 
 
 def _of_models(target: Model | None, draft: Model | None, drafts: bool, gpus: int) -> Iterator[str]:
     if not drafts:
         return
-    if target and draft and target.shape.vocabulary != draft.shape.vocabulary:
+    if draft is None:
+        if target:
+            yield "The draft's weights, keys and values come on top of what is counted here."
+        return
+    if target and target.shape.vocabulary != draft.shape.vocabulary:
         yield (
             f"{draft.name} has a vocabulary of {draft.shape.vocabulary:,} and {target.name} one of "
             f"{target.shape.vocabulary:,}: a draft needs the target's own tokenizer."
         )
-    if draft and gpus not in splits(calculator.Inputs().deployment(draft)):
+    over = splits(calculator.Inputs().deployment(target)) if target else (gpus,)
+    if without := [count for count in over if count not in splits(calculator.Inputs().deployment(draft))]:
         yield (
-            f"{draft.name} cannot be split over {gpus} GPUs, and vLLM splits a draft as it does the target: choose "
-            "another draft, or as many GPUs as both can be split over."
+            f"{draft.name} cannot be split over {_listed(without)} GPUs, and vLLM splits a draft as it does the "
+            "target: choose another draft, or as many GPUs as both can be split over."
         )
-    yield "The draft's own keys and values come on top of what is counted here."
+    if target:
+        yield "What each GPU holds is the target's and the draft's together, weights as well as keys and values."
 
 
-def _listed(numbers: Iterable[int]) -> str:
-    *most, last = map(str, numbers)
+def _of_memory(inputs: Inputs) -> Iterator[str]:
+    yield (
+        f"vLLM's activations, CUDA graphs and whatever else it holds come out of its {100 - inputs.set_aside}% of the "
+        f"memory (--gpu-memory-utilization {1 - inputs.set_aside / 100:.3g}), not out of what is set aside: less is "
+        "left for the cache than is counted here."
+    )
+
+
+def _listed(ways: Iterable[Any]) -> str:
+    *most, last = map(str, ways)
     return f"{', '.join(most)} or {last}" if most else last
