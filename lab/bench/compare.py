@@ -126,17 +126,15 @@ class Summary:
 
     Attributes:
         rates: tokens a second of each run.
-        speedup: of the first setting's tokens a second, repeat by repeat. None: no repeat has both yet.
-        likely_speedup: its geometric mean, and how sure that is.
+        factors: of the first setting's tokens a second, of each repeat that has both.
         ttft_ms, itl_p50_ms, itl_p99_ms: medians.
         acceptance: accepted proposals / proposals, of all runs together. None: nothing was proposed.
         kv_reserved_bytes, kv_used_bytes, peak_memory_bytes: the most of any run.
     """
 
     rates: tuple[float, ...]
+    factors: tuple[float, ...]
     tokens_per_second: Spread
-    speedup: Spread | None
-    likely_speedup: Interval | None
     ttft_ms: float
     itl_p50_ms: float
     itl_p99_ms: float
@@ -146,8 +144,18 @@ class Summary:
     peak_memory_bytes: int
 
     @property
+    def speedup(self) -> Spread | None:
+        """Of the factors. None: no repeat has both yet."""
+        return Spread.of(self.factors) if self.factors else None
+
+    @property
+    def likely_speedup(self) -> Interval | None:
+        """The factors' geometric mean, and how sure that is."""
+        return factor_interval(self.factors) if self.factors else None
+
+    @property
     def clear(self) -> bool:
-        """Whether chance is not likely to have made the speed-up. Of one repeat nobody can tell."""
+        """Whether chance is not likely to have made the speed-up. Of one repeat nobody can tell: it is let pass."""
         likely = self.likely_speedup
         return likely is None or likely.low is None or not likely.low < 1 < likely.high
 
@@ -161,12 +169,10 @@ def summarise(runs: Mapping[str, Sequence[Run]]) -> dict[str, Summary]:
 def _summary(runs: Sequence[Run], reference: Sequence[float]) -> Summary:
     metrics = [run.metrics for run in runs]
     rates = tuple(m.tokens_per_second for m in metrics)
-    ratios = [rate / base for rate, base in zip(rates, reference, strict=False)]
     return Summary(
         rates=rates,
+        factors=tuple(rate / base for rate, base in zip(rates, reference, strict=False)),
         tokens_per_second=Spread.of(rates),
-        speedup=Spread.of(ratios) if ratios else None,
-        likely_speedup=factor_interval(ratios) if ratios else None,
         ttft_ms=statistics.median(m.ttft_ms for m in metrics),
         itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
         itl_p99_ms=statistics.median(m.itl_p99_ms for m in metrics),

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.compare import Spread, summarise
+from lab.bench.compare import summarise
 from lab.bench.difference import Choice, Difference
-from lab.bench.interval import factor_interval
 from lab.bench.measuring import guessed
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig
@@ -23,7 +22,7 @@ from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
-from visualize.compare.comparison import COLUMNS, PARTINGS, REPEATS, _faster, race, so_far, whole
+from visualize.compare.comparison import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 from visualize.compare.comparison_run import Comparison, Growth
 from visualize.compare.lanes import (
     BOUNDS,
@@ -337,23 +336,40 @@ def test_the_table_has_a_figure_a_column() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "cell"),
+    ("factors", "cell", "word"),
     [
-        ((0.6, 0.7, 0.8), ["×0.70", "0.65 to 0.75"]),
-        ((0.8, 0.97, 1.2), ["0.885 to 1.08", "no clear difference"]),
-        ((1.5, 1.74, 2.0), ["×1.74", "1.62 to 1.87"]),
-        ((1.05, 1.3, 1.6), ["1.18 to 1.45", "no clear difference"]),  # one time in four three lie on one side
-        ((1.3,), ["×1.30", "of one repeat"]),
+        ((0.6, 0.7, 0.8), ["×0.70", "0.65 to 0.75"], "<b>×0.70</b>"),
+        ((0.8, 0.97, 1.2), ["0.885 to 1.08", "no clear difference"], "unclear"),
+        ((1.5, 1.74, 2.0), ["×1.74", "1.62 to 1.87"], "<b>×1.74</b>"),
+        (
+            (1.05, 1.3, 1.6),
+            ["1.18 to 1.45", "no clear difference"],
+            "unclear",
+        ),  # one time in four three lie on one side
+        ((1.3, 1.5), ["1.35 to 1.45", "too few repeats to say"], "unclear"),
+        ((1.4, 1.401), ["×1.40", "1.4 to 1.4"], "<b>×1.40</b>"),
+        ((1.333,), ["×1.33", "of one repeat"], "×1.33, one run"),
     ],
 )
-def test_what_chance_may_have_made_is_no_clear_difference(factors: tuple[float, ...], cell: list[str]) -> None:
+def test_what_chance_may_have_made_is_no_clear_difference(
+    factors: tuple[float, ...], cell: list[str], word: str
+) -> None:
     """Beside its bar a factor of 0.97 would say that the longer bar is the slower setting."""
     (summary,) = summarise(made("cache")).values()
-    made_of = {"rates": factors, "speedup": Spread.of(factors), "likely_speedup": factor_interval(factors)}
-    found = replace(summary, **made_of)
-    assert _faster(found) == cell
-    *_, words = bars(["a"], {"a": found})[0]
-    assert words["text"] == ["unclear" if cell[1] == "no clear difference" else f"<b>{cell[0]}</b>"]
+    found = replace(summary, rates=factors, factors=factors)
+    assert faster(found) == cell
+    *_, words = bars(["reference", "a"], {"a": found})[0]
+    assert words["text"] == [word]
+
+
+def test_a_factor_of_one_repeat_is_that_of_those_that_are_over_in_both() -> None:
+    """A comparison that is stopped, or under way, has more runs of the one than of the other."""
+    runs = made("cache", "draft-4")
+    del runs["Cache"][1]
+    assert so_far(runs)["rows"][1]["cells"][1][1] == "of one repeat"
+    *_, words = so_far(runs)["charts"]["bars"]["columns"]
+    assert words["text"][0] == "<b>×1.00</b>", "what all are held against"
+    assert words["text"][1].endswith(", one run")
 
 
 def test_why_factors_do_not_fit_the_bars_is_said_where_there_are_repeats() -> None:

@@ -197,15 +197,17 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     return notes
 
 
-def _faster(summary: Summary) -> list[str]:
-    """A factor where there is one that is not likely to be chance."""
-    found = summary.speedup
+def faster(summary: Summary) -> list[str]:
+    """A factor where there is one that is not likely to be chance, and in small how sure it is."""
+    found, repeats = summary.speedup, len(summary.factors)
     if found is None:
         return [DASH, ""]
-    if len(summary.rates) == 1:
+    if repeats == 1:
         return [times(found.median), "of one repeat"]
     quartiles = f"{digits(found.lower)} to {digits(found.upper)}"
-    return [times(found.median), quartiles] if summary.clear else [quartiles, "no clear difference"]
+    if summary.clear:
+        return [times(found.median), quartiles]
+    return [quartiles, "too few repeats to say" if repeats == 2 else "no clear difference"]
 
 
 def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:
@@ -219,7 +221,7 @@ def _cells(summary: Summary, on_cpu: bool, *, reference: bool) -> list[list[str]
     kept = summary.acceptance
     return [
         [f"{rate.median:.0f}", f"{rate.lower:.0f} to {rate.upper:.0f}"],
-        [times(1), "reference"] if reference else _faster(summary),
+        [times(1), "reference"] if reference else faster(summary),
         [f"{three(summary.ttft_ms)} ms", ""],
         [f"{three(summary.itl_p50_ms)} ms", f"p99 {three(summary.itl_p99_ms)}"],
         [DASH, ""] if kept is None else [f"{kept:.0%}", ""],

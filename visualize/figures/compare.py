@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -87,13 +88,21 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
             _add(runs, x=one, y=place)
         if summary.speedup:
             _add(words, x=edge, y=place)
-            words["text"].append(f"<b>{times(summary.speedup.median)}</b>" if summary.clear else "unclear")
+            words["text"].append(f"<b>{times(1)}</b>" if place == 0 else _faster(summary.factors, clear=summary.clear))
     return [bar, quartiles, runs, words], {
         "xaxis.range": [0, edge],
         "yaxis.range": [len(names) - 0.5, -0.5],
         "yaxis.tickvals": list(range(len(names))),
         "yaxis.ticktext": [f"{label(name, 13)} {mark} " for name, mark in zip(names, MARKS, strict=False)],
     }
+
+
+def _faster(factors: Sequence[float], *, clear: bool) -> str:
+    """How sure a factor is shows in how it is written."""
+    factor = times(statistics.median(factors))
+    if len(factors) == 1:
+        return f"{factor}, one run"
+    return f"<b>{factor}</b>" if clear else "unclear"
 
 
 def _add(columns: dict[str, list[Any]], **row: Any) -> None:
