@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 
@@ -114,6 +115,33 @@ def test_theory_s_curves_go_through_hand_counted_points() -> None:
         assert sure.startswith("as if guesses were independent: ")
         kept, judged = map(int, said.removesuffix(" accepted").split(" of "))
         assert y == kept / judged
+
+
+def stretched(run: Run, times: float) -> Run:
+    return Run([replace(event, t_ms=times * event.t_ms) for event in run.events])
+
+
+@pytest.mark.parametrize(
+    ("factors", "figure", "sure"),
+    [
+        ((1.333,), "×1.33", "of one repeat"),
+        ((1.3, 1.5), "1.35 to 1.45", "too few repeats to say"),
+        ((0.8, 0.97, 1.2), "0.885 to 1.08", "no clear difference"),
+        ((1.5, 1.74, 2.0), "×1.74", "1.62 to 1.87"),
+    ],
+)
+def test_a_measured_speed_up_says_against_what_and_how_sure_it_is(
+    factors: tuple[float, ...], figure: str, sure: str
+) -> None:
+    runs = made("int8", "cache", "draft-4", repeats=1)
+    plain, speculating = (runs[name][0] for name in ("Cache", "Draft γ4"))
+    ratio = speculating.metrics.tokens_per_second / plain.metrics.tokens_per_second
+    runs["Cache"] = [plain for _ in factors]
+    runs["Draft γ4"] = [stretched(speculating, ratio / factor) for factor in factors]
+    (row,) = theory(configs(runs), runs, BYTES)["rows"]
+    measured, small = row["cells"][-1]
+    assert measured == figure
+    assert small.startswith(f"{sure}, against Cache; theory ×"), "not against INT8, which comes first"
 
 
 def test_bytes_of_cache_stand_on_the_line_of_their_format() -> None:
