@@ -346,9 +346,9 @@ def test_the_table_has_a_figure_a_column() -> None:
             ["1.18 to 1.45", "no clear difference"],
             "unclear",
         ),  # one time in four three lie on one side
-        ((1.3, 1.5), ["1.35 to 1.45", "too few repeats to say"], "unclear"),
+        ((1.3, 1.5), ["1.35 to 1.45", "too few repeats"], "unclear"),
         ((1.4, 1.401), ["×1.40", "1.4 to 1.4"], "<b>×1.40</b>"),
-        ((1.333,), ["×1.33", "of one repeat"], "×1.33, one run"),
+        ((1.333,), ["×1.33", "of one repeat"], "×1.33,<br>one run"),
     ],
 )
 def test_what_chance_may_have_made_is_no_clear_difference(
@@ -369,7 +369,7 @@ def test_a_factor_of_one_repeat_is_that_of_those_that_are_over_in_both() -> None
     assert so_far(runs)["rows"][1]["cells"][1][1] == "of one repeat"
     *_, words = so_far(runs)["charts"]["bars"]["columns"]
     assert words["text"][0] == "<b>×1.00</b>", "what all are held against"
-    assert words["text"][1].endswith(", one run")
+    assert words["text"][1].endswith(",<br>one run")
 
 
 def test_why_factors_do_not_fit_the_bars_is_said_where_there_are_repeats() -> None:

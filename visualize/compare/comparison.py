@@ -207,7 +207,7 @@ def faster(summary: Summary) -> list[str]:
     quartiles = f"{digits(found.lower)} to {digits(found.upper)}"
     if summary.clear:
         return [times(found.median), quartiles]
-    return [quartiles, "too few repeats to say" if repeats == 2 else "no clear difference"]
+    return [quartiles, "too few repeats" if repeats == 2 else "no clear difference"]
 
 
 def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _faster(factors: Sequence[float], *, clear: bool) -> str:
     """How sure a factor is shows in how it is written."""
     factor = times(statistics.median(factors))
     if len(factors) == 1:
-        return f"{factor}, one run"
+        return f"{factor},<br>one run"  # in one line it would stand on the bars
     return f"<b>{factor}</b>" if clear else "unclear"
 
 
