@@ -127,7 +127,7 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
     assert other[0]["compared"] == "Other sequences than before: not compared."
     small = {row[2] for frame in other for row in frame.get("readouts", {}).values()}
-    assert small <= {""} | {f"of {tokens} in prompts" for tokens in (2, 4, 6)}
+    assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
 
 
 def test_the_speed_is_the_mean_of_as_many_steps_as_its_caption_says() -> None:
@@ -197,8 +197,8 @@ def test_what_is_found_again_after_a_preemption_is_not_counted_against_the_promp
     shown = picture()
     for frame in BatchReducer(4).feed(steps):
         shown.apply(frame)
-    assert shown.readouts["found"] == [str(first), "tok", "of 32 in prompts"]
-    assert shown.readouts["preempted"][2] == f"{again} tok found"
+    assert shown.readouts["found"] == [str(first), "tok", "of 32"]
+    assert shown.readouts["preempted"][2] == f"{again} found"
 
 
 def test_a_run_of_many_says_something_at_every_step() -> None:

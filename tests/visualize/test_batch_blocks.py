@@ -96,7 +96,7 @@ def test_continuations_share_their_prompt_s_blocks_and_where_they_part_each_has_
     ]
     copied = "A shared block was copied 2 times before it was written to: copy on write."
     assert shown.say == f"Sequences 1 and 2 were admitted: 10 tokens found in the cache, not computed. {copied}"
-    assert shown.readouts["found"] == ["10", "tok", "of 18 in prompts"]
+    assert shown.readouts["found"] == ["10", "tok", "of 18"]
 
 
 def test_contiguous_blocks_are_set_aside_empty() -> None:
@@ -104,7 +104,7 @@ def test_contiguous_blocks_are_set_aside_empty() -> None:
     first = table(picture().apply(frames[0]), "pool")
     assert [row["fill"] for row in first if row["owners"]] == [2] + [0] * 8
     assert frames[0]["readouts"]["vain"][:2] == ["89", "%"]
-    assert frames[0]["readouts"]["found"] == ["0", "tok", "of 2 in prompts"]
+    assert frames[0]["readouts"]["found"] == ["0", "tok", "of 2"]
 
 
 def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:

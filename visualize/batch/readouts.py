@@ -113,8 +113,8 @@ class Tally:
 
     def notes(self) -> dict[str, str]:
         """What some readings are of."""
-        again = {"preempted": f"{self.found_again:,} tok found"} if self.found_again else {}
-        return {"found": f"of {self.prompts:,} in prompts"} | again
+        again = {"preempted": f"{self.found_again:,} found"} if self.found_again else {}
+        return {"found": f"of {self.prompts:,}"} | again
 
     def readings(self) -> Readings:
         total = sum(self.tokens.values())
