@@ -127,6 +127,8 @@ class Summary:
     Attributes:
         rates: tokens a second of each run.
         factors: of the first setting's tokens a second, of each repeat that has both.
+        speedup: of them. None: no repeat has both yet.
+        likely_speedup: their geometric mean, and how sure that is.
         ttft_ms, itl_p50_ms, itl_p99_ms: medians.
         acceptance: accepted proposals / proposals, of all runs together. None: nothing was proposed.
         kv_reserved_bytes, kv_used_bytes, peak_memory_bytes: the most of any run.
@@ -135,6 +137,8 @@ class Summary:
     rates: tuple[float, ...]
     factors: tuple[float, ...]
     tokens_per_second: Spread
+    speedup: Spread | None
+    likely_speedup: Interval | None
     ttft_ms: float
     itl_p50_ms: float
     itl_p99_ms: float
@@ -142,16 +146,6 @@ class Summary:
     kv_reserved_bytes: int
     kv_used_bytes: int
     peak_memory_bytes: int
-
-    @property
-    def speedup(self) -> Spread | None:
-        """Of the factors. None: no repeat has both yet."""
-        return Spread.of(self.factors) if self.factors else None
-
-    @property
-    def likely_speedup(self) -> Interval | None:
-        """The factors' geometric mean, and how sure that is."""
-        return factor_interval(self.factors) if self.factors else None
 
     @property
     def clear(self) -> bool:
@@ -169,10 +163,13 @@ def summarise(runs: Mapping[str, Sequence[Run]]) -> dict[str, Summary]:
 def _summary(runs: Sequence[Run], reference: Sequence[float]) -> Summary:
     metrics = [run.metrics for run in runs]
     rates = tuple(m.tokens_per_second for m in metrics)
+    factors = tuple(rate / base for rate, base in zip(rates, reference, strict=False))
     return Summary(
         rates=rates,
-        factors=tuple(rate / base for rate, base in zip(rates, reference, strict=False)),
+        factors=factors,
         tokens_per_second=Spread.of(rates),
+        speedup=Spread.of(factors) if factors else None,
+        likely_speedup=factor_interval(factors) if factors else None,
         ttft_ms=statistics.median(m.ttft_ms for m in metrics),
         itl_p50_ms=statistics.median(m.itl_p50_ms for m in metrics),
         itl_p99_ms=statistics.median(m.itl_p99_ms for m in metrics),

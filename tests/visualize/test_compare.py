@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.bench.compare import summarise
+from lab.bench.compare import Spread, summarise
 from lab.bench.difference import Choice, Difference
+from lab.bench.interval import factor_interval
 from lab.bench.measuring import guessed
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig
@@ -356,7 +357,8 @@ def test_what_chance_may_have_made_is_no_clear_difference(
 ) -> None:
     """Beside its bar a factor of 0.97 would say that the longer bar is the slower setting."""
     (summary,) = summarise(made("cache")).values()
-    found = replace(summary, rates=factors, factors=factors)
+    likely = factor_interval(factors)
+    found = replace(summary, rates=factors, factors=factors, speedup=Spread.of(factors), likely_speedup=likely)
     assert faster(found) == cell
     *_, words = bars(["reference", "a"], {"a": found})[0]
     assert words["text"] == [word]
