@@ -324,8 +324,12 @@ def test_a_failure_while_the_engine_is_let_go_of_stops_nobody(monkeypatch):
 
     def abandoned_meanwhile():
         lab.abandon(second._sequence)
-        monkeypatch.setattr(lab, "_take_in", lambda: 1 / 0)
+        monkeypatch.setattr(lab, "_take_in", fails_while_another_leaves)
         return True
+
+    def fails_while_another_leaves():
+        lab.abandon(second._sequence)
+        raise ZeroDivisionError
 
     monkeypatch.setattr(lab, "step", abandoned_meanwhile)
     first._sequence.recorder._pending.clear()

@@ -168,3 +168,22 @@ def test_what_cannot_be_told_of_one_is_its_own_trouble(lab, monkeypatch):
     assert not fell_back(one)
     assert not fell_back(other)
     assert lab.occupancy().live == 0
+
+
+def test_who_had_the_last_token_in_a_step_that_failed_is_done(lab, monkeypatch):
+    """The others go on in another format."""
+    memory, steps = pool.memory_in_use, []
+
+    def failing_once(devices):
+        steps.append(devices)
+        if len(steps) == 3:
+            raise RuntimeError("nobody knows")
+        return memory(devices)
+
+    monkeypatch.setattr(pool, "memory_in_use", failing_once)
+    config = replace(PLAIN, kv_dtype="int8")
+    short, long = (lab.submit(PROMPT, config, SamplingParams(max_tokens=n, ignore_eos=True)) for n in (3, 12))
+    short, long = short.result(), long.result()
+    assert (short.reason, len(short.token_ids), fell_back(short)) == ("length", 3, [])
+    assert (long.reason, len(long.token_ids)) == ("length", 12)
+    assert [event.part for event in fell_back(long)] == ["kv_format"]

@@ -333,3 +333,24 @@ def test_only_what_is_held_can_be_given_back_or_shared():
         pool.give_back(block)
     with pytest.raises(AssertionError, match="nothing in it to share"):
         pool.share(block)
+
+
+def test_of_a_long_beginning_each_block_is_compared_once(monkeypatch):
+    """Else a long document would be compared as often as it has blocks, in every step that somebody waits."""
+    same, walked = Prefix.same, []
+
+    def counted(one, two):
+        links, here, there = 0, one, two
+        while here is not there:
+            links, here, there = links + 1, here.parent, there.parent
+        walked.append(links)
+        return same(one, two)
+
+    pool, root, tokens = BlockPool(40, 2), Prefix.root("models"), list(range(61))
+    prefix = root
+    for index, block in enumerate(pool.take(30, lambda *_, **__: None)):
+        prefix = prefix.then(tokens[2 * index : 2 * index + 2])
+        assert pool.store(block, prefix)
+    monkeypatch.setattr(Prefix, "same", counted)
+    assert len(pool.find(tokens, root)) == 30
+    assert walked == [1] * 30
