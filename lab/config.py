@@ -204,7 +204,7 @@ class SamplingParams:
             "against all of them.",
         )
         _require(
-            all(text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text) for text in stop),
+            not any("\ud800" <= sign <= "\udfff" for text in stop for sign in text),
             "stop is valid text: half a character (a lone surrogate) is in it.",
         )
         object.__setattr__(self, "stop", stop)

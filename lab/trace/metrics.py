@@ -27,7 +27,8 @@ class Metrics:
             count too, which the output does not have.
         draft_acceptance_rate: accepted proposals / proposals.
         acceptance_by_position: accepted at a position / rounds that had proposals.
-        target_passes_per_token: target forwards / tokens, both after the prefill.
+        target_passes_per_token: target forwards / tokens, both after the prefill. Of those that read a text again
+            after a preemption, the one that gives a token.
         kv_reserved_bytes, kv_used_bytes: most bytes of cache owned, and holding wanted tokens.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
         limit_share: median of the steps after the prefill: their passes' share of the device's limit (``achieved``).
