@@ -42,6 +42,8 @@ class PoolExhaustedError(LabError):
 
 MOST_PROPOSED = 32
 """Tokens of a round."""
+HIGHEST_PRIORITY = 9
+"""Of cached blocks; the lowest is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,7 @@ class EngineConfig:
         for name in ("kv_dtype", "eviction", "prefill_attention", "kernels", "speculative"):
             _choice(name, getattr(self, name), _choices(name))
         require_whole("block_size", self.block_size, 1, 1024)
-        require_whole("cache_priority", self.cache_priority, 0, 9)
+        require_whole("cache_priority", self.cache_priority, 0, HIGHEST_PRIORITY)
         if self.num_blocks is not None:
             require_whole("num_blocks", self.num_blocks, 1, 10_000_000)
         require_whole("num_speculative_tokens", self.num_speculative_tokens, 1, MOST_PROPOSED)

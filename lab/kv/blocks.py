@@ -11,10 +11,11 @@ them a reference.
 from __future__ import annotations
 
 from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from lab.config import PoolExhaustedError
+from lab.config import HIGHEST_PRIORITY, PoolExhaustedError
 from lab.kv.prefix import Prefix, PrefixIndex
 from lab.trace.events import BlockEvicted
 
@@ -42,21 +43,23 @@ class BlockPool:
     def __init__(self, num_blocks: int, block_size: int, *, eviction: Eviction = "lru") -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._eviction = eviction
+        self._by_priority = eviction == "priority"
         self._references = [0] * num_blocks
         self._free = list(range(num_blocks))  # ascending
-        self._cached: dict[int, None] = {}  # in the order in which they were last used
         self._prefixes = PrefixIndex()
-        self._priority: dict[int, int] = {}
+        self._priority: dict[int, int] = {}  # of stored blocks, as far as it counts: 0 with "lru"
+        # By priority, the least recently used first. (Of an OrderedDict it is at hand; a dict looks for it behind all
+        # that were taken out before.)
+        self._cached: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(HIGHEST_PRIORITY + 1)]
 
     def occupancy(self) -> Occupancy:
-        free, cached = len(self._free), len(self._cached)
+        free, cached = len(self._free), self._count_cached()
         return Occupancy(free, cached, self.num_blocks - free - cached)
 
     @property
     def available(self) -> int:
         """Blocks that can be taken: free and cached ones."""
-        return len(self._free) + len(self._cached)
+        return len(self._free) + self._count_cached()
 
     def has_run(self, count: int) -> bool:
         """Whether ``count`` free blocks lie side by side."""
@@ -78,7 +81,7 @@ class BlockPool:
         return [block for block, count in enumerate(self._references) if count]
 
     def cached_blocks(self) -> list[int]:
-        return list(self._cached)
+        return [block for blocks in self._cached for block in blocks]
 
     # -- taking and giving back --------------------------------------------------------------
 
@@ -112,10 +115,12 @@ class BlockPool:
 
         ``priority``: of who takes it. A stored block keeps the highest.
         """
-        if not self._references[block] and block not in self._cached:
-            raise AssertionError(f"block {block} is free: there is nothing in it to share")
-        self._cached.pop(block, None)
-        if block in self._priority:
+        stored = block in self._prefixes
+        if not self._references[block]:
+            if not stored:
+                raise AssertionError(f"block {block} is free: there is nothing in it to share")
+            del self._cached[self._priority[block]][block]
+        if stored and self._by_priority:
             self._priority[block] = max(priority, self._priority[block])
         self._references[block] += 1
         return self._references[block]
@@ -127,7 +132,7 @@ class BlockPool:
         self._references[block] -= 1
         if not self._references[block]:
             if block in self._prefixes:
-                self._cached[block] = None
+                self._cached[self._priority[block]][block] = None
             else:
                 insort(self._free, block)
         return self._references[block]
@@ -138,7 +143,7 @@ class BlockPool:
         """Let a full live block be found by its prefix. False if another block holds that prefix already."""
         added = self._prefixes.add(block, prefix)
         if added:
-            self._priority[block] = priority
+            self._priority[block] = priority if self._by_priority else 0
         return added
 
     def find(self, tokens: Sequence[int], root: Prefix) -> list[tuple[int, Prefix]]:
@@ -156,11 +161,12 @@ class BlockPool:
             found.append((block, prefix))
         return found
 
+    def _count_cached(self) -> int:
+        return sum(map(len, self._cached))
+
     def _evict(self, emit: Emit) -> int:
-        # The dict is in order of use, and min() returns the first of equals.
-        by_priority = self._eviction == "priority"
-        block = min(self._cached, key=self._priority.__getitem__) if by_priority else next(iter(self._cached))
-        del self._cached[block], self._priority[block]
+        block, _ = next(filter(None, self._cached)).popitem(last=False)
+        del self._priority[block]
         self._prefixes.remove(block)
         emit(BlockEvicted, block=block)
         return block
