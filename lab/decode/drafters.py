@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from array import array
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -184,10 +186,11 @@ class PromptLookup(Drafter):
         self._longest = longest
         self._vocabulary = vocabulary
         self._device = device
+        self._texts: WeakKeyDictionary[Sequence, array[int]] = WeakKeyDictionary()
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
         found = [
-            lookup(sequence.tokens, window, self._shortest, self._longest)
+            lookup(self._text(sequence), window, self._shortest, self._longest)
             for sequence, window in zip(sequences, windows, strict=True)
         ]
         return [
@@ -195,19 +198,34 @@ class PromptLookup(Drafter):
             for tokens in several_on_device(found, self._device)
         ]
 
+    def _text(self, sequence: Sequence) -> np.ndarray:
+        """Its tokens, [length] C integers. A text only grows, for what is refused was never in it; so only what is new
+        is copied."""
+        text = self._texts.setdefault(sequence, array("i"))
+        text.extend(sequence.tokens[len(text) :])
+        return np.frombuffer(text, np.intc)
 
-def lookup(tokens: list[int], count: int, shortest: int, longest: int) -> list[int]:
+
+def lookup(text: np.ndarray, count: int, shortest: int, longest: int) -> list[int]:
     """Up to ``count`` tokens that followed an earlier occurrence of the longest ending that has one: the last that so
-    many follow, or else the first. (In a text that goes round in a circle, few follow the very last.)"""
-    text = np.asarray(tokens)
-    for length in range(min(longest, len(text) - 1), shortest - 1, -1):
-        windows = np.lib.stride_tricks.sliding_window_view(text[:-1], length)
-        found = np.flatnonzero((windows == text[-length:]).all(axis=1))
-        if len(found):
-            whole = found[found + length + count <= len(tokens)]
-            begin = int(whole[-1] if len(whole) else found[0]) + length
-            return tokens[begin : begin + count]
-    return []
+    many follow, or else the first. (In a text that goes round in a circle, few follow the very last.)
+
+    Args:
+        text: [length] of integers, length > 0.
+        shortest, longest: tokens of an ending.
+    """
+    length, ends = 1, np.flatnonzero(text[:-1] == text[-1]) + 1  # behind each occurrence of the last token
+    while length < longest and len(ends):
+        longer = ends[ends > length]
+        longer = longer[text[longer - length - 1] == text[-length - 1]]
+        if not len(longer):
+            break
+        length, ends = length + 1, longer
+    if length < shortest or not len(ends):
+        return []
+    whole = ends[ends + count <= len(text)]
+    begin = whole[-1] if len(whole) else ends[0]
+    return text[begin : begin + count].tolist()
 
 
 class Synthetic(Drafter):

@@ -23,7 +23,7 @@ PROPOSE, JUDGE, CHOOSE = range(3)
 """The columns of ``Sequence.draws``."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """The state of a request between steps.
 

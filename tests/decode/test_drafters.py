@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lab import ConfigError, EngineConfig, SamplingParams
-from lab.decode.drafters import lookup
-from lab.trace.events import Committed, Judged, Proposed
+from lab.decode.drafters import PromptLookup, lookup
+from lab.trace.events import Committed, Judged, Preempted, Proposed
 from tests import tiny_models
 
 PROMPT = "The king had three daughters, and the king had three"
@@ -26,28 +28,85 @@ def of(run, event_type):
 # -- prompt lookup ---------------------------------------------------------------------------------
 
 
+def looked_up(tokens: list[int], count: int, shortest: int, longest: int) -> list[int]:
+    """The plain definition of what a lookup proposes."""
+    for length in range(min(longest, len(tokens) - 1), shortest - 1, -1):
+        ends = [i + length for i in range(len(tokens) - length) if tokens[i : i + length] == tokens[-length:]]
+        if ends:
+            whole = [end for end in ends if end + count <= len(tokens)]
+            begin = whole[-1] if whole else ends[0]
+            return tokens[begin : begin + count]
+    return []
+
+
 @given(TOKENS, st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
 def test_lookup_finds_the_longest_ending_that_occurred_before(tokens, count, shortest, more):
     longest = shortest + more
-    found = lookup(tokens, count, shortest, longest)
-    lengths = [
-        length
-        for length in range(shortest, min(longest, len(tokens) - 1) + 1)
-        if any(tokens[i : i + length] == tokens[-length:] for i in range(len(tokens) - length))
-    ]
-    assert bool(found) == bool(lengths)
-    if found:
-        length = max(lengths)
-        ends = [i + length for i in range(len(tokens) - length) if tokens[i : i + length] == tokens[-length:]]
-        whole = [end for end in ends if end + count <= len(tokens)]
-        begin = whole[-1] if whole else ends[0]
-        assert found == tokens[begin : begin + count]
+    assert lookup(np.array(tokens), count, shortest, longest) == looked_up(tokens, count, shortest, longest)
 
 
 def test_of_a_text_that_goes_round_in_a_short_circle_lookup_proposes_a_whole_window():
-    assert lookup([7] * 10, 4, 2, 4) == [7] * 4
-    assert lookup([1, 2] * 5, 4, 2, 4) == [1, 2, 1, 2]
-    assert lookup([1, 2, 3, 1, 2], 4, 1, 2) == [3, 1, 2]  # all there is
+    assert lookup(np.array([7] * 10), 4, 2, 4) == [7] * 4
+    assert lookup(np.array([1, 2] * 5), 4, 2, 4) == [1, 2, 1, 2]
+    assert lookup(np.array([1, 2, 3, 1, 2]), 4, 1, 2) == [3, 1, 2]  # all there is
+
+
+class Text:
+    """A sequence as far as a lookup knows it."""
+
+    def __init__(self, tokens: Iterable[int]) -> None:
+        self.tokens = tokens
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), TOKENS), min_size=1, max_size=8))
+def test_texts_that_grow_are_looked_up_as_if_they_were_new(rounds):
+    """Three of them in turns, a few tokens at a time."""
+    texts, drafter = [Text([0]) for _ in range(3)], PromptLookup(1, 3, 4, torch.device("cpu"))
+    for which, window, more in rounds:
+        texts[which].tokens += more
+        asked = [texts[which], texts[0]] if which else [texts[0]]
+        made = drafter.propose(asked, [window] * len(asked))
+        found = [some.tokens.tolist() if some else [] for some in made]
+        assert found == [looked_up(text.tokens, window, 1, 3) for text in asked]
+
+
+def test_of_a_long_text_only_what_is_new_is_read():
+    """Else each round of a long one would take milliseconds before it begins."""
+
+    class Counted(Sequence):
+        def __init__(self, tokens):
+            self.tokens, self.read = tokens, 0
+
+        def __len__(self):
+            return len(self.tokens)
+
+        def __getitem__(self, place):
+            found = self.tokens[place]
+            self.read += len(found) if isinstance(place, slice) else 1
+            return found
+
+    tokens = Counted([1, 2, 3] * 300)
+    text, drafter = Text(tokens), PromptLookup(2, 4, 4, torch.device("cpu"))
+    drafter.propose([text], [4])
+    tokens.read = 0
+    for token in [1, 2, 3] * 3:
+        tokens.tokens.append(token)
+        assert drafter.propose([text], [3])[0].tokens.tolist() == [token % 3 + 1, (token + 1) % 3 + 1, token]
+    assert tokens.read == 9
+
+
+def all_from_the_text_itself(run, config: EngineConfig) -> bool:
+    """Whether all of a run's proposals are those of the plain definition."""
+    known, end = list(run.prompt_token_ids), len(run.prompt_token_ids) + run.sampling.max_tokens
+    own, least, most = True, config.prompt_lookup_min, config.prompt_lookup_max
+    for event in run.events:
+        if isinstance(event, Proposed):
+            if event.position == 0:
+                found = looked_up(known, min(config.num_speculative_tokens, end - len(known) - 1), least, most)
+            own &= event.token_id == found[event.position]
+        elif isinstance(event, Committed):
+            known += event.token_ids
+    return own
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -55,21 +114,24 @@ def test_prompt_lookup_proposes_from_the_text_itself(temperature):
     lab = tiny_models.engine("llama")  # no draft model is needed
     config = replace(PLAIN, speculative="ngram", prompt_lookup_min=1, prompt_lookup_max=3)
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=60, temperature=temperature, seed=1, ignore_eos=True))
-    proposed, known = of(run, Proposed), list(run.prompt_token_ids)
-    assert proposed
-    for event in run.events:
-        if isinstance(event, Proposed):
-            assert event.q == 1
-            if event.position == 0:
-                left = len(run.prompt_token_ids) + 60 - len(known)
-                looked_up = lookup(known, min(config.num_speculative_tokens, left - 1), 1, 3)
-            assert event.token_id == looked_up[event.position]
-        elif isinstance(event, Judged) and temperature:
-            assert event.accepted == (event.u < event.p)
-        elif event.kind == "committed":
-            known += event.token_ids
-    if not temperature:
+    assert {event.q for event in of(run, Proposed)} == {1}
+    assert all_from_the_text_itself(run, config)
+    if temperature:
+        assert all(event.accepted == (event.u < event.p) for event in of(run, Judged))
+    else:
         assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=60, ignore_eos=True)).token_ids
+
+
+def test_prompt_lookup_knows_texts_that_begin_alike_apart_and_those_that_gave_way():
+    lab = tiny_models.engine("llama")
+    lookups = {"speculative": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    config = replace(PLAIN, num_blocks=36, **lookups)
+    sampling = SamplingParams(max_tokens=60, temperature=0.3, seed=1, ignore_eos=True)
+    runs = [request.result() for request in lab.submit_continuations(PROMPT, 3, config, sampling)]
+    assert any(of(run, Preempted) for run in runs)
+    assert len({run.text for run in runs}) == 3
+    assert {event.accepted for run in runs for event in of(run, Judged)} == {True, False}
+    assert all(all_from_the_text_itself(run, config) for run in runs)
 
 
 # -- early exit ------------------------------------------------------------------------------------
