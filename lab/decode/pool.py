@@ -181,7 +181,7 @@ class Pool:
                 step=sequence.step + 1,
                 gamma=gamma,
                 acceptance=sequence.window.acceptance,
-                draft_ms=drafting.ms(1),
+                draft_ms=drafting.ms(1) if drafting.known else None,
                 verify_ms=self._costs.pass_ms(known + sequences * gamma) if self._costs.compared else None,
             )
 

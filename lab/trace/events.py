@@ -119,15 +119,15 @@ class WindowChanged(Event):
 
     ``acceptance`` is the probability that a proposal is kept, as estimated from recent rounds;
     ``draft_ms`` the measured time of a proposal, ``verify_ms`` that of a pass of the target over
-    ``gamma`` + 1 tokens of each sequence in the batch (without a cache: over its text and ``gamma`` more). None: passes
-    of one size only have been timed, and ``gamma`` is a try, to learn what those of another take.
+    ``gamma`` + 1 tokens of each sequence in the batch (without a cache: over its text and ``gamma`` more). None: no
+    proposal has been timed, or passes of one size only, and ``gamma`` is a try, to learn what it takes.
     """
 
     kind: ClassVar[str] = "window_changed"
     step: int
     gamma: int
     acceptance: float
-    draft_ms: float
+    draft_ms: float | None
     verify_ms: float | None
 
 

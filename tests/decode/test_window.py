@@ -413,6 +413,20 @@ def test_a_pass_of_another_size_has_no_time_before_one_was_timed():
     assert Run.of(json.loads(run.to_json())).events == run.events
 
 
+def test_a_guess_that_nobody_has_timed_yet_has_no_time():
+    """A request that stopped guessing and then fell back comes to a pool whose drafter has not been asked so far."""
+    engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=60, ignore_eos=True)
+    engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # times passes
+    request = engine.submit("The king", EngineConfig(speculative="draft", adaptive_window=True), sampling)
+    request._sequence.window.gamma = 0
+    run = request.result()
+    first, *later = [event for event in run.events if isinstance(event, WindowChanged)]
+    assert first.gamma > 0
+    assert (first.draft_ms, first.verify_ms > 0) == (None, True)
+    assert all(event.draft_ms > 0 for event in later)
+    assert Run.of(json.loads(run.to_json())).events == run.events
+
+
 def test_only_recent_steps_count():
     costs = Costs()
     for ms in (50.0, 10.0):

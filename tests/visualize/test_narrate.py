@@ -199,6 +199,9 @@ def test_a_window_that_is_a_try_is_told_as_one_and_no_time_is_made_up() -> None:
     assert a_round(told, tries, kept=2) == f"Round 7: 2 of 2 accepted. {said}"
     smaller = replace(tries, gamma=1)
     assert "4 to 1 as a try, to see what a pass over fewer tokens costs" in a_round(narrator(), smaller)
+    again = replace(tries, gamma=2, draft_ms=None, verify_ms=6.1)
+    said = "The window goes from 0 to 2 as a try, to see what a guess costs: so far it is not known."
+    assert plain_pass(told, 9, again).endswith(said)
 
 
 def plain_pass(told: Narrator, step: int, *rare: Any) -> str:

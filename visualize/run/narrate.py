@@ -230,8 +230,9 @@ class Narrator:
 
     def _new_window(self, event: WindowChanged) -> str:
         was, self._window = self._window, event.gamma
-        if event.verify_ms is None:
-            costs = f"what a {'pass over fewer tokens' if event.gamma else 'plain pass'} costs"
+        if event.draft_ms is None or event.verify_ms is None:
+            unknown = "guess" if event.draft_ms is None else "pass over fewer tokens" if event.gamma else "plain pass"
+            costs = f"what a {unknown} costs"
             self._why_none = "" if event.gamma else f"to see {costs}"
             return f"The window goes from {was} to {event.gamma} as a try, to see {costs}: so far it is not known."
         self._why_none = "" if event.gamma else "a round of them would cost more than it gives"
