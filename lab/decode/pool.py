@@ -94,13 +94,11 @@ class Pool:
                 self.scheduler.remove(sequence)
                 sequence.finish("cancelled")
 
-    def shrink(self) -> bool:
-        """After a step that the device had no memory for: the next one is smaller. False if it cannot be."""
-        if not self.scheduler.shrink():
-            return False
+    def shrink(self) -> None:
+        """After a step that the device had no memory for: the next one is smaller if several are left."""
+        self.scheduler.shrink()
         for sequence in self.scheduler.running:
             sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again
-        return True
 
     # -- one step ----------------------------------------------------------------------------
 

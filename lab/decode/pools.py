@@ -65,19 +65,25 @@ class Pools:
         if pool is None:
             return False
         self._pools[pool.setting] = self._pools.pop(pool.setting)
+        smaller = False
         try:
             pool.step()
         except Exception as error:
-            if is_out_of_memory(error) and pool.shrink():
-                log.warning("a step ran out of memory; %d sequences go on", len(pool.scheduler.running))
-                return True
-            if not isinstance(error, LabError):
+            running = pool.scheduler.running
+            smaller = is_out_of_memory(error) and len(running) > 1
+            if smaller:
+                log.warning("a step of %d sequences ran out of memory; the next one is smaller", len(running))
+            elif not isinstance(error, LabError):
                 log.exception("a step failed")
-            pool.failed += [(sequence, error) for sequence in pool.scheduler.running or pool.scheduler.waiting]
+            # Who had the last token in it is done; the others go on if a smaller step may do.
+            stuck = [sequence for sequence in running or pool.scheduler.waiting if sequence.reason or not smaller]
+            pool.failed += [(sequence, error) for sequence in stuck]
         failed, pool.failed = dict(pool.failed), []
         for sequence, error in failed.items():
             pool.scheduler.remove(sequence)
             self._go_on_without(sequence, pool.setting, error)
+        if smaller:
+            pool.shrink()
         return True
 
     def _go_on_without(self, sequence: Sequence, setting: PoolSetting, error: Exception) -> None:

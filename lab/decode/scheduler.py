@@ -107,19 +107,14 @@ class Scheduler:
             budget -= turn.count + turn.window
         return turns
 
-    def shrink(self) -> bool:
-        """Preempt the newer half of the batch, and let no more run at once until all of the older half have ended.
-
-        Returns:
-            Whether there were several.
-        """
+    def shrink(self) -> None:
+        """Of several, preempt the newer half, and let no more run at once until all of the older half have ended."""
         if len(self.running) < 2:
-            return False
+            return
         self._seats = len(self.running) // 2
         while len(self.running) > self._seats:
             self._preempt(self.running[-1])
         self._crowd = list(self.running)
-        return True
 
     # -- one sequence's share -----------------------------------------------------------------
 

@@ -194,3 +194,33 @@ def test_a_copy_that_finds_no_memory_keeps_no_block(lab, monkeypatch):
     for request in lab.submit_continuations(PROMPTS[0], 3, CONFIGS["paged"], SAMPLING):
         assert request.result().reason == "length"
     assert calls
+
+
+@pytest.mark.parametrize("name", ["paged", "no cache"])
+def test_who_failed_in_a_step_that_ran_out_of_memory_is_told_at_once(lab, monkeypatch, name):
+    """And who had the last token in it is done; the others go on."""
+    expected = alone(lab, name)
+    judge, memory, steps = pool.judge, pool.memory_in_use, []
+
+    def one_not_finite(logits, rounds, **how):
+        return [
+            replace(judged, finite=len(steps) != 2 or i != 1) for i, judged in enumerate(judge(logits, rounds, **how))
+        ]
+
+    def short_once(devices):
+        steps.append(devices)
+        if len(steps) == 3:
+            raise ERRORS["gpu"]
+        return memory(devices)
+
+    monkeypatch.setattr(pool, "judge", one_not_finite)
+    monkeypatch.setattr(pool, "memory_in_use", short_once)
+    samplings = [replace(SAMPLING, max_tokens=tokens) for tokens in (24, 24, 24, 3)]
+    requests = [lab.submit(prompt, CONFIGS[name], each) for prompt, each in zip(PROMPTS, samplings, strict=True)]
+    for _ in range(3):
+        lab.step()
+    assert [request.finished for request in requests] == [False, True, False, True]
+    runs = [request.result() for request in requests]
+    assert [run.reason for run in runs] == ["length", "error", "length", "length"]
+    assert [run.token_ids for run in runs] == [expected[0], expected[1][:2], expected[2], expected[3][:3]]
+    assert "not finite" in runs[1].finished.message
