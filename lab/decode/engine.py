@@ -280,14 +280,18 @@ class Engine:
                 capture_ahead(pool.cache, *self.models(config), config, sequences, longest, report)
 
     def advance(self, sequence: Sequence) -> None:
-        """Return when ``sequence`` has an event: by another thread's step, or by one made here."""
+        """Return when ``sequence`` has an event or is over: by another thread's step, or by one made here."""
+
+        def served() -> bool:
+            return sequence.recorder.pending or sequence.finished
+
         with self._turn:
-            self._turn.wait_for(lambda: not self._driven or sequence.recorder.pending)
-            if sequence.recorder.pending:
+            self._turn.wait_for(lambda: not self._driven or served())
+            if served():
                 return
             self._driven = True
         with self._driving():
-            if not self.step() and not sequence.recorder.pending:
+            if not self.step() and not served():
                 raise RuntimeError("nobody works on this request: it belongs to another engine, or was dropped")
 
     def abandon(self, sequence: Sequence) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """One request under way. Iterate it for its events; each event comes once."""
+    """One request under way. Iterate it for its events; each comes once, to one of the threads if several iterate."""
 
     def __init__(self, engine: Engine, sequence: Sequence) -> None:
         self._engine = engine

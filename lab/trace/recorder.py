@@ -59,7 +59,7 @@ class Recorder:
     def __init__(self, owner: int = 0, watch: Watch | None = None) -> None:
         self._owner, self._watch = owner, watch
         self._began: float | None = None
-        self._pending: deque[Event] = deque()  # one thread may add while another drains
+        self._pending: deque[Event] = deque()  # one thread may add while others drain
 
     def emit(self, event_type: type[Event], **fields: Any) -> None:
         now = time.perf_counter()
@@ -82,9 +82,13 @@ class Recorder:
         return bool(self._pending)
 
     def drain(self) -> Iterator[Event]:
-        """The events that have come, until there are no more."""
-        while self._pending:
-            yield self._pending.popleft()
+        """The events that have come, until there are no more. Of several threads that drain each event comes to one."""
+        while True:
+            try:
+                event = self._pending.popleft()
+            except IndexError:
+                return
+            yield event
 
 
 def read_json(path: str | Path, most_bytes: int | None = None, most_values: int | None = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 from dataclasses import replace
@@ -10,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lab import ConfigError, EngineConfig, SamplingParams
-from lab.trace.events import Admitted, CacheDropped, Finished, Prefilled, StepTimed
+from lab.trace.events import Admitted, CacheDropped, Event, Finished, Prefilled, StepTimed
 from tests import tiny_models
 
 PROMPTS = [
@@ -105,6 +106,68 @@ def test_many_threads_drive_it_for_each_other():
     assert after.reason == "length"
     assert lab.occupancy().live == 0
     assert lab.generate(PROMPTS[0], config, samplings[0]).token_ids == alone[0]
+
+
+def test_who_takes_the_last_event_before_the_step_is_over_is_done(monkeypatch):
+    """A reader is quicker than the thread that drives, has seen the end and asks for more: there is none."""
+    raised, waits = [], threading.Event()
+
+    def read() -> None:
+        try:
+            events.extend(first)
+        except RuntimeError as error:
+            raised.append(error)
+
+    def at_the_end(owner, seconds, event):
+        if owner == 0 and isinstance(event, Finished):
+            reader.start()
+            assert waits.wait(30)
+
+    lab, events, reader = tiny_models.engine("llama", watch=at_the_end), [], threading.Thread(target=read, daemon=True)
+    advance = lab.advance
+
+    def noticed(sequence):
+        if threading.current_thread() is reader:
+            waits.set()
+        advance(sequence)
+
+    monkeypatch.setattr(lab, "advance", noticed)
+    first, second = (lab.submit("A fox", None, SamplingParams(max_tokens=1)) for _ in range(2))
+    assert second.result().reason == "length"
+    reader.join(30)
+    assert not reader.is_alive()
+    assert raised == []
+    assert isinstance(events[-1], Finished)
+
+
+def test_two_threads_that_read_one_request_have_its_events_between_them():
+    """Each event once, and both come to the end."""
+    lab = tiny_models.engine("llama", "good")
+    expected = len(lab.generate("A fox", None, SamplingParams(max_tokens=20, ignore_eos=True)).events)
+    between, raised = sys.getswitchinterval(), []
+
+    def read(request, events: list[Event]) -> None:
+        try:
+            events.extend(request)
+        except (IndexError, RuntimeError) as error:
+            raised.append(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(5):
+            request, taken = lab.submit("A fox", None, SamplingParams(max_tokens=20, ignore_eos=True)), ([], [])
+            readers = [threading.Thread(target=read, args=(request, events), daemon=True) for events in taken]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join(30)
+                assert not reader.is_alive()
+            assert raised == []
+            events = sorted((*taken[0], *taken[1]), key=lambda event: event.t_ms)
+            assert len(events) == len(set(map(id, events))) == expected
+            assert [event.kind for event in events].count("finished") == 1
+    finally:
+        sys.setswitchinterval(between)
 
 
 def test_a_request_can_be_cancelled_while_it_waits():
