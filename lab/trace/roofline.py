@@ -85,11 +85,12 @@ def achieved(timed: StepTimed, limits: Limits) -> Achieved | None:
     """A step's passes, the draft's and the target's one after the other, against the least time for each.
 
     The time is ``draft_ms`` + ``verify_ms``: what else a step takes has no part in it, but drawing the
-    proposals has. None: no time was measured.
+    proposals has. Where no model drafts, ``verify_ms`` alone: a lookup is no pass, though where both are in one batch
+    its search is timed with the draft's. None: no time was measured.
     """
     drafting = Work(timed.draft_bytes, timed.draft_flops)
     verifying = Work(timed.verify_bytes, timed.verify_flops)
-    took = timed.draft_ms + timed.verify_ms
+    took = timed.verify_ms + (timed.draft_ms if drafting != Work() else 0.0)
     if took <= 0:
         return None
     least = limits.least_ms(drafting) + limits.least_ms(verifying)

@@ -39,6 +39,12 @@ def test_draft_and_target_each_have_their_limit():
     assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
 
 
+def test_guesses_that_no_model_made_are_no_pass():
+    """Prompt lookup's search moves and computes nothing that is counted: what is left is the target's pass."""
+    step = timed(4.0, 2.0, Work(), Work(1_000_000, 1))
+    assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
+
+
 def test_what_is_faster_than_the_limit_is_not_clipped():
     found = achieved(timed(0.0, 0.5, Work(), Work(1_000_000, 1)), LIMITS)
     assert found == Achieved(pytest.approx(2.0), "memory")
