@@ -181,7 +181,9 @@ class Engines:
         Raises:
             ConfigError: a pair that is not to be had here, or does not fit.
             LoadingCancelled: see ``lab.pair.progress``.
-            LabError: whatever else ``load_engine`` raises. What was loaded before is still there.
+            LabError: whatever else ``load_engine`` raises.
+
+        After an error what was loaded before is still there, but for a large pair that had to make room.
         """
         pair = self._pair(wanted)
         if engine := self._loaded.get(pair):

@@ -160,6 +160,22 @@ def test_a_large_pair_makes_room_for_the_next_where_both_do_not_fit(folders, mon
     assert engines(pair(folders)).draft is not None
 
 
+def test_who_made_room_for_a_pair_that_is_stopped_is_loaded_again(folders, monkeypatch) -> None:
+    engines, stopped = Engines(any_pair=True, device="cpu"), threading.Event()
+    first, loads = weakref.ref(engines(pair(folders))), engines_module.load_engine
+
+    def load(*some, **how) -> Engine:
+        stopped.set()
+        return loads(*some, **how)
+
+    monkeypatch.setattr(engines_module, "load_engine", load)
+    monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000 if first() else 10**9)
+    with watched(Loading(stopped)), pytest.raises(LoadingCancelled, match="those that made room are loaded again then"):
+        engines(pair(folders, draft=""))
+    assert first() is None
+    assert engines(pair(folders)).generate("A fox", DRAFT, GREEDY).reason == "length"
+
+
 def test_others_than_those_offered_are_refused_where_others_can_reach_the_server(folders) -> None:
     engines = Engines(device="cpu")
     with pytest.raises(LabError, match="not to be had here"):

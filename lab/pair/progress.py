@@ -23,7 +23,10 @@ class LoadingCancelled(LabError):
     """Loading was ended by whoever watched it."""
 
     def __init__(self) -> None:
-        super().__init__("Loading was stopped. The models that were there before are still there.")
+        super().__init__(
+            "Loading was stopped. The models that were there before can be chosen as before; those that made room are "
+            "loaded again then."
+        )
 
 
 class Loading:
