@@ -12,17 +12,17 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PreTrainedConfig
 
-from lab.config import LabError, in_short
+from lab.config import LabError, UnsupportedModelError, in_short
 from lab.pair.configuration import read_config
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
-from lab.pair.refusal import refuse_unsupported
+from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
 from lab.pair.skeleton import parameters, without_weights
 
 PUBLISHED = Path(__file__).parent / "models.json"
 """Well-known models by those numbers of their published config.json that bytes follow from, and their parameters as
 transformers counts them (tied embeddings once; a test counts again). Models are left out whose cache is not keys and
-values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, Phi-3, gpt-oss) or
+values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, gpt-oss) or
 latent attention (DeepSeek V3)."""
 PATIENCE = 4.0
 """Seconds for which a hub may not answer. It is asked once."""
@@ -81,7 +81,11 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     try:
         local = isinstance(where, str) and not _answers(where, token)
         config = read_config(where, str(where), token=token, local_files_only=local)
-        refuse_unsupported(config, name)
+        if other := other_cache(config):
+            raise UnsupportedModelError(
+                f"The memory of {name} is not computed here: {other}. What is computed is keys and values of every "
+                "position in every layer, as Llama, Qwen3, Phi-4-mini and GPT-2 keep them."
+            )
         shape = ModelShape.from_config(config)
     except LabError:
         raise

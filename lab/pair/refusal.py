@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError
+
+RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm")
 
 
 def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None) -> None:
@@ -15,26 +17,46 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
     Raises:
         UnsupportedModelError: names the model and the reason.
     """
-    text = config.get_text_config(decoder=True)
-    if config.is_encoder_decoder:
-        _refuse(name, "it is an encoder-decoder model; this lab decodes decoder-only models")
-    if text.model_type in ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlstm"):
-        _refuse(name, "it has recurrent layers, whose state cannot be rolled back by moving a length")
+    if other := other_cache(config):
+        _refuse(name, other)
     if model_class is not None and not model_class._supports_attention_backend:
         _refuse(name, f"the attention of {model_class.__name__} cannot be replaced by the lab's")
-    kinds = set(getattr(text, "layer_types", None) or ())
-    if "sliding_attention" in kinds or (not kinds and getattr(text, "sliding_window", None) is not None):
-        _refuse(name, f"it has sliding-window attention (window {text.sliding_window}); the lab's is full attention")
-    if getattr(text, "attention_chunk_size", None) is not None:
-        _refuse(name, f"it has chunked attention (chunk {text.attention_chunk_size}); the lab's is full attention")
-    if odd := kinds - {"full_attention"}:
-        _refuse(name, f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened")
+    text = config.get_text_config(decoder=True)
     if getattr(text, "attn_logit_softcapping", None) is not None:
         _refuse(name, f"it caps its attention scores (softcap {text.attn_logit_softcapping})")
+
+
+def other_cache(config: PreTrainedConfig) -> str | None:
+    """Why a model's cache is not keys and values of every position in every layer; None: it is."""
+    text = config.get_text_config(decoder=True)
+    if config.is_encoder_decoder:
+        return "it is an encoder-decoder model, which also keeps keys and values of what its encoder has read"
+    # An encoder is one that transformers can give a head for masked words, unless it is told to be a decoder.
+    if type(text) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(text, "is_decoder", False):
+        return "it is an encoder, whose tokens also see those after them: it does not decode, and keeps no cache"
+    if getattr(text, "cross_attention_layers", None) or getattr(text, "add_cross_attention", False):
+        return "it has layers of cross-attention, which keep keys and values of a picture or of another text"
+    if text.model_type in RECURRENT:
+        return "it has recurrent layers, which keep a state, and no keys and values of positions before"
+    kinds = set(getattr(text, "layer_types", None) or ())
+    window = getattr(text, "sliding_window", None)
+    if ("sliding_attention" in kinds or (not kinds and window is not None)) and not _sees_all(text, window):
+        return f"it has sliding-window attention (window {window}), and not full attention, in some layers or all"
+    if getattr(text, "attention_chunk_size", None) is not None:
+        return f"it has chunked attention (chunk {text.attention_chunk_size}), and not full attention"
+    if odd := kinds - {"full_attention", "sliding_attention"}:
+        return f"it has layers of another kind ({', '.join(sorted(odd))}), recurrent or shortened"
     if getattr(text, "kv_lora_rank", None) is not None:
-        _refuse(name, "it has latent attention (MLA), whose cache is not keys and values per head")
+        return "it has latent attention (MLA), whose cache is not keys and values per head"
     if getattr(text, "num_kv_shared_layers", 0) or getattr(text, "kv_sharing_modes", None):
-        _refuse(name, "some of its layers share the keys and values of others")
+        return "some of its layers share the keys and values of others"
+    return None
+
+
+def _sees_all(text: PreTrainedConfig, window: object) -> bool:
+    """Whether a window is as long as the longest text that the model was made for, as Phi-4-mini's is."""
+    longest = getattr(text, "max_position_embeddings", None)
+    return isinstance(window, int) and isinstance(longest, int) and window >= longest
 
 
 def refuse_sinks(model: PreTrainedModel, name: str) -> None:

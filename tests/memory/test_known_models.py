@@ -13,19 +13,26 @@ import torch
 from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
     AutoModelForCausalLM,
+    BertConfig,
     DeepseekV3Config,
+    Gemma2Config,
+    GPT2Config,
     GPTBigCodeConfig,
     LlamaConfig,
     MistralConfig,
+    MllamaConfig,
     MptConfig,
+    Phi3Config,
     Qwen2MoeConfig,
+    RobertaConfig,
+    T5Config,
 )
 
 from lab.config import UnsupportedModelError
 from lab.memory import models
 from lab.memory.models import PUBLISHED, Model, count_parameters, find, known, published_config
 from lab.pair.loading import WEIGHTS, ModelLoadError
-from lab.pair.refusal import refuse_unsupported
+from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
 from tests import tiny_models
 
@@ -44,7 +51,7 @@ def kept(config) -> set[tuple[int, int, int]]:
 @pytest.mark.parametrize("key", LISTED)
 def test_a_listed_model_is_what_its_configuration_makes(key: str) -> None:
     config, model = published_config(LISTED[key]["config"]), known()[key]
-    refuse_unsupported(config, model.name)
+    assert other_cache(config) is None
     assert count_parameters(config) == model.parameters
     assert kept(config) == {(model.shape.layers, model.shape.kv_heads, model.shape.head_dim)}
 
@@ -138,17 +145,45 @@ def test_a_configuration_that_cannot_be_read_is_a_sentence(tmp_path) -> None:
     [
         (MistralConfig(**TINY, num_key_value_heads=1, sliding_window=8), "sliding-window"),
         (DeepseekV3Config(num_hidden_layers=2), "latent attention"),
+        (
+            MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}),
+            "is not computed here: .*cross-attention.* What is computed is keys and values of every position",
+        ),
+        (GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, add_cross_attention=True), "cross-attention"),
+        (BertConfig(**TINY), "is not computed here: it is an encoder"),
+        (RobertaConfig(**TINY), "is not computed here: it is an encoder"),
+        (T5Config(vocab_size=50, d_model=16), "is not computed here: it is an encoder-decoder"),
         (MptConfig(), "section of its own"),
         (LlamaConfig(**TINY | {"num_hidden_layers": 10**6}), "num_hidden_layers|as layers"),
         (LlamaConfig(**TINY | {"vocab_size": 10**12}), "vocab_size"),
         (LlamaConfig(**TINY | {"num_attention_heads": 4, "num_key_value_heads": 3}), "share each KV head"),
     ],
-    ids=["window", "latent", "mpt", "layers", "vocabulary", "heads"],
+    ids=[
+        *("window", "latent", "mllama", "gpt2", "bert", "roberta", "t5"),
+        *("mpt", "layers", "vocabulary", "heads"),
+    ],
 )
 def test_a_model_that_would_be_told_wrong_is_refused(tmp_path, config, says: str) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=says):
         find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Phi3Config(
+            **TINY, num_key_value_heads=1, sliding_window=262_144, max_position_embeddings=131_072, pad_token_id=0
+        ),
+        Gemma2Config(**TINY, num_key_value_heads=1, head_dim=8, layer_types=["full_attention"] * 2),
+        BertConfig(**TINY, is_decoder=True),
+    ],
+    ids=["a window as long as all it was made for", "capped scores", "a decoder of encoders' kind"],
+)
+def test_what_keeps_keys_and_values_of_every_position_is_computed(tmp_path, config) -> None:
+    config.save_pretrained(tmp_path)
+    shape = find(tmp_path).shape
+    assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
 
 
 def test_absurd_numbers_are_refused_before_a_model_is_made(tmp_path) -> None:
@@ -174,7 +209,7 @@ def test_what_a_hub_refuses_is_nobody_elses_from_the_owners_cache(monkeypatch, o
     monkeypatch.setattr(models, "get_hf_file_metadata", refuse)
     kept = models.known()["qwen3-8b"].shape
     monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how) or "kept")
-    monkeypatch.setattr(models, "refuse_unsupported", lambda config, name: None)
+    monkeypatch.setattr(models, "other_cache", lambda config: None)
     monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
     monkeypatch.setattr(models, "count_parameters", lambda config: 1)
     if open_to_all:

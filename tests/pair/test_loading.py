@@ -76,7 +76,7 @@ def test_weights_that_are_missing_are_never_made_up(folder) -> None:
         ("llama", {"num_hidden_layers": 9}, "'model.layers.3.input_layernorm.weight' is missing"),
         ("llama", {"model_type": "qwen3", "head_dim": 12}, "'model.layers.0.self_attn.k_norm.weight' is missing"),
         ("llama", {"model_type": "qwen2"}, "'model.layers.0.self_attn.k_proj.bias' is missing"),
-        ("llama", {"model_type": "bert"}, r"'bert\.\S+' is missing"),
+        ("llama", {"model_type": "bert", "is_decoder": True}, r"'bert\.\S+' is missing"),
         ("llama", {"vocab_size": 300}, r"'lm_head.weight' has the shape \[257, 48\] and not \[300, 48\]"),
         ("llama", {"intermediate_size": 64}, r"down_proj.weight' has the shape \[48, 96\] and not \[48, 64\]"),
         ("llama", {"num_hidden_layers": 2}, "'model.layers.2.input_layernorm.weight' has no place"),

@@ -10,6 +10,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 from transformers import (
     AutoModelForCausalLM,
     BartConfig,
+    BertConfig,
     BloomConfig,
     DeepseekV3Config,
     Gemma2Config,
@@ -17,10 +18,13 @@ from transformers import (
     LlamaConfig,
     MambaConfig,
     MistralConfig,
+    MllamaConfig,
+    Phi3Config,
     Qwen3NextConfig,
 )
 
 from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, UnsupportedModelError, load_engine
+from lab.decode.engine import Engine
 from lab.pair.loading import load_model, refuse_mismatch
 from lab.pair.models import LanguageModel
 from lab.pair.quantization import stored_tensors
@@ -39,6 +43,8 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
         (Qwen3NextConfig(**TINY, num_key_value_heads=1), "linear_attention"),
         (MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2), "recurrent"),
         (BartConfig(vocab_size=50, d_model=16), "encoder-decoder"),
+        (BertConfig(**TINY), "encoder"),
+        (MllamaConfig(text_config=TINY | {"pad_token_id": 0, "cross_attention_layers": [1]}), "cross-attention"),
         (DeepseekV3Config(num_hidden_layers=2), "latent"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.model_type,
@@ -69,6 +75,24 @@ def test_refused_by_the_model_itself(config, reason):
 def test_a_mistral_without_a_window_is_taken():
     config = MistralConfig(**TINY, num_key_value_heads=1, sliding_window=None)
     LanguageModel(AutoModelForCausalLM.from_config(config), "mistral")
+
+
+@pytest.mark.parametrize(("window", "taken"), [(64, True), (63, False)])
+def test_a_window_that_leaves_nothing_out_is_full_attention(window: int, taken: bool) -> None:
+    """As Phi-4-mini's, of twice its context. What the lab decodes is what transformers does with the window."""
+    sizes = {"vocab_size": tiny_models.VOCABULARY, "num_key_value_heads": 1, "pad_token_id": 0, "eos_token_id": 256}
+    config = Phi3Config(**TINY | sizes, initializer_range=0.3, max_position_embeddings=64, sliding_window=window)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    if not taken:
+        with pytest.raises(UnsupportedModelError, match="sliding-window"):
+            LanguageModel(model, "phi")
+        return
+    prompt = tiny_models.tokenizer()("Once upon a time", return_tensors="pt")
+    whole = model.generate(**prompt, max_length=64, min_length=64, do_sample=False)[0]
+    engine = Engine(LanguageModel(model, "phi"), tiny_models.tokenizer())
+    run = engine.generate("Once upon a time", EngineConfig(), SamplingParams(max_tokens=48, ignore_eos=True))
+    assert run.token_ids == whole[-48:].tolist()
 
 
 @pytest.fixture
