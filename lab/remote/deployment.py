@@ -23,6 +23,8 @@ KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
 BLOCK = 16
 """Tokens of a block where none are asked for. Most of vLLM's attention back ends take multiples of this."""
+HOME = "~/"
+"""A folder below the home folder of whoever types the command begins so."""
 WITHOUT = ("early_exit", "synthetic")
 """Who proposes in this lab, and does not in vLLM."""
 
@@ -51,8 +53,8 @@ def serve_command(
         max_num_seqs, max_num_batched_tokens: of one step.
 
     Raises:
-        ConfigError: a name that is none, a draft that is missing, a number that vLLM refuses, or a step with fewer
-            tokens than sequences.
+        ConfigError: a name that is none, a draft that is missing or in a folder named from ~ on, a number that vLLM
+            refuses, or a step with fewer tokens than sequences.
     """
     require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
     for name, number in (
@@ -89,7 +91,7 @@ def serve_command(
     flags.append(("--enable-prefix-caching" if config.enable_prefix_caching else "--no-enable-prefix-caching",))
     if speculative := _speculative(config, draft):
         flags += [("--speculative-config", json.dumps(speculative)), tuple(DETAILED.split())]
-    return " \\\n    ".join(shlex.join(flag) for flag in flags)
+    return " \\\n    ".join(" ".join(map(_quoted, flag)) for flag in flags)
 
 
 def keeps_block_size(config: EngineConfig) -> bool:
@@ -226,6 +228,11 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
         return {"method": "ngram", "num_speculative_tokens": gamma, **window}
     if draft is None:
         raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
+    if draft.startswith(HOME):
+        raise ConfigError(
+            f"The draft's folder is given from / on, not {draft[:80]!r}: no shell puts in what ~ stands for "
+            "among the settings of speculation."
+        )
     return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
 
 
@@ -234,3 +241,10 @@ def _name(what: str, name: str) -> str:
     if not name or name.startswith("-") or not name.isprintable() or name != name.strip():
         raise ConfigError(f"The {what} is a hub id, as Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
     return name
+
+
+def _quoted(word: str) -> str:
+    """A word for the shell, which puts in what ~ stands for only where that is not in quotes."""
+    if word.startswith(HOME):
+        return HOME + shlex.quote(word.removeprefix(HOME))
+    return shlex.quote(word)

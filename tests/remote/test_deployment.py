@@ -104,7 +104,9 @@ def test_of_an_adaptive_window_with_a_draft_that_vllm_can_leave_guesses_unchecke
     assert '"enable_adaptive_verification"' in said
 
 
-NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40).filter(lambda n: n[0] != "-")
+NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40).filter(
+    lambda name: not name.startswith(("-", "~/"))
+)
 
 
 @given(NAMES, NAMES)
@@ -121,6 +123,20 @@ def test_a_real_shell_hands_over_what_was_meant() -> None:
     words = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split("\0")
     assert words[:2] == ["serve", hostile]
     assert json.loads(words[words.index("--speculative-config") + 1])["model"] == hostile
+
+
+@pytest.mark.parametrize("folder", ["models/x", "models/my model", "", "$(touch pwned)'`id`"])
+def test_a_real_shell_finds_a_folder_at_home(folder: str) -> None:
+    script = f'vllm() {{ printf "%s\\0" "$@"; }}\n{serve_command(PAGED, f"~/{folder}")}'
+    env = {"HOME": "/home/me"}
+    words = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env=env).stdout.split("\0")
+    assert words[:2] == ["serve", f"/home/me/{folder}"]
+
+
+def test_a_draft_s_folder_is_named_from_the_root_on() -> None:
+    """It stands in JSON, in which no shell puts in what ~ is."""
+    with pytest.raises(ConfigError, match="The draft's folder is given from / on, not '~/models/x'"):
+        serve_command(replace(PAGED, speculative="draft"), "a/b", "~/models/x")
 
 
 @pytest.mark.parametrize("name", ["", "-rf", "a\nb", " a", "a\u202eb"])
