@@ -25,11 +25,16 @@ WORDS: dict[Word, str] = {
 }
 NOISE = (
     "Too noisy to say, if with one of the numbers elsewhere in its interval it would be another verdict. (The interval "
-    "of a median over repeats: 95%, or all of them where there are fewer than six.)"
+    "of a median: 95%, or from the least to the most where there are fewer than six. It is over texts that are each "
+    "measured once, or over repeats, and then for this text or load only.)"
 )
 """What every rule that rests on times says besides."""
 GAMMA = 5
 """Guesses a round, as the articles have it where they name a number."""
+TEXTS = 6
+"""Each measured once, where a figure is one of a kind of text: the fewest whose median has a 95% interval. Repeats of a
+text are alike. Counted as samples of their own they would make the figure look surer than it is (Miller, 2411.00640, on
+clustered questions)."""
 PLACES = 65
 """At which an interval is tried: a rule may ask for what lies in the middle of it."""
 
@@ -44,7 +49,7 @@ class Number(NamedTuple):
     """One number as it came. An infinite one says that there is none.
 
     ``unit``: "×" stands before the number, "%" has the number as a share, any other stands after it. ``low``, ``high``:
-    of repeated times, between which the number lies.
+    of repeated times, or of those of several texts, between which the number lies.
     """
 
     key: str
@@ -56,9 +61,9 @@ class Number(NamedTuple):
     high: float | None = None
 
     @classmethod
-    def median(cls, key: str, label: str, repeats: Sequence[float], unit: str = "") -> Number:
-        """Of a figure that was measured several times."""
-        sure = median_interval(repeats)
+    def median(cls, key: str, label: str, measured: Sequence[float], unit: str = "") -> Number:
+        """Of a figure that was measured several times: once in each of several texts, or over and over in one."""
+        sure = median_interval(measured)
         return cls(key, label, sure.value, unit, low=sure.low, high=sure.high)
 
     @property

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from lab.bench.interval import FEWEST, ratio_interval
 from lab.bench.prompts import held_out_prompts
 from lab.bench.theory import Speculated, speculated, whole_rounds
-from lab.bench.window import CODE, STORIES, Kind, mix
+from lab.bench.window import CODE, Kind, mix
 from lab.claims.claim import (
     GAMMA,
+    TEXTS,
     TUTORIAL,
     Chart,
     Claim,
@@ -44,8 +46,8 @@ MORE_CODE = (
 
 
 class Guessed(NamedTuple):
-    """Of one kind of text: what its rounds did, how many of its greedy texts are what plain decoding writes (in every
-    repeat), and how many times as fast each of all its runs was."""
+    """Of one kind of text: what its rounds did, how many of its greedy texts are what plain decoding writes, and how
+    many times as fast each of its texts was."""
 
     rounds: Speculated
     same: int
@@ -54,28 +56,30 @@ class Guessed(NamedTuple):
 
 
 def kinds(trial: Trial) -> dict[str, Kind]:
-    """From easy to hard: greedy stories, drawn ones, program code, and stories by the wrong draft."""
+    """From easy to hard: greedy stories, drawn ones, program code, and stories by the wrong draft; of each
+    ``BEGINNINGS``, of stories that the pair was not trained on."""
     easy, middling, hard = mix(trial.engine("matched"), trial.engine("mismatched")).values()
+    stories, code = tuple(held_out_prompts()[:BEGINNINGS]), (*CODE, *MORE_CODE)[:BEGINNINGS]
     return {
-        "stories (greedy)": easy,
-        "stories (temperature 0.8)": Kind(easy.engine, STORIES, 0.8),
-        "code (temperature 1.5)": middling,
-        "stories (wrong draft)": hard,
+        "stories (greedy)": replace(easy, prompts=stories),
+        "stories (temperature 0.8)": replace(easy, prompts=stories, temperature=0.8),
+        "code (temperature 1.5)": replace(middling, prompts=code),
+        "stories (wrong draft)": replace(hard, prompts=stories),
     }
 
 
 def guesses(trial: Trial) -> dict[str, Guessed]:
-    """Every kind of text with and without a draft, in turns. Raises Stopped, LabError."""
-    tokens, repeats, prompts = (24, 1, 1) if trial.small else (96, 2, 2)
+    """Every text of every kind with and without a draft, in turns. Raises Stopped, LabError."""
+    tokens, texts = (24, 2) if trial.small else (48, TEXTS)
     configs = {"plain": EngineConfig(), "draft": EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)}
     all_kinds = kinds(trial)
     rows = {
-        f"{name}, {way}, prompt {place}": partial(trial.generate, kind.engine, prompt, config, tokens, kind.temperature)
+        f"{name}, {way}, text {place}": partial(trial.generate, kind.engine, prompt, config, tokens, kind.temperature)
         for name, kind in all_kinds.items()
-        for place, prompt in enumerate(kind.prompts[:prompts], 1)
+        for place, prompt in enumerate(kind.prompts[:texts], 1)
         for way, config in configs.items()
     }
-    runs = trial.take_turns(rows, repeats)
+    runs = trial.take_turns(rows, repeats=1)
     found = {}
     for name in all_kinds:
         plain_runs, drafted = (
@@ -85,11 +89,9 @@ def guesses(trial: Trial) -> dict[str, Guessed]:
         if rounds is None:
             raise LabError(f"No whole round of {GAMMA} guesses in {tokens} tokens of {name}.")
         both = list(zip(drafted, plain_runs, strict=True))
-        alike: dict[str, bool] = {}
-        for a, b in [] if all_kinds[name].temperature else both:
-            alike[a.prompt] = alike.get(a.prompt, True) and a.token_ids == b.token_ids
+        alike = [a.token_ids == b.token_ids for a, b in both if not all_kinds[name].temperature]
         faster = tuple(a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in both)
-        found[name] = Guessed(rounds, sum(alike.values()), len(alike), faster)
+        found[name] = Guessed(rounds, sum(alike), len(alike), faster)
     return found
 
 
@@ -110,9 +112,8 @@ def accepted_by_text(trial: Trial) -> dict[str, tuple[list[int], list[int]]]:
     config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
     found = {}
     for name, kind in kinds(trial).items():
-        beginnings = (*CODE, *MORE_CODE) if kind.prompts == CODE else held_out_prompts()
         accepted, judged = [], []
-        for place, prompt in enumerate(beginnings[:texts], 1):
+        for place, prompt in enumerate(kind.prompts[:texts], 1):
             trial.report(f"{name}, text {place} of {texts}")
             run = trial.measure(partial(trial.generate, kind.engine, prompt, config, tokens, kind.temperature))
             whole = whole_rounds(run, GAMMA)

@@ -9,6 +9,7 @@ from lab.bench.ladder import PROMPTS, ladder_configs
 from lab.claims.claim import (
     GAMMA,
     NEWSLETTER,
+    TEXTS,
     TUTORIAL,
     Chart,
     Claim,
@@ -42,15 +43,15 @@ NEAR = 0.25
 
 def ladder(trial: Trial) -> Found:
     engine = trial.engine("matched")
-    tokens, repeats, prompts = (24, 1, 1) if trial.small else (96, 3, 3)
+    tokens, texts = (24, 2) if trial.small else (96, TEXTS)
     configs = {name: config for name, config in ladder_configs(GAMMA).items() if name in LADDER}
     rows = {
-        f"{name}, prompt {place}": partial(trial.generate, engine, prompt, config, tokens)
-        for place, prompt in enumerate(PROMPTS[:prompts], 1)
+        f"{name}, text {place}": partial(trial.generate, engine, prompt, config, tokens)
+        for place, prompt in enumerate(PROMPTS[:texts], 1)
         for name, config in configs.items()
     }
     rates = {
-        row: [run.metrics.tokens_per_second for run in runs] for row, runs in trial.take_turns(rows, repeats).items()
+        row: [run.metrics.tokens_per_second for run in runs] for row, runs in trial.take_turns(rows, repeats=1).items()
     }
 
     def rates_of(name: str) -> list[float]:

@@ -9,7 +9,7 @@ from functools import partial
 
 from lab.bench.interval import median_interval
 from lab.bench.theory import speculated
-from lab.claims.claim import NEWSLETTER, Chart, Claim, Found, Number, Series, Values, Verdict, of, plain
+from lab.claims.claim import NEWSLETTER, TEXTS, Chart, Claim, Found, Number, Series, Values, Verdict, of, plain
 from lab.claims.gains import TENTH
 from lab.claims.speculation import TOPIC, key, kinds
 from lab.claims.trial import Trial
@@ -22,20 +22,20 @@ JUDGED_AT = 4
 
 
 def windows(trial: Trial) -> Found:
-    tokens, repeats, prompts = (24, 1, 1) if trial.small else (48, 2, 2)
+    tokens, texts = (24, 2) if trial.small else (32, TEXTS)
     configs = {0: EngineConfig()} | {
         gamma: EngineConfig(speculative="draft", num_speculative_tokens=gamma) for gamma in GAMMAS
     }
     all_kinds = kinds(trial)
     rows = {
-        f"γ {gamma}, {name}, prompt {place}": partial(
+        f"γ {gamma}, {name}, text {place}": partial(
             trial.generate, kind.engine, prompt, config, tokens, kind.temperature
         )
         for name, kind in all_kinds.items()
-        for place, prompt in enumerate(kind.prompts[:prompts], 1)
+        for place, prompt in enumerate(kind.prompts[:texts], 1)
         for gamma, config in configs.items()
     }
-    runs = trial.take_turns(rows, repeats)
+    runs = trial.take_turns(rows, repeats=1)
     numbers, series = [], []
     for name in all_kinds:
         by_gamma = {
@@ -63,7 +63,7 @@ def fastest(rates: Mapping[int, Sequence[float]]) -> Number:
     """The window of the highest median rate; from the least to the most of those that are not surely slower.
 
     Args:
-        rates: tokens a second by window, repeats in the same order in all.
+        rates: tokens a second by window, of texts in the same order in all.
     """
     best = max(rates, key=lambda gamma: statistics.median(rates[gamma]))
     ratios = {gamma: [a / b for a, b in zip(some, rates[best], strict=True)] for gamma, some in rates.items()}
