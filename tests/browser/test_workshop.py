@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
@@ -340,6 +340,26 @@ def test_the_verdict_that_the_presenter_opens_is_open_for_all(visit: Visit, lead
     late.page.wait_for_selector(".verdict:not([hidden])")
     late.page.click("[data-act=follow]")
     late.page.wait_for_selector(".verdict", state="hidden")
+
+
+def test_what_the_presenter_showed_is_not_taken_for_one_s_own_run(visit: Visit, leading: Lab, code: str) -> None:
+    """Until that has something to show, which may take a while where many share an engine, all of it is pale."""
+    leading.run()
+    leading.finish()
+    lab = visit().open(join=code)
+    sees(lab.page, leading.instant)
+    held: list[Route] = []
+    lab.page.route("**/channels/**", lambda route: held.append(route))
+    lab.run()
+    opacity = "part => Number(getComputedStyle(document.querySelector(part)).opacity)"
+    for part in (".readouts", ".text", ".charts"):
+        lab.page.wait_for_function(f"part => ({opacity})(part) < 0.5", arg=part, timeout=5000)
+    assert lab.page.inner_text(".say") == "Waiting for the engine … What is pale is the run before."
+    for route in held:
+        route.continue_()
+    lab.finish()
+    state(lab.page, "alone")
+    assert lab.page.evaluate(f"['.readouts', '.text', '.charts'].map({opacity})") == [1, 1, 1]
 
 
 def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading: Lab, code: str) -> None:

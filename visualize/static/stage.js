@@ -21,13 +21,17 @@ const inLesson = () => Boolean(element.closest(".lessons"));
 let run = { id: "", running: false };
 let picture = new Picture(start);
 
-/** A run was asked for. What is on the stage stays until the new run has something to show. */
+/** A run was asked for. What is on the stage stays until the new run has something to show, and is pale: it may
+    be the presenter's, or another setting's. */
 function begin(id) {
   run = { id, running: true, own: !led };
   unasked = false;
   $(".stage").dataset.run = id;
-  if (led) return sayNow("The presenter shows a run …");
-  sayNow("Waiting for the engine …");
+  const before = Boolean(picture.frame);
+  $(".stage").classList.toggle("waits", before);
+  const pale = before ? " What is pale is the run before." : "";
+  if (led) return sayNow(`The presenter shows a run …${pale}`);
+  sayNow(`Waiting for the engine …${pale}`);
   quietUntil = 0;
   body.classList.add("running");
   if (server && narrow.matches && !inLesson()) element.scrollIntoView({ behavior: gently(), block: "start" });
@@ -83,6 +87,7 @@ const linked = () => !server || !picture.head?.recorded;
 
 /** The first frame of a new run: from here on the stage is its. */
 function open(head) {
+  $(".stage").classList.remove("waits");
   picture = new Picture(start);
   picture.id = JSON.parse(run.id).run;
   picture.own = run.own && !head.recorded; // made here, by this person
@@ -100,6 +105,7 @@ function over() {
   run.running = false;
   unasked = false;
   body.classList.remove("running");
+  $(".stage").classList.remove("waits");
   charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
 }
 
