@@ -16,7 +16,7 @@ from lab.config import EngineConfig
 from lab.trace.recorder import Run
 from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
-from visualize.vocabulary import DRAFTERS
+from visualize.vocabulary import DRAFTERS, STATES
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}</script>\u202e"
@@ -66,6 +66,21 @@ def test_nothing_fades_as_a_run_begins(visit: Visit) -> None:
     assert lab.running
     assert lab.page.evaluate("document.getAnimations().length") == 0
     lab.page.keyboard.press("Escape")
+
+
+def test_who_listens_is_told_what_the_rounds_come_to(visit: Visit) -> None:
+    lab = visit().open(max_tokens=24, seed=3)
+    lab.run()
+    lab.finish()
+    words = lab.page.evaluate("document.querySelector('[data-chart=rounds] .plot').ariaDescription")
+    told = {state: int(count) for count, state in (part.split(" ", 1) for part in words.split(", "))}
+    assert set(told) <= {state.label for state in STATES.values()}
+    assert told["refused"] == lab.page.locator(".text .above s").count()
+    assert told["recovered"] == lab.page.locator(".text .token.recovered").count()
+
+    lab.page.keyboard.press("Home")  # of this instant, at which there is none yet
+    lab.wait_for_instant(0)
+    assert lab.page.evaluate("document.querySelector('[data-chart=rounds] .plot').ariaDescription") == ""
 
 
 def test_a_mistake_is_a_sentence_and_loses_nothing(visit: Visit) -> None:

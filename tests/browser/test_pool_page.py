@@ -178,6 +178,13 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_is_text(visit: Visit) 
     page.locator(".bar").fill("12")  # all four have come, and none has finished
     lab.wait_for_instant(12)
     assert page.locator(".squares .shared").first.inner_text() == "×4"
+    held, shared, every = (page.locator(f".squares {kind}").count() for kind in (".live", ".shared", ".square"))
+    words = page.evaluate("document.querySelector('.squares').ariaDescription")
+    assert words == f"{held} of {every} blocks held by 4 sequences, {shared} of them by several"
+    named = page.get_attribute(".squares", "aria-labelledby").split()
+    caption = page.inner_text("[data-chart=pool] .caption")
+    assert [page.inner_text(f"#{name}") for name in named] == ["Pool", caption]
+    assert caption.startswith(f"{held} live")
     page.hover(".squares .shared >> nth=0")
     page.wait_for_selector(".chip.chosen")
     assert page.get_attribute(".chip >> nth=0", "aria-label") is None, "it is called what it shows"

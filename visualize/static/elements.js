@@ -58,11 +58,16 @@ function asPicture(plot) {
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
 const look = () => (body.classList.contains("dark") ? "dark" : "light");
 
-/** Draw a chart. Of one at ``rest`` who listens is told the numbers, and never the axes', one by one. */
-function plotted(plot, traces, layout, rest = true) {
+/** Draw a chart. Who listens is told its ``words``, which one that moves has none of, and never the axes' numbers. */
+function plotted(plot, traces, layout, words) {
   Plotly.react(plot, traces, layout, CONFIG);
   plot.firstElementChild.ariaHidden = "true";
-  plot.ariaDescription = rest ? inWords(traces) : null;
+  plot.ariaDescription = words;
+}
+
+/** How many there are of each kind of squares. */
+function counted(squares) {
+  return squares.filter(({ x }) => x?.length).map(({ name, x }) => `${x.length} ${name}`).join(", ");
 }
 
 const MOST_SAID = 10; // points of a chart

@@ -11,6 +11,7 @@ class Squares {
     this.squares = [];
     this.drawn = [];
     this.chosen = null;
+    asPicture(root);
     new ResizeObserver(() => this.fit()).observe(root);
   }
 
@@ -23,6 +24,7 @@ class Squares {
     });
     this.drawn = this.squares.map(() => "");
     this.root.replaceChildren(...this.squares);
+    this.root.ariaDescription = null;
     this.fit();
   }
 
@@ -52,6 +54,7 @@ class Squares {
       }
       if (marks.has(block) && !calm.matches) flash(square, marks.get(block));
     });
+    this.root.ariaDescription = holdings(pool.owners);
   }
 
   #fill(square, state, owners, part, mark) {
@@ -62,6 +65,14 @@ class Squares {
     square.style.setProperty("--part", `${Math.round(100 * part)}%`);
     square.dataset.mark = mark;
   }
+}
+
+/** Whose the blocks are, for those who listen. ``owners``: of each block, the sequences that hold it. */
+function holdings(owners) {
+  const held = owners.filter(({ length }) => length);
+  const shared = held.filter(({ length }) => length > 1).length;
+  const all = new Set(held.flat()).size;
+  return `${held.length} of ${owners.length} blocks held by ${all} sequence${all === 1 ? "" : "s"}${shared ? `, ${shared} of them by several` : ""}`;
 }
 
 function flash(square, mark) {

@@ -29,7 +29,7 @@ function begin(id) {
   $(".stage").dataset.run = id;
   const before = Boolean(picture.frame);
   $(".stage").classList.toggle("waits", before);
-  const pale = before ? " What is pale is the run before." : "";
+  const pale = before ? " What is pale is from before." : "";
   if (led) return sayNow(`The presenter shows a run …${pale}`);
   sayNow(`Waiting for the engine …${pale}`);
   quietUntil = 0;
