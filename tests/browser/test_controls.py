@@ -145,6 +145,25 @@ def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> No
             assert "Not a real drafter" in lab.page.inner_text("#speculation")
 
 
+def test_choices_of_a_group_are_one_stop_of_tab_and_arrows_choose(visit: Visit) -> None:
+    lab = visit().open(speculation="draft", paged=1)
+    group = "document.activeElement.closest('#speculation') !== null"
+    lab.page.locator("#speculation input:checked").focus()
+    lab.page.keyboard.press("ArrowRight")
+    lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
+    lab.page.wait_for_function("location.search.includes('speculation=ngram')")
+    assert lab.page.evaluate(group)
+    assert lab.page.locator("#speculation input:checked").count() == 1
+    for key in ("Tab", "Shift+Tab"):
+        lab.page.locator("#speculation input:checked").focus()
+        lab.page.keyboard.press(key)
+        assert not lab.page.evaluate(group), key
+    lab.choose("speculation", "Draft")  # and a pointer as before
+    assert lab.page.locator("#speculation input:checked").get_attribute("value") == "draft"
+    lab.choose("kv-format", "INT8")
+    assert lab.page.locator("#speculation input:checked").get_attribute("value") == "draft", "of another group"
+
+
 def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Visit) -> None:
     lab = visit().open()
     expect(lab.page.get_by_role("group", name="Speculation: who guesses?", exact=True)).to_have_count(1)

@@ -17,13 +17,15 @@ function stopClock() {
 }
 whenReady(stopClock);
 
-/** Its groups of choices have no name, and its folds do not say whether they are open, to those who listen. */
+/** Its groups of choices have no name, and its folds do not say whether they are open, to those who listen. Each choice is
+    a group of its own to the browser: a stop of Tab, with no way to the next by arrows. */
 function name() {
   for (const title of document.querySelectorAll("#settings fieldset:not([aria-labelledby]) > [data-testid=block-info]")) {
     const group = title.parentElement;
     title.id = `${group.id}-name`;
     group.setAttribute("aria-labelledby", title.id);
   }
+  for (const choice of document.querySelectorAll("#settings fieldset[id] input[type=radio]")) choice.name = choice.closest("fieldset").id;
   for (const fold of document.querySelectorAll("#settings button.label-wrap")) {
     fold.setAttribute("aria-expanded", fold.matches(".open"));
     fold.querySelector(".icon").ariaHidden = "true";
