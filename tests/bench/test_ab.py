@@ -12,7 +12,7 @@ from lab import ConfigError, EngineConfig, LabError, Run, SamplingParams
 from lab.bench import __main__ as command
 from lab.bench import ab as bench
 from lab.bench.ab import Measured, Pair, matching, measure_pair, run_ab, summarise
-from lab.bench.measuring import Guesses
+from lab.bench.measuring import Guesses, guessed
 from lab.trace.events import FellBack
 from tests import tiny_models
 
@@ -50,6 +50,19 @@ def test_a_lossless_setting_changes_rounding_at_most(lab, lossless):
     result = compare(lab, EngineConfig(), lossless)
     assert result["identical_outputs"]["value"] == 1
     assert abs(result["kl"]["value"]) < 1e-7
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_guesses_of_many_runs_are_counted_as_the_metrics_of_each_are(lab, adaptive):
+    config = replace(SPECULATIVE, adaptive_window=adaptive)
+    runs = [lab.generate(prompt, config, SamplingParams(max_tokens=TOKENS, temperature=0.8)) for prompt in PROMPTS[:3]]
+    for run in runs:
+        one = guessed([run])
+        assert one.acceptance == run.metrics.draft_acceptance_rate
+        assert 1 + one.accepted / one.rounds == run.metrics.mean_acceptance_length
+    whole, parts = guessed(runs), [guessed([run]) for run in runs]
+    for name in ("rounds", "proposed", "accepted"):
+        assert getattr(whole, name) == sum(getattr(part, name) for part in parts) > 0
 
 
 def test_coarser_keys_and_values_are_further_away(lab):
