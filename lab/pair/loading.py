@@ -27,6 +27,7 @@ from lab.pair.quantization import refuse_quantised
 from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
 from lab.pair.skeleton import refuse_misfit, refuse_short_files, without_weights
+from lab.pair.trial import refuse_disagreement
 
 WEIGHTS = Path(__file__).parent / "weights"
 EMBEDDED_TARGET = "stories"
@@ -98,7 +99,8 @@ def load_model(
     Raises:
         ModelLoadError: nothing readable there, other weights than the configuration asks for, or more than the device
             has memory for.
-        UnsupportedModelError: the engine would decode it wrongly, or its configuration is no model's.
+        UnsupportedModelError: the engine would decode it wrongly (``lab.pair.refusal``, ``lab.pair.trial``), or its
+            configuration is no model's.
         ConfigError: weights that are quantised already, or a map that leaves some of them out.
         LoadingCancelled: whoever watches has had enough.
     """
@@ -135,12 +137,15 @@ def load_model(
             )
         refuse_other_weights(model, loaded, name)
         refuse_odd_end(model, name)
+        found = LanguageModel(model, name, rounded=rounded)
+        if not embedded:
+            refuse_disagreement(found)
     except LabError:
         raise
     except Exception as error:  # what is wrong with files from anywhere comes as errors of any kind
         refuse_pointers(weight_files(where), name)
         raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
-    return LanguageModel(model, name, rounded=rounded)
+    return found
 
 
 @contextmanager

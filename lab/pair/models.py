@@ -18,7 +18,7 @@ from lab.native.model import Native
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched
 from lab.pair.quantization import stored_tensors
 from lab.pair.refusal import refuse_sinks, refuse_unsupported
-from lab.pair.shape import ModelShape
+from lab.pair.shape import ModelShape, steady_length
 from lab.pair.surgery import cut, layers_of, twin
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class LanguageModel:
         layers, kv_heads, head_dim: shape of its keys and values.
         query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
-        context_length: most positions it was made for.
+        context_length: most positions it was made for; of a LongRoPE model those of its shorter texts.
         device: where tokens go in and logits come out.
         native: its step in C (``lab.native``), shared with its early exits.
         compiled: its layers went through torch.compile.
@@ -73,7 +73,7 @@ class LanguageModel:
         self.query_groups = shape.query_groups
         self.head_dim = shape.head_dim
         self.vocabulary = shape.vocabulary
-        self.context_length = shape.context_length
+        self.context_length = steady_length(model.config, shape.context_length)
         self.compiled = False
         self.compile_failure: str | None = None
         model.set_attn_implementation(NAME)

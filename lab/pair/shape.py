@@ -94,6 +94,19 @@ class ModelShape:
         return "MQA" if self.kv_heads == 1 else "GQA"
 
 
+def steady_length(config: PreTrainedConfig, context_length: int) -> int:
+    """The length up to which a position is rotated by angles of its own, whatever else is in a step.
+
+    Longer texts get other angles with LongRoPE (Ding et al., 2402.13753), at all their positions: those of cached keys
+    too, and those of every other text in the step.
+    """
+    text = config.get_text_config(decoder=True)
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") != "longrope":
+        return context_length
+    return min(context_length, rope["original_max_position_embeddings"])
+
+
 def refuse_odd_numbers(given: Mapping[str, Any]) -> None:
     """Of a config.json that transformers cannot read.
 

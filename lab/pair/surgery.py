@@ -44,4 +44,4 @@ def layers_of(model: nn.Module, layers: int) -> nn.ModuleList:
 
 
 def _has_layers(module: nn.Module, layers: int) -> bool:
-    return any(isinstance(child, nn.ModuleList) and len(child) == layers for child in module.children())
+    return any(isinstance(inner, nn.ModuleList) and len(inner) == layers for inner in module.modules())

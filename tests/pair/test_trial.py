@@ -1,0 +1,106 @@
+"""Whatever a model's layers are: they say with the lab's attention what they say with their own, or it is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+
+from lab import EngineConfig, SamplingParams, UnsupportedModelError, load_engine
+from lab.decode.engine import Engine
+from lab.pair.models import LanguageModel
+from lab.pair.trial import refuse_disagreement
+from tests import tiny_models
+
+TAKEN = [
+    *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "phi", "phi3", "smollm3", "olmo", "olmo2", "olmoe"),
+    *("granite", "granitemoe", "gemma", "cohere", "glm4", "starcoder2", "gpt2", "gpt_bigcode", "gpt_neox", "opt"),
+    *("apertus", "bitnet", "ernie4_5", "nanochat", "seed_oss"),
+]
+REFUSED = {
+    "diffllama": "% off",  # two attentions with the same keys in each layer
+    "hrm_text": "do not say",  # goes through its layers again
+    "bert": "% off",  # an encoder: every token sees all
+    "jetmoe": "cannot be computed",  # repeats keys and values before its attention
+    "nemotron": "cannot be computed",  # hands no plan on to it
+}
+SIZES = {
+    "vocab_size": tiny_models.VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": tiny_models.CONTEXT,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "moe_intermediate_size": 32,
+    "sliding_window": None,
+    "initializer_range": 0.3,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": 256,
+}
+
+
+def random_model(kind: str, dtype: torch.dtype = torch.float32, **more: object) -> PreTrainedModel:
+    """A small one with random weights; of the sizes it gets those that its kind has."""
+    config = CONFIG_MAPPING[kind]
+    known = config()
+    sizes = {name: size for name, size in SIZES.items() if hasattr(known, name) or name in config.attribute_map}
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config(**sizes | more), dtype=dtype).eval()
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_taken_and_decoded_as_transformers_decodes_it(kind):
+    model = LanguageModel(random_model(kind), kind)
+    refuse_disagreement(model)
+    engine = Engine(model, tiny_models.tokenizer())
+    config, sampling = EngineConfig(speculative="early_exit"), SamplingParams(max_tokens=12, temperature=0)
+    requests = [engine.submit(prompt, config, sampling) for prompt in ("Once upon", "The miller's cat was old")]
+    for run in [request.result() for request in requests]:
+        assert run.token_ids == tiny_models.continuation(engine, run.prompt_token_ids, len(run.token_ids))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe", "phi3", "gpt2"])
+def test_rounding_is_no_disagreement(kind, dtype):
+    refuse_disagreement(LanguageModel(random_model(kind, dtype), kind))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "reason"), REFUSED.items())
+def test_refused_if_its_layers_want_another_attention(kind, reason, dtype):
+    model = random_model(kind, dtype)
+    with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here.*{reason}"):
+        refuse_disagreement(LanguageModel(model, "a/model"))
+
+
+def test_a_folder_is_tried_before_it_is_taken(tmp_path):
+    random_model("diffllama").save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match="DiffLlamaForCausalLM do not say with the lab's attention"):
+        load_engine(tmp_path)
+
+
+def test_the_model_keeps_the_labs_attention():
+    model = LanguageModel(random_model("llama"), "llama")
+    refuse_disagreement(model)
+    run = Engine(model, tiny_models.tokenizer()).generate("Once", sampling=SamplingParams(max_tokens=4))
+    assert len(run.token_ids) == 4
+
+
+def test_a_long_text_does_not_rotate_others_with_longrope():
+    """The angles would change for all texts of a step as soon as one of them is longer than 64."""
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
+    model = random_model("phi3", rope_parameters=rope, original_max_position_embeddings=64)
+    engine = Engine(LanguageModel(model, "phi3"), tiny_models.tokenizer())
+    assert engine.context_length == 64
+    sampling = SamplingParams(max_tokens=40, temperature=0)
+    requests = [engine.submit(prompt, sampling=sampling) for prompt in ("Once", "A long beginning " * 3)]
+    short, long = [request.result() for request in requests]
+    assert len(long.prompt_token_ids) + len(long.token_ids) <= 64
+    assert short.token_ids == tiny_models.continuation(engine, short.prompt_token_ids, len(short.token_ids))
