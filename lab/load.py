@@ -103,4 +103,6 @@ def load_engine(
         return Engine(target_model, tokenizer, **settings)
     draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))
     refuse_mismatch(target_model, tokenizer, draft_model, draft_tokenizer)
+    if draft_model.vocabulary != target_model.vocabulary:
+        draft_model = draft_model.with_vocabulary(target_model.vocabulary)
     return Engine(target_model, tokenizer, draft_model, **settings)

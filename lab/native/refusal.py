@@ -23,6 +23,8 @@ def refusal(model: LanguageModel) -> str | None:
         return f"it computes float32 on a CPU, and this model is {model.dtype} on {model.device.type}"
     if different := unlike_llama(model):
         return different
+    if model.padding:
+        return "its vocabulary is made as wide as another model's"
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
         return f"its rotary embedding changes with the length ({rope['rope_type']})"

@@ -240,16 +240,11 @@ def refuse_mismatch(
     """A draft must mean the same by every token id.
 
     Raises:
-        UnsupportedModelError: another tokenizer, or logits of another width.
+        UnsupportedModelError: another tokenizer.
     """
     if draft_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise UnsupportedModelError(
             f"{draft.name} cannot draft for {target.name}: their tokenizers differ "
             f"({len(draft_tokenizer)} and {len(tokenizer)} entries), so its proposals would mean other text. "
             "Choose a draft from the same model family."
-        )
-    if draft.vocabulary != target.vocabulary:
-        raise UnsupportedModelError(
-            f"{draft.name} cannot draft for {target.name}: it gives {draft.vocabulary} probabilities a token "
-            f"and the target {target.vocabulary}. Choose a draft with the same vocabulary."
         )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import AttentionInterface, PreTrainedModel
 
 from lab.config import in_short
@@ -51,6 +52,7 @@ class LanguageModel:
         layers, kv_heads, head_dim: shape of its keys and values.
         query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
+        padding: how many of them it has no weights for (see ``with_vocabulary``); below 0: how many it has and leaves.
         context_length: most positions it was made for; of a LongRoPE model those of its shorter texts.
         device: where tokens go in and logits come out.
         native: its step in C (``lab.native``), shared with its early exits.
@@ -72,7 +74,7 @@ class LanguageModel:
         self.kv_heads = shape.kv_heads
         self.query_groups = shape.query_groups
         self.head_dim = shape.head_dim
-        self.vocabulary = shape.vocabulary
+        self.vocabulary, self.padding = shape.vocabulary, 0
         self.context_length = steady_length(model.config, shape.context_length)
         self.compiled = False
         self.compile_failure: str | None = None
@@ -142,6 +144,8 @@ class LanguageModel:
         Returns:
             [K, vocabulary] float32 logits.
         """
+        if self.padding > 0:
+            token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
         output = self.model(
             input_ids=token_ids[None],
             # Kernels' steps have int32: layers would be compiled anew for them, while somebody waits.
@@ -150,7 +154,8 @@ class LanguageModel:
             logits_to_keep=keep,
             plan=Sealed(plan) if self.compiled else plan,
         )
-        return output.logits[0].float()
+        logits = output.logits[0].float()
+        return F.pad(logits, (0, self.padding), value=-torch.inf) if self.padding else logits
 
     @property
     def weight_bytes(self) -> int:
@@ -180,6 +185,14 @@ class LanguageModel:
         other = copy.copy(self)
         other.model = twin(self.model, {})
         other.compile()
+        return other
+
+    def with_vocabulary(self, width: int) -> LanguageModel:
+        """The same model with logits of another width, as its target has: models of a family round the size of their
+        tokenizer up, each in its own way. A token past its own is never proposed, and read as its last one.
+        """
+        other = copy.copy(self)
+        other.vocabulary, other.padding = width, self.padding + width - self.vocabulary
         return other
 
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:

@@ -29,6 +29,7 @@ from lab.pair.loading import load_model, refuse_mismatch
 from lab.pair.models import LanguageModel
 from lab.pair.quantization import stored_tensors
 from lab.pair.refusal import refuse_unsupported
+from lab.trace.events import Proposed
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -97,11 +98,13 @@ def test_a_window_that_leaves_nothing_out_is_full_attention(window: int, taken: 
 
 @pytest.fixture
 def folders(tmp_path):
-    """A target, a good draft, and one of another vocabulary, saved as people save models."""
+    """A target, a good draft, and two more whose tables are longer and shorter, saved as people save models."""
     target = tiny_models.random_model("qwen3")
     draft = tiny_models.perturbed(target, 0.02)
-    other = tiny_models.random_model("qwen3", vocab_size=300)
-    for name, model in (("target", target), ("draft", draft), ("other", other)):
+    wider = tiny_models.random_model("qwen3", vocab_size=300)
+    shorter = copy.deepcopy(draft)
+    shorter.resize_token_embeddings(200)
+    for name, model in (("target", target), ("draft", draft), ("wider", wider), ("shorter", shorter)):
         model.save_pretrained(tmp_path / name)
         tiny_models.tokenizer().save_pretrained(tmp_path / name)
     return tmp_path
@@ -125,9 +128,21 @@ def test_dtype_is_taken(folders, dtype):
     assert run.token_ids
 
 
-def test_another_vocabulary_is_refused(folders):
-    with pytest.raises(UnsupportedModelError, match="300 probabilities a token and the target 257"):
-        load_engine(folders / "target", folders / "other", device="cpu")
+@pytest.mark.parametrize(("target", "draft"), [("target", "wider"), ("wider", "target"), ("target", "shorter")])
+def test_a_draft_whose_tables_have_another_length(folders, target, draft):
+    """As Qwen2.5's of 0.5B and 7B have, with one tokenizer: 151,936 and 152,064 rows."""
+    engine = load_engine(folders / target, folders / draft, device="cpu")
+    plain, drafted = EngineConfig(), EngineConfig(speculative="draft", num_speculative_tokens=3)
+    sampling = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
+    requests = [engine.submit("Once upon", config, sampling) for config in (plain, drafted)]
+    alone, guessed = [request.result() for request in requests]
+    assert alone.token_ids == guessed.token_ids
+    assert draft != "shorter" or max(alone.token_ids) >= 200, "the draft read no token past its own"
+    drawn = engine.generate("Once", drafted, SamplingParams(max_tokens=40, seed=3, ignore_eos=True, logprobs=2))
+    assert len(drawn.token_ids) == 40
+    proposed = [event.token_id for event in drawn.events if isinstance(event, Proposed)]
+    assert proposed
+    assert max(proposed) < min(engine.target.vocabulary, load_engine(folders / draft, device="cpu").target.vocabulary)
 
 
 def test_another_tokenizer_is_refused():

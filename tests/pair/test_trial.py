@@ -20,7 +20,6 @@ TAKEN = [
 REFUSED = {
     "diffllama": "% off",  # two attentions with the same keys in each layer
     "hrm_text": "do not say",  # goes through its layers again
-    "bert": "% off",  # an encoder: every token sees all
     "jetmoe": "cannot be computed",  # repeats keys and values before its attention
     "nemotron": "cannot be computed",  # hands no plan on to it
 }
