@@ -162,7 +162,8 @@ def _of_models(target: Model | None, draft: Model | None, drafts: bool, gpus: in
     if target and target.shape.vocabulary != draft.shape.vocabulary:
         yield (
             f"{draft.name} has a vocabulary of {draft.shape.vocabulary:,} and {target.name} one of "
-            f"{target.shape.vocabulary:,}: a draft needs the target's own tokenizer."
+            f'{target.shape.vocabulary:,}. vLLM refuses that, unless "use_heterogeneous_vocab": true is added to '
+            "--speculative-config; a draft with the target's own tokenizer is the better choice."
         )
     over = splits(calculator.Inputs().deployment(target)) if target else (gpus,)
     if without := [count for count in over if count not in splits(calculator.Inputs().deployment(draft))]:
