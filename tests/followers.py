@@ -25,7 +25,7 @@ import httpx
 import psutil
 from playwright.sync_api import Browser, sync_playwright
 
-from lab.machine import hardware
+from lab.machine import describe_machine
 from tests.browser.conftest import QUIET, Lab, chromium, started
 
 KEY = "a key for measuring"
@@ -136,7 +136,7 @@ def measure(
         show(client, key, None, None)
     figures = {name: round(statistics.median(some), 2) for name, some in shares.items()}
     return {
-        "machine": hardware("cpu"),
+        "machine": describe_machine("cpu"),
         "followers": followers,
         "hz": hz,
         "seconds": seconds,

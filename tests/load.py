@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import psutil
 
-from lab.machine import hardware
+from lab.machine import describe_machine
 from tests.browser.conftest import started
 from visualize.server.allocator import REST
 
@@ -194,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
             figures = asyncio.run(measure(address, psutil.Process(app.pid), options.clients, 60 * options.minutes))
         figures["tracebacks"] = log.read_text().count("Traceback")
     about = {
-        "machine": hardware("cpu"),
+        "machine": describe_machine("cpu"),
         "clients": options.clients,
         "minutes": options.minutes,
         "server": options.server,

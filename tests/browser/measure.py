@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 from app import Engines  # before all that imports torch: it leaves a core to the server
 from lab import Run
 from lab.bench.turns import shuffled
-from lab.machine import hardware
+from lab.machine import describe_machine
 from lab.trace.metrics import measure
 from tests.browser.conftest import QUIET, Lab, chromium, serving
 from visualize.run.settings import Settings
@@ -261,7 +261,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name, value in figures.items():
         print(f"{name:32} {value:12.3f}   {GOALS.get(name, '')}")
     if options.json:
-        record = {"machine": hardware("cpu"), "tokens": TOKENS, "figures": figures, "goals": GOALS}
+        record = {"machine": describe_machine("cpu"), "tokens": TOKENS, "figures": figures, "goals": GOALS}
         options.json.write_text(json.dumps(record, indent=2) + "\n", "utf-8")
 
 

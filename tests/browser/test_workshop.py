@@ -11,6 +11,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route
 
+from lab.machine import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
@@ -459,3 +460,4 @@ def test_what_followers_cost_is_measured_while_they_follow(browser: Browser, ser
     """``python -m tests.followers`` in small. Of instants shown one soon after another only the last may arrive."""
     found = followers.measure(server, psutil.Process(), KEY, browser, followers=3, hz=5, seconds=1, rounds=1)
     assert 0.5 < found["messages_arrived"] <= 1
+    assert found["machine"] == describe_machine("cpu")
