@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
 from lab.answers import compare_answer, fit_answer
-from lab.bench.compare import compare, summarise
+from lab.bench.compare import Summary, compare, summarise
 from lab.bench.difference import first_differences
 from lab.decode.engine import Engine
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
@@ -142,13 +142,14 @@ def _compare(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(compare_answer(runs, partings)))
     else:
-        print(f"{'tokens/s':>9}{'quartiles':>16}{'speed':>8}{'kept':>7}  setting")
+        print(f"{'tokens/s':>9}{'quartiles':>16}{'speed':>16}{'kept':>7}  setting")
+        reference = next(iter(runs))
         for name, found in summarise(runs).items():
-            rate, faster = found.tokens_per_second, found.speedup
+            rate = found.tokens_per_second
             kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
-            speed = f"x{faster.median:.2f}" if faster and found.clear else "unclear" if faster else ""
+            speed = "x1.00" if name == reference else _faster(found)
             quartiles = f"{rate.lower:.0f} to {rate.upper:.0f}"
-            print(f"{rate.median:9.0f}{quartiles:>16}{speed:>8}{kept:>7}  {name}")
+            print(f"{rate.median:9.0f}{quartiles:>16}{speed:>16}{kept:>7}  {name}")
         for (one, other), found in (partings or {}).items():
             print(f"{one} and {other} write the same {found.place} tokens, then differ.")
         if partings == {}:
@@ -157,6 +158,15 @@ def _compare(options: argparse.Namespace) -> int:
         print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _faster(found: Summary) -> str:
+    """The speed-up, and how sure it is."""
+    if found.speedup is None:
+        return ""
+    if found.one_run:
+        return f"x{found.speedup.median:.2f}, one run"
+    return f"x{found.speedup.median:.2f}" if found.clear else "unclear"
 
 
 def _progress(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -165,6 +166,16 @@ def test_a_comparison_is_a_table_or_json(shell: Shell) -> None:
     assert answer["differences"] == []
     assert answer["settings"]["default"]["acceptance"] is None
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+@pytest.mark.parametrize(
+    ("repeats", "said"), [("1", r"x\d+\.\d\d, one run +kv_dtype"), ("2", r"(x\d+\.\d\d|unclear) +kv")]
+)
+def test_a_speed_up_of_one_run_is_called_that(shell: Shell, repeats: str, said: str) -> None:
+    _, table, _ = shell("compare", PROMPT, "", "kv_dtype=int8", "--repeats", repeats, "--max-tokens", "4")
+    usual, other = table.splitlines()[1:3]
+    assert re.search(r"x1\.00 +default", usual), "it is held against itself, of which everybody can tell"
+    assert re.search(said, other)
 
 
 def test_what_fits_is_the_calculators(shell: Shell) -> None:

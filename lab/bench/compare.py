@@ -148,10 +148,15 @@ class Summary:
     peak_memory_bytes: int
 
     @property
+    def one_run(self) -> bool:
+        """Whether the speed-up is of one repeat: nobody can tell whether chance has made it."""
+        return len(self.factors) == 1
+
+    @property
     def clear(self) -> bool:
-        """Whether chance is not likely to have made the speed-up. Of one repeat nobody can tell: it is let pass."""
+        """Whether chance is not likely to have made the speed-up, which takes two repeats at least to tell."""
         likely = self.likely_speedup
-        return likely is None or likely.low is None or not likely.low < 1 < likely.high
+        return likely is not None and likely.low is not None and not likely.low < 1 < likely.high
 
 
 def summarise(runs: Mapping[str, Sequence[Run]]) -> dict[str, Summary]:

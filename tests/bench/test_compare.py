@@ -72,6 +72,7 @@ def test_speed_ups_are_of_the_same_repeat(engine):
     assert summaries["a"].rates == pytest.approx((100, 200))
     assert summaries["b"].speedup == Spread(2.0, 2.0, 2.0)
     assert summaries["c"].speedup == Spread(4.0, 4.0, 4.0)
+    assert [(summaries[name].one_run, summaries[name].clear) for name in "bc"] == [(False, True), (True, False)]
     assert summaries["a"].tokens_per_second == Spread(125.0, 150.0, 175.0)
     assert typical([faster, slow, fast]) is fast
     assert typical([faster, slow]) is slow
