@@ -62,11 +62,16 @@ def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
     """Several, by what they are called: their text, or "default".
 
     Raises:
-        ConfigError: one of them is there twice, and what ``parse_config`` raises.
+        ConfigError: one of them is there twice, or cannot be (``parse_config``). It names that one.
     """
-    configs = {text.strip() or "default": parse_config(text) for text in texts}
-    if len(configs) < len(texts):
-        raise ConfigError("one of the settings is there twice.")
+    configs: dict[str, EngineConfig] = {}
+    for text in texts:
+        if (name := text.strip() or "default") in configs:
+            raise ConfigError(f"{name} is there twice.")
+        try:
+            configs[name] = parse_config(text)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from error
     return configs
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from lab import ConfigError, EngineConfig
-from lab.options import config_text, parse_config
+from lab.options import config_text, parse_config, parse_configs
 
 
 def test_every_type_of_field_can_be_given():
@@ -48,3 +48,17 @@ def test_every_field_takes_its_own_default(field):
 def test_what_cannot_be_is_refused_in_a_sentence(text, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["", "kv_dtype=int2"], "^kv_dtype=int2: kv_dtype is one of"),
+        (["paged=true", "", "paged=maybe"], "^paged=maybe: paged is true or false"),
+        (["", "paged=true", " paged=true"], "^paged=true is there twice"),
+        (["", " "], "^default is there twice"),
+    ],
+)
+def test_of_several_settings_the_one_that_is_wrong_is_named(texts, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_configs(texts)

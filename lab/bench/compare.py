@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from lab.bench.interval import Interval, factor_interval
 from lab.bench.measuring import guessed, sound
 from lab.bench.turns import shuffled
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
@@ -73,7 +74,7 @@ def compare(
     Raises:
         ConfigError: not two to five settings, nothing to time, or a setting that this engine cannot have.
         PromptError: a prompt that cannot be decoded.
-        LabError: a run failed, or went on without a part of its setting.
+        LabError: a run failed, or went on without a part of its setting. As with the others, the setting is named.
     """
     if not FEWEST <= len(configs) <= MOST:
         raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(configs)}.")
@@ -90,21 +91,34 @@ def in_turns(
     cancelled: threading.Event,
     watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
 ) -> Iterator[tuple[Turn, Run]]:
-    """As ``compare``, of cases that may differ in everything. Raises what decoding raises."""
+    """As ``compare``, of cases that may differ in everything. Raises what decoding raises, by the case's name."""
     for turn in turns(list(cases), repeats):
         engine, prompt, config, sampling = cases[turn.name]
         most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
         how = replace(sampling, ignore_eos=True, stop=(), max_tokens=most)
         events, tokens = [], 0
         watch(turn, 0)
-        for event in engine.stream(prompt, config, how, cancelled=cancelled):
-            events.append(event)
-            if isinstance(event, Committed):
-                tokens += len(event.token_ids)
-                watch(turn, tokens)
-        if cancelled.is_set():
-            return
-        yield turn, sound(Run(events))
+        with _named(turn.name, config):
+            for event in engine.stream(prompt, config, how, cancelled=cancelled):
+                events.append(event)
+                if isinstance(event, Committed):
+                    tokens += len(event.token_ids)
+                    watch(turn, tokens)
+            if cancelled.is_set():
+                return
+            run = sound(Run(events))
+        yield turn, run
+
+
+@contextmanager
+def _named(name: str, config: EngineConfig) -> Iterator[None]:
+    """What is wrong within is told by the name of its setting. Of a prompt only the size of a pool can be to blame."""
+    try:
+        yield
+    except LabError as error:
+        if isinstance(error, PromptError) and config.num_blocks is None:
+            raise
+        raise type(error)(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True)

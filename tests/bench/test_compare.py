@@ -154,8 +154,25 @@ def test_a_setting_that_was_not_kept_to_is_not_compared(engine, monkeypatch):
                 yield FellBack(t_ms=event.t_ms, part="drafter", reason="It broke.")
 
     monkeypatch.setattr(engine, "stream", fall)
-    with pytest.raises(LabError, match=r"went on without its drafter: It broke\."):
+    with pytest.raises(LabError, match=r"^cache: .* went on without its drafter: It broke\."):
         list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
+
+
+@pytest.mark.parametrize(
+    ("config", "kind", "says"),
+    [
+        (EngineConfig(speculative="early_exit", early_exit_layer=99), ConfigError, "^odd: early_exit_layer=99"),
+        (EngineConfig(num_blocks=1), PromptError, r"^odd: \d+ tokens .* the pool has 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_had_is_named(engine, config, kind, says):
+    with pytest.raises(kind, match=says):
+        list(compare(engine, PROMPT, {"default": EngineConfig(), "odd": config}, SAMPLING, 1))
+
+
+def test_a_prompt_that_cannot_be_decoded_is_no_settings_fault(engine):
+    with pytest.raises(PromptError, match=r"^The prompt is empty"):
+        list(compare(engine, "", CONFIGS, SAMPLING, 1))
 
 
 # -- growth ----------------------------------------------------------------------------------
