@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +28,7 @@ from lab.decode.engine import Engine
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
-from lab.options import INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, parse_configs, read_settings
+from lab.options import INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, idle, parse_configs, read_settings
 from lab.pair.loading import refuse_absent
 from lab.trace.events import Committed, Finished
 
@@ -80,6 +80,7 @@ def _add_run(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
+    _note(idle(config, sampling))
     prompt, engine = _prompt(options), _engine(options)
     events = []
     with _interruptible() as cancelled:
@@ -90,11 +91,11 @@ def _run(options: argparse.Namespace) -> int:
     run = Run(events)
     shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
     print(shown, flush=True)  # before the summary: an output that fails has none
-    print(_summary(run), file=sys.stderr)
+    print(_summary(run, engine.context_length), file=sys.stderr)
     return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
 
 
-def _summary(run: Run) -> str:
+def _summary(run: Run, context_length: int) -> str:
     """A run in a line."""
     if run.reason == "error":
         return f"The run failed: {run.finished.message}"
@@ -106,7 +107,23 @@ def _summary(run: Run) -> str:
         said.append(f"the first after {metrics.ttft_ms:.1f} ms")
     if metrics.draft_acceptance_rate is not None:
         said.append(f"{metrics.draft_acceptance_rate:.0%} of the guesses kept")
-    return f"{', '.join(said)}. Ended by: {run.reason}. Seed: {run.sampling.seed}."
+    full = f", for {_full(context_length)}" if _is_cut(run) else ""
+    return f"{', '.join(said)}. Ended by: {run.reason}{full}. Seed: {run.sampling.seed}."
+
+
+def _is_cut(run: Run) -> bool:
+    """Whether the model's context was full before all tokens that were asked for had come."""
+    return run.reason == "length" and len(run.token_ids) < run.sampling.max_tokens
+
+
+def _full(context_length: int) -> str:
+    return f"the model's context of {context_length:,} tokens is full"
+
+
+def _note(sentences: Iterable[str]) -> None:
+    """What is worth knowing of an answer, beside it."""
+    for sentence in sentences:
+        print(sentence, file=sys.stderr)
 
 
 def _add_compare(commands: Any) -> None:
@@ -128,6 +145,7 @@ def _compare(options: argparse.Namespace) -> int:
     configs = parse_configs(options.settings)
     options.seed = 0 if options.seed is None else options.seed
     sampling = read_settings(SamplingParams, options)
+    _note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
     prompt, engine = _prompt(options), _engine(options)
     runs: dict[str, list[Run]] = {name: [] for name in configs}
     with _interruptible() as cancelled:
@@ -154,6 +172,9 @@ def _compare(options: argparse.Namespace) -> int:
             print(f"{one} and {other} write the same {found.place} tokens, then differ.")
         if partings == {}:
             print("All wrote the same.")
+    if cut := next((run for some in runs.values() for run in some if _is_cut(run)), None):
+        asked, has = cut.sampling.max_tokens, len(cut.token_ids)
+        _note([f"Of the {asked:,} tokens asked for each run has {has:,}: {_full(engine.context_length)}."])
     if cancelled.is_set():
         print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
         return INTERRUPTED

@@ -12,11 +12,11 @@ import os
 import re
 import textwrap
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from lab.config import ConfigError, EngineConfig
+from lab.config import ConfigError, EngineConfig, SamplingParams
 
 Settings = TypeVar("Settings")
 INTERRUPTED, READ_ENOUGH = 128 + 2, 128 + 13
@@ -75,6 +75,36 @@ def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
     return configs
 
 
+def idle(config: EngineConfig, sampling: SamplingParams) -> list[str]:
+    """Of settings that are not at their defaults and do nothing beside the others: a sentence for each reason."""
+    guesses = config.speculative
+    rules = {
+        "where nobody guesses (speculative=off)": (
+            guesses == "off",
+            ("num_speculative_tokens", "adaptive_window", "logprobs"),
+        ),
+        "without speculative=ngram": (guesses != "ngram", ("prompt_lookup_min", "prompt_lookup_max")),
+        "without speculative=early_exit": (guesses != "early_exit", ("early_exit_layer",)),
+        "without speculative=synthetic": (guesses != "synthetic", ("synthetic_acceptance_rate",)),
+        "without kv_cache": (not config.kv_cache, ("block_size", "num_blocks")),
+        "without enable_prefix_caching": (not config.enable_prefix_caching, ("eviction", "cache_priority")),
+        "at temperature 0, which takes the likeliest token": (sampling.greedy, ("top_k", "top_p")),
+    }
+    usual, given = ({**asdict(one), **asdict(other)} for one, other in (_USUAL, (config, sampling)))
+    sentences = []
+    for reason, (so, names) in rules.items():
+        if so and (changed := [name for name in names if given[name] != usual[name]]):
+            does = "does" if len(changed) == 1 else "do"
+            sentences.append(f"{_listed(changed)} {does} nothing {reason}.")
+    return sentences
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+_USUAL = EngineConfig(), SamplingParams()
 _hints = functools.cache(get_type_hints)
 """Working them out takes longer than reading what was given."""
 

@@ -58,6 +58,35 @@ def test_the_text_is_the_engines_own(shell: Shell, engine) -> None:
     assert said.count("\n") == 1
 
 
+def test_settings_that_do_nothing_are_told_beside_the_answer(shell: Shell) -> None:
+    status, out, said = shell("run", PROMPT, "--adaptive-window", "--logprobs", "3", "--max-tokens", "2", "--json")
+    assert (status, json.loads(out)["events"][0]["config"]["adaptive_window"]) == (0, True)
+    assert said.startswith("adaptive_window and logprobs do nothing where nobody guesses (speculative=off).\n2 tokens")
+    command = ["compare", PROMPT, "", "adaptive_window=true", "--top-k", "5", "--repeats", "1", "--max-tokens", "2"]
+    status, out, said = shell(*command)
+    greedy = "top_k does nothing at temperature 0, which takes the likeliest token."
+    assert said.splitlines() == [
+        f"default: {greedy}",
+        "adaptive_window=true: adaptive_window does nothing where nobody guesses (speculative=off).",
+        f"adaptive_window=true: {greedy}",
+    ]
+
+
+def test_a_text_that_the_context_ends_says_so(shell: Shell, engine) -> None:
+    most = engine.context_length
+    prompt = "a " * (most - 4)
+    room = most - len(engine.tokenizer(prompt)["input_ids"])
+    assert 2 < room < 50
+    _, _, said = shell("run", prompt, "--max-tokens", "50", "--ignore-eos")
+    assert f"{room} tokens" in said
+    assert f"Ended by: length, for the model's context of {most:,} tokens is full." in said
+    _, _, said = shell("run", prompt, "--max-tokens", str(room), "--ignore-eos")
+    assert "Ended by: length." in said
+    _, _, said = shell("compare", prompt, "", "kv_dtype=int8", "--max-tokens", "50", "--repeats", "1")
+    assert said == f"Of the 50 tokens asked for each run has {room}: the model's context of {most:,} tokens is full.\n"
+    assert not shell("compare", PROMPT, "", "kv_dtype=int8", "--max-tokens", "4", "--repeats", "1")[2]
+
+
 def test_json_is_a_runs_file(shell: Shell, tmp_path) -> None:
     settings = ["--speculative", "ngram", "--paged", "--no-kv-cache", "--kv-cache", "--kv-dtype", "int8"]
     status, out, _ = shell("run", PROMPT, "--json", *settings, "--temperature", "0.5", "--seed", "3", "--max-tokens=9")
