@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends what is still importing without a word
@@ -28,15 +29,34 @@ from lab.decode.engine import Engine
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
-from lab.options import INTERRUPTED, READ_ENOUGH, Parser, add_pair, add_settings, idle, parse_configs, read_settings
+from lab.options import (
+    INTERRUPTED,
+    READ_ENOUGH,
+    Parser,
+    add_pair,
+    add_settings,
+    idle,
+    parse_configs,
+    read_settings,
+    typed,
+)
 from lab.pair.loading import refuse_absent
 from lab.trace.events import Committed, Finished
+
+
+class _Prompted(Parser):
+    """Who leaves a prompt out may have written one that argparse takes for an option."""
+
+    def error(self, message: str) -> NoReturn:
+        if re.match("unrecognized arguments: -[^-]|the following arguments are required: prompt", message):
+            message += ". A text that begins with a dash comes after all options and a lone --: --max-tokens 8 -- -x"
+        super().error(message)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 (the run failed), 2 (the user can mend it), 130 (interrupted) or 141 (whoever reads
     the output has read enough)."""
-    parser = Parser(prog="python -m lab", description="Decode without a page, or work out what fits.")
+    parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands)
     _add_compare(commands)
@@ -247,7 +267,10 @@ def _model(name: str) -> Model:
 
 
 def _add_prompt(command: argparse.ArgumentParser) -> None:
-    command.add_argument("prompt", help="the text to go on from; - reads it from the standard input")
+    about = (
+        "the text to go on from; - reads it from the standard input. One that begins with a dash comes last, behind --"
+    )
+    command.add_argument("prompt", type=typed, help=about)
 
 
 def _prompt(options: argparse.Namespace) -> str:

@@ -30,6 +30,23 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+def typed(argument: str) -> str:
+    """The type of an option that is text. What is no character in the locale's encoding comes as half ones (PEP 383),
+    as all but ASCII where that is C: these are read as UTF-8.
+
+    Raises:
+        ArgumentTypeError: it is no text.
+    """
+    if not any("\udc80" <= sign <= "\udcff" for sign in argument):
+        return argument
+    try:
+        return os.fsencode(argument).decode("utf-8")
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError(
+            f"no text in UTF-8: byte {error.start} begins no character. Set the terminal to UTF-8."
+        ) from None
+
+
 def parse_config(text: str) -> EngineConfig:
     """``"kv_dtype=int8, paged=true"``: fields of EngineConfig, separated by commas. "": the defaults.
 
@@ -148,7 +165,7 @@ def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Co
         if hint is bool:
             kind: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": field.default}
         elif get_origin(hint) is tuple:
-            kind = {"action": "append", "default": list(field.default), "metavar": "TEXT"}
+            kind = {"action": "append", "type": typed, "default": list(field.default), "metavar": "TEXT"}
             words += " May be given several times."
         else:
             kind = {"type": _reader(field.name, hint), "default": field.default}

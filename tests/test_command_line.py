@@ -116,6 +116,22 @@ def test_who_looks_on_is_told_how_far_a_comparison_is(shell: Shell, monkeypatch,
     assert not said or said.endswith("\r\x1b[K")
 
 
+def test_a_prompt_may_begin_with_a_dash(shell: Shell) -> None:
+    run = json.loads(shell("run", "--json", "--max-tokens", "2", "--", "-x")[1])
+    assert run["events"][0]["prompt"] == "-x"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="arguments are no bytes there")
+def test_what_is_typed_is_utf_8_whatever_the_locale() -> None:
+    """Python reads arguments as the locale has it, and where that is C without its own help, as ASCII."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "lab", "run", "Café", "--stop", "é", "--max-tokens", "1", "--json"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | plain, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    started = json.loads(done.stdout)["events"][0]
+    assert (started["prompt"], started["sampling"]["stop"]) == ("Café", ["é"])
+
+
 def test_metrics_are_the_runs_own(shell: Shell) -> None:
     _, out, _ = shell("run", PROMPT, "--metrics", "--max-tokens", "5")
     assert json.loads(out)["generated_tokens"] == 5
@@ -144,7 +160,11 @@ def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> No
         (["run", PROMPT, "--kv-dtype", "int2"], "choose from"),
         (["run", PROMPT, "--no-kv-cache", "--paged"], "there are no blocks"),
         (["run", PROMPT, "--json", "--metrics"], "not allowed with"),
-        (["run", "\udcff"], "half a character"),
+        (["run", "\udcff"], "argument prompt: no text in UTF-8: byte 0 begins no character. Set the terminal to"),
+        (["run", PROMPT, "--stop", "a\udcff"], "argument --stop: no text in UTF-8: byte 1"),
+        (["run", "-x"], "begins with a dash comes after all options and a lone --: --max-tokens 8 -- -x"),
+        (["run", "--x"], "after all options and a lone --: --max-tokens 8 -- -x"),
+        (["compare", "-x", "", "paged=true"], "unrecognized arguments: -x. A text that begins with a dash"),
         (["run", ""], "The prompt is empty"),
         (["run", PROMPT * 500], "Shorten the prompt"),
         (["compare", PROMPT, "paged=true"], "2 to 5 settings"),
