@@ -26,10 +26,12 @@ from lab.answers import compare_answer, fit_answer
 from lab.bench.compare import Summary, compare, summarise
 from lab.bench.difference import first_differences
 from lab.decode.engine import Engine
+from lab.kv.storage import FORMATS
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
 from lab.options import (
+    DEFAULT,
     INTERRUPTED,
     READ_ENOUGH,
     Parser,
@@ -53,14 +55,20 @@ class _Prompted(Parser):
         super().error(message)
 
 
+def commands() -> Parser:
+    """A command sets what is to be done (``do``)."""
+    parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
+    added = parser.add_subparsers(dest="command", required=True)
+    _add_run(added)
+    _add_compare(added)
+    _add_fit(added)
+    return parser
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit status: 0, 1 (the run failed), 2 (the user can mend it), 130 (interrupted) or 141 (whoever reads
     the output has read enough)."""
-    parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    _add_run(commands)
-    _add_compare(commands)
-    _add_fit(commands)
+    parser = commands()
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a run's file is UTF-8 wherever it goes, and so is all else
@@ -155,7 +163,9 @@ def _add_compare(commands: Any) -> None:
         "settings", nargs="+", help="each as kv_dtype=int8,paged=true; '' is the default settings. The first is what "
         "the others are held against."
     )  # fmt: skip
-    command.add_argument("--repeats", type=int, default=3, help="runs of each, in changing order. Default: 3.")
+    command.add_argument(
+        "--repeats", type=int, default=3, metavar="N", help=f"runs of each, in changing order. {DEFAULT}"
+    )
     command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
     add_pair(command)
     add_settings(command, SamplingParams, without=("stop", "ignore_eos", "logprobs"))
@@ -225,15 +235,23 @@ def _add_fit(commands: Any) -> None:
         help=f"{', '.join(known())}; a folder with a config.json, or a hub id",
     )
     device = command.add_mutually_exclusive_group()
-    device.add_argument("--gpu", choices=GPU_KEYS, default="h100-80-gb", metavar="GPU", help=", ".join(GPU_KEYS))
-    device.add_argument("--memory", type=float, metavar="GIB", help="of another device")
-    command.add_argument("--weights", choices=WEIGHT_BITS, default="bfloat16")
-    command.add_argument("--kv-dtype", choices=("auto", "int8", "int4"), default="auto")
-    command.add_argument("--set-aside", type=float, default=0.1, help="share of the memory that is kept. Default: 0.1.")
-    command.add_argument("--mean", type=float, default=500, help="mean length of a sequence in tokens. Default: 500.")
-    command.add_argument("--longest", type=int, default=4096, help="the longest. Default: 4096.")
-    command.add_argument("--block-size", type=int, default=16)
-    command.add_argument("--json", action="store_true")
+    device.add_argument(
+        "--gpu", choices=GPU_KEYS, default="h100-80-gb", metavar="GPU", help=f"{', '.join(GPU_KEYS)}. {DEFAULT}"
+    )
+    device.add_argument("--memory", type=float, metavar="GIB", help="of another device. Default: the GPU's.")
+    about = f"what a parameter is stored as. {DEFAULT}"
+    command.add_argument("--weights", choices=WEIGHT_BITS, default="bfloat16", help=about)
+    about = f"what a cached number is stored as; auto is bfloat16, or float32 with such weights. {DEFAULT}"
+    command.add_argument("--kv-dtype", choices=FORMATS, default="auto", help=about)
+    about = f"share of the memory that is kept for activations and the driver. {DEFAULT}"
+    command.add_argument("--set-aside", type=float, default=0.1, metavar="N", help=about)
+    about = f"mean length of a sequence in tokens. {DEFAULT}"
+    command.add_argument("--mean", type=float, default=500, metavar="N", help=about)
+    about = f"tokens of the longest sequence. {DEFAULT}"
+    command.add_argument("--longest", type=int, default=4096, metavar="N", help=about)
+    about = f"tokens of a block of the cache. {DEFAULT}"
+    command.add_argument("--block-size", type=int, default=16, metavar="N", help=about)
+    command.add_argument("--json", action="store_true", help="print all figures as JSON, not a table")
 
 
 def _fit(options: argparse.Namespace) -> int:

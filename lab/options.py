@@ -19,6 +19,8 @@ from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_ty
 from lab.config import ConfigError, EngineConfig, SamplingParams
 
 Settings = TypeVar("Settings")
+DEFAULT = "Default: %(default)s."
+"""How an option's help ends."""
 INTERRUPTED, READ_ENOUGH = 128 + 2, 128 + 13
 """Exit statuses of commands, as a shell tells of programs that SIGINT or SIGPIPE has ended."""
 
@@ -186,7 +188,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     place = {"type": os.path.expanduser}  # a shell leaves --target=~/model as it is
     about = "folder or hub id. Default: the embedded pair, which needs no network."
     group.add_argument("--target", **place, help=about)
-    about = "folder or hub id; beside the embedded target: matched (default) or mismatched."
+    about = "folder or hub id; beside the embedded target matched or mismatched. Default: matched there, or none."
     group.add_argument("--draft", **place, help=about)
     group.add_argument("--device", help="cpu, cuda, cuda:1. Default: a GPU if there is one.")
     group.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")

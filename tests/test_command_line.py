@@ -18,10 +18,11 @@ import pytest
 
 import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams, load_engine
+from lab.bench import __main__ as benches
 from lab.memory.capacity import Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
-from lab.options import described
+from lab.options import Parser, described
 from lab.trace.events import Committed
 
 ROOT = Path(__file__).parents[1]
@@ -203,6 +204,16 @@ def test_help_says_what_every_field_does(shell: Shell, settings: type) -> None:
     assert all(about.values())
     _, out, _ = shell("run", "--help")
     assert all(f"--{name.replace('_', '-')} " in out for name in about)
+
+
+@pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])
+def test_help_says_what_every_option_is_and_what_it_is_unless_given(made: Callable[[], Parser]) -> None:
+    (by_name,) = (action.choices for action in made()._actions if isinstance(action.choices, dict))
+    for name, command in by_name.items():
+        for option in (action for action in command._actions if action.option_strings):
+            said = (name, option.option_strings[-1], option.help)
+            assert option.help, said
+            assert option.nargs == 0 or "Default: " in option.help or "Has to be given." in option.help, said
 
 
 def test_a_comparison_is_a_table_or_json(shell: Shell) -> None:

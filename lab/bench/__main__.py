@@ -33,7 +33,7 @@ from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.machine import describe_machine
-from lab.options import INTERRUPTED, READ_ENOUGH, Parser, add_pair, parse_config
+from lab.options import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, parse_config
 from lab.pair.devices import best_device
 
 
@@ -48,69 +48,94 @@ def at_least(least: int, why: str = "") -> Callable[[str], int]:
     return read
 
 
-REPEATS = at_least(1)
 TOKENS = at_least(2, "one token to wait for, one to time")
+
+
+def commands() -> Parser:
+    """A command for each bench, which sets ``run`` (but for ``gpu``) and ``fail``."""
+    parser = Parser(prog="python -m lab.bench", description=__doc__)
+    benches = parser.add_subparsers(dest="bench", required=True)
+
+    def bench(
+        name: str, run: Callable, text: str, *, tokens: int = 0, repeats: int = 0, least: Callable[[str], int] = TOKENS
+    ) -> argparse.ArgumentParser:
+        """``tokens``, ``repeats``: what these options are by default; 0: there is none. ``least``: see ``at_least``."""
+        command = benches.add_parser(name, help=text)
+        command.set_defaults(run=run, fail=command.error)
+        add_pair(command)
+        there = Path(f"runs/bench/{name}.json")
+        command.add_argument("--json", type=Path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
+        if tokens:
+            about = f"tokens of each output. {DEFAULT}"
+            command.add_argument("--max-tokens", type=least, default=tokens, metavar="N", help=about)
+        if repeats:
+            about = f"how often each row is measured, in changing order. {DEFAULT}"
+            command.add_argument("--repeats", type=at_least(1), default=repeats, metavar="N", help=about)
+        return command
+
+    bench(
+        "ladder", _ladder, "each toggle's effect on speed, beside transformers' own generation", tokens=128, repeats=3
+    )
+    kv = bench("kv", _kv, "what each KV format costs in quality")
+    about = "text files. Default: the model card's held-out prompts."
+    kv.add_argument("--text", type=Path, nargs="+", metavar="FILE", help=about)
+    ab = bench("ab", _ab, "two settings over the same prompts: quality beside speed", tokens=64, repeats=3)
+    about = "as in kv_dtype=int8,speculative=draft; what --b is held against. Default: the engine's own."
+    ab.add_argument("--a", default="", metavar="SETTINGS", help=about)
+    ab.add_argument("--b", required=True, metavar="SETTINGS", help="as --a. Has to be given.")
+    about = "a prompt a line. Default: the model card's held-out prompts."
+    ab.add_argument("--prompts", type=Path, metavar="FILE", help=about)
+    about = f"of the outputs; 0 is greedy. {DEFAULT}"
+    ab.add_argument("--temperature", type=float, default=0.0, metavar="N", help=about)
+    serve = bench("serve", _serve, "many requests at once against one after another, in time and in memory", repeats=3)
+    about = f"how many there are. {DEFAULT}"
+    serve.add_argument("--requests", type=at_least(1), default=16, metavar="N", help=about)
+    serve.add_argument("--seed", type=at_least(0), default=0, metavar="N", help=f"of their lengths. {DEFAULT}")
+    window = bench("window", _window, "the adaptive window against fixed ones", tokens=96, repeats=4)
+    about = "a draft that guesses badly: a folder or hub id. Default: the embedded one."
+    window.add_argument("--mismatched", metavar="DRAFT", help=about)
+    about = "the device's limits, and how near each kind of step comes to them"
+    bench("roofline", _roofline, about, tokens=64, repeats=5, least=at_least(1))
+    least = at_least(3, "the prefill's, and a round of a guess and one more")
+    about = "what recording the distributions around each verdict adds to a step"
+    logprobs = bench("logprobs", _logprobs, about, tokens=96, repeats=8, least=least)
+    about = f"likeliest tokens under each distribution. {DEFAULT}"
+    logprobs.add_argument("--logprobs", type=at_least(1), default=5, metavar="N", help=about)
+    claims = bench("claims", _claims, "the articles' claims, each with its experiment and its verdict")
+    about = f"of {', '.join(CLAIMS)}. Default: all."
+    claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=about)
+    claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
+    about = "the engine beside llama.cpp on a CPU, the same weights and threads"
+    bench("llama", _llama, about, tokens=128, repeats=5)
+    about = "beside a vLLM server with the same pair: the same text, and as many guesses kept"
+    vllm = bench("vllm", _vllm, about, tokens=128)
+    about = "of the server, as http://127.0.0.1:8000. Has to be given. A key is that of the variable VLLM_API_KEY."
+    vllm.add_argument("--attach", required=True, metavar="URL", help=about)
+    gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
+    gpu.set_defaults(fail=gpu.error)
+    about = "; ".join(f"{part}: {title}" for part, title in TITLES.items())
+    gpu.add_argument(
+        "--part",
+        type=int,
+        nargs="+",
+        choices=sorted(TITLES),
+        default=sorted(TITLES),
+        metavar="N",
+        help=f"{about}. Default: all.",
+    )
+    gpu.add_argument("--device", default=best_device(), help=f"cpu, cuda, cuda:1. {DEFAULT}")
+    gpu.add_argument("--dtype", default="auto", help=f"float32, bfloat16 or float16. {DEFAULT}")
+    about = f"the record: a file, or a folder that is there. {DEFAULT}"
+    gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"), metavar="FILE", help=about)
+    gpu.add_argument("--record", type=Path, metavar="DIR", help="save a few runs there, to be replayed. Default: none.")
+    gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
+    return parser
 
 
 def main() -> int:
     """Returns the exit status: 0, 2 (the user can mend it), 130 (interrupted) or 141 (whoever reads the output has read
     enough). Whatever becomes of the output, a whole measurement is written to its file."""
-    parser = Parser(prog="python -m lab.bench", description=__doc__)
-    benches = parser.add_subparsers(dest="bench", required=True)
-
-    def bench(name: str, run: Callable, text: str) -> argparse.ArgumentParser:
-        command = benches.add_parser(name, help=text)
-        command.set_defaults(run=run, fail=command.error)
-        add_pair(command)
-        command.add_argument("--json", type=Path, default=Path(f"runs/bench/{name}.json"))
-        return command
-
-    ladder = bench("ladder", _ladder, "each toggle's effect on speed, beside transformers' own generation")
-    ladder.add_argument("--max-tokens", type=TOKENS, default=128)
-    ladder.add_argument("--repeats", type=REPEATS, default=3)
-    kv = bench("kv", _kv, "what each KV format costs in quality")
-    kv.add_argument("--text", type=Path, nargs="+", help="text files; default: the model card's held-out prompts")
-    ab = bench("ab", _ab, "two settings over the same prompts: quality beside speed")
-    ab.add_argument("--a", default="", metavar="SETTINGS", help="as in kv_dtype=int8,speculative=draft; default: none")
-    ab.add_argument("--b", required=True, metavar="SETTINGS")
-    ab.add_argument("--prompts", type=Path, help="a prompt a line; default: the model card's held-out prompts")
-    ab.add_argument("--temperature", type=float, default=0.0)
-    ab.add_argument("--max-tokens", type=TOKENS, default=64)
-    ab.add_argument("--repeats", type=REPEATS, default=3)
-    serve = bench("serve", _serve, "many requests at once against one after another, in time and in memory")
-    serve.add_argument("--requests", type=at_least(1), default=16)
-    serve.add_argument("--seed", type=at_least(0), default=0, help="of the lengths")
-    serve.add_argument("--repeats", type=REPEATS, default=3)
-    window = bench("window", _window, "the adaptive window against fixed ones")
-    window.add_argument("--mismatched", help="a draft that guesses badly; default: the embedded one")
-    window.add_argument("--max-tokens", type=TOKENS, default=96)
-    window.add_argument("--repeats", type=REPEATS, default=4)
-    roofline = bench("roofline", _roofline, "the device's limits, and how near each kind of step comes to them")
-    roofline.add_argument("--max-tokens", type=at_least(1), default=64)
-    roofline.add_argument("--repeats", type=REPEATS, default=5)
-    logprobs = bench("logprobs", _logprobs, "what recording the distributions around each verdict adds to a step")
-    logprobs.add_argument("--logprobs", type=at_least(1), default=5, help="likeliest tokens under each distribution")
-    logprobs.add_argument(
-        "--max-tokens", type=at_least(3, "the prefill's, and a round of a guess and one more"), default=96
-    )
-    logprobs.add_argument("--repeats", type=REPEATS, default=8)
-    claims = bench("claims", _claims, "the articles' claims, each with its experiment and its verdict")
-    claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=f"of {', '.join(CLAIMS)}")
-    claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
-    llama = bench("llama", _llama, "the engine beside llama.cpp on a CPU, the same weights and threads")
-    llama.add_argument("--max-tokens", type=TOKENS, default=128)
-    llama.add_argument("--repeats", type=REPEATS, default=5)
-    vllm = bench("vllm", _vllm, "beside a vLLM server with the same pair: the same text, and as many guesses kept")
-    vllm.add_argument("--attach", required=True, metavar="URL", help="of the server, as http://127.0.0.1:8000")
-    vllm.add_argument("--max-tokens", type=TOKENS, default=128)
-    gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
-    gpu.set_defaults(fail=gpu.error)
-    gpu.add_argument("--part", type=int, nargs="+", choices=sorted(TITLES), default=sorted(TITLES))
-    gpu.add_argument("--device", default=best_device())
-    gpu.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")
-    gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"), help="a file, or a folder that is there")
-    gpu.add_argument("--record", type=Path, metavar="DIR", help="save a few runs there, to be replayed")
-    gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
+    parser = commands()
     args = parser.parse_args()
 
     transformers_logging.set_verbosity_error()
