@@ -30,6 +30,7 @@ from lab.kv.storage import FORMATS
 from lab.memory.capacity import GPU_KEYS, WEIGHT_BITS, Deployment, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import Model, find, known
+from lab.memory.notice import notice
 from lab.options import (
     DEFAULT,
     INTERRUPTED,
@@ -274,6 +275,13 @@ def _fit(options: argparse.Namespace) -> int:
         print(f"{name:>11} {answer[f'{name}_bytes']:>20,} B")
     for policy, count in answer["sequences"].items():
         print(f"{policy:>11} {count:>20,} sequences at once")
+    lengths = deployment.lengths
+    print(
+        f"A sequence has {lengths.mean:,.10g} tokens on average (--mean) and at most {lengths.longest:,} (--longest), "
+        "for which contiguous allocation reserves room."
+    )
+    if said := notice(model, deployment, lambda count: f"{count:,} B"):
+        _note([said])
     return 0
 
 

@@ -247,6 +247,23 @@ def test_what_fits_is_the_calculators(shell: Shell) -> None:
     assert f"{answer['sequences']['paged']:,} sequences" in shell("fit", "llama-3.1-8b")[1]
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["llama-3.1-8b"], ""),
+        (["llama-3.1-70b"], "The weights take 141,107,412,992 B, 63,798,001,664 B more than the 77,309,411,328 B"),
+        (["llama-3.1-8b", "--gpu", "l4", "--longest", "131072"], "Not one sequence of 131,072 tokens fits"),
+        (["gpt-2"], "GPT-2 was made for 1,024 positions; the longest sequence here has 4,096."),
+    ],
+)
+def test_why_none_fits_and_how_long_sequences_are_taken_to_be(shell: Shell, asked: list[str], said: str) -> None:
+    _, out, note = shell("fit", *asked)
+    longest = "131,072" if "131072" in asked else "4,096"
+    assert f"A sequence has 500 tokens on average (--mean) and at most {longest} (--longest)" in out
+    assert note.startswith(said) if said else not note
+    assert not shell("fit", *asked, "--json")[0]
+
+
 def test_an_interrupted_run_ends_with_what_was_written(shell: Shell, engine, monkeypatch, tmp_path) -> None:
     """Ctrl-C after the third commit."""
     stream = engine.stream

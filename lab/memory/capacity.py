@@ -135,9 +135,14 @@ class Deployment:
         return -(-self.parameters * WEIGHT_BITS[self.weights] // 8)
 
     @property
+    def usable_bytes(self) -> int:
+        """What is not set aside."""
+        return math.floor(self.memory * (1 - self.set_aside))
+
+    @property
     def cache_bytes(self) -> int:
         """What is left for the cache; negative where not even the weights fit."""
-        return math.floor(self.memory * (1 - self.set_aside)) - self.weight_bytes
+        return self.usable_bytes - self.weight_bytes
 
     @property
     def num_blocks(self) -> int:
@@ -160,7 +165,7 @@ class Deployment:
 
     def split(self, policy: Policy) -> Split:
         """Where the memory is when ``sequences(policy)`` are in flight. Weights that do not fit take what there is."""
-        set_aside = self.memory - math.floor(self.memory * (1 - self.set_aside))
+        set_aside = self.memory - self.usable_bytes
         weights = min(self.weight_bytes, self.memory - set_aside)
         count = self.sequences(policy)
         held = count * self.blocks_per_sequence(policy) * self.block_size * self.token_bytes

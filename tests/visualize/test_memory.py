@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from lab.config import ConfigError
 from lab.memory.capacity import POLICIES, GiB
 from lab.memory.models import Model, known
+from lab.memory.notice import notice
 from lab.pair.loading import ModelLoadError
 from visualize.figures import memory
 from visualize.figures.base import draw
 from visualize.memory import hub
 from visualize.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
-from visualize.memory.sheet import about, formula, in_every_format, notice, readouts, sheet, size
+from visualize.memory.sheet import about, formula, in_every_format, readouts, sheet, size
 from visualize.panels.memory import _answer
 
 LLAMA = known()["llama-3.1-8b"]
@@ -183,7 +184,7 @@ def test_what_does_not_fit_is_told() -> None:
     large = known()["llama-3.1-70b"]
     nothing = Inputs().deployment(large)
     why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
-    assert notice(large, nothing).startswith(why)
+    assert notice(large, nothing, size).startswith(why)
     whole = sheet(large, nothing, 32)
     assert whole["charts"]["fit"]["columns"][0]["y"] == [0, 0, 0]
     left = {row["label"]: row["value"] for row in whole["readouts"]}["left for KV"]
@@ -203,9 +204,9 @@ def test_weights_that_do_not_fit_are_drawn_beyond_the_end_of_the_device() -> Non
 
 
 def test_what_hardly_fits_is_told() -> None:
-    assert "made for 1,024 positions" in notice(known()["gpt-2"], Inputs().deployment(known()["gpt-2"]))
+    assert "made for 1,024 positions" in notice(known()["gpt-2"], Inputs().deployment(known()["gpt-2"]), size)
     small = Inputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
-    assert "Not one sequence of 100,000 tokens fits" in notice(LLAMA, small)
+    assert "Not one sequence of 100,000 tokens fits" in notice(LLAMA, small, size)
 
 
 def test_an_odd_head_has_no_int4() -> None:

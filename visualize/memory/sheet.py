@@ -8,6 +8,7 @@ from typing import Any
 from lab.config import ConfigError
 from lab.memory.capacity import WEIGHT_BITS, Deployment, GiB
 from lab.memory.models import Model
+from lab.memory.notice import notice
 from visualize.amounts import digits
 from visualize.figures import memory
 from visualize.memory.calculator import WEIGHTS
@@ -25,7 +26,7 @@ def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
         _overflow(chosen, charts["split"])
     return {
         "about": about(model),
-        "notice": notice(model, chosen),
+        "notice": notice(model, chosen, size),
         "source": f"Numbers of {model.name}: {model.source}.",
         "readouts": readouts(chosen, batch),
         "formula": formula(chosen, batch),
@@ -59,22 +60,6 @@ def about(model: Model) -> str:
         f"{model.name}: {shape.layers} layers, {heads}, {model.parameters / 1e9:.3g} billion parameters, "
         f"context {shape.context_length:,}."
     )
-
-
-def notice(model: Model, chosen: Deployment) -> str:
-    """What the reader must know before believing the numbers; mostly nothing."""
-    longest, context = chosen.lengths.longest, model.shape.context_length
-    if chosen.cache_bytes <= 0:
-        return (
-            f"The weights take {size(chosen.weight_bytes)}, {size(-chosen.cache_bytes)} more than the "
-            f"{size(_usable(chosen))} that are not set aside: they do not fit. Choose weights of fewer bits, a smaller "
-            "model or a larger device."
-        )
-    if longest > context:
-        return f"{model.name} was made for {context:,} positions; the longest sequence here has {longest:,}."
-    if not chosen.sequences("contiguous"):
-        return f"Not one sequence of {longest:,} tokens fits into what is left for the cache."
-    return ""
 
 
 def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
@@ -182,14 +167,10 @@ def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:
     """Have weights that do not fit stand as long as they are, beyond the end of the device."""
     weights, *_ = split["columns"]
     weights["x"] = [chosen.weight_bytes / GiB] * len(weights["x"])
-    aside = chosen.memory - _usable(chosen)
+    aside = chosen.memory - chosen.usable_bytes
     split["layout"] |= {
         "xaxis.range": [0, (chosen.weight_bytes + aside) / GiB],
         "xaxis.tickvals": [0, chosen.memory / GiB],
         "xaxis.ticktext": ["0", f"the device ends: {size(chosen.memory)}"],
         "xaxis.ticksuffix": "",
     }
-
-
-def _usable(chosen: Deployment) -> int:
-    return chosen.cache_bytes + chosen.weight_bytes
