@@ -21,6 +21,7 @@ import torch
 
 from lab.bench.interval import FEWEST, METHOD, Interval, bootstrap, ratio_interval, share_interval
 from lab.bench.measuring import Guesses, guessed, sound
+from lab.bench.prompts import refuse_cut
 from lab.bench.score import divergence, log_probabilities, surprise
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -86,10 +87,11 @@ def run_ab(
 
     Raises:
         ConfigError: nothing to measure, or a setting that this engine cannot have.
-        LabError: a run failed, or went on without a part of its setting.
+        LabError: more tokens than the context leaves, or a run failed, or went on without a part of its setting.
     """
     if max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes a prompt, a repeat and two tokens at least: one to wait for, one to time.")
+    refuse_cut(engine, prompts, max_tokens)
     sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=True, seed=0)
     for config in (a, b):  # to warm up; not counted
         _decode(engine, prompts[0], config, sampling)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from lab.bench.prompts import refuse_cut
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -70,7 +71,11 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
 
     Returns:
         A JSON-ready dict: ``gammas`` and ``ladder`` rows, the best gamma, and the ratios that matter.
+
+    Raises:
+        LabError: more tokens than the context leaves.
     """
+    refuse_cut(engine, PROMPTS, max_tokens)
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
 
     def lab(config: EngineConfig) -> Generate:

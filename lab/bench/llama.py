@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from lab.bench.ladder import PROMPTS, Row, format_rows, time_rows
+from lab.bench.prompts import refuse_cut
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 
@@ -39,11 +40,12 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
         before the first that is not the engine's; and the ratios.
 
     Raises:
-        LabError: llama.cpp is not installed, or the target is not on a CPU.
+        LabError: llama.cpp is not installed, the target is not on a CPU, or more tokens than its context leaves.
         UnsupportedModelError: the target cannot be written as GGUF.
     """
     if engine.device != "cpu":
         raise LabError(f"this bench compares on a CPU, and the model is on {engine.device}. Add --device cpu.")
+    refuse_cut(engine, PROMPTS, max_tokens)
     write_gguf, version = _imported()
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     configs = {

@@ -15,6 +15,7 @@ import numpy as np
 
 from lab.bench.ladder import PROMPTS
 from lab.bench.measuring import finish, take_turns
+from lab.bench.prompts import refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -32,7 +33,11 @@ def run_logprobs(
     Returns:
         A JSON-ready dict: ``plain_ms`` and ``recorded_ms`` (median of a verify step), and ``added_ms`` (median and
         quartiles of the difference between a step and its twin).
+
+    Raises:
+        LabError: more tokens than the context leaves.
     """
+    refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed, ignore_eos=True)

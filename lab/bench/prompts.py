@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from lab.config import LabError
+from lab.decode.engine import Engine
 from lab.pair.loading import WEIGHTS
 
 
 def held_out_prompts() -> list[str]:
     """The model card's: beginnings of paragraphs that the embedded pair was not trained on."""
     return json.loads((WEIGHTS / "card.json").read_text("utf-8"))["acceptance"]["prompts"]
+
+
+def refuse_cut(engine: Engine, prompts: Iterable[str], max_tokens: int) -> None:
+    """Raises LabError: the model's context would end an output before it has so many tokens."""
+    longest = max(len(engine.tokenizer(prompt)["input_ids"]) for prompt in prompts)
+    if max_tokens > (room := engine.context_length - longest):
+        raise LabError(
+            f"--max-tokens {max_tokens} is too many: {engine.target.name} holds {engine.context_length:,}, and the "
+            f"longest prompt has {longest:,} of them. Ask for at most {max(room, 0):,}."
+        )
 
 
 def read_text(path: Path) -> str:

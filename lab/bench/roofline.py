@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 from lab.bench.ladder import PROMPTS
 from lab.bench.measuring import take_turns
+from lab.bench.prompts import refuse_cut
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.limits import device_limits
@@ -55,7 +56,8 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
         A JSON-ready dict: ``limits`` and ``rows``.
 
     Raises:
-        LabError: too few tokens for a full window, limits that cannot be measured, or work that cannot be counted.
+        LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured, or
+            work that cannot be counted.
     """
     draft = EngineConfig(speculative="draft")
     if max_tokens < draft.num_speculative_tokens + 2:
@@ -63,6 +65,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
             f"--max-tokens {max_tokens} leaves no room for a whole round: it takes the prefill's token and "
             f"{draft.num_speculative_tokens + 1} more. Ask for {draft.num_speculative_tokens + 2} or more."
         )
+    refuse_cut(engine, PROMPTS, max_tokens)
     limits = device_limits(engine.target.device, engine.target.product_dtype)
     if limits is None:
         raise LabError(

@@ -20,6 +20,7 @@ import numpy as np
 
 from lab.bench.ladder import PROMPTS
 from lab.bench.measuring import finish, take_turns
+from lab.bench.prompts import refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -65,7 +66,11 @@ def run_window(
     Returns:
         A JSON-ready dict: ``rows`` (tokens a second of the whole mix with quartiles over repeats, and of
         each kind), and the adaptive window's ratios to the worst and the best fixed one.
+
+    Raises:
+        LabError: more tokens than the context leaves.
     """
+    refuse_cut(engine, STORIES + CODE, max_tokens)
     kinds = mix(engine, mismatched)
     calls: dict[tuple[str, str, int], Callable[[], tuple[int, float]]] = {}
     for name, config in window_configs().items():

@@ -167,3 +167,17 @@ def test_the_fewest_tokens_of_a_round_are_enough(bench: Command, tmp_path) -> No
     asked = ["logprobs", "--max-tokens", "3", "--repeats", "1", "--logprobs", "1", "--json", tmp_path / "out.json"]
     assert bench(*asked) == 0
     assert json.loads((tmp_path / "out.json").read_text())["steps"] > 0
+
+
+@pytest.mark.parametrize("bench", ["ladder", "ab", "window", "roofline", "logprobs", "llama"])
+def test_more_tokens_than_the_context_leaves_are_refused(bench: str, monkeypatch, capsys, tmp_path: Path) -> None:
+    """They would be fewer than the record says."""
+    lab = tiny_models.engine("llama", "identical")
+    monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
+    most = ["--max-tokens", "5000", "--json", str(tmp_path / "record.json")]
+    monkeypatch.setattr(sys, "argv", ["bench", bench, *most, *(["--b", "paged=true"] if bench == "ab" else [])])
+    with pytest.raises(SystemExit) as end:
+        command.main()
+    assert end.value.code == 2
+    assert f"--max-tokens 5000 is too many: {lab.target.name} holds {tiny_models.CONTEXT}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
