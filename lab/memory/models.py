@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import get_hf_file_metadata, hf_hub_url
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PreTrainedConfig
 
 from lab.config import LabError, UnsupportedModelError, in_short
 from lab.pair.configuration import read_config
+from lab.pair.hub import answers, not_to_be_had
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
 from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
@@ -24,8 +24,6 @@ PUBLISHED = Path(__file__).parent / "models.json"
 transformers counts them (tied embeddings once; a test counts again). Models are left out whose cache is not keys and
 values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, gpt-oss) or
 latent attention (DeepSeek V3)."""
-PATIENCE = 4.0
-"""Seconds for which a hub may not answer. It is asked once."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
         refuse_other_than_hub_id(where)
     name = where.resolve().name if isinstance(where, Path) else where
     try:
-        local = isinstance(where, str) and not _answers(where, token)
+        local = isinstance(where, str) and not answers(where, token)
         config = read_config(where, str(where), token=token, local_files_only=local)
         if other := other_cache(config):
             raise UnsupportedModelError(
@@ -92,10 +90,7 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
         if isinstance(where, Path):
             raise ModelLoadError(f"{where} holds no config.json that can be read. ({in_short(error)})") from error
-        raise ModelLoadError(
-            f"There is no configuration to be had of {where}. A hub id is owner/name, as Qwen/Qwen3-8B; it needs a "
-            "network, or the model in the local cache, and a model that is open to all and brings no code of its own."
-        ) from error
+        raise not_to_be_had(where) from error
     hub = where if isinstance(where, str) else None
     return Model(name, shape, count_parameters(config), f"config.json of {name}", hub)
 
@@ -107,20 +102,6 @@ def count_parameters(config: PreTrainedConfig) -> int:
         UnsupportedModelError: transformers makes no causal language model of it.
     """
     return parameters(without_weights(config))
-
-
-def _answers(hub: str, token: bool | None) -> bool:
-    """Whether the hub has this model's configuration for us. Left to itself, transformers would ask six times, and wait
-    for longer and longer in between. Raises HfHubHTTPError where it refuses it to somebody without a name."""
-    try:
-        get_hf_file_metadata(hf_hub_url(hub, "config.json"), token=token, timeout=PATIENCE)
-    except HfHubHTTPError:
-        if token is False:  # it said no: what this machine's owner has kept of it is not for everybody
-            raise
-        return False
-    except Exception:  # of any library below: nobody answered
-        return False
-    return True
 
 
 def refuse_other_than_hub_id(where: str) -> None:

@@ -21,6 +21,7 @@ from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.failure import why
 from lab.pair.folder import HOLDS, ModelLoadError, refuse_pointers, tokenizer_files, weight_files
+from lab.pair.hub import answers, not_to_be_had
 from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
@@ -106,8 +107,9 @@ def load_model(
     """
     refuse_absent(where)
     loading, config = watching(), None
+    local = os.path.isdir(where) or not answers(str(where))
     try:
-        config = read_config(where, name)
+        config = read_config(where, name, local_files_only=local)
         refuse_unsupported(config, name)
         ModelShape.from_config(config)  # else numbers that no model has would be built first
         if quantization is not None:
@@ -133,6 +135,7 @@ def load_model(
                 tqdm_class=loading and loading.bar(),
                 ignore_mismatched_sizes=True,  # they are named below, all together
                 output_loading_info=True,
+                local_files_only=local,
                 trust_remote_code=False,
             )
         refuse_other_weights(model, loaded, name)
@@ -144,6 +147,8 @@ def load_model(
         raise
     except Exception as error:  # what is wrong with files from anywhere comes as errors of any kind
         refuse_pointers(weight_files(where), name)
+        if config is None and not os.path.isdir(where):
+            raise not_to_be_had(str(where)) from error
         raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
     return found
 

@@ -29,8 +29,10 @@ from transformers import (
 )
 
 from lab.config import UnsupportedModelError
+from lab.load import load_engine
 from lab.memory import models
 from lab.memory.models import PUBLISHED, Model, count_parameters, find, known, published_config
+from lab.pair import hub
 from lab.pair.loading import WEIGHTS, ModelLoadError
 from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
@@ -126,9 +128,10 @@ def asked(monkeypatch) -> Iterator[list[str]]:
         hub.shutdown()
 
 
-def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_is_logged(asked, capfd) -> None:
+@pytest.mark.parametrize("ask", [find, load_engine])
+def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_is_logged(ask, asked, capfd) -> None:
     with pytest.raises(ModelLoadError, match="no configuration to be had of somebody/some-model"):
-        find("somebody/some-model")
+        ask("somebody/some-model")
     assert len(asked) == 1
     assert "some-model" not in "".join(capfd.readouterr())
 
@@ -206,7 +209,7 @@ def test_what_a_hub_refuses_is_nobody_elses_from_the_owners_cache(monkeypatch, o
         raise HfHubHTTPError("not yours", response=httpx.Response(401, request=httpx.Request("HEAD", "http://hub")))
 
     asked = []
-    monkeypatch.setattr(models, "get_hf_file_metadata", refuse)
+    monkeypatch.setattr(hub, "get_hf_file_metadata", refuse)
     kept = models.known()["qwen3-8b"].shape
     monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how) or "kept")
     monkeypatch.setattr(models, "other_cache", lambda config: None)
