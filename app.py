@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -151,6 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
     pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
     try:
         pages.launch(
             app_kwargs={
@@ -171,6 +173,7 @@ def main(arguments: list[str] | None = None) -> None:
             run_history=False,
             footer_links=[],
             share=options.share,
+            quiet=True,
             prevent_thread_lock=True,
             show_error=True,
             enable_monitoring=False,
@@ -183,6 +186,7 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    print(f"Decode Lab is at {pages.local_url.rstrip('/')}", flush=True)
     gc.collect()
     gc.freeze()  # what has been imported stays: to look through it takes half a second, in which nobody is answered
     gc.enable()
@@ -193,6 +197,11 @@ def main(arguments: list[str] | None = None) -> None:
     _let_answer(waiting)
     pages.close()
     gc.unfreeze()  # or Triton's library complains of what it finds at the very end
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Why an address cannot be had is said in a sentence, once."""
+    return "error while attempting to bind" not in record.getMessage()
 
 
 def _let_answer(waiting: Collection[str]) -> None:
