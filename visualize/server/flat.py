@@ -72,7 +72,7 @@ def flat(
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise gr.Error(f"{where}: {first['msg']}, not {_short(first['input'])}.", print_exception=False) from None
+            raise gr.Error(f"{where} {_wanted(first)}, not {_short(first['input'])}.", print_exception=False) from None
         except LabError as error:
             raise gr.Error(visible(str(error)), print_exception=False) from None
 
@@ -97,6 +97,23 @@ def _as_given(hint: Any) -> Any:
     if hint != tuple[str, ...]:
         return hint
     return Annotated[hint, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
+
+
+_KINDS = {
+    "string": "is text",
+    "int": "is a whole number",
+    "float": "is a number",
+    "bool": "is true or false",
+    "list": "is a list",
+    "tuple": "is a list",
+}
+"""By how pydantic's errors of a type begin, what ``lab.config`` says of such a value."""
+
+
+def _wanted(error: Mapping[str, Any]) -> str:
+    if error["type"] == "literal_error":
+        return f"is one of {error['ctx']['expected']}"
+    return _KINDS.get(error["type"].partition("_")[0], f"cannot be taken ({error['msg']})")
 
 
 def _short(value: Any) -> str:
