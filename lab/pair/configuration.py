@@ -35,6 +35,8 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
         given: Any = None
         with suppress(Exception):  # it came, or there is nothing to be told of it
             given, _ = PreTrainedConfig.get_config_dict(where, **how | {"local_files_only": True})
+        if given == {} and not folder:  # what transformers makes of a file that is not there
+            raise ModelLoadError(f"There is no config.json in {name}. {HOLDS}") from error
         if isinstance(given, dict):
             _refuse_foreign(given, name)
             refuse_odd_numbers(given)

@@ -30,7 +30,12 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
             f"its weights are quantised ({method}), which cannot be computed with here. Choose the model's unquantised "
             f"weights. ({in_short(error)})"
         )
+    if isinstance(error, OSError) and "model.safetensors" in str(error):  # transformers names those it looks for
+        return (
+            "it has no weights as safetensors. (A GGUF file is llama.cpp's.) Choose a copy of the model that has them."
+        )
     return (
         "give a folder with config.json and safetensors, or a hub id of a causal language model; if it is one, its "
         f"files are damaged or incomplete, and are to be fetched again. ({in_short(error)})"
     )
+

@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
-from lab.pair.folder import ModelLoadError
+from lab.pair.folder import HOLDS, ModelLoadError
 
 PATIENCE = 4.0
 """Seconds for which a hub may not answer. It is asked once."""
+LOG_IN = "log in here with `hf auth login`, or set HF_TOKEN"
 
 
-def answers(hub: str, token: bool | None = None) -> bool:
-    """Whether the hub has this model's configuration for us. Raises HfHubHTTPError where it refuses it to somebody
-    without a name."""
+def withheld(hub: str, token: bool | None = None) -> Exception | None:
+    """Why the hub has not this model's configuration for us. None: it has.
+
+    Raises:
+        HfHubHTTPError: it refuses it to somebody without a name (``token`` False).
+    """
     try:
         get_hf_file_metadata(hf_hub_url(hub, "config.json"), token=token, timeout=PATIENCE)
-    except HfHubHTTPError:
+    except HfHubHTTPError as error:
         if token is False:  # it said no: what this machine's owner has kept of it is not for everybody
             raise
-        return False
-    except Exception:  # of any library below: nobody answered
-        return False
-    return True
+        return error
+    except Exception as error:  # of any library below: nobody answered
+        return error
+    return None
 
 
-def not_to_be_had(hub: str) -> ModelLoadError:
-    """Nor is it in the local cache."""
+def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
+    """Nor is it in the local cache. ``reason``: see ``withheld``, if it is for whoever asks."""
+    if isinstance(reason, GatedRepoError):  # one of the next kind, too
+        return ModelLoadError(
+            f"{hub} is given to those who have asked for it. Accept its conditions on its page at the hub, then {LOG_IN}."
+        )
+    if isinstance(reason, RepositoryNotFoundError):
+        return ModelLoadError(
+            f"The hub has no model {hub}, or shows it only to some. Look at how it is spelled, which is owner/name; for "
+            f"a private one {LOG_IN}."
+        )
+    if isinstance(reason, EntryNotFoundError):
+        return ModelLoadError(f"There is no config.json in {hub}. {HOLDS}")
     return ModelLoadError(
         f"There is no configuration to be had of {hub}. A hub id is owner/name, as Qwen/Qwen3-8B; it needs a network, "
         "or the model in the local cache, and a model that is open to all and brings no code of its own. A folder with "

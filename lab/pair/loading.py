@@ -21,7 +21,7 @@ from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.failure import why
 from lab.pair.folder import HOLDS, ModelLoadError, refuse_pointers, tokenizer_files, weight_files
-from lab.pair.hub import answers, not_to_be_had
+from lab.pair.hub import not_to_be_had, withheld
 from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
@@ -107,9 +107,10 @@ def load_model(
     """
     refuse_absent(where)
     loading, config = watching(), None
-    local = os.path.isdir(where) or not answers(str(where))
+    reason = None if os.path.isdir(where) else withheld(str(where))
+    local = {"local_files_only": reason is not None}  # then what is in the cache may do
     try:
-        config = read_config(where, name, local_files_only=local)
+        config = read_config(where, name, **local)
         refuse_unsupported(config, name)
         ModelShape.from_config(config)  # else numbers that no model has would be built first
         if quantization is not None:
@@ -135,8 +136,8 @@ def load_model(
                 tqdm_class=loading and loading.bar(),
                 ignore_mismatched_sizes=True,  # they are named below, all together
                 output_loading_info=True,
-                local_files_only=local,
                 trust_remote_code=False,
+                **local,
             )
         refuse_other_weights(model, loaded, name)
         refuse_odd_end(model, name)
@@ -146,9 +147,11 @@ def load_model(
     except LabError:
         raise
     except Exception as error:  # what is wrong with files from anywhere comes as errors of any kind
+        if loading:
+            loading.check()  # a download that is stopped ends in an error of transformers' own
         refuse_pointers(weight_files(where), name)
-        if config is None and not os.path.isdir(where):
-            raise not_to_be_had(str(where)) from error
+        if reason:
+            raise not_to_be_had(str(where), reason) from error
         raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
     return found
 
@@ -226,7 +229,8 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
     if os.path.isdir(where) and not files:  # for some models transformers makes one of a single token
         raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model is there. {HOLDS}")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+        local = not os.path.isdir(where) and withheld(str(where)) is not None
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, local_files_only=local)
         tokenizer("a")  # some of what is wrong is found when it is used
     except Exception as error:  # as above
         refuse_pointers(files, name)

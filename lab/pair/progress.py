@@ -18,6 +18,9 @@ from transformers.utils import logging as transformers_logging
 
 from lab.config import LabError
 
+LEAST = 1e5
+"""Bytes of a file that is told of. The list of the files of weights is fetched before them, and smaller."""
+
 
 class LoadingCancelled(LabError):
     """Loading was ended by whoever watched it."""
@@ -66,7 +69,8 @@ class Loading:
         if not self._name:
             return ""
         # Several files have two bars, of what came and of what is written, and each file before has one of its own.
-        if not self._bytes and (bar := max(self._fetched, key=lambda bar: bar.total or 0, default=None)) and bar.total:
+        bar = max(self._fetched, key=lambda bar: bar.total or 0, default=None)
+        if not self._bytes and bar and (bar.total or 0) >= LEAST:
             return f"Fetching {self._name}: {_of(bar.n, bar.total)}."
         if self._bytes >= self._total:
             return f"Loaded {self._name}; getting ready …"

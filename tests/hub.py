@@ -1,0 +1,92 @@
+"""A hub of models: what huggingface_hub asks one for, answered from folders, owner/name each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PIECE = 1 << 16
+
+
+class Hub(ThreadingHTTPServer):
+    """Args:
+    root: of the folders.
+    gated: those that only who has asked their owner may have.
+    seconds: before each piece of a file.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, root: Path, *, gated: tuple[str, ...] = (), seconds: float = 0.0) -> None:
+        self.root, self.gated, self.seconds = root, gated, seconds
+        super().__init__(("127.0.0.1", 0), _Answers)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the environment of a process that is to ask this hub."""
+        return {"HF_ENDPOINT": f"http://127.0.0.1:{self.server_port}", "HF_HUB_OFFLINE": "0"}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Hub
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        path = self.path.partition("?")[0]
+        asked = re.fullmatch(r"/api/models/([^/]+/[^/]+)(/.*)?", path)
+        file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path)
+        name = asked[1] if asked else file[1] if file else ""
+        folder = self.server.root / name
+        if not name or not folder.is_dir():
+            self._say(404, {"X-Error-Code": "RepoNotFound"})
+        elif asked:
+            files = [file for file in folder.iterdir() if file.is_file()]
+            known = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file.name} for file in files]}
+            tree = [{"type": "file", "oid": "0", "size": file.stat().st_size, "path": file.name} for file in files]
+            self._say(200, {}, json.dumps(tree if (asked[2] or "").startswith("/tree") else known).encode())
+        elif name in self.server.gated:
+            self._say(401, {"X-Error-Code": "GatedRepo"})
+        elif not (folder / file[2]).is_file():
+            self._say(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+        else:
+            content = (folder / file[2]).read_bytes()
+            known = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+            self._say(200, known, content)
+
+    def _say(self, status: int, head: dict[str, str], content: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in (head | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            for begin in range(0, len(content), PIECE):
+                time.sleep(self.server.seconds)
+                self.wfile.write(content[begin : begin + PIECE])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(root: Path, **how: object) -> Iterator[Hub]:
+    """A hub, for as long as it lasts."""
+    hub = Hub(root, **how)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    try:
+        yield hub
+    finally:
+        hub.shutdown()
+        hub.server_close()

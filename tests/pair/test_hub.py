@@ -1,0 +1,114 @@
+"""Models of a hub: fetched and decoded, or not to be had, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import tiny_models
+from tests.hub import serving
+
+ROOT = Path(__file__).parents[2]
+TRY = """
+import json, sys, threading, time
+from lab import EngineConfig, LabError, SamplingParams, load_engine
+from lab.pair.progress import Loading, watched
+
+stop_at, told = sys.argv[2], []
+for pair in json.loads(sys.argv[1]):
+    loading, said, over = Loading(), [], threading.Event()
+
+    def watch(loading=loading, said=said, over=over):
+        while not over.wait(0.001):
+            if (now := loading.status()) and now not in said[-1:]:
+                said.append(now)
+            if stop_at and stop_at in now:
+                loading.cancelled.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        with watched(loading):
+            engine = load_engine(*pair, device="cpu")
+        config = EngineConfig(speculative="draft" if pair[1:] else "off")
+        says = engine.generate("Once", config, SamplingParams(max_tokens=6, temperature=0)).token_ids
+    except LabError as error:
+        says = str(error)
+    over.set()
+    watcher.join()
+    told.append((says, said))
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Whole ones, one of them in several files; and some that are not."""
+    root = tmp_path_factory.mktemp("hub")
+    model = tiny_models.random_model("llama")
+    large = tiny_models.random_model("llama", hidden_size=256, intermediate_size=512)
+    for name, it in (("target", model), ("draft", tiny_models.perturbed(model, 0.02)), ("large", large)):
+        it.save_pretrained(root / "some" / name, max_shard_size="4MB")
+        tiny_models.tokenizer().save_pretrained(root / "some" / name)
+    assert len(list((root / "some/large").glob("*.safetensors"))) > 1
+    for name, left_out in (("shell", "config.json"), ("gguf", "model.safetensors"), ("mute", "tokenizer.json")):
+        (root / "some" / name).mkdir()
+        for file in (root / "some/target").iterdir():
+            if file.name != left_out:
+                (root / "some" / name / file.name).write_bytes(file.read_bytes())
+    (root / "some/mute/tokenizer_config.json").unlink()
+    (root / "some/gguf/model.gguf").write_bytes(b"GGUF")
+    (root / "some/kept").mkdir()
+    return root
+
+
+def loaded(
+    models: Path, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", seconds: float = 0.0
+) -> list[tuple[Any, list[str]]]:
+    """What becomes of each pair, by a process that asks the hub: its tokens or what is wrong, and what was told."""
+    with serving(models, gated=("some/kept",), seconds=seconds) as hub:
+        command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
+        env = os.environ | hub.variables | {"HF_HOME": str(cache)}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path) -> None:
+    pair, large = ("some/target", "some/draft"), ("some/large",)
+    (drafted, _), (alone, said), (again, told), (found, _) = loaded(
+        models, tmp_path, pair, large, large, (str(models / "some/target"),)
+    )
+    assert drafted == found
+    assert alone == again
+    fetched = [line for line in said if line.startswith("Fetching some/large")]
+    assert fetched[-1].endswith("5.7 of 5.7 MB."), said
+    assert not any("of 0.0 MB" in line for line in said), said
+    assert said[-1] == "Loaded some/large; getting ready …"
+    assert not any(line.startswith("Fetching") for line in told), "it was there"
+
+
+def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path) -> None:
+    [(says, said)] = loaded(models, tmp_path, ("some/large",), stop_at="Fetching some/large: 0.", seconds=0.02)
+    assert says.startswith("Loading was stopped.")
+    assert not any(line.startswith("Loaded") for line in said)
+    [(says, _)] = loaded(models, tmp_path, ("some/large",))
+    assert len(says) == 6
+
+
+def test_what_cannot_be_had_is_said_and_what_to_do(models, tmp_path) -> None:
+    names = ("some/none", "some/kept", "some/shell", "some/gguf", "some/mute")
+    none, kept, shell, gguf, mute = (says for says, _ in loaded(models, tmp_path, *((name,) for name in names)))
+    assert none.startswith("The hub has no model some/none, or shows it only to some.")
+    assert "hf auth login" in none
+    assert kept.startswith("some/kept is given to those who have asked for it.")
+    assert "hf auth login" in kept
+    assert shell.startswith("There is no config.json in some/shell. A model's folder holds")
+    assert gguf.startswith("some/gguf could not be loaded: it has no weights as safetensors")
+    assert mute.startswith("some/mute has no tokenizer")
