@@ -13,7 +13,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from lab.config import LabError, UnsupportedModelError, in_short
 from lab.pair.configuration import read_config
-from lab.pair.hub import answers, not_to_be_had
+from lab.pair.hub import not_to_be_had, withheld
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
 from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
@@ -76,9 +76,10 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     if isinstance(where, str):
         refuse_other_than_hub_id(where)
     name = where.resolve().name if isinstance(where, Path) else where
+    reason = None
     try:
-        local = isinstance(where, str) and not answers(where, token)
-        config = read_config(where, str(where), token=token, local_files_only=local)
+        reason = withheld(where, token) if isinstance(where, str) else None
+        config = read_config(where, str(where), token=token, local_files_only=reason is not None)
         if other := other_cache(config):
             raise UnsupportedModelError(
                 f"The memory of {name} is not computed here: {other}. What is computed is keys and values of every "
@@ -90,7 +91,7 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
     except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
         if isinstance(where, Path):
             raise ModelLoadError(f"{where} holds no config.json that can be read. ({in_short(error)})") from error
-        raise not_to_be_had(where) from error
+        raise not_to_be_had(where, reason) from error
     hub = where if isinstance(where, str) else None
     return Model(name, shape, count_parameters(config), f"config.json of {name}", hub)
 

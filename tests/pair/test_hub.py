@@ -112,3 +112,16 @@ def test_what_cannot_be_had_is_said_and_what_to_do(models, tmp_path) -> None:
     assert shell.startswith("There is no config.json in some/shell. A model's folder holds")
     assert gguf.startswith("some/gguf could not be loaded: it has no weights as safetensors")
     assert mute.startswith("some/mute has no tokenizer")
+
+
+def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) -> None:
+    with serving(models, gated=("some/kept",)) as hub:
+        for name, says in (
+            ("some/none", "The hub has no model some/none"),
+            ("some/kept", "some/kept is given to those"),
+        ):
+            command = [sys.executable, "app.py", "--target", "some/target", "--draft", name]
+            env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
+            done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 2
+            assert done.stderr.splitlines()[-1].startswith(f"app.py: {says}")
