@@ -6,12 +6,12 @@ import gc
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import wait
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -28,6 +28,8 @@ from lab.pair.memory import free_bytes
 from lab.pair.progress import watching
 from lab.trace.events import Event
 from lab.trace.recorder import Watch
+
+T = TypeVar("T")
 
 LISTED = {
     "smollm2-1.7b": "smollm2-135m",
@@ -113,11 +115,16 @@ def _found(places: Sequence[str | Path]) -> list[Model]:
         LoadingCancelled: see ``lab.pair.progress``.
         LabError: see ``find``.
     """
-    search, loading = aside(lambda: [find(where) for where in places], "decode-lab-search"), watching()
-    while not wait([search], LOOK).done:
+    return _unless_stopped(aside(lambda: [find(where) for where in places], "decode-lab-search"))
+
+
+def _unless_stopped(future: Future[T]) -> T:
+    """What it comes to. Who stops does not wait for it. Raises LoadingCancelled, and what it raises."""
+    loading = watching()
+    while not wait([future], LOOK).done:
         if loading:
             loading.check()
-    return search.result()
+    return future.result()
 
 
 class Monitor(Protocol):
@@ -188,7 +195,20 @@ class Engines:
         pair = self._pair(wanted)
         if engine := self._loaded.get(pair):
             return engine  # at once, whatever others load meanwhile
-        with self._alone():
+        self._begin()
+        here = copy_context()  # where whoever watches is known
+        return _unless_stopped(aside(lambda: here.run(self._load, pair), "decode-lab-loader"))
+
+    def _begin(self) -> None:
+        """Pairs are loaded one after another. Who waits may stop waiting."""
+        while not self._loading.acquire(timeout=LOOK):
+            if loading := watching():
+                loading.check()
+
+    def _load(self, pair: Pair) -> Engine:
+        """A hub may take long for the next piece of a file, and only then this ends if it is to. The next pair waits
+        for it, for there may not be memory for two."""
+        try:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():
                     self._make_room(pair)
@@ -201,15 +221,6 @@ class Engines:
                     self._drop_large()
                 self._loaded[pair] = engine
             return self._loaded[pair]
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Pairs are loaded one after another. Who waits may stop waiting."""
-        while not self._loading.acquire(timeout=LOOK):
-            if loading := watching():
-                loading.check()
-        try:
-            yield
         finally:
             self._loading.release()
 

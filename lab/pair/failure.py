@@ -38,4 +38,3 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
         "give a folder with config.json and safetensors, or a hub id of a causal language model; if it is one, its "
         f"files are damaged or incomplete, and are to be fetched again. ({in_short(error)})"
     )
-

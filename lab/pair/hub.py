@@ -33,12 +33,13 @@ def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
     """Nor is it in the local cache. ``reason``: see ``withheld``, if it is for whoever asks."""
     if isinstance(reason, GatedRepoError):  # one of the next kind, too
         return ModelLoadError(
-            f"{hub} is given to those who have asked for it. Accept its conditions on its page at the hub, then {LOG_IN}."
+            f"{hub} is given to those who have asked for it. Accept its conditions on its page at the hub, then "
+            f"{LOG_IN}."
         )
     if isinstance(reason, RepositoryNotFoundError):
         return ModelLoadError(
-            f"The hub has no model {hub}, or shows it only to some. Look at how it is spelled, which is owner/name; for "
-            f"a private one {LOG_IN}."
+            f"The hub has no model {hub}, or shows it only to some. Look at how it is spelled, which is owner/name; "
+            f"for a private one {LOG_IN}."
         )
     if isinstance(reason, EntryNotFoundError):
         return ModelLoadError(f"There is no config.json in {hub}. {HOLDS}")

@@ -1,6 +1,7 @@
 """How far models are loaded, and how loading is ended before it is over.
 
-Loading is watched by whoever calls it in the same thread: ``with watched(loading): load_engine(...)``.
+Loading is watched by whoever calls it in the same context (``contextvars``), which is a thread's own:
+``with watched(loading): load_engine(...)``.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)
 
 @contextmanager
 def watched(loading: Loading) -> Iterator[None]:
-    """``loading`` is told of what is loaded in this thread."""
+    """``loading`` is told of what is loaded in this context."""
     token = _watching.set(loading)
     try:
         yield
@@ -111,7 +112,7 @@ def watched(loading: Loading) -> Iterator[None]:
 
 
 def watching() -> Loading | None:
-    """Whoever watches in this thread."""
+    """Whoever watches in this context."""
     return _watching.get()
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser, expect
 
 from lab import Run
-from tests import tiny_models
-from tests.browser.conftest import Lab
+from tests import hub, tiny_models
+from tests.browser.conftest import Lab, started
 from tests.browser.test_page import Visit
 
 
@@ -59,3 +61,29 @@ def test_other_models_stand_in_the_link(visit: Visit, folder: Path) -> None:
     lab.run()
     lab.finish()
     assert sum(lab.seen()["tokens"].values()) > 5
+
+
+def test_a_download_is_told_and_stopped_and_the_pair_before_still_runs(browser: Browser, tmp_path: Path) -> None:
+    model = tiny_models.random_model("llama", hidden_size=256, intermediate_size=512)
+    model.save_pretrained(tmp_path / "some/model")
+    tiny_models.tokenizer().save_pretrained(tmp_path / "some/model")
+    log, cache = tmp_path / "log.txt", {"HF_HOME": str(tmp_path / "cache")}
+    with hub.serving(tmp_path, seconds=0.1) as slow, started(log, **slow.variables, **cache) as (address, _):
+        lab = Lab(browser.new_page(), address).open(max_tokens=8)
+        name_models(lab, "some/model", "some/model")
+        lab.run()
+        said = lab.page.locator(".say")
+        expect(said).to_have_text(re.compile(r"Fetching some/model: \d\.\d of 5\.7 MB"), timeout=20_000)
+        lab.page.keyboard.press("Escape")
+        expect(said).to_contain_text("Loading was stopped.", timeout=5000)
+        lab.finish()
+        lab.pick("pair", "Matched")
+        lab.run()
+        lab.finish()
+        slow.seconds = 0.0
+        lab.pick("pair", "Other")
+        lab.run()
+        lab.finish()
+        assert Run.load(lab.save("json", tmp_path)).started.target == "some/model"
+        lab.page.close()
+    assert "Traceback" not in log.read_text(), log.read_text()
