@@ -20,7 +20,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, which Gradio makes as a client, asks the hub
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a start without a word; later see ``_wait_for_a_signal``
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a start without a word; later see ``main``
     gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the start
 
 from lab.native.cores import cores
@@ -153,6 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
     logging.getLogger("uvicorn.error").addFilter(_is_news)
+    asked = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())  # whoever can ask this server anything is told of its end
     try:
         pages.launch(
             app_kwargs={
@@ -186,13 +188,14 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    signal.signal(signal.SIGINT, lambda *_: asked.set())  # until here there may be a long wait for a public link
     print(f"Decode Lab is at {pages.local_url.rstrip('/')}", flush=True)
     gc.collect()
     gc.freeze()  # what has been imported stays: to look through it takes half a second, in which nobody is answered
     gc.enable()
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
-    _wait_for_a_signal(line)
+    _wait_for_a_signal(asked, line)
     line.close(PATIENCE)
     _let_answer(waiting)
     pages.close()
@@ -211,11 +214,9 @@ def _let_answer(waiting: Collection[str]) -> None:
         time.sleep(0.02)
 
 
-def _wait_for_a_signal(line: Line) -> None:
+def _wait_for_a_signal(asked: threading.Event, line: Line) -> None:
     """Until somebody presses Ctrl-C, or the system asks this process to end."""
-    asked, rested = threading.Event(), 0
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
+    rested = 0
     while not asked.wait(1):  # a wait without an end is deaf to signals on Windows
         rested = 0 if line.inside else rested + 1
         if rested and rested % REST == 0:  # again and again: what came and went within a second was not seen

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
+
+from tests.browser.conftest import free_port
 
 ROOT = Path(__file__).parents[1]
 WATCHED = """
@@ -48,7 +49,7 @@ port = sys.argv.pop()
 import app
 from gradio_client import Client  # as Gradio itself makes one for a call by MCP
 
-def use(line):
+def use(*_):
     address = f"http://127.0.0.1:{port}"
     for page in ("", "compare", "lessons", "pool", "memory", "claims", "deploy", "instructor"):
         urllib.request.urlopen(f"{address}/{page}").read()
@@ -73,12 +74,6 @@ def started(port: int) -> dict:
     done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"asked"')))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_start_up_and_a_run_ask_nothing_of_a_network() -> None:

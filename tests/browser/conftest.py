@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,16 +54,21 @@ def chromium() -> str:
     return found
 
 
+def free_port(port: int = 0) -> int:
+    """This one, if nobody has it; 0: any that is free."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+        return probe.getsockname()[1]
+
+
 @contextmanager
 def started(
     log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str
 ) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running ``python app.py`` with these options and environment variables: its address, and its process. What it
     says goes to ``log``. ``port`` 0: one that is free. ``host``: by which it is asked."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
-        port = probe.getsockname()[1]
+    port = free_port(port)
     environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"} | variables
     with log.open("w") as out:
         app = subprocess.Popen(
@@ -72,15 +76,11 @@ def started(
         )
         address = f"http://{host}:{port}"
         try:
-            for _ in range(480):
+            until = time.monotonic() + 120
+            while "Decode Lab is at " not in log.read_text():  # it answers a moment before
                 assert app.poll() is None, log.read_text()
-                try:
-                    urllib.request.urlopen(address, timeout=5).close()
-                    break
-                except OSError:
-                    time.sleep(0.25)
-            else:
-                raise RuntimeError(f"the app did not answer: {log.read_text()}")
+                assert time.monotonic() < until, f"the app did not start: {log.read_text()}"
+                time.sleep(0.1)
             yield address, app
         finally:
             app.terminate()

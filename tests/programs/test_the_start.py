@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.browser.conftest import started
+import pytest
+
+from tests.browser.conftest import free_port, started
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,8 +24,41 @@ def test_an_address_that_this_machine_has_not_is_one_sentence() -> None:
 
 
 def test_it_says_where_it_is_and_nothing_of_how_gradio_is_called(tmp_path: Path) -> None:
-    with started(tmp_path / "log.txt") as (address, _):
+    with started(tmp_path / "log.txt") as (address, app):
         pass  # it has said all when it has ended
+    assert app.returncode == 0
     said = (tmp_path / "log.txt").read_text()
     assert f"Decode Lab is at {address}\n" in said
     assert "launch()" not in said
+
+
+AS_SOON_AS_IT_SAYS_WHERE_IT_IS = """
+import builtins
+honest = builtins.print
+def ended(*said, **how):
+    honest(*said, **how)
+    if said[0].startswith("Decode Lab is at "):
+        os.kill(os.getpid(), number)
+builtins.print = ended
+"""
+WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO = """
+import httpx  # with which Gradio asks its own server something before it goes on
+honest = httpx.Client.request
+def asking(*what, **how):
+    answer = honest(*what, **how)
+    os.kill(os.getpid(), number)
+    return answer
+httpx.Client.request = asking
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "when"),
+    [(signal.SIGINT, AS_SOON_AS_IT_SAYS_WHERE_IT_IS), (signal.SIGTERM, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO)],
+)
+def test_who_ends_it_when_it_has_just_begun_ends_it_cleanly(number: signal.Signals, when: str) -> None:
+    ended = f"import os, runpy\nnumber = {int(number)}\n{when}\nrunpy.run_path('app.py', run_name='__main__')"
+    command = [sys.executable, "-c", ended, "--port", str(free_port())]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Decode Lab is at " in done.stdout
