@@ -62,7 +62,7 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
         native: see ``sample``.
     """
     samplings = [round.sequence.sampling for round in rounds]
-    if native and cuts_nothing(samplings) and not any(sampling.logprobs for sampling in samplings):
+    if native and cuts_nothing(samplings):
         return _judge_in_c(logits, rounds)
     draws = [_draws(round) for round in rounds]
     samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
@@ -100,13 +100,14 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
 
 def _judge_in_c(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
     draws = [_draws(round) for round in rounds]
-    temperatures = [round.sequence.sampling.temperature for round in rounds]
-    judged = in_c.judge(logits, temperatures, [round.proposals for round in rounds], draws)
+    samplings = [round.sequence.sampling for round in rounds]
+    temperatures, logprobs = zip(*((sampling.temperature, sampling.logprobs) for sampling in samplings), strict=True)
+    judged = in_c.judge(logits, temperatures, [round.proposals for round in rounds], draws, logprobs)
     outcomes = []
-    for round, (accepted, next_token, p_next, p, q), u in zip(rounds, judged, draws, strict=True):
+    for round, (accepted, next_token, p_next, p, q, around), u in zip(rounds, judged, draws, strict=True):
         tokens = round.proposals.tokens.tolist() if round.proposals else []
         drawn = u[:, JUDGE].tolist() if _drawn(round) else None
-        outcomes.append(_outcome([*tokens, *p, *q, accepted, next_token, p_next], round, drawn))
+        outcomes.append(_outcome([*tokens, *p, *q, accepted, next_token, p_next, *around], round, drawn))
     return outcomes
 
 

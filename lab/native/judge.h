@@ -1,18 +1,14 @@
 /* Verdicts on proposals: what lab/decode/acceptance.py does (Leviathan et al., 2211.17192, algorithm 1), a round at a
    time and to the last bit. */
 #pragma once
+#include "around.h"
 #include "model.h"
-#include "sample.h"
 
 enum { JUDGE = 1, CHOOSE = 2, DRAWS = 3 }; /* columns of u: lab/decode/sequence.py */
 
 static int is_finite(const float *x, int n) {
     lanes all = {0};
-    for (int i = 0; i < n; i += LANES) {
-        float zeros[LANES] = {0};
-        if (i + LANES > n) memcpy(zeros, x + i, (n - i) * sizeof(float));
-        all += load(i + LANES > n ? zeros : x + i) * 0.0f; /* infinity x 0 is NaN */
-    }
+    for (int i = 0; i < n; i += LANES) all += load_some(x + i, n - i, 0) * 0.0f; /* infinity x 0 is NaN */
     return sum(all) == 0;
 }
 
@@ -27,29 +23,38 @@ static const float *residual(const float *p, const float *q, int n, float *room)
     return most > 0 ? room : p;
 }
 
-/* Judge proposals tokens [g], drawn from q [g, n] or, where that is NULL, from nothing: they are kept then, as in
-   greedy decoding, when they are the target's own tokens. logits [g + 1, n] are the target's; u [g + 1, DRAWS].
-   p [g + 1, n], room [n] and cumulative [n] are room to work in. */
+/* Judge a round's proposals, g of them: where they were drawn from no q they are kept, as in greedy decoding, when they
+   are the target's own tokens. logits [g + 1, n] are the target's. p [g + 1, n], room [n] and cumulative [n] are room to
+   work in. */
 static Verdict judge_round(
-    const float *logits, int n, int g, float temperature, const double *u, const int64_t *tokens, const float *q,
-    float *p_proposed, float *q_proposed, float *p, float *room, double *cumulative) {
-    int likeliest[g + 1], kept = 0, next;
+    const float *logits, int n, const Round *round, float *p_proposed, float *q_proposed, float *p, float *room,
+    double *cumulative) {
+    const int g = round->proposals, greedy = round->temperature == 0, drawn = round->q && !greedy;
+    const double *u = round->u;
+    const int64_t *tokens = round->tokens;
+    int own[g + 1], kept = 0, next;
     for (int i = 0; i <= g; i++)
-        likeliest[i] = distribution(logits + (size_t)i * n, n, temperature == 0 ? 1 : temperature, p + (size_t)i * n);
+        own[i] = distribution(logits + (size_t)i * n, n, greedy ? 1 : round->temperature, p + (size_t)i * n);
     for (int i = 0; i < g; i++) {
         p_proposed[i] = p[(size_t)i * n + tokens[i]];
-        q_proposed[i] = q ? q[(size_t)i * n + tokens[i]] : 1;
+        q_proposed[i] = round->q ? round->q[(size_t)i * n + tokens[i]] : 1;
     }
-    if (q && temperature != 0) {
+    const float *left = NULL; /* what the replacement of a refused proposal is drawn from */
+    if (drawn) {
         while (kept < g && u[kept * DRAWS + JUDGE] * q_proposed[kept] < p_proposed[kept]) kept++;
         const float *after = p + (size_t)kept * n; /* after the last proposal there is nothing to subtract */
-        const float *weights = kept < g ? residual(after, q + (size_t)kept * n, n, room) : after;
-        next = draw(weights, n, u[kept * DRAWS + CHOOSE], cumulative);
+        if (kept < g) left = residual(after, round->q + (size_t)kept * n, n, room);
+        next = draw(left ? left : after, n, u[kept * DRAWS + CHOOSE], cumulative);
     } else
         for (;; kept++) {
-            next = temperature == 0 ? likeliest[kept]
-                                    : draw(p + (size_t)kept * n, n, u[kept * DRAWS + CHOOSE], cumulative);
+            next = greedy ? own[kept] : draw(p + (size_t)kept * n, n, u[kept * DRAWS + CHOOSE], cumulative);
             if (kept == g || next != tokens[kept]) break;
         }
+    const int count = round->logprobs, share = tokens_around(count) * FIGURES;
+    for (int i = 0; count && i < g && i <= kept; i++) {
+        const float *its = p + (size_t)i * n, *q = round->q ? round->q + (size_t)i * n : NULL;
+        tell_around(round->around + i * share, count, n, tokens[i], its, q, i == kept ? left : NULL, next);
+        if (drawn) round->around[g * share + i] = overlap(its, q, n);
+    }
     return (Verdict){kept, next, p[(size_t)kept * n + next]};
 }

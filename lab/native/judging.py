@@ -9,7 +9,7 @@ import torch
 
 from lab.native.build import library
 from lab.native.cores import cores
-from lab.native.structs import Round, Verdict
+from lab.native.structs import FIGURES, Round, Verdict
 
 
 class JudgedRound(NamedTuple):
@@ -18,6 +18,7 @@ class JudgedRound(NamedTuple):
     Attributes:
         p_next: of the token after them.
         p, q: of each proposal. Without a distribution that it was drawn from q is 1.
+        around: what ``lab.decode.logprobs.read`` reads, if it was asked for.
     """
 
     kept: int
@@ -25,6 +26,7 @@ class JudgedRound(NamedTuple):
     p_next: float
     p: list[float]
     q: list[float]
+    around: list[float]
 
 
 def judge(
@@ -32,6 +34,7 @@ def judge(
     temperatures: list[float],
     proposals: list[tuple[torch.Tensor, torch.Tensor | None] | None],
     u: list[torch.Tensor],
+    logprobs: list[int],
 ) -> list[JudgedRound]:
     """Judge one round of each of some sequences. Verdicts and tokens are those of ``lab.decode.acceptance`` and
     ``lab.decode.sampling`` to the last bit, given the distributions of ``lab.native.sampling``.
@@ -41,19 +44,26 @@ def judge(
         temperatures: of each round; 0: greedy.
         proposals: tokens [g] int64, and [g, vocabulary] float32 that they were drawn from, if they were.
         u: [g + 1, 3] float64 in [0, 1) of each: the columns of ``Sequence.draws``.
+        logprobs: of each, how many of the likeliest tokens around a verdict are told; 0: none.
 
     Raises:
         MemoryError: too little for a round's distributions.
     """
     kept: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits))
-    rounds = (Round * len(u))()
-    for round, temperature, proposed, draws in zip(rounds, temperatures, proposals, u, strict=True):
+    rounds, around = (Round * len(u))(), [None] * len(u)
+    for i, (temperature, proposed, draws, count) in enumerate(zip(temperatures, proposals, u, logprobs, strict=True)):
+        round = rounds[i]
         round.temperature, round.u = temperature, _pointer(draws, kept)
-        if proposed:
-            tokens, drawn_from = proposed
-            round.proposals, round.tokens = tokens.shape[0], _pointer(tokens, kept)
-            round.q = None if drawn_from is None else _pointer(drawn_from, kept)
+        if not proposed:
+            continue
+        tokens, drawn_from = proposed
+        round.proposals, round.tokens = tokens.shape[0], _pointer(tokens, kept)
+        round.q = None if drawn_from is None else _pointer(drawn_from, kept)
+        if count:
+            round.logprobs = min(count, logits.shape[1])
+            around[i] = torch.zeros(round.proposals * ((2 + 3 * round.logprobs) * FIGURES + 1))
+            round.around = around[i].data_ptr()
     verdicts = (Verdict * len(u))()
     there = [c_void_p(part.data_ptr()) for part in (p, q)]
     if library().judge(
@@ -67,9 +77,10 @@ def judge(
     ):
         raise MemoryError("a round's distributions do not fit in memory")
     p, q, first, judged = p.tolist(), q.tolist(), 0, []
-    for round, verdict in zip(rounds, verdicts, strict=True):
+    for round, verdict, figures in zip(rounds, verdicts, around, strict=True):
         last = first + round.proposals
-        judged.append(JudgedRound(verdict.kept, verdict.next, verdict.p_next, p[first:last], q[first:last]))
+        its = verdict.kept, verdict.next, verdict.p_next, p[first:last], q[first:last]
+        judged.append(JudgedRound(*its, [] if figures is None else figures.tolist()))
         first = last + 1
     return judged
 

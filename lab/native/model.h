@@ -64,4 +64,6 @@ typedef struct { /* what is to be judged of one sequence */
     const int64_t *tokens; /* [proposals] */
     const float *q;        /* [proposals, vocabulary] or NULL: they were not drawn */
     const double *u;       /* [proposals + 1, 3] */
+    int32_t logprobs;      /* of the likeliest tokens around each verdict, whose figures are told; 0: none */
+    float *around;         /* [proposals, tokens, 4] and [proposals]: see around.h, and each one's overlap of p and q */
 } Round;

@@ -2,10 +2,10 @@
 #pragma once
 #include "vectors.h"
 
-static inline lanes load_some(const float *from, int count) { /* and -infinity for what is not there */
+static inline lanes load_some(const float *from, int count, float rest) { /* for what is not there */
     if (count >= LANES) return load(from);
     float some[LANES];
-    for (int i = 0; i < LANES; i++) some[i] = i < count ? from[i] : -INFINITY;
+    for (int i = 0; i < LANES; i++) some[i] = i < count ? from[i] : rest;
     return load(some);
 }
 
@@ -17,13 +17,7 @@ static inline void store_some(float *to, lanes x, int count) {
 /* Where the first number is that equals x; the last place if none does. */
 static int place_of(float x, const float *numbers, int n) {
     int at = 0;
-    for (; at + LANES <= n; at += LANES) {
-        const whole equal = load(numbers + at) == x;
-        whole any = equal;
-        for (int i = LANES / 2; i; i /= 2)
-            for (int j = 0; j < i; j++) any[j] |= any[j + i];
-        if (any[0]) break;
-    }
+    while (at + LANES <= n && !any(load(numbers + at) == x)) at += LANES;
     while (at < n - 1 && numbers[at] != x) at++;
     return at;
 }
@@ -31,16 +25,16 @@ static int place_of(float x, const float *numbers, int n) {
 /* p = softmax(logits / temperature), of n tokens. Returns the likeliest, the first of equals. */
 static int distribution(const float *logits, int n, float temperature, float *p) {
     lanes highest = (lanes){0} - INFINITY, total = {0};
-    for (int i = 0; i < n; i += LANES) highest = larger_of(load_some(logits + i, n - i), highest);
+    for (int i = 0; i < n; i += LANES) highest = larger_of(load_some(logits + i, n - i, -INFINITY), highest);
     const float most = largest(highest);
     for (int i = 0; i < n; i += LANES) {
-        const lanes below = load_some(logits + i, n - i) / temperature - most / temperature;
+        const lanes below = load_some(logits + i, n - i, -INFINITY) / temperature - most / temperature;
         const lanes x = choose(below < -87.0f, 0.0f, exponential(below)); /* where exponential() ends */
         total += x;
         store_some(p + i, x, n - i);
     }
     const float whole = sum(total);
-    for (int i = 0; i < n; i += LANES) store_some(p + i, load_some(p + i, n - i) / whole, n - i);
+    for (int i = 0; i < n; i += LANES) store_some(p + i, load_some(p + i, n - i, 0) / whole, n - i);
     return place_of(most, logits, n);
 }
 

@@ -9,8 +9,8 @@
  * summed, never by how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/native/build.py` compiles it for the processor
- * at hand. To read in this order: vectors.h, model.h, together.h, layers.h, cache.h, attention.h, sample.h, judge.h,
- * and last the step.
+ * at hand. To read in this order: vectors.h, model.h, together.h, layers.h, cache.h, attention.h, sample.h, around.h,
+ * judge.h, and last the step.
  */
 #include <stdlib.h>
 
@@ -212,8 +212,7 @@ static void judge_some(void *given) {
         size_t first = 0;
         for (int before = 0; before < i; before++) first += its->rounds[before].proposals + 1;
         its->verdicts[i] = judge_round(
-            its->logits + first * n, n, one->proposals, one->temperature, one->u, one->tokens, one->q, its->p + first,
-            its->q + first, rows, rows + (its->most + 1) * n, cumulative);
+            its->logits + first * n, n, one, its->p + first, its->q + first, rows, rows + (its->most + 1) * n, cumulative);
     }
     free(rows), free(cumulative);
 }

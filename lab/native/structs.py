@@ -11,6 +11,8 @@ import torch
 from lab.kv.storage import KVStorage, parts
 
 FORMATS = ("native", "int8", "int4")
+FIGURES = 4
+"""Of a token around a verdict: see ``around.h``."""
 
 
 class Linear(Structure):
@@ -63,7 +65,11 @@ class Verdict(Structure):
 
 
 class Round(Structure):
-    _fields_ = (("proposals", c_int32), ("temperature", c_float), *((name, c_void_p) for name in ("tokens", "q", "u")))
+    _fields_ = (
+        *(("proposals", c_int32), ("temperature", c_float)),
+        *((name, c_void_p) for name in ("tokens", "q", "u")),
+        *(("logprobs", c_int32), ("around", c_void_p)),
+    )
 
 
 def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:

@@ -51,6 +51,12 @@ static inline float sum(lanes x) {
     return (total[0] + total[2]) + (total[1] + total[3]);
 }
 
+static inline int any(whole where) {
+    for (int i = LANES / 2; i; i /= 2)
+        for (int j = 0; j < i; j++) where[j] |= where[j + i];
+    return where[0];
+}
+
 static float dot(const float *a, const float *b, int n) {
     lanes total = {0};
     for (int i = 0; i < n; i += LANES) total += load(a + i) * load(b + i);

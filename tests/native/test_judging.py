@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab import SamplingParams
-from lab.decode.acceptance import judge_matching, judge_sampled
+from lab.decode.acceptance import judge_matching, judge_sampled, residual
+from lab.decode.logprobs import read
 from lab.decode.sampling import sample
 from lab.native.judging import judge
 from tests.native.test_sampling import NOT_FINITE
@@ -53,16 +54,66 @@ def test_verdicts_are_those_of_torch_to_the_last_bit(rounds, vocabulary, seed):
         logits.append(own)
         proposals.append((tokens, q) if window else None)
         draws.append(u)
-    judged = judge(torch.cat(logits), [temperature for _, temperature, _ in rounds], proposals, draws)
-    for actual, right in zip(judged, expected, strict=True):
-        assert repr(tuple(actual)) == repr(right)  # in words, for NaN is not equal to itself
+    temperatures = [temperature for _, temperature, _ in rounds]
+    for count in (0, 3):
+        judged = judge(torch.cat(logits), temperatures, proposals, draws, [count] * len(rounds))
+        for actual, right in zip(judged, expected, strict=True):
+            assert repr(actual[:-1]) == repr(right)  # in words, for NaN is not equal to itself
+            assert bool(actual.around) == bool(count and actual.p)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    window=st.integers(1, 5),
+    vocabulary=st.integers(2, 50),
+    count=st.sampled_from((1, 2, 20)),
+    temperature=st.sampled_from((0.0, 0.02, 1.0, 1.0)),
+    draft=st.sampled_from(("near", "far", "far", "none")),
+    seed=st.integers(0, 9999),
+)
+def test_around_a_verdict_are_the_likeliest_tokens(window, vocabulary, count, temperature, draft, seed):
+    """At temperature 0.02 most tokens have a probability of 0, which is none to be told."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(window + 1, vocabulary, generator=generator)
+    u = torch.rand(window + 1, 3, generator=generator, dtype=torch.float64)
+    apart = 0.3 if draft == "near" else 3.0
+    guessed = logits[:-1] + apart * torch.randn(window, vocabulary, generator=generator)
+    params = [SamplingParams(temperature=temperature)]
+    p, _ = sample(logits, params * (window + 1), None, native=True)
+    q, tokens = sample(guessed, params * window, u[:-1, 0].contiguous(), native=True)
+    q = None if draft == "none" else q
+    (judged,) = judge(logits, [temperature], [(tokens, q)], [u], [count])
+    drawn = q is not None and temperature > 0
+    found = read(judged.around, window, judged.kept, has_q=q is not None, drawn=drawn)
+    assert len(found) == min(judged.kept + 1, window)
+    for i, around in enumerate(found):
+        ids = around.token_ids
+        assert ids[0] == tokens[i]
+        assert len(ids) == len(set(ids))
+        weights = {"p": p[i]} | ({} if q is None else {"q": q[i]})
+        replaced = drawn and i == judged.kept
+        if replaced:
+            left = residual(p[i], q[i])
+            weights["residual"] = left / left.sum()
+            assert judged.next_token in ids
+        assert around.overlap == (pytest.approx(torch.minimum(p[i], q[i]).sum().item(), rel=1e-5) if drawn else None)
+        for name in ("p", "q", "residual"):
+            assert (getattr(around, name) is None) == (name not in weights)
+        for name, its in weights.items():
+            told = torch.tensor(getattr(around, name))
+            assert told == pytest.approx(its[ids], rel=1e-5)
+            top = its.topk(min(count, vocabulary)).values
+            assert told.sort(descending=True).values[: len(top)] == pytest.approx(top[: len(ids)], rel=1e-5)
+        likely = len(weights) * count
+        assert len(ids) <= 1 + likely + replaced
+        assert all(any(its[token] > 0 for its in weights.values()) for token in ids[1:])
 
 
 @pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)
 def test_what_is_not_finite_is_told(odd):
     logits = torch.zeros(3, 20)
     logits.view(torch.int32)[2, 7] = odd
-    (judged,) = judge(logits, [0.0], [(torch.tensor([0, 0]), None)], [torch.zeros(3, 3, dtype=torch.float64)])
+    (judged,) = judge(logits, [0.0], [(torch.tensor([0, 0]), None)], [torch.zeros(3, 3, dtype=torch.float64)], [0])
     assert judged.kept == 2
     assert judged.p == pytest.approx([1 / 20] * 2)
     assert math.isnan(judged.p_next)
