@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lab.config import SamplingParams
 from lab.decode.forward import NewTokens, forward
-from lab.decode.sampling import cuts_nothing, sample
+from lab.decode.sampling import sample
 from lab.decode.sequence import PROPOSE, Sequence
 from lab.decode.window import Line
 from lab.decode.work import PassWork, Span
@@ -97,7 +97,7 @@ class ModelDrafter(Drafter):
             for new, start, sequence in zip(unread, starts, sequences, strict=True)
         ]
         native = self._model.native.model
-        if native and self._storage and cuts_nothing(samplings):
+        if native and self._storage:
             u = pad_sequence(draws, batch_first=True)
             ahead = native.decode_ahead(batch, self._model.layers, self._storage, windows, samplings, u)
             made = [Proposals(t[:w], q[:w]) for t, q, w in zip(*ahead, windows, strict=True)]

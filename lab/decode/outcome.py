@@ -13,7 +13,7 @@ import torch
 from lab.decode.acceptance import judge_matching, judge_sampled, row
 from lab.decode.drafters import Proposals
 from lab.decode.logprobs import Around, gather, read
-from lab.decode.sampling import cuts_nothing, sample
+from lab.decode.sampling import sample
 from lab.decode.sequence import CHOOSE, JUDGE, Sequence
 from lab.native import judging as in_c
 from lab.trace.events import Bonus, Committed, Distributions, Judged, Proposed, Recovered
@@ -61,15 +61,14 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
         native: see ``sample``.
     """
-    samplings = [round.sequence.sampling for round in rounds]
-    if native and cuts_nothing(samplings):
-        return _judge_in_c(logits, rounds)
     draws = [_draws(round) for round in rounds]
+    if native:
+        return _judge_in_c(logits, rounds, draws)
     samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
     u = on_device(torch.cat(draws), logits.device)  # [rows, 3]
     kinds = [(it.window, _drawn(it), _has_q(it), it.sequence.sampling.logprobs) for it in rounds]
     # Where every verdict is drawn, the target's own tokens are not asked for.
-    p, own = sample(logits, samplings, None if all(kind[1] for kind in kinds) else u[:, CHOOSE], native=native)
+    p, own = sample(logits, samplings, None if all(kind[1] for kind in kinds) else u[:, CHOOSE])
 
     first_row, rows = [], 0
     for window, *_ in kinds:
@@ -98,11 +97,9 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
     return [outcomes[i] for i in range(len(rounds))]
 
 
-def _judge_in_c(logits: torch.Tensor, rounds: list[Round]) -> list[Outcome]:
-    draws = [_draws(round) for round in rounds]
+def _judge_in_c(logits: torch.Tensor, rounds: list[Round], draws: list[torch.Tensor]) -> list[Outcome]:
     samplings = [round.sequence.sampling for round in rounds]
-    temperatures, logprobs = zip(*((sampling.temperature, sampling.logprobs) for sampling in samplings), strict=True)
-    judged = in_c.judge(logits, temperatures, [round.proposals for round in rounds], draws, logprobs)
+    judged = in_c.judge(logits, samplings, [round.proposals for round in rounds], draws)
     outcomes = []
     for round, (accepted, next_token, p_next, p, q, around), u in zip(rounds, judged, draws, strict=True):
         tokens = round.proposals.tokens.tolist() if round.proposals else []

@@ -33,7 +33,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
 
     temperatures = [1.0 if row.greedy else row.temperature for row in rows]
     p = (logits if all(t == 1 for t in temperatures) else logits / column(temperatures)).softmax(-1)
-    if cuts_nothing(rows):
+    if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
         return p
     ordered, order = p.sort(dim=-1, descending=True)
     top_k = column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows])
@@ -79,7 +79,7 @@ def sample(
     Raises:
         MemoryError: too little, in C.
     """
-    if native and cuts_nothing(sampling):
+    if native:
         return in_c.sample(logits, sampling, u)
     p = distribution(logits, sampling)
     greedy = [row.greedy for row in sampling]
@@ -89,8 +89,3 @@ def sample(
     if not any(greedy):
         return p, drawn
     return p, torch.where(on_device(torch.tensor(greedy), p.device), logits.argmax(-1), drawn)
-
-
-def cuts_nothing(sampling: Sequence[SamplingParams]) -> bool:
-    """Whether no row has a top-k or top-p that changes anything."""
-    return all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in sampling)

@@ -13,47 +13,47 @@ static int is_finite(const float *x, int n) {
 }
 
 /* What a refused proposal's replacement is drawn from: max(p - q, 0), or p where that is nothing. */
-static const float *residual(const float *p, const float *q, int n, float *room) {
+static const float *residual(const float *p, const float *q, int n, float *left) {
     if (!is_finite(q, n)) return p;
     float most = 0;
     for (int i = 0; i < n; i++) {
-        room[i] = p[i] - q[i] > 0 ? p[i] - q[i] : 0;
-        most = room[i] > most ? room[i] : most;
+        left[i] = p[i] - q[i] > 0 ? p[i] - q[i] : 0;
+        most = left[i] > most ? left[i] : most;
     }
-    return most > 0 ? room : p;
+    return most > 0 ? left : p;
 }
 
 /* Judge a round's proposals, g of them: where they were drawn from no q they are kept, as in greedy decoding, when they
-   are the target's own tokens. logits [g + 1, n] are the target's. p [g + 1, n], room [n] and cumulative [n] are room to
-   work in. */
+   are the target's own tokens. logits [g + 1, n] are the target's. Its distributions come to p [g + 1, n], and what a
+   replacement is drawn from to left [n]. room [n]. */
 static Verdict judge_round(
-    const float *logits, int n, const Round *round, float *p_proposed, float *q_proposed, float *p, float *room,
-    double *cumulative) {
-    const int g = round->proposals, greedy = round->temperature == 0, drawn = round->q && !greedy;
+    const float *logits, int n, const Round *round, float *p_proposed, float *q_proposed, float *p, float *left,
+    Room *room) {
+    const int g = round->proposals, greedy = round->sampling.temperature == 0, drawn = round->q && !greedy;
     const double *u = round->u;
     const int64_t *tokens = round->tokens;
     int own[g + 1], kept = 0, next;
     for (int i = 0; i <= g; i++)
-        own[i] = distribution(logits + (size_t)i * n, n, greedy ? 1 : round->temperature, p + (size_t)i * n);
+        own[i] = distribution(logits + (size_t)i * n, n, &round->sampling, p + (size_t)i * n, room);
     for (int i = 0; i < g; i++) {
         p_proposed[i] = p[(size_t)i * n + tokens[i]];
         q_proposed[i] = round->q ? round->q[(size_t)i * n + tokens[i]] : 1;
     }
-    const float *left = NULL; /* what the replacement of a refused proposal is drawn from */
+    const float *from = NULL; /* a refused proposal's replacement is drawn */
     if (drawn) {
         while (kept < g && u[kept * DRAWS + JUDGE] * q_proposed[kept] < p_proposed[kept]) kept++;
         const float *after = p + (size_t)kept * n; /* after the last proposal there is nothing to subtract */
-        if (kept < g) left = residual(after, round->q + (size_t)kept * n, n, room);
-        next = draw(left ? left : after, n, u[kept * DRAWS + CHOOSE], cumulative);
+        if (kept < g) from = residual(after, round->q + (size_t)kept * n, n, left);
+        next = draw(from ? from : after, n, u[kept * DRAWS + CHOOSE], room);
     } else
         for (;; kept++) {
-            next = greedy ? own[kept] : draw(p + (size_t)kept * n, n, u[kept * DRAWS + CHOOSE], cumulative);
+            next = greedy ? own[kept] : draw(p + (size_t)kept * n, n, u[kept * DRAWS + CHOOSE], room);
             if (kept == g || next != tokens[kept]) break;
         }
     const int count = round->logprobs, share = tokens_around(count) * FIGURES;
     for (int i = 0; count && i < g && i <= kept; i++) {
         const float *its = p + (size_t)i * n, *q = round->q ? round->q + (size_t)i * n : NULL;
-        tell_around(round->around + i * share, count, n, tokens[i], its, q, i == kept ? left : NULL, next);
+        tell_around(round->around + i * share, count, n, tokens[i], its, q, i == kept ? from : NULL, next);
         if (drawn) round->around[g * share + i] = overlap(its, q, n);
     }
     return (Verdict){kept, next, p[(size_t)kept * n + next]};

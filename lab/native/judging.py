@@ -1,4 +1,4 @@
-"""Verdicts in C: ``lab.decode.acceptance`` where nothing is cut off, a round at a time."""
+"""Verdicts in C: ``lab.decode.acceptance``, a round at a time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from lab.config import SamplingParams
 from lab.native.build import library
 from lab.native.cores import cores
+from lab.native.sampling import one
 from lab.native.structs import FIGURES, Round, Verdict
 
 
@@ -31,20 +33,18 @@ class JudgedRound(NamedTuple):
 
 def judge(
     logits: torch.Tensor,
-    temperatures: list[float],
+    samplings: list[SamplingParams],
     proposals: list[tuple[torch.Tensor, torch.Tensor | None] | None],
     u: list[torch.Tensor],
-    logprobs: list[int],
 ) -> list[JudgedRound]:
     """Judge one round of each of some sequences. Verdicts and tokens are those of ``lab.decode.acceptance`` and
     ``lab.decode.sampling`` to the last bit, given the distributions of ``lab.native.sampling``.
 
     Args:
         logits: [sum of (g + 1), vocabulary] float32, round by round.
-        temperatures: of each round; 0: greedy.
+        samplings: of each round.
         proposals: tokens [g] int64, and [g, vocabulary] float32 that they were drawn from, if they were.
         u: [g + 1, 3] float64 in [0, 1) of each: the columns of ``Sequence.draws``.
-        logprobs: of each, how many of the likeliest tokens around a verdict are told; 0: none.
 
     Raises:
         MemoryError: too little for a round's distributions.
@@ -52,16 +52,16 @@ def judge(
     kept: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits))
     rounds, around = (Round * len(u))(), [None] * len(u)
-    for i, (temperature, proposed, draws, count) in enumerate(zip(temperatures, proposals, u, logprobs, strict=True)):
+    for i, (sampling, proposed, draws) in enumerate(zip(samplings, proposals, u, strict=True)):
         round = rounds[i]
-        round.temperature, round.u = temperature, _pointer(draws, kept)
+        round.sampling, round.u = one(sampling), _pointer(draws, kept)
         if not proposed:
             continue
         tokens, drawn_from = proposed
         round.proposals, round.tokens = tokens.shape[0], _pointer(tokens, kept)
         round.q = None if drawn_from is None else _pointer(drawn_from, kept)
-        if count:
-            round.logprobs = min(count, logits.shape[1])
+        if sampling.logprobs:
+            round.logprobs = min(sampling.logprobs, logits.shape[1])
             around[i] = torch.zeros(round.proposals * ((2 + 3 * round.logprobs) * FIGURES + 1))
             round.around = around[i].data_ptr()
     verdicts = (Verdict * len(u))()

@@ -48,10 +48,17 @@ typedef struct {
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
 } Plan;
 
-typedef struct { /* how each of some tokens is chosen */
-    const float *temperatures; /* 0: the likeliest one, and its distribution is that of temperature 1 */
-    const double *u;           /* in [0, 1), to draw it by; NULL: none is drawn */
+typedef struct { /* how a token is chosen: SamplingParams of lab/config.py */
+    float temperature; /* 0: the likeliest one, and its distribution is that of temperature 1 */
+    int32_t top_k;     /* 0: all */
+    float top_p;       /* 1: all */
 } Sampling;
+
+typedef struct { /* how each of some tokens is chosen */
+    const Sampling *sampling; /* of the first `each` tokens, of the next, and so on */
+    int32_t each;
+    const double *u; /* in [0, 1), to draw every token by; NULL: none is drawn */
+} Choices;
 
 typedef struct { /* proposals that were kept, the token after them, and its probability */
     int32_t kept, next;
@@ -60,7 +67,7 @@ typedef struct { /* proposals that were kept, the token after them, and its prob
 
 typedef struct { /* what is to be judged of one sequence */
     int32_t proposals;
-    float temperature;
+    Sampling sampling;
     const int64_t *tokens; /* [proposals] */
     const float *q;        /* [proposals, vocabulary] or NULL: they were not drawn */
     const double *u;       /* [proposals + 1, 3] */

@@ -104,7 +104,7 @@ class NativeModel:
         which the last is not fed back. The same as so many calls of ``step`` and of ``lab.decode.sampling.sample``.
 
         Args:
-            sampling: one a sequence, without top-k and top-p.
+            sampling: one a sequence.
             u: [sequences, longest window] float64 in [0, 1).
 
         Returns:
@@ -118,11 +118,11 @@ class NativeModel:
         plan, slots, _kept = self._plan(batch, storage)
         tokens = torch.empty(len(batch), width, dtype=torch.long)
         q = torch.empty(len(batch), width, self._vocabulary)
-        how, _also_kept = described([row for row in sampling for _ in range(width)], u)
+        choices, _also_kept = described(sampling, u, width)
         many = (c_int32 * len(windows))(*windows)
         model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))
         threads = min(torch.get_num_threads(), cores())
-        failed = self._library.decode_ahead(*model, many, width, byref(how), *where, threads)
+        failed = self._library.decode_ahead(*model, many, width, byref(choices), *where, threads)
         _refuse_lack_of_memory(failed)
         return tokens, q
 

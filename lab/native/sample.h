@@ -1,6 +1,8 @@
-/* From logits to a distribution and a token: what lab/decode/sampling.py does where nothing is cut off. */
+/* From logits to a distribution and a token: what lab/decode/sampling.py does. */
 #pragma once
-#include "vectors.h"
+#include <stdlib.h>
+
+#include "model.h"
 
 static inline lanes load_some(const float *from, int count, float rest) { /* for what is not there */
     if (count >= LANES) return load(from);
@@ -22,8 +24,59 @@ static int place_of(float x, const float *numbers, int n) {
     return at;
 }
 
-/* p = softmax(logits / temperature), of n tokens. Returns the likeliest, the first of equals. */
-static int distribution(const float *logits, int n, float temperature, float *p) {
+enum { BUCKETS = (0x3F800000 >> 19) + 1 }; /* of probabilities: those with the same exponent and four bits after it */
+
+static int bucket_of(float p) {
+    uint32_t bits;
+    memcpy(&bits, &p, sizeof bits);
+    return bits >> 19;
+}
+
+typedef union { /* room to work in, for each token */
+    struct {
+        float p;
+        int32_t token;
+    } likely;
+    double cumulative;
+} Room;
+
+static int by_probability(const void *a, const void *b) { /* the largest first, of equals the first */
+    const Room *x = a, *y = b;
+    if (x->likely.p != y->likely.p) return x->likely.p < y->likely.p ? 1 : -1;
+    return x->likely.token - y->likely.token;
+}
+
+/* Of p [n] only the largest stay, and 0 for the others: at most `most`, and no more than it takes to reach `mass`. Only
+   one bucket has to be sorted: the one in which the last of them lies. room [n]. Returns their sum. */
+static double keep_largest(float *p, int n, int most, double mass, Room *room) {
+    double sums[BUCKETS] = {0}, total = 0;
+    int counts[BUCKETS] = {0}, kept = 0, bucket = BUCKETS, found = 0;
+    for (int i = 0; i < n; i++) {
+        const int its = bucket_of(p[i]);
+        sums[its] += p[i], counts[its]++;
+    }
+    while (bucket-- && kept + counts[bucket] <= most && total + sums[bucket] < mass)
+        kept += counts[bucket], total += sums[bucket];
+    if (bucket < 0) return total;
+    const uint32_t bits = (uint32_t)bucket << 19;
+    float least;
+    memcpy(&least, &bits, sizeof least);
+    for (int i = 0; i < n; i++) {
+        if (bucket_of(p[i]) == bucket) room[found++] = (Room){.likely = {p[i], i}};
+        else if (p[i] < least) p[i] = 0;
+    }
+    qsort(room, found, sizeof *room, by_probability);
+    for (int i = 0; i < found; i++) {
+        if (kept < most && total < mass) kept++, total += room[i].likely.p;
+        else p[room[i].likely.token] = 0;
+    }
+    return total;
+}
+
+/* p = softmax(logits / temperature) of n tokens, then top-k, then top-p. room [n]. Returns the likeliest, the first of
+   equals. */
+static int distribution(const float *logits, int n, const Sampling *how, float *p, Room *room) {
+    const float temperature = how->temperature == 0 ? 1 : how->temperature;
     lanes highest = (lanes){0} - INFINITY, total = {0};
     for (int i = 0; i < n; i += LANES) highest = larger_of(load_some(logits + i, n - i, -INFINITY), highest);
     const float most = largest(highest);
@@ -33,28 +86,33 @@ static int distribution(const float *logits, int n, float temperature, float *p)
         total += x;
         store_some(p + i, x, n - i);
     }
-    const float whole = sum(total);
+    float whole = sum(total);
+    const int cuts = how->temperature != 0 && (how->top_k || how->top_p < 1);
+    if (cuts && whole == whole) {
+        if (how->top_k) whole = keep_largest(p, n, how->top_k, INFINITY, room);
+        if (how->top_p < 1) whole = keep_largest(p, n, n, (double)how->top_p * whole, room);
+    }
     for (int i = 0; i < n; i += LANES) store_some(p + i, load_some(p + i, n - i, 0) / whole, n - i);
     return place_of(most, logits, n);
 }
 
 /* Draw by inverting the cumulative sum, in float64: `draw` of lab/decode/sampling.py, to the last bit. */
-static int draw(const float *p, int n, double u, double *cumulative) {
+static int draw(const float *p, int n, double u, Room *room) {
     double total = 0;
-    for (int i = 0; i < n; i++) cumulative[i] = total += p[i];
+    for (int i = 0; i < n; i++) room[i].cumulative = total += p[i];
     const double point = fmin(u * total, nextafter(total, 0));
     int low = 0, high = n - 1; /* the first token whose sum is above the point; only NaN gets to the last one's end */
     while (low < high) {
         const int middle = (low + high) / 2;
-        if (cumulative[middle] > point) high = middle;
+        if (room[middle].cumulative > point) high = middle;
         else low = middle + 1;
     }
     return low;
 }
 
 /* A row's distribution and its token: the likeliest where the temperature is 0. u in [0, 1), to draw it by; NULL:
-   nothing is drawn. cumulative [n] is room to work in. */
-static int sample_row(const float *logits, int n, float temperature, const double *u, float *p, double *cumulative) {
-    const int likeliest = distribution(logits, n, temperature == 0 ? 1 : temperature, p);
-    return temperature == 0 || !u ? likeliest : draw(p, n, *u, cumulative);
+   nothing is drawn. room [n]. */
+static int sample_row(const float *logits, int n, const Sampling *how, const double *u, float *p, Room *room) {
+    const int likeliest = distribution(logits, n, how, p, room);
+    return how->temperature == 0 || !u ? likeliest : draw(p, n, *u, room);
 }

@@ -121,7 +121,7 @@ typedef struct {
     const float *logits;
     int rows, n;
     const int32_t *places;
-    const Sampling *sampling;
+    const Choices *choices;
     float *p;
     int64_t *tokens;
     int failed;
@@ -129,34 +129,35 @@ typedef struct {
 
 static void sample_share(void *given) {
     Samples *its = given;
-    double *cumulative = malloc(its->n * sizeof(double));
-    if (!cumulative) __atomic_store_n(&its->failed, 1, __ATOMIC_RELAXED);
-    for (int r = first_of(its->rows); cumulative && r < end_of(its->rows); r++) {
+    const Choices *choices = its->choices;
+    Room *room = malloc(its->n * sizeof(Room));
+    if (!room) __atomic_store_n(&its->failed, 1, __ATOMIC_RELAXED);
+    for (int r = first_of(its->rows); room && r < end_of(its->rows); r++) {
         const int place = its->places ? its->places[r] : r;
         its->tokens[place] = sample_row(
-            its->logits + (size_t)r * its->n, its->n, its->sampling->temperatures[place],
-            its->sampling->u ? its->sampling->u + place : NULL, its->p + (size_t)place * its->n, cumulative);
+            its->logits + (size_t)r * its->n, its->n, choices->sampling + place / choices->each,
+            choices->u ? choices->u + place : NULL, its->p + (size_t)place * its->n, room);
     }
-    free(cumulative);
+    free(room);
 }
 
 /* Row r of logits [rows, n] gives the distribution and the token of place places[r], or r: p [places, n], tokens
    [places]. Returns as forward does. */
 int sample(
-    const float *logits, int rows, int n, const int32_t *places, const Sampling *sampling, float *p, int64_t *tokens,
+    const float *logits, int rows, int n, const int32_t *places, const Choices *choices, float *p, int64_t *tokens,
     int threads) {
-    Samples its = {logits, rows, n, places, sampling, p, tokens, 0};
+    Samples its = {logits, rows, n, places, choices, p, tokens, 0};
     together(rows > 1 ? threads : 1, sample_share, &its);
     return its.failed;
 }
 
 /* Decode ahead: windows[s] tokens after sequence s, at least one and at most `width`, each of them fed back but the
    last. `plan` is the first forward's and keeps the last row of every sequence. The i-th token after sequence s has
-   place s x width + i in sampling, tokens and q [places, vocabulary]; places past a window stay as they are. Returns
+   place s x width + i in choices, tokens and q [places, vocabulary]; places past a window stay as they are. Returns
    as forward does. */
 int decode_ahead(
     const Model *model, int layers, const Storage *storage, const Plan *plan, const int32_t *windows, int width,
-    const Sampling *sampling, int64_t *tokens, float *q, int threads) {
+    const Choices *choices, int64_t *tokens, float *q, int threads) {
     const int n = model->head.outputs, sequences = plan->sequences, height = plan->height;
     float *logits = malloc((size_t)sequences * n * sizeof(float));
     int64_t *token_ids = malloc(sequences * sizeof(int64_t));
@@ -169,7 +170,7 @@ int decode_ahead(
     for (int i = 0; going && !failed; i++) {
         for (int k = 0; k < going; k++) places[k] = who[k] * width + i;
         failed = forward(model, layers, storage, &step, logits, threads)
-                 || sample(logits, going, n, places, sampling, q, tokens, threads);
+                 || sample(logits, going, n, places, choices, q, tokens, threads);
         int left = 0;
         for (int k = 0; k < going; k++) {
             const int s = who[k];
@@ -205,16 +206,16 @@ static void judge_some(void *given) {
     Rounds *its = given;
     const size_t n = its->n;
     float *rows = malloc((its->most + 2) * n * sizeof(float));
-    double *cumulative = malloc(n * sizeof(double));
-    if (!rows || !cumulative) __atomic_store_n(&its->failed, 1, __ATOMIC_RELAXED);
-    for (int i; rows && cumulative && (i = claim(&its->claimed)) < its->count;) {
+    Room *room = malloc(n * sizeof(Room));
+    if (!rows || !room) __atomic_store_n(&its->failed, 1, __ATOMIC_RELAXED);
+    for (int i; rows && room && (i = claim(&its->claimed)) < its->count;) {
         const Round *one = its->rounds + i;
         size_t first = 0;
         for (int before = 0; before < i; before++) first += its->rounds[before].proposals + 1;
         its->verdicts[i] = judge_round(
-            its->logits + first * n, n, one, its->p + first, its->q + first, rows, rows + (its->most + 1) * n, cumulative);
+            its->logits + first * n, n, one, its->p + first, its->q + first, rows, rows + (its->most + 1) * n, room);
     }
-    free(rows), free(cumulative);
+    free(rows), free(room);
 }
 
 /* Judge some rounds; logits [sum of (proposals + 1), n], round by round, and so p and q of the proposals, of which each

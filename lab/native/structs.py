@@ -57,7 +57,11 @@ class Plan(Structure):
 
 
 class Sampling(Structure):
-    _fields_ = (("temperatures", c_void_p), ("u", c_void_p))
+    _fields_ = (("temperature", c_float), ("top_k", c_int32), ("top_p", c_float))
+
+
+class Choices(Structure):
+    _fields_ = (("sampling", POINTER(Sampling)), ("each", c_int32), ("u", c_void_p))
 
 
 class Verdict(Structure):
@@ -66,7 +70,7 @@ class Verdict(Structure):
 
 class Round(Structure):
     _fields_ = (
-        *(("proposals", c_int32), ("temperature", c_float)),
+        *(("proposals", c_int32), ("sampling", Sampling)),
         *((name, c_void_p) for name in ("tokens", "q", "u")),
         *(("logprobs", c_int32), ("around", c_void_p)),
     )

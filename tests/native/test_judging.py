@@ -16,8 +16,15 @@ from lab.decode.sampling import sample
 from lab.native.judging import judge
 from tests.native.test_sampling import NOT_FINITE
 
+SAMPLINGS = (
+    SamplingParams(),
+    SamplingParams(temperature=0.8),
+    SamplingParams(temperature=1.0, logprobs=3),
+    SamplingParams(temperature=1.0, top_k=4, logprobs=3),
+    SamplingParams(temperature=1.0, top_p=0.7),
+)
 ROUNDS = st.lists(
-    st.tuples(st.integers(0, 5), st.sampled_from((0.0, 0.8, 1.0)), st.sampled_from(("near", "far", "none", "broken"))),
+    st.tuples(st.integers(0, 5), st.sampled_from(SAMPLINGS), st.sampled_from(("near", "far", "none", "broken"))),
     min_size=1,
     max_size=4,
 )
@@ -30,19 +37,18 @@ def test_verdicts_are_those_of_torch_to_the_last_bit(rounds, vocabulary, seed):
     not finite in one place."""
     generator = torch.Generator().manual_seed(seed)
     logits, proposals, draws, expected = [], [], [], []
-    for window, temperature, draft in rounds:
+    for window, sampling, draft in rounds:
         own = 2 * torch.randn(window + 1, vocabulary, generator=generator)
         u = torch.rand(window + 1, 3, generator=generator, dtype=torch.float64)
         apart = {"near": 0.3, "far": 3.0}.get(draft, 1.0)
         guessed = own[:-1] + apart * torch.randn(window, vocabulary, generator=generator)
-        params = [SamplingParams(temperature=temperature)]
-        q, tokens = sample(guessed, params * window, u[:-1, 0].contiguous(), native=True)
+        q, tokens = sample(guessed, [sampling] * window, u[:-1, 0].contiguous(), native=True)
         if draft == "broken" and window:
             q[window // 2, vocabulary // 2] = math.nan
         if draft == "none":
             q = None
-        p, chosen = sample(own, params * (window + 1), u[:, 2].contiguous(), native=True)
-        if temperature and q is not None and window:
+        p, chosen = sample(own, [sampling] * (window + 1), u[:, 2].contiguous(), native=True)
+        if not sampling.greedy and q is not None and window:
             kept, following = judge_sampled(p, q, tokens, u[:-1, 1], u[:, 2])
         else:
             kept, following = judge_matching(chosen, tokens)
@@ -54,12 +60,12 @@ def test_verdicts_are_those_of_torch_to_the_last_bit(rounds, vocabulary, seed):
         logits.append(own)
         proposals.append((tokens, q) if window else None)
         draws.append(u)
-    temperatures = [temperature for _, temperature, _ in rounds]
-    for count in (0, 3):
-        judged = judge(torch.cat(logits), temperatures, proposals, draws, [count] * len(rounds))
-        for actual, right in zip(judged, expected, strict=True):
-            assert repr(actual[:-1]) == repr(right)  # in words, for NaN is not equal to itself
-            assert bool(actual.around) == bool(count and actual.p)
+    samplings = [sampling for _, sampling, _ in rounds]
+    for sampling, actual, right in zip(
+        samplings, judge(torch.cat(logits), samplings, proposals, draws), expected, strict=True
+    ):
+        assert repr(actual[:-1]) == repr(right)  # in words, for NaN is not equal to itself
+        assert bool(actual.around) == bool(sampling.logprobs and actual.p)
 
 
 @settings(max_examples=80, deadline=None)
@@ -78,11 +84,11 @@ def test_around_a_verdict_are_the_likeliest_tokens(window, vocabulary, count, te
     u = torch.rand(window + 1, 3, generator=generator, dtype=torch.float64)
     apart = 0.3 if draft == "near" else 3.0
     guessed = logits[:-1] + apart * torch.randn(window, vocabulary, generator=generator)
-    params = [SamplingParams(temperature=temperature)]
-    p, _ = sample(logits, params * (window + 1), None, native=True)
-    q, tokens = sample(guessed, params * window, u[:-1, 0].contiguous(), native=True)
+    sampling = SamplingParams(temperature=temperature, logprobs=count)
+    p, _ = sample(logits, [sampling] * (window + 1), None, native=True)
+    q, tokens = sample(guessed, [sampling] * window, u[:-1, 0].contiguous(), native=True)
     q = None if draft == "none" else q
-    (judged,) = judge(logits, [temperature], [(tokens, q)], [u], [count])
+    (judged,) = judge(logits, [sampling], [(tokens, q)], [u])
     drawn = q is not None and temperature > 0
     found = read(judged.around, window, judged.kept, has_q=q is not None, drawn=drawn)
     assert len(found) == min(judged.kept + 1, window)
@@ -113,7 +119,9 @@ def test_around_a_verdict_are_the_likeliest_tokens(window, vocabulary, count, te
 def test_what_is_not_finite_is_told(odd):
     logits = torch.zeros(3, 20)
     logits.view(torch.int32)[2, 7] = odd
-    (judged,) = judge(logits, [0.0], [(torch.tensor([0, 0]), None)], [torch.zeros(3, 3, dtype=torch.float64)], [0])
+    (judged,) = judge(
+        logits, [SamplingParams()], [(torch.tensor([0, 0]), None)], [torch.zeros(3, 3, dtype=torch.float64)]
+    )
     assert judged.kept == 2
     assert judged.p == pytest.approx([1 / 20] * 2)
     assert math.isnan(judged.p_next)

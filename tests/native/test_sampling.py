@@ -17,6 +17,7 @@ from lab.native.model import NativeModel
 from tests.native.test_native import llama, storage_of, table
 
 ROWS = st.lists(st.sampled_from((0.0, 0.01, 0.8, 1.0, 5.0)), min_size=1, max_size=5)
+SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8), SamplingParams(temperature=0.8, top_k=5, top_p=0.9))
 NOT_FINITE = [0x7F800000, 0x7FC00000, 0x7FC000FF, 0x7FFFFFFF, 0xFFC00000 - 2**32, 0xFFFFFFFF - 2**32]
 """The bits of infinity, and of some of the numbers that are none."""
 
@@ -56,10 +57,13 @@ def test_the_ends_of_the_distribution(u):
 def test_what_is_not_finite_can_be_seen(odd):
     logits = torch.zeros(2, 40)
     logits.view(torch.int32)[0, 17] = odd
-    p, tokens = sample(logits, params([0.0, 0.8]), torch.zeros(2, dtype=torch.float64), native=True)
-    assert p[0].isnan().any()
-    assert p[1].isfinite().all()
-    assert 0 <= tokens.min() <= tokens.max() < 40
+    for top_k in (0, 3):
+        how = [SamplingParams(), SamplingParams(temperature=0.8, top_k=top_k)]
+        for broken in (0, 1):
+            p, tokens = sample(logits.roll(broken, 0), how, torch.zeros(2, dtype=torch.float64), native=True)
+            assert p[broken].isnan().any()
+            assert p[1 - broken].isfinite().all()
+            assert 0 <= tokens.min() <= tokens.max() < 40
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor always keeps them")
@@ -84,18 +88,48 @@ def test_the_same_bits_by_any_number_of_threads_where_the_caller_takes_denormal_
     assert found[False].all()
 
 
-def test_top_k_and_top_p_are_left_to_torch():
-    logits = torch.arange(30.0)[None]
-    cut = [SamplingParams(temperature=1.0, top_k=2)]
-    p, token = sample(logits, cut, torch.zeros(1, dtype=torch.float64), native=True)
-    assert p.count_nonzero() == 2
-    assert token.item() in (28, 29)
+@settings(max_examples=200, deadline=None)
+@given(
+    vocabulary=st.sampled_from((1, 2, 30, 70, 600)),
+    spread=st.sampled_from((0.0, 0.01, 1.0, 8.0, 60.0)),
+    top_k=st.sampled_from((0, 1, 2, 29, 30, 31, 1000)),
+    top_p=st.sampled_from((1e-3, 0.3, 0.5, 0.9, 0.999, 1.0)),
+    seed=st.integers(0, 9999),
+)
+def test_top_k_and_top_p_leave_the_likeliest(vocabulary, spread, top_k, top_p, seed):
+    """With equals among them: logits in steps."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = (spread * torch.randn(1, vocabulary, generator=generator)).mul(4).round().div(4)
+    whole, _ = sample(logits, [SamplingParams(temperature=1.0)], None, native=True)
+    cut, _ = sample(logits, [SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p)], None, native=True)
+    order = whole[0].double().sort(descending=True, stable=True)
+    of_top_k = order.values[: top_k or vocabulary]
+    left = int(cut.count_nonzero())
+    assert (cut[0, order.indices] > 0)[:left].all(), "the likeliest, and of equals the first"
+    assert 1 <= left <= len(of_top_k)
+    wanted = top_p * of_top_k.sum()
+    assert of_top_k[: left - 1].sum() < wanted * (1 + 1e-6), "without the last it is not enough yet"
+    if left < of_top_k.count_nonzero():
+        assert of_top_k[:left].sum() > wanted * (1 - 1e-6)
+    expected = torch.zeros(vocabulary).double().index_copy(0, order.indices[:left], of_top_k[:left])
+    torch.testing.assert_close(cut[0].double(), expected / expected.sum(), rtol=1e-5, atol=1e-30)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(top_k=st.sampled_from((0, 3, 40)), top_p=st.sampled_from((0.2, 0.95, 1.0)), seed=st.integers(0, 999))
+def test_what_is_cut_off_is_what_torch_cuts_off(top_k, top_p, seed):
+    """Where no sum comes as near to ``top_p`` as float32 rounds."""
+    logits = 2 * torch.randn(3, 50, generator=torch.Generator().manual_seed(seed))
+    cut = [SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p) for temperature in (0.0, 0.7, 1.3)]
+    p, tokens = sample(logits, cut, None, native=True)
+    torch.testing.assert_close(p, distribution(logits, cut), rtol=2e-5, atol=1e-30)
+    assert torch.equal(tokens, logits.argmax(-1))
 
 
 @settings(max_examples=15, deadline=None)
 @given(
     lengths=st.lists(
-        st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(1, 6), st.sampled_from((0.0, 0.8))),
+        st.tuples(st.integers(0, 40), st.integers(1, 20), st.integers(1, 6), st.sampled_from(SAMPLINGS)),
         min_size=1,
         max_size=4,
     ),
@@ -104,11 +138,11 @@ def test_top_k_and_top_p_are_left_to_torch():
 )
 @torch.inference_mode()
 def test_drafting_ahead_is_step_by_step_drafting_to_the_last_bit(lengths, kv_format, layers):
-    """Sequences of (known, unread) tokens, each with its own window and temperature."""
+    """Sequences of (known, unread) tokens, each with its own window and way to choose."""
     model, generator, size = llama(), torch.Generator().manual_seed(7), 8
     native = NativeModel(model)
-    known, unread, windows, temperatures = zip(*lengths, strict=True)
-    samplings, width = params(temperatures), max(windows)
+    known, unread, windows, samplings = zip(*lengths, strict=True)
+    width = max(windows)
     texts = [torch.randint(0, 257, (a + b,), generator=generator) for a, b in zip(known, unread, strict=True)]
     u = torch.rand(len(texts), width, generator=generator, dtype=torch.float64)
 
