@@ -19,7 +19,7 @@ def aside(do: Callable[[], T], name: str) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(do())
-        except Exception as error:  # for whoever still waits
+        except BaseException as error:  # of any kind: whoever still waits would wait for ever
             future.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

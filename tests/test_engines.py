@@ -160,6 +160,30 @@ def test_a_large_pair_makes_room_for_the_next_where_both_do_not_fit(folders, mon
     assert engines(pair(folders)).draft is not None
 
 
+def test_whatever_ends_loading_is_told_to_who_waits(monkeypatch) -> None:
+    """A panic of a library's Rust is no Exception."""
+
+    class Panic(BaseException):
+        pass
+
+    def panics(*_: object, **__: object) -> None:
+        raise Panic
+
+    raised, engines = [], Engines(device="cpu")
+
+    def ask() -> None:
+        try:
+            engines("matched")
+        except BaseException as error:
+            raised.append(error)
+
+    monkeypatch.setattr(engines_module, "load_engine", panics)
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(30)
+    assert [type(error) for error in raised] == [Panic]
+
+
 def test_who_made_room_for_a_pair_that_is_stopped_is_loaded_again(folders, monkeypatch) -> None:
     engines, stopped = Engines(any_pair=True, device="cpu"), threading.Event()
     first, loads = weakref.ref(engines(pair(folders))), engines_module.load_engine

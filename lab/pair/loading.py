@@ -232,7 +232,9 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
         local = not os.path.isdir(where) and withheld(str(where)) is not None
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, local_files_only=local)
         tokenizer("a")  # some of what is wrong is found when it is used
-    except Exception as error:  # as above
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # as above; a panic of the tokenizer's, which is Rust, is no Exception
         refuse_pointers(files, name)
         raise ModelLoadError(f"{name} has no tokenizer that can be read. ({in_short(error)})") from error
     if not tokenizer.is_fast:

@@ -153,6 +153,13 @@ def listed_elsewhere(where: Path) -> None:
     (where / f"{WEIGHTS}.index.json").write_text(json.dumps(index), "utf-8")
 
 
+def panicking(where: Path) -> None:
+    """What a tokenizer's Rust panics at is raised as no Exception."""
+    told = json.loads((where / "tokenizer.json").read_text("utf-8"))
+    told["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": ""}
+    (where / "tokenizer.json").write_text(json.dumps(told), "utf-8")
+
+
 DAMAGE = {
     "truncated": truncated,
     "empty": bytes_in(WEIGHTS, b""),
@@ -174,6 +181,7 @@ DAMAGE = {
     "tokenizer, nothing": bytes_in("tokenizer.json", b"{}"),
     "tokenizer, a list": bytes_in("tokenizer.json", b"[]"),
     "tokenizer, bytes": bytes_in("tokenizer.json", b"\xff\x00"),
+    "tokenizer, a panic": panicking,
 }
 
 
