@@ -150,7 +150,7 @@ def load_model(
         if loading:
             loading.check()  # a download that is stopped ends in an error of transformers' own
         refuse_pointers(weight_files(where), name)
-        if reason:
+        if reason and (config is None or isinstance(error, OSError)):  # of the latter kind is a file that is not there
             raise not_to_be_had(str(where), reason) from error
         raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
     return found

@@ -69,12 +69,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(
-    models: Path, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", seconds: float = 0.0
+    models: Path, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", seconds: float = 0.0, **variables: str
 ) -> list[tuple[Any, list[str]]]:
-    """What becomes of each pair, by a process that asks the hub: its tokens or what is wrong, and what was told."""
+    """What becomes of each pair, by a process that asks the hub: its tokens or what is wrong, and what was told.
+    ``variables``: of its environment, besides."""
     with serving(models, gated=("some/kept",), seconds=seconds) as hub:
         command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
-        env = os.environ | hub.variables | {"HF_HOME": str(cache)}
+        env = os.environ | hub.variables | {"HF_HOME": str(cache)} | variables
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -112,6 +113,18 @@ def test_what_cannot_be_had_is_said_and_what_to_do(models, tmp_path) -> None:
     assert shell.startswith("There is no config.json in some/shell. A model's folder holds")
     assert gguf.startswith("some/gguf could not be loaded: it has no weights as safetensors")
     assert mute.startswith("some/mute has no tokenizer")
+
+
+def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(models, tmp_path) -> None:
+    """That no hub answers is not to blame."""
+    [(says, _)] = loaded(models, tmp_path, ("some/target",))
+    assert len(says) == 6
+    weights = max((tmp_path / "hub/models--some--target/blobs").iterdir(), key=lambda file: file.stat().st_size)
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (damaged, _), (absent, _) = loaded(models, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
+    assert damaged.startswith("some/target could not be loaded: ")
+    assert "its files are damaged or incomplete" in damaged
+    assert absent.startswith("There is no configuration to be had of some/draft.")
 
 
 def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) -> None:
