@@ -30,7 +30,8 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
             f"its weights are quantised ({method}), which cannot be computed with here. Choose the model's unquantised "
             f"weights. ({in_short(error)})"
         )
-    if isinstance(error, OSError) and "model.safetensors" in str(error):  # transformers names those it looks for
+    # transformers names those it has looked for. Other errors, as of a full disk or a broken line, name a file, too.
+    if isinstance(error, OSError) and "file named" in str(error) and "model.safetensors" in str(error):
         return (
             "it has no weights as safetensors. (A GGUF file is llama.cpp's.) Choose a copy of the model that has them."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -342,6 +343,24 @@ def test_quantised_weights_that_cannot_be_read_are_not_said_to_be_damaged(
     with pytest.raises(ModelLoadError, match=said) as refused:
         load_engine(where, device="cpu")
     assert "damaged" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache/blobs/model.safetensors"),
+        OSError("There was a specific connection error when trying to load a/b:\n500 for url '/a/b/model.safetensors'"),
+    ],
+    ids=["full disk", "broken line"],
+)
+def test_weights_that_do_not_come_are_not_said_to_be_of_another_kind(folder, monkeypatch, error: OSError) -> None:
+    def raising(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", raising)
+    said = words(folder())
+    assert "has no weights as safetensors" not in said
+    assert any(reason in said for reason in ("No space left on device", "connection error"))
 
 
 @pytest.fixture
