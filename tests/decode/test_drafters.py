@@ -95,6 +95,14 @@ def test_of_a_long_text_only_what_is_new_is_read():
     assert tokens.read == 9
 
 
+def test_a_text_is_kept_no_longer_than_its_sequence():
+    drafter, text = PromptLookup(1, 2, 4, torch.device("cpu")), Text([1, 2, 1])
+    drafter.propose([text], [1])
+    assert len(drafter._texts) == 1
+    del text
+    assert len(drafter._texts) == 0
+
+
 def all_from_the_text_itself(run, config: EngineConfig) -> bool:
     """Whether all of a run's proposals are those of the plain definition."""
     known, end = list(run.prompt_token_ids), len(run.prompt_token_ids) + run.sampling.max_tokens

@@ -280,6 +280,16 @@ def test_priority_outlives_recency():
     assert gone == [passing[1], passing[0]]
 
 
+def test_where_priorities_do_not_count_a_taker_s_does_not():
+    pool = BlockPool(num_blocks=4, block_size=2)
+    blocks = leave_behind(pool, 0, [1, 1]) + leave_behind(pool, 1, [3, 3])
+    for owner, tokens, priority in ((2, [1, 1, 9], 9), (3, [3, 3, 9], 0)):
+        table = BlockTable(pool, owner, ignore, paged=True)
+        table.adopt_prefix(pool.find(tokens, ROOT), priority)
+        table.release()
+    assert evicted(pool, 4) == blocks
+
+
 def test_being_found_makes_a_block_no_more_important_and_being_taken_does():
     pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
     first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])

@@ -319,6 +319,24 @@ def test_the_engine_says_the_same(monkeypatch, config, temperature):
     assert max(steps) == len(prompts)  # one call for the whole batch
 
 
+@pytest.mark.parametrize("length", [200, 300])
+def test_a_draft_with_tables_of_another_length_is_computed_by_torch_beside_it(length):
+    target = exact(LLAMA)
+    draft = copy.deepcopy(target)
+    draft.resize_token_embeddings(length)  # which makes up rows that bfloat16 need not hold
+    for weight in (draft.get_input_embeddings().weight, draft.get_output_embeddings().weight):
+        weight.data.copy_(weight.bfloat16().float())
+    draft = LanguageModel(draft, "draft").with_vocabulary(tiny_models.VOCABULARY)
+    engine = Engine(LanguageModel(target, "target"), tiny_models.tokenizer(), draft)
+    assert (engine.target.native.model is None, engine.draft.native.model is None) == (False, True)
+    for temperature in (0.0, 0.8):
+        sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=temperature, seed=5)
+        run = engine.generate("The king", CONFIGS["draft"], sampling)
+        assert len(run.token_ids) == 40
+        assert run.metrics.draft_acceptance_rate > 0
+        assert not [event for event in run.events if isinstance(event, FellBack)]
+
+
 def test_changed_weights_are_packed_again():
     reference, native = engines()
     sampling = SamplingParams(max_tokens=6, ignore_eos=True)

@@ -95,11 +95,12 @@ def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path) -> None:
     assert not any(line.startswith("Fetching") for line in told), "it was there"
 
 
-def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path) -> None:
-    [(says, said)] = loaded(models, tmp_path, ("some/large",), stop_at="Fetching some/large: 0.", seconds=0.02)
+@pytest.mark.parametrize("name", ["some/large", "some/target"], ids=["several files", "one file"])
+def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, name: str) -> None:
+    [(says, said)] = loaded(models, tmp_path, (name,), stop_at=f"Fetching {name}: 0.", seconds=0.02)
     assert says.startswith("Loading was stopped.")
     assert not any(line.startswith("Loaded") for line in said)
-    [(says, _)] = loaded(models, tmp_path, ("some/large",))
+    [(says, _)] = loaded(models, tmp_path, (name,))
     assert len(says) == 6
 
 

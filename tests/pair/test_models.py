@@ -25,11 +25,12 @@ from transformers import (
 
 from lab import ConfigError, EngineConfig, ModelLoadError, SamplingParams, UnsupportedModelError, load_engine
 from lab.decode.engine import Engine
+from lab.decode.forward import NewTokens, forward
 from lab.pair.loading import load_model, refuse_mismatch
 from lab.pair.models import LanguageModel
 from lab.pair.quantization import stored_tensors
 from lab.pair.refusal import refuse_unsupported
-from lab.trace.events import Proposed
+from lab.trace.events import FellBack, Proposed
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -137,12 +138,30 @@ def test_a_draft_whose_tables_have_another_length(folders, target, draft):
     requests = [engine.submit("Once upon", config, sampling) for config in (plain, drafted)]
     alone, guessed = [request.result() for request in requests]
     assert alone.token_ids == guessed.token_ids
+    assert not [event for event in guessed.events if isinstance(event, FellBack)]
     assert draft != "shorter" or max(alone.token_ids) >= 200, "the draft read no token past its own"
     drawn = engine.generate("Once", drafted, SamplingParams(max_tokens=40, seed=3, ignore_eos=True, logprobs=2))
     assert len(drawn.token_ids) == 40
     proposed = [event.token_id for event in drawn.events if isinstance(event, Proposed)]
     assert proposed
     assert max(proposed) < min(engine.target.vocabulary, load_engine(folders / draft, device="cpu").target.vocabulary)
+
+
+def test_past_a_draft_s_own_tokens_nothing_is_likely_and_each_is_read_as_its_last():
+    model = LanguageModel(tiny_models.random_model("llama"), "draft")
+    own, tokens = tiny_models.VOCABULARY, torch.tensor([3, tiny_models.VOCABULARY - 1])
+
+    def logits(model, tokens):
+        with torch.inference_mode():
+            return forward(model, [NewTokens(tokens, 0, None, keep=2)], None)
+
+    wide, narrow = model.with_vocabulary(own + 9), model.with_vocabulary(own - 9)
+    said, known = logits(wide, torch.tensor([3, own + 5])), logits(model, tokens)
+    assert torch.equal(said[:, :own], known)
+    assert said.shape == (2, own + 9)
+    assert torch.all(said[:, own:] == -torch.inf)
+    assert torch.equal(logits(narrow, tokens), known[:, : own - 9])
+    assert torch.equal(logits(narrow.with_vocabulary(own), tokens), known)
 
 
 def test_another_tokenizer_is_refused():

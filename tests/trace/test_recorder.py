@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from lab import EngineConfig, Run, RunFileError, SamplingParams
 from lab.trace.as_json import from_dict, to_dict
 from lab.trace.events import EVENT_TYPES, Distributions, Finished
-from lab.trace.recorder import VERSION
+from lab.trace.recorder import VERSION, Recorder
 from tests import tiny_models
 
 
@@ -48,6 +49,20 @@ def test_an_event_of_before_a_field_was_recorded_is_read():
     del record["residual"]
     with pytest.raises(ValueError, match="missing or unknown fields: residual"):
         from_dict(record)
+
+
+def test_what_another_thread_takes_after_a_look_is_not_missed():
+    class Contested(deque):
+        def __len__(self):
+            there = super().__len__()
+            self.clear()
+            return there
+
+    recorder = Recorder()
+    recorder.emit(Finished, reason="length", text="", message="")
+    (event,) = recorder._pending
+    recorder._pending = Contested([event])
+    assert list(recorder.drain()) in ([event], [])
 
 
 def damaged(run, change) -> str:
