@@ -184,6 +184,25 @@ def test_whatever_ends_loading_is_told_to_who_waits(monkeypatch) -> None:
     assert [type(error) for error in raised] == [Panic]
 
 
+def test_who_stops_does_not_wait_for_what_is_being_loaded_and_the_next_one_does(monkeypatch) -> None:
+    engines, stopped, goes_on = Engines(device="cpu"), threading.Event(), threading.Event()
+    at_once, loads = [], engines_module.load_engine
+
+    def load(*some, **how) -> Engine:
+        at_once.append(engines._loading.locked())
+        stopped.set()
+        assert goes_on.wait(30)
+        return loads(*some, **how)
+
+    monkeypatch.setattr(engines_module, "load_engine", load)
+    with watched(Loading(stopped)), pytest.raises(LoadingCancelled):
+        engines("matched")
+    assert engines._loading.locked()
+    goes_on.set()
+    assert engines("matched").generate("A fox", DRAFT, GREEDY).reason == "length"
+    assert at_once == [True, True]
+
+
 def test_who_made_room_for_a_pair_that_is_stopped_is_loaded_again(folders, monkeypatch) -> None:
     engines, stopped = Engines(any_pair=True, device="cpu"), threading.Event()
     first, loads = weakref.ref(engines(pair(folders))), engines_module.load_engine
