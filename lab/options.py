@@ -107,6 +107,10 @@ def idle(config: EngineConfig, sampling: SamplingParams) -> list[str]:
         "without speculative=synthetic": (guesses != "synthetic", ("synthetic_acceptance_rate",)),
         "without kv_cache": (not config.kv_cache, ("block_size", "num_blocks")),
         "without enable_prefix_caching": (not config.enable_prefix_caching, ("eviction", "cache_priority")),
+        "without eviction=priority": (
+            config.enable_prefix_caching and config.eviction != "priority",
+            ("cache_priority",),
+        ),
         "at temperature 0, which takes the likeliest token": (sampling.greedy, ("top_k", "top_p")),
     }
     usual, given = ({**asdict(one), **asdict(other)} for one, other in (_USUAL, (config, sampling)))

@@ -70,7 +70,12 @@ def test_of_several_settings_the_one_that_is_wrong_is_named(texts, message):
         ({}, {}, []),
         ({"speculative": "draft", "adaptive_window": True, "num_speculative_tokens": 2}, {"logprobs": 3}, []),
         ({"speculative": "ngram", "prompt_lookup_max": 6}, {"top_k": 5, "temperature": 0.5}, []),
-        ({"paged": True, "enable_prefix_caching": True, "eviction": "priority"}, {}, []),
+        ({"paged": True, "enable_prefix_caching": True, "eviction": "priority", "cache_priority": 2}, {}, []),
+        (
+            {"paged": True, "enable_prefix_caching": True, "cache_priority": 2},
+            {},
+            ["cache_priority does nothing without eviction=priority."],
+        ),
         (
             {"adaptive_window": True},
             {"logprobs": 3},
