@@ -16,11 +16,13 @@ def aside(do: Callable[[], T], name: str) -> Future[T]:
     """What ``do`` will return, or raise. Its thread has this ``name``, and does not keep the process from ending."""
     future: Future[T] = Future()
 
-    def run() -> None:
+    def run(future: Future[T]) -> None:
         try:
             future.set_result(do())
         except BaseException as error:  # of any kind: whoever still waits would wait for ever
             future.set_exception(error)
+        finally:
+            del future  # else it, the error and what all of its frames hold would keep each other
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=run, args=(future,), name=name, daemon=True).start()
     return future

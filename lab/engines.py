@@ -121,10 +121,13 @@ def _found(places: Sequence[str | Path]) -> list[Model]:
 def _unless_stopped(future: Future[T]) -> T:
     """What it comes to. Who stops does not wait for it. Raises LoadingCancelled, and what it raises."""
     loading = watching()
-    while not wait([future], LOOK).done:
-        if loading:
-            loading.check()
-    return future.result()
+    try:
+        while not wait([future], LOOK).done:
+            if loading:
+                loading.check()
+        return future.result()
+    finally:
+        del future  # see ``aside``
 
 
 class Monitor(Protocol):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -182,6 +184,31 @@ def test_whatever_ends_loading_is_told_to_who_waits(monkeypatch) -> None:
     asking.start()
     asking.join(30)
     assert [type(error) for error in raised] == [Panic]
+
+
+def test_of_what_is_loaded_in_vain_nothing_is_kept(monkeypatch) -> None:
+    """Not even until a collector of cycles comes by: it may be most of a GPU's memory."""
+    engines, made = Engines(device="cpu"), []
+
+    def load(*_: object, **__: object) -> None:
+        model = torch.nn.Linear(1, 1)
+        made.append(weakref.ref(model))
+        raise LabError("Their tokenizers differ.")
+
+    def ask() -> None:
+        with suppress(LabError):
+            engines("matched")
+
+    monkeypatch.setattr(engines_module, "load_engine", load)
+    gc.disable()
+    try:
+        ask()
+        until = time.monotonic() + 5
+        while made[0]() is not None and time.monotonic() < until:
+            time.sleep(0.01)  # the thread that loaded has still to end
+        assert made[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_who_stops_does_not_wait_for_what_is_being_loaded_and_the_next_one_does(monkeypatch) -> None:
