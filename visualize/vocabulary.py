@@ -27,7 +27,7 @@ STATES = {
         State("prompt", "", "prompt", "#6b7280", "#9aa3b2"),
         State("plain", "•", "plain", "#3d4654", "#c3cad6"),
         State("accepted", "✓", "accepted", "#0072B2", "#56B4E9"),
-        State("rejected", "✗", "refused", "#D55E00", "#FF8A4C"),
+        State("rejected", "✗", "rejected", "#D55E00", "#FF8A4C"),
         State("recovered", "↻", "recovered", "#E69F00", "#F0B73A"),
         State("bonus", "+", "bonus", "#009E73", "#2CC79A"),
         State("unjudged", "·", "not judged", "#8a93a3", "#7d8797"),

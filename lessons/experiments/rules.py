@@ -23,7 +23,7 @@ RULES = {
     "target_alone": "drawn from p, with no proposal: how far chance alone strays",
     "residual": "accepted with min(1, p/q), else redrawn from max(p - q, 0)",
     "redrawn_from_p": "accepted with min(1, p/q), else redrawn from p",
-    "without_q": "accepted with min(1, p), else redrawn from p without the refused word",
+    "without_q": "accepted with min(1, p), else redrawn from p without the rejected word",
 }
 FIGURES = {
     "shares": "of each word among what came out",
@@ -129,16 +129,16 @@ def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, f
 
 
 def parts_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How often each word is proposed and kept, and how often drawn in place of a refused one. Two of [words]."""
+    """How often each word is proposed and kept, and how often drawn in place of a rejected one. Two of [words]."""
     kept = q * keeping(rule, p, q)
-    refused = q - kept
+    rejected = q - kept
     if rule == "residual":
         left = residual(p, q)
-        replaced = refused.sum() * left / left.sum()
+        replaced = rejected.sum() * left / left.sum()
     elif rule == "redrawn_from_p":
-        replaced = refused.sum() * p
+        replaced = rejected.sum() * p
     else:
-        replaced = p * (refused / (1 - p)).sum() - p * refused / (1 - p)
+        replaced = p * (rejected / (1 - p)).sum() - p * rejected / (1 - p)
     return kept, replaced
 
 

@@ -42,7 +42,7 @@ OTHERS = {
     "agreeing_tokens": "tokens at the beginning of the output that are those of the first setting's",
     "kept_share": "accepted of judged guesses",
     "overlap": "mean of sum min(p, q) over the places of these guesses, where it was recorded",
-    "refused_p": "of the first guess that was refused: the target's probability (not where nothing is drawn)",
+    "refused_p": "of the first guess that was rejected: the target's probability (not where nothing is drawn)",
     "refused_q": "the draft's",
     "refused_u": "the number drawn",
     "kept_p": "of the first guess that was kept: the same",
@@ -206,7 +206,7 @@ def figures_of(run: Run) -> dict[str, float]:
 
 
 def _verdicts(run: Run) -> dict[str, Judged]:
-    """The first guess that was kept, the first refused, and the closest call; none where nothing is drawn."""
+    """The first guess that was kept, the first rejected, and the closest call; none where nothing is drawn."""
     drawn = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
     found = {"refused" if not event.accepted else "kept": event for event in reversed(drawn)}
     if unsure := [event for event in drawn if event.p < event.q]:

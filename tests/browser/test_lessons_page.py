@@ -223,17 +223,17 @@ def test_p_and_q_are_seen_by_every_rule_and_moved(visit: Visit) -> None:
 
     expect(said).to_contain_text("What comes out is p.")
     assert too_much() < 1e-3
-    _, refused, residual, _ = heights("proposed")
-    assert sum(refused) == pytest.approx(sum(residual), abs=1e-3)
+    _, rejected, residual, _ = heights("proposed")
+    assert sum(rejected) == pytest.approx(sum(residual), abs=1e-3)
     page.get_by_role("radio", name="A, the residual").press("ArrowRight")
     expect(said).to_contain_text("away from p.")
     assert too_much() > 0.05
     page.get_by_role("slider", name="How far q is from p").press("Home")
     expect(page.locator(".overlap output")).to_have_text("0% apart")
-    expect(said).to_contain_text("Accepted: 100%, refused: 0%.")
+    expect(said).to_contain_text("Accepted: 100%, rejected: 0%.")
     assert too_much() < 1e-3
     page.get_by_role("radio", name="C, without q").check()
-    assert sum(heights("proposed")[1]) > 0.5  # refused, though q is p
+    assert sum(heights("proposed")[1]) > 0.5  # rejected, though q is p
 
 
 def run_of(page: Page) -> str:

@@ -49,9 +49,9 @@ def test_by_calculation_two_rules_are_exact_and_one_accepts_more(pair: tuple[tor
     assert law["residual"][1] == law["redrawn_from_p"][1] == pytest.approx(torch.minimum(p, q).sum().item())
     assert law["without_q"][1] == pytest.approx((p * q).sum().item())
     # What was accepted has its share already; what is redrawn from p adds to it, and so p is left by this much.
-    refused = 1 - torch.minimum(p, q).sum()
+    rejected = 1 - torch.minimum(p, q).sum()
     assert variation(law["redrawn_from_p"][0], p) == pytest.approx(
-        variation(torch.minimum(p, q) + refused * p, p), abs=1e-9
+        variation(torch.minimum(p, q) + rejected * p, p), abs=1e-9
     )
 
 

@@ -24,7 +24,7 @@ TERMS = [
     r"quantised?", r"perplexity", r"greedy", r"kernels?", r"distributions?", r"nats", r"batch(es)?",
     r"sequences?", r"slots?", r"blocks?", r"block table", r"paged", r"preempt\w*", r"contiguous", r"fragmentation",
     r"throughput", r"prefix caching", r"copy on write", r"evict\w*", r"system prompts?", r"continuous batching",
-    r"speculative|speculation", r"drafts?", r"targets?", r"rounds?", r"gamma", r"accept\w*", r"refused",
+    r"speculative|speculation", r"drafts?", r"targets?", r"rounds?", r"gamma", r"accept\w*", r"reject\w*",
     r"recovered", r"bonus", r"verif\w+", r"residual", r"total variation", r"adaptive", r"cost ratio", r"window",
     r"wide pass", r"prompt lookup", r"early exit", r"ladder", r"roofline",
 ]  # fmt: skip

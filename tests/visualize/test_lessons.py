@@ -201,7 +201,7 @@ def test_what_ends_a_clause_is_part_of_its_formula() -> None:
 
 
 def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
-    """By hand, with two words. q stands 1 in 5 where p has 1 in 2, so A refuses 3 in 10, and p has 3 in 10 over q."""
+    """By hand, with two words. q stands 1 in 5 where p has 1 in 2, so A rejects 3 in 10, and p has 3 in 10 over q."""
     found = pictures({"p": [0.5, 0.5], "q": [0.8, 0.2]})
     assert len(found["frames"]) == len(found["rules"]) == 3
     assert {len(frames) for frames in found["frames"]} == {len(found["stops"])}
@@ -221,7 +221,7 @@ def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
     assert heights(b[1], "written") == [[0.2, 0.5], [0.15, 0.15], [0.5, 0.5]]
     assert heights(c[1], "proposed") == [[0.1, 0.4], [0.1, 0.4], [0, 0], [0.5, 0.5]]
     assert heights(c[1], "written") == [[0.1, 0.4], [0.4, 0.1], [0.5, 0.5]]
-    assert a[1]["said"].startswith("Accepted: 70.0%, refused: 30.0%. p has 30.0% over q, just as much")
+    assert a[1]["said"].startswith("Accepted: 70.0%, rejected: 30.0%. p has 30.0% over q, just as much")
     assert [frame[1]["said"].endswith("What comes out is p.") for frame in (a, b, c)] == [True, False, True]
     assert b[1]["said"].endswith("What comes out is 15.0% away from p.")
     assert b[0]["said"].endswith("What comes out is p.")

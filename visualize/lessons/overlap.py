@@ -15,7 +15,7 @@ MOVES = [place / 5 for place in range(11)]
 SAID = {
     "residual": "p has {residual} over q, just as much: what is drawn from that fills every gap.",
     "redrawn_from_p": "Anew it draws from all of p, though words that q has too much of have had their share.",
-    "without_q": "It does not look at q, and refuses even of what both have in common.",
+    "without_q": "It does not look at q, and rejects even some of what both have in common.",
 }
 """Of each rule, what the picture shows."""
 NOTHING = 5e-4
@@ -48,7 +48,7 @@ def _frame(rule: str, words: Mapping[str, Sequence[float]], to: float) -> dict[s
     written = [a + b for a, b in zip(kept, replaced, strict=True)]
     accepted, apart, off = sum(kept), variation(p, q), variation(p, written)
     end = "What comes out is p." if off < NOTHING else f"What comes out is {percent(off)} away from p."
-    said = f"Accepted: {percent(accepted)}, refused: {percent(max(0.0, 1 - accepted))}."
+    said = f"Accepted: {percent(accepted)}, rejected: {percent(max(0.0, 1 - accepted))}."
     return {
         **figures.columns(*seen, residual=rule == "residual"),
         "said": f"{said} {SAID[rule].format(residual=percent(apart))} {end}",
