@@ -24,7 +24,7 @@ class Source(NamedTuple):
     too_noisy: str
 
 
-HERE = Source("this machine measured", "Run it again on a machine that does nothing else.")
+HERE = Source("this machine measured", "Run it again on a machine that is doing nothing else.")
 
 
 class AnswerError(LabError, ValueError):
@@ -90,7 +90,7 @@ def mark(
         own, other = question.options[answer].text, question.options[right].text
         so = "By the medians it is" if noisy else "It is"
         said = f"You said: {own}" if near else f"You said: {own} {so}: {other}"
-        spread = f"{each.count(answer)} of {len(each)} repeats say what you said."
+        spread = f"{each.count(answer)} of {len(each)} repeats agree with you."
     else:
         write, verb = WRITE[question.unit], found_by(question.answers, foretold, source)
         if isinstance(question, Curve):

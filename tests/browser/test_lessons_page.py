@@ -167,7 +167,7 @@ def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
     page.click("#run")
     page.wait_for_selector(".observe .progress:text-matches('cached, .* tokens')")
     page.keyboard.press("Escape")
-    expect(page.locator(".observe .progress")).to_have_text("Stopped. Nothing of it was kept.", timeout=10_000)
+    expect(page.locator(".observe .progress")).to_have_text("Stopped. Nothing was kept.", timeout=10_000)
     expect(page.locator(".observe .found")).to_be_hidden()
     expect(page.locator("#run")).to_be_enabled()
     assert done(page, 2) == ["predict"]
@@ -335,7 +335,7 @@ def test_progress_is_taken_along(visit: Visit, tmp_path: Path) -> None:
 
 def test_a_link_to_no_lesson_says_so(visit: Visit) -> None:
     page = opened(visit(), "99")
-    assert "There is no such lesson; there are 1, 2," in page.inner_text(".toast-wrap")
+    assert "There is no such lesson; the lessons are 1, 2," in page.inner_text(".toast-wrap")
     expect(page.locator("#introduction h1")).to_contain_text("1.")
 
 

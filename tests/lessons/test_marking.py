@@ -97,7 +97,7 @@ def test_an_answer_that_a_repeat_bears_out_is_not_called_wrong() -> None:
     choice = mark(CHOICE, 0, NOISY)
     assert choice.noisy
     assert choice.said == "You said: A. By the medians it is: B."
-    assert "1 of 3 repeats say what you said." in choice.feedback
+    assert "1 of 3 repeats agree with you." in choice.feedback
     assert not mark(CHOICE, 0, {"runs": NOISY["runs"] | {"b": {"ms": 1.0}}}).noisy
     drawn = question(
         kind="curve",

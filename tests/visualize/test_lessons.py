@@ -164,7 +164,7 @@ def test_a_run_gives_figures_charts_and_something_to_play(lesson: Lesson, task: 
     assert player["title"]
     assert [lane["name"] for lane in race["race"]["lanes"]] == ["cached", "plain"]
     assert len(speed["chart"]["columns"][0]["x"]) == 2
-    assert "two bars divided may give something else" in speed["say"]
+    assert "dividing two bars may give something else" in speed["say"]
     assert bars["chart"]["columns"][1]["text"] == ["first", "&lt;img src=x onerror=window.pwned=1&gt;"]
     assert bars["chart"]["columns"][0]["x"] == [found["ttft_ms"][0] for found in task.measured["runs"].figures.values()]
     assert len(run.token_ids) == 4
@@ -221,7 +221,7 @@ def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
     assert heights(b[1], "written") == [[0.2, 0.5], [0.15, 0.15], [0.5, 0.5]]
     assert heights(c[1], "proposed") == [[0.1, 0.4], [0.1, 0.4], [0, 0], [0.5, 0.5]]
     assert heights(c[1], "written") == [[0.1, 0.4], [0.4, 0.1], [0.5, 0.5]]
-    assert a[1]["said"].startswith("Accepted: 70.0%, rejected: 30.0%. p has 30.0% over q, just as much")
+    assert a[1]["said"].startswith("Accepted: 70.0%, rejected: 30.0%. p has 30.0% over q, exactly as much")
     assert [frame[1]["said"].endswith("What comes out is p.") for frame in (a, b, c)] == [True, False, True]
     assert b[1]["said"].endswith("What comes out is 15.0% away from p.")
     assert b[0]["said"].endswith("What comes out is p.")
@@ -240,7 +240,7 @@ def test_a_run_is_stopped(lesson: Lesson) -> None:
     for record in follow(task):
         if record.get("share", 0) > 0:
             task.cancelled.set()
-    assert record == {"running": False, "progress": "Stopped. Nothing of it was kept."}
+    assert record == {"running": False, "progress": "Stopped. Nothing was kept."}
     assert not task.whole
 
 
@@ -349,7 +349,7 @@ def test_a_link_names_a_lesson() -> None:
     for wrong in ("0", "999", "x", "²", "<img>"):
         number, said = sheet.number_of({"lesson": wrong})
         assert number == 1
-        assert said.startswith("There is no such lesson; there are 1, 2, ")
+        assert said.startswith("There is no such lesson; the lessons are 1, 2, ")
 
 
 def test_a_visitor_has_one_task_at_a_time_and_takes_it_along(lesson: Lesson) -> None:

@@ -74,5 +74,6 @@ def told(lesson: Lesson, answer: Answer | None) -> str:
         asked = question.question.fill(answer.figures) if answer else question.question.blank(BLANK)
         right = right_answer(question, answer.figures) if answer else BLANK
         rows.append(f"**{title}.** {asked}\n\n> **{right}**")
-    measured = f"Measured on this machine, {answer.when}." if answer else f"Not measured yet: where {BLANK} stands."
+    missing = f"Not measured yet: numbers will replace {BLANK}."
+    measured = f"Measured on this machine, {answer.when}." if answer else missing
     return "\n\n".join([*rows, f"*{measured}*", text])

@@ -50,6 +50,6 @@ class LessonRun(Task):
         if over and self.problem:
             return {"running": False, "problem": self.problem}
         if over:
-            return {"running": False, "progress": "" if self.whole else "Stopped. Nothing of it was kept."}
+            return {"running": False, "progress": "" if self.whole else "Stopped. Nothing was kept."}
         share = (self._at + self._share) / len(self._preset.experiments)
         return {"running": True, "progress": self.status() or self._now or "Getting ready …", "share": share}

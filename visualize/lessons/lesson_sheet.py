@@ -16,7 +16,7 @@ from lessons.units import WRITE
 from visualize.batch.inputs import PRESETS, address
 from visualize.lessons.learner import Learner
 
-ABOUT = "Say what you expect, run it, and see: how decoding is made fast, and when it is not."
+ABOUT = "Say what you expect, run it, and see how decoding is made fast, and when it is not."
 PREDICT = {
     "title": "1 · Predict",
     "does": "This is my prediction",
@@ -108,7 +108,7 @@ def onwards(lesson: Lesson, contents: Sequence[Mapping[str, Any]], claims: str) 
     for other in contents:
         if other["number"] > lesson.number:
             return {"href": other["href"], "said": f"Next: {other['number']}. {other['title']}"}
-    return {"href": claims, "said": "That was the last lesson. Next: what articles claim, checked"}
+    return {"href": claims, "said": "That was the last lesson. Next: what articles claim, tested"}
 
 
 def change(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
@@ -194,5 +194,5 @@ def number_of(query: Mapping[str, str]) -> tuple[int, str]:
     numbers = list(course())
     if asked.isdecimal() and int(asked) in numbers:
         return int(asked), ""
-    said = f"There is no such lesson; there are {', '.join(map(str, numbers))}." if asked else ""
+    said = f"There is no such lesson; the lessons are {', '.join(map(str, numbers))}." if asked else ""
     return numbers[0], said

@@ -38,17 +38,17 @@ TITLES = {
     "race": "Race",
     "player": "One run, step by step",
     "speed": "Speed, tokens a second",
-    "growth": "A token's time by length",
+    "growth": "Time per token, by length",
     "round": "A full round, and as many tokens without guesses",
-    "tokens": "Tokens a round",
+    "tokens": "Tokens per round",
     "speedup": "Speed-up",
     "positions": "Acceptance by position",
     "overlap": "p and q, word by word",
     "distances": "Distance from the target's distribution",
 }
 SPEED = (
-    "A bar is the median of its runs, a circle one run. How many times as fast (×), here and in the text, is worked "
-    "out in each repeat, and the median is taken: two bars divided may give something else."
+    "Each bar is the median of its runs, each circle one run. Speed-ups (×), here and in the text, are worked out in "
+    "each repeat, and the median is taken: dividing two bars may give something else."
 )
 """Said of every chart of speeds."""
 
