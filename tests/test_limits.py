@@ -68,16 +68,17 @@ def test_measuring_is_in_nobodys_time(monkeypatch):
     def slow(device, dtype):
         if not measured:
             time.sleep(0.5)
-        measured.append(dtype)
+        measured.append((dtype, time.perf_counter()))
         return Limits(1e9, 1e10)
 
-    measured: list[torch.dtype] = []
+    measured: list[tuple[torch.dtype, float]] = []
     lab = tiny_models.engine("llama")
     lab.generate("A fox", sampling=SHORT)
     monkeypatch.setattr(intake, "device_limits", slow)
     run = lab.generate("A fox", sampling=SHORT)
-    assert measured[0] == torch.float32
-    assert run.metrics.elapsed_ms < 400
+    dtype, over = measured[0]
+    assert dtype == torch.float32
+    assert run.metrics.elapsed_ms < 1000 * (time.perf_counter() - over)
     assert (run.started.copy_bytes_per_second, run.started.matmul_flops_per_second) == (1e9, 1e10)
     assert run.metrics.limit_share > 0
 

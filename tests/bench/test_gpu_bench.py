@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -107,11 +108,12 @@ def test_a_part_that_dies_or_hangs_loses_neither_its_own_figures_nor_the_others(
         RECORDING: "import sys; open(sys.argv[1], 'w').write('{')",
     }
     monkeypatch.setattr(session, "command", lambda name, sheet, *_: [sys.executable, "-c", faults[name], str(sheet)])
-    for name, seconds in {"1": 20, "2": 0, "3": -19, "4": 20}.items():  # part 3 has what the others have left
+    for name, seconds in {"1": 20, "2": 0, "3": -17, "4": 20}.items():  # part 3 has what the others have left
         monkeypatch.setitem(SECONDS, name, seconds)
+    monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # where starting them takes no time
     out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
     table = run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path)
-    assert time.perf_counter() - began < 15
+    assert time.perf_counter() - began < 50
     result = json.loads(out.read_text("utf-8"))
     parts = result["parts"]
     assert parts["1"]["failure"] == "its process ended with SIGABRT"

@@ -87,16 +87,16 @@ def test_while_layers_are_compiled_others_are_computed(engine, monkeypatch):
 
     def compile_slowly(model, backend="inductor"):
         going.set()
-        assert compiled.wait(10)
+        assert compiled.wait(60)
 
     monkeypatch.setattr(LanguageModel, "compile", compile_slowly)
     asked = EngineConfig(kernels="reference", torch_compile=True)
     compiler = threading.Thread(target=engine.models, args=(asked,))
     compiler.start()
-    assert going.wait(5)
+    assert going.wait(30)
     for kernels in ("auto", "reference"):
         assert engine.generate(PROMPT, EngineConfig(kernels=kernels), SAMPLING).token_ids
     assert compiler.is_alive()
     compiled.set()
-    compiler.join(5)
+    compiler.join(30)
     assert engine.models(asked)[0].model is not engine.target.model

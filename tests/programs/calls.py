@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 from gradio_client import Client
@@ -49,13 +47,6 @@ def inside(server: str) -> int:
     """Visitors with something under way."""
     with urllib.request.urlopen(f"{server}/metrics") as answer:
         return int(float(re.search(r"^decode_lab:visits (.+)$", answer.read().decode(), re.MULTILINE)[1]))
-
-
-def wait_until(so: Callable[[], bool], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while not so() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert so()
 
 
 def hung_on(server: str, name: str, body: Any) -> Any:

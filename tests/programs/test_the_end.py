@@ -8,7 +8,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.programs.calls import FOREVER, hung_on, inside, wait_until
+from tests.programs.calls import FOREVER, hung_on, inside
+from tests.waiting import until
 
 
 def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
@@ -22,7 +23,7 @@ def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
     calls = [hung_on(server, "run", FOREVER) for _ in range(3)]
     with ThreadPoolExecutor() as callers:
         answers = [callers.submit(call.read) for call in calls]
-        wait_until(lambda: inside(server) == 3, 20)
+        until(lambda: inside(server) == 3)
         process.send_signal(signal.SIGTERM)
         for answer in answers:  # of one that is at work, and of two that wait
             assert b"The server is being shut down." in answer.result()

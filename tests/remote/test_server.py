@@ -21,6 +21,7 @@ from lab.remote.metrics import GENERATED
 from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
 from tests.remote.scripted_vllm import ACCEPTED, DRAFTED, MODEL, WORDS, ScriptedVLLM, serving
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -242,15 +243,14 @@ def test_who_stops_listening_ends_the_request(server: Server, vllm: ScriptedVLLM
 
     async def listen_for_a_while() -> None:
         listening = asyncio.ensure_future(answer(server))
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(30):
+            while not vllm.asked:
+                await asyncio.sleep(0.01)
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
 
     complete(listen_for_a_while())
-    due = time.monotonic() + 2
-    while not vllm.left and time.monotonic() < due:
-        time.sleep(0.01)
-    assert vllm.left == 1
+    until(lambda: vllm.left == 1)
 
 
 def test_the_key_is_sent_and_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch, vllm: ScriptedVLLM) -> None:

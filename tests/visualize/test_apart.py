@@ -129,7 +129,7 @@ def test_it_ends_with_whoever_began_it() -> None:
         begun = int(parent.stdout.readline())
         os.kill(begun, 0)
         parent.kill()
-    for _ in range(100):
+    for _ in range(600):
         try:
             os.kill(begun, 0)
         except ProcessLookupError:

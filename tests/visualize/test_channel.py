@@ -43,7 +43,7 @@ def test_every_reader_gets_all_from_where_it_begins(begins: list[int], at_once: 
 
     async def all_listen() -> list[list[tuple[int, str]]]:
         threading.Thread(target=speak).start()
-        return await asyncio.wait_for(asyncio.gather(*map(listen, begins)), 5)
+        return await asyncio.wait_for(asyncio.gather(*map(listen, begins)), 30)
 
     for begin, got in zip(begins, complete(all_listen()), strict=True):
         assert got == list(enumerate(messages))[begin:]
@@ -65,7 +65,7 @@ def test_who_comes_late_gets_what_is_kept(keep: int, at_first: int, begin: int) 
             channel.put(message)
             await asyncio.sleep(0.0005)
         channel.close()
-        return await asyncio.wait_for(reading, 5)
+        return await asyncio.wait_for(reading, 30)
 
     got = complete(both())
     assert got == sorted(set(got))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -23,6 +21,7 @@ from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from tests.visualize.compared import HOSTILE, configs, made
 from tests.visualize.scripted import ScriptedEngine
+from tests.waiting import until
 from visualize.compare.comparison import COLUMNS, PARTINGS, REPEATS, faster, race, so_far, whole
 from visualize.compare.comparison_run import Comparison, Growth
 from visualize.compare.lanes import (
@@ -132,13 +131,6 @@ def test_inputs_are_the_engine_s() -> None:
 # -- the work --------------------------------------------------------------------------------
 
 
-def until(happened: Callable[[], bool], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def test_a_comparison_is_told_as_it_goes_and_whole_at_its_end() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
     records = list(follow(task))
@@ -173,7 +165,7 @@ def test_a_comparison_can_be_stopped() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
     until(lambda: any(task.runs.values()))
     task.cancelled.set()
-    assert task.done.wait(2)
+    assert task.done.wait(10)
     last = task.record()
     assert last["progress"].startswith("Stopped after ")
     assert "race" not in last
@@ -193,7 +185,7 @@ def test_whoever_stops_waiting_asks_nothing_of_the_engine() -> None:
         task = Comparison(line, lambda pair: Watched(), Inputs(lanes=("cache", "paged")))
         until(lambda: line.ahead(task) == 1)
         task.cancelled.set()
-        assert task.done.wait(5)
+        assert task.done.wait(10)
     assert asked == []
     assert task.record()["progress"] == "Stopped before a run was over."
 

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from tests.visualize.scripted import ScriptedEngine
+from tests.waiting import until
 from visualize.compare.comparison_run import Comparison
 from visualize.compare.lanes import Inputs
 from visualize.run.frames import Reducer
@@ -27,8 +28,7 @@ def load(pair: str) -> ScriptedEngine:
 def test_one_too_many_is_asked_to_come_back_and_nobody_else_notices() -> None:
     line = Line(most=2)
     runs = [LiveRun(line, load, Settings(max_tokens=1000)) for _ in range(2)]
-    while not runs[0].events:
-        pass
+    until(lambda: line.inside == 2)
     refused = "".join(transcript(LiveRun(line, load, Settings()), partial(lines, Reducer())))
     assert "The lab is full: 2 visitors have a run under way" in json.loads(refused.splitlines()[-1])["problem"]
     *_, record = follow(Comparison(line, load, Inputs()))
@@ -36,7 +36,7 @@ def test_one_too_many_is_asked_to_come_back_and_nobody_else_notices() -> None:
     assert not any(run.done.is_set() for run in runs)
     for run in runs:
         run.cancelled.set()
-    assert all(run.done.wait(2) for run in runs)
+    assert all(run.done.wait(10) for run in runs)
     *_, record = follow(Comparison(line, load, Inputs(lanes=("cache", "paged"), max_tokens=3, repeats=1)))
     assert "problem" not in record
 

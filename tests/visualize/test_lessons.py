@@ -368,7 +368,7 @@ def test_a_visitor_has_one_task_at_a_time_and_takes_it_along(lesson: Lesson) -> 
         tasks.leave("me")
         for task in (first, second):
             assert task.cancelled.is_set()
-            assert task.done.wait(5)
+            assert task.done.wait(20)
     assert list(follow(None)) == []
 
 
@@ -380,4 +380,4 @@ def test_whoever_stops_listening_has_cancelled(lesson: Lesson) -> None:
         next(listening)
         listening.close()
         assert task.cancelled.is_set()
-        assert task.done.wait(5)
+        assert task.done.wait(20)

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from lab.memory.capacity import POLICIES, GiB
 from lab.memory.models import Model, known
 from lab.memory.notice import notice
 from lab.pair.loading import ModelLoadError
+from tests.waiting import until
 from visualize.figures import memory
 from visualize.figures.base import draw
 from visualize.memory import hub
@@ -99,13 +101,21 @@ def test_the_hub_is_asked_once_for_an_id_until_it_is_asked_again(monkeypatch: py
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What a hub is asked that has nothing, and does not answer for a while."""
+def answers() -> threading.Event:
+    """Whether the hub answers."""
+    answers = threading.Event()
+    answers.set()
+    return answers
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, answers: threading.Event) -> Iterator[list[str]]:
+    """What a hub is asked that has nothing."""
     asked: list[str] = []
 
     def find(id: str, *, open_to_all: bool) -> Model:
         asked.append(id)
-        time.sleep(0.2)
+        assert answers.wait(30)
         raise ModelLoadError(f"There is no {id}.")
 
     monkeypatch.setattr(hub, "find", find)
@@ -134,10 +144,15 @@ def test_what_could_not_be_had_is_not_asked_for_again_at_once(
     assert len(asked) == 3
 
 
-def test_the_hub_is_asked_for_few_at_a_time_and_the_others_are_told(asked: list[str]) -> None:
+def test_the_hub_is_asked_for_few_at_a_time_and_the_others_are_told(asked: list[str], answers: threading.Event) -> None:
+    answers.clear()
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(said, [f"nobody/{number}" for number in range(12)]))
-    assert sum("no more at once" in answer for answer in answers) == 12 - hub.AT_ONCE
+        told = [pool.submit(said, f"nobody/{number}") for number in range(12)]
+        try:
+            until(lambda: sum(one.done() for one in told) == 12 - hub.AT_ONCE)
+        finally:
+            answers.set()
+    assert sum("no more at once" in one.result() for one in told) == 12 - hub.AT_ONCE
     assert len(asked) == hub.AT_ONCE
     assert "no more at once" not in said("nobody/12")
 

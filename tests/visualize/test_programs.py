@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import gradio as gr
 import pytest
 
 from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
+from lab.trace.events import Event
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_live import Compiling
@@ -26,18 +28,38 @@ def caller(name: str) -> gr.Request:
     return SimpleNamespace(session_hash=name, headers={})
 
 
-def programs(line: Line | None = None, told: dict | None = None) -> Programs:
-    return Programs(lambda pair: ScriptedEngine(0.01), line or Line(), {} if told is None else told)
+class Asked(ScriptedEngine):
+    """Keeps the prompts that it decodes."""
+
+    def __init__(self) -> None:
+        super().__init__(0.01)
+        self.prompts: list[str] = []
+
+    def stream(self, prompt: str, *how: object, **named: object) -> Iterator[Event]:
+        self.prompts.append(prompt)
+        return super().stream(prompt, *how, **named)
+
+
+def programs(line: Line | None = None, told: dict | None = None, engine: ScriptedEngine | None = None) -> Programs:
+    return Programs(lambda pair: engine or ScriptedEngine(0.01), line or Line(), {} if told is None else told)
+
+
+async def until(so: Callable[[], object]) -> None:
+    """While other tasks go on."""
+    async with asyncio.timeout(30):
+        while not so():
+            await asyncio.sleep(0.005)
 
 
 def test_a_caller_who_leaves_ends_what_was_asked_for_and_nothing_else() -> None:
-    some = programs()
+    engine = Asked()
+    some = programs(engine=engine)
 
     async def leave() -> tuple[dict, dict]:
         mine = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
         other = some.run(caller("b"), "A wolf", EngineConfig(), SamplingParams(max_tokens=4))
         others = asyncio.create_task(other)
-        await asyncio.sleep(0.1)
+        await until(lambda: "A fox" in engine.prompts)
         some.leave(caller("a"))
         return await mine, await others
 
@@ -81,17 +103,18 @@ def test_who_leaves_as_an_answer_comes_leaves_all_the_same() -> None:
 
 
 def test_who_left_and_called_again_can_leave_again() -> None:
-    some = programs()
+    engine = Asked()
+    some = programs(engine=engine)
 
     async def call_twice() -> dict:
         first = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
-        await asyncio.sleep(0.1)
+        await until(lambda: engine.prompts == ["A fox"])
         some.leave(caller("a"))
-        second = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
+        second = asyncio.create_task(some.run(caller("a"), "A wolf", **LONG))
         await first
-        await asyncio.sleep(0.1)
+        await until(lambda: engine.prompts == ["A fox", "A wolf"])
         some.leave(caller("a"))
-        return await asyncio.wait_for(second, 3)
+        return await second
 
     assert complete(call_twice())["reason"] == "cancelled"
 
@@ -110,9 +133,10 @@ def test_who_waits_is_told_of_each_change_once_and_nothing_of_it_is_kept() -> No
     async def wait() -> None:
         with line.turn(object(), cancelled):
             how = (EngineConfig(), SamplingParams(max_tokens=20))
-            waiting, left = (asyncio.create_task(some.run(caller(who), "A fox", *how)) for who in "ab")
-            while len(told) < 2:
-                await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(some.run(caller("a"), "A fox", *how))
+            await until(lambda: told == {"a": "Waiting: 1 run is before yours."})
+            left = asyncio.create_task(some.run(caller("b"), "A fox", *how))
+            await until(lambda: told.get("b") == "Waiting: 2 runs are before yours.")
             some.leave(caller("b"))
             with pytest.raises(LabError, match="was stopped"):
                 await left
@@ -133,7 +157,7 @@ def test_who_compares_is_told_how_many_runs_are_over() -> None:
         def __setitem__(self, who: str, status: str) -> None:
             said.append(status)
 
-    some, sampling = programs(told=Told()), SamplingParams(max_tokens=8)
+    some, sampling = programs(told=Told()), SamplingParams(max_tokens=20)
     complete(some.compare(caller("a"), "A fox", ["", "paged=true"], sampling, repeats=1))
     assert said[0] == "Under way"
     assert set(said[1:]) <= {f"{done} of 4 runs are over" for done in range(1, 5)}
@@ -153,7 +177,7 @@ def test_who_leaves_while_layers_are_compiled_holds_up_nobody(name: str) -> None
         await asyncio.sleep(0.3)
         some.leave(caller("a"))
         with pytest.raises(LabError, match="was stopped"):
-            await asyncio.wait_for(waiting, 3)
+            await asyncio.wait_for(waiting, 9)
         others = await some.run(caller("b"), "A wolf", EngineConfig(), SamplingParams(max_tokens=4))
         assert others["reason"] == "length"
 
@@ -188,7 +212,7 @@ def test_who_waits_as_the_server_ends_is_told_so() -> None:
 
 
 def test_nobody_is_worked_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs_module, "MOST_SECONDS", 0.1)
+    monkeypatch.setattr(programs_module, "MOST_SECONDS", 0.5)
     assert complete(programs().run(caller("a"), "A fox", **LONG))["reason"] == "cancelled"
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -30,6 +29,7 @@ from lab.remote.metrics import (
 from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
 from tests.remote.scripted_vllm import WORDS, ScriptedVLLM, serving
+from tests.waiting import until
 from visualize.figures import apply
 from visualize.figures import remote as figures
 from visualize.server.channel import Channel
@@ -144,13 +144,6 @@ def heard(channel: Channel) -> list[dict[str, Any]]:
         return [json.loads(message) async for _, message in channel.read()]
 
     return complete(listen())
-
-
-def until(true: Callable[[], object]) -> None:
-    due = time.monotonic() + 5
-    while not true():
-        assert time.monotonic() < due
-        time.sleep(0.01)
 
 
 def test_one_thread_reads_for_all_and_goes_on_when_the_server_is_back(

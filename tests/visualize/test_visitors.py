@@ -15,6 +15,7 @@ import pytest
 from lab.trace.recorder import Run
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
+from tests.waiting import until
 from visualize.run.settings import Settings
 from visualize.server.live import LiveRun
 from visualize.server.shelf import Shelf
@@ -42,9 +43,7 @@ class Desk:
 
     def wait(self) -> None:
         """Until the last run is over and told."""
-        until = time.monotonic() + 5
-        while not self.runs[-1].channel.closed and time.monotonic() < until:
-            time.sleep(0.005)
+        until(lambda: self.runs[-1].channel.closed)
 
 
 def test_the_next_run_is_compared_with_the_visitors_own_last() -> None:
@@ -67,10 +66,10 @@ def test_a_visitor_has_one_run_at_a_time_and_others_are_not_held_up() -> None:
     desk.visitors.stop("ann")
     assert desk.begin("ann", max_tokens=3)  # one that is stopped holds up nobody
     assert desk.compared[-1] is None
-    assert desk.runs[0].done.wait(2)
+    assert desk.runs[0].done.wait(10)
     assert not desk.runs[1].done.is_set()
     desk.visitors.leave("ben")
-    assert desk.runs[1].done.wait(2)
+    assert desk.runs[1].done.wait(10)
 
 
 def test_of_many_clicks_at_once_one_begins() -> None:
@@ -94,7 +93,7 @@ def test_who_leaves_takes_the_runs_along() -> None:
     assert head == {"run": desk.runs[0].id, "live": True}
     desk.visitors.leave("ann")
     desk.visitors.leave("nobody")
-    assert desk.runs[0].done.wait(2)
+    assert desk.runs[0].done.wait(10)
     assert "no longer has this run" in desk.shelf.take_away([head["run"], "csv"])["problem"]
 
 
@@ -157,8 +156,7 @@ def test_a_run_that_nobody_hears_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     unheard, heard = desk.runs
     hearing = threading.Thread(target=hear, args=(heard,))
     hearing.start()
-    while not heard.channel.readers:
-        time.sleep(0.005)
+    until(lambda: heard.channel.readers)
     monkeypatch.setattr("visualize.server.live.ABSENT", 0.1)
     hearing.join(20)
     assert [Run(run.events).reason for run in (unheard, heard)] == ["cancelled", "length"]

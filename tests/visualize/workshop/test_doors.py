@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
+from tests.waiting import until
 from visualize.run.settings import Settings
 from visualize.server.channel import Channel, find
 from visualize.server.live import LiveRun
@@ -333,7 +334,4 @@ def test_with_the_server_the_workshop_ends_for_all() -> None:
     room = Room()
     room.line.close(1)
     channels = (room.workshop.room.channel, room.workshop.lead.channel)
-    until = time.monotonic() + 5
-    while not all(channel.closed for channel in channels) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert all(channel.closed for channel in channels)
+    until(lambda: all(channel.closed for channel in channels))
