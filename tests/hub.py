@@ -21,12 +21,16 @@ class Hub(ThreadingHTTPServer):
     root: of the folders.
     gated: those that only who has asked their owner may have.
     seconds: before each piece of a file.
+
+    Attributes:
+    asked: the paths that were asked for.
     """
 
     daemon_threads = True
 
     def __init__(self, root: Path, *, gated: tuple[str, ...] = (), seconds: float = 0.0) -> None:
         self.root, self.gated, self.seconds = root, gated, seconds
+        self.asked: list[str] = []
         super().__init__(("127.0.0.1", 0), _Answers)
 
     @property
@@ -46,6 +50,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         path = self.path.partition("?")[0]
+        self.server.asked.append(path)
         asked = re.fullmatch(r"/api/models/([^/]+/[^/]+)(/.*)?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path)
         name = asked[1] if asked else file[1] if file else ""

@@ -116,6 +116,17 @@ def test_what_cannot_be_had_is_said_and_what_to_do(models, tmp_path) -> None:
     assert mute.startswith("some/mute has no tokenizer")
 
 
+def test_a_hub_that_has_not_got_a_model_is_asked_once(models, tmp_path) -> None:
+    with serving(models, gated=("some/kept",)) as hub:
+        for name in ("some/none", "some/kept"):
+            hub.asked.clear()
+            command = [sys.executable, "-c", TRY, json.dumps([[name]]), ""]
+            env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
+            done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+            assert [path for path in hub.asked if name in path] == [f"/{name}/resolve/main/config.json"]
+            assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(models, tmp_path) -> None:
     """That no hub answers is not to blame."""
     [(says, _)] = loaded(models, tmp_path, ("some/target",))
