@@ -14,13 +14,14 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests import ensure_chromium
 from tests.remote import scripted_vllm
 from tests.remote.scripted_vllm import ScriptedVLLM
 
 ROOT = Path(__file__).parents[2]
+expect.set_options(timeout=30_000)  # as long as all else is waited for
 WITHOUT = (
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # pages of the browser's own, two in every new window
     "ScriptStreaming",  # parses, as it arrives, what another page of the process has compiled: Plotly, most of all
@@ -84,7 +85,7 @@ def started(
             yield address, app
         finally:
             app.terminate()
-            app.wait(20)
+            app.wait(60)
 
 
 @contextmanager
@@ -172,7 +173,7 @@ class Lab:
         before = self.page.get_attribute(".stage", "data-run")
         self.page.click("#run")
         self.page.wait_for_function(
-            "before => document.querySelector('.stage').dataset.run !== before", arg=before or "", timeout=10_000
+            "before => document.querySelector('.stage').dataset.run !== before", arg=before or ""
         )
 
     def finish(self, seconds: float = 60) -> None:

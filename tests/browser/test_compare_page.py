@@ -100,9 +100,14 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
     )
     assert 0 < moved < 0.02
     page.select_option(".pace", "0.1")
-    page.wait_for_function("document.querySelectorAll('.lane .piece.accepted').length > 0")
-    assert page.inner_text(".play") == "Pause"
-    page.click(".play")
+    page.wait_for_function(
+        """() => {
+          const play = document.querySelector(".play");
+          const under = play.textContent === "Pause" && document.querySelector(".lane .piece.accepted");
+          if (under) play.click();
+          return under;
+        }"""
+    )
     stands = page.inner_text(".now")
     page.wait_for_timeout(150)
     assert page.inner_text(".now") == stands
@@ -205,7 +210,7 @@ def test_mistakes_are_sentences_and_a_comparison_stops(visit: Visit) -> None:
     page.click("#run")
     page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 20: .*, [1-9][0-9]* tokens')")
     page.keyboard.press("Escape")
-    page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Stopped')", timeout=10_000)
+    page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Stopped')")
     assert page.evaluate("window.pwned") is None
 
 
@@ -270,7 +275,7 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     lab.wait_for_tokens(5)
     assert link.is_hidden()
     lab.page.keyboard.press("Escape")
-    link.wait_for(timeout=10_000)
+    link.wait_for()
     assert link.get_attribute("title") == "Run in turns with the same, but no guesses"
     assert link.get_attribute("href").startswith("compare?")
 

@@ -167,7 +167,7 @@ def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
     page.click("#run")
     page.wait_for_selector(".observe .progress:text-matches('cached, .* tokens')")
     page.keyboard.press("Escape")
-    expect(page.locator(".observe .progress")).to_have_text("Stopped. Nothing was kept.", timeout=10_000)
+    expect(page.locator(".observe .progress")).to_have_text("Stopped. Nothing was kept.")
     expect(page.locator(".observe .found")).to_be_hidden()
     expect(page.locator("#run")).to_be_enabled()
     assert done(page, 2) == ["predict"]

@@ -32,7 +32,7 @@ def number(page: Page, label: str) -> str:
 def becomes(page: Page, label: str, value: str) -> None:
     said = "[...document.querySelectorAll('.readout')].find((card) => card.dataset.key === label)"
     page.wait_for_function(
-        f"([label, value]) => {said}.querySelector('.value').textContent === value", arg=[label, value], timeout=10_000
+        f"([label, value]) => {said}.querySelector('.value').textContent === value", arg=[label, value]
     )
 
 

@@ -406,7 +406,7 @@ def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
     page.click("#openings input")
     page.wait_for_selector("#openings [role=listbox], [role=listbox]")
     page.keyboard.press("Tab")
-    page.wait_for_selector("[role=listbox]", state="detached", timeout=5000)
+    page.wait_for_selector("[role=listbox]", state="detached")
 
 
 def test_the_first_line_in_view_is_whole_and_all_stand_on_one_base(visit: Visit) -> None:
@@ -447,7 +447,7 @@ def test_a_word_is_its_pieces_up_to_a_space_or_the_end_of_a_line(visit: Visit, t
     for button, times, words in (("last", 1, whole), ("back", 4, '["no|.↵","But|ter"]'), ("last", 1, whole)):
         for _ in range(times):
             lab.page.click(f"[data-do={button}]")
-        lab.page.wait_for_function(read, arg=words, timeout=5000)
+        lab.page.wait_for_function(read, arg=words)
 
 
 def test_a_text_without_spaces_is_broken_all_the_same(visit: Visit) -> None:

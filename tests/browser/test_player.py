@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from playwright.sync_api import expect
+
 from lab import Run
 from lab.trace.events import StepTimed
 from tests.browser.conftest import Lab
@@ -75,25 +77,34 @@ def test_every_key_and_the_bar_move_everything_at_once(visit: Visit, tmp_path: P
     assert asked == []
 
 
+DRAWN = """() => {
+  const stage = document.querySelector(".stage");
+  let began;
+  window.drawn = [];
+  addEventListener("keydown", () => (began = performance.now()), { once: true, capture: true });
+  new MutationObserver(() => drawn.push([Number(stage.dataset.seq), performance.now() - began])).observe(
+    stage, { attributeFilter: ["data-seq"] });
+}"""
+"""Keeps each instant that is drawn, with the milliseconds since the next key was pressed."""
+
+
 def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Path) -> None:
-    lab = finished(visit)
-    times = [frame["t_ms"] for frame in frames_of(lab, tmp_path)]
+    lab = slowly(visit, tmp_path, 10)
+    times = [frame["t_ms"] for frame in recorded(tmp_path)]
     last = len(times) - 1
     lab.page.select_option(".speed", label="1/20")
-    lab.page.keyboard.press("Home")
-    lab.wait_for_instant(0)
     lab.listen()
-    began, steps = time.monotonic(), []
+    lab.page.evaluate(DRAWN)
     lab.page.keyboard.press("Space")
-    while lab.instant < 7 and time.monotonic() - began < 60:
-        steps.append(lab.instant)
-        lab.page.wait_for_timeout(10)
-    passed = 1000 * (time.monotonic() - began) / 20
+    lab.page.wait_for_function("drawn.some(([seq]) => seq >= 7)")
     assert lab.heard == []
     lab.page.keyboard.press("Space")
-    assert times[7] - 3 < passed < times[7] + 75, "a twentieth of the speed, but for the time it takes to draw and look"
-    assert steps == sorted(steps)
-    assert len(set(steps)) >= 4
+    steps, ms = zip(*lab.page.evaluate("drawn"), strict=True)
+    place = next(place for place, seq in enumerate(steps) if seq >= 7)
+    began, ended = times[steps[place - 1] + 1], times[steps[place]]
+    assert began - 3 < ms[place] / 20 < ended + 75, "a twentieth of the speed, but for the time it takes to draw"
+    assert list(steps) == sorted(steps)
+    assert len(set(steps[:place])) >= 3
     lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
     paused = lab.instant
     assert paused < last
@@ -154,7 +165,8 @@ UNVEILED = """() => {
     const passes = plot.data.flatMap(({ x }) => x ?? []);
     return { until, range, passes: [...new Set(passes)].filter((pass) => pass > range[0]) };
   };
-  return { seq: Number(stage.dataset.seq), rounds: shown("rounds"), timing: shown("timing") };
+  const charts = { rounds: shown("rounds"), timing: shown("timing") };
+  return { seq: Number(stage.dataset.seq), late: stage.ariaBusy === "true", charts };
 }"""
 
 
@@ -167,7 +179,8 @@ def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: 
     until = time.monotonic() + 60
     while lab.instant < len(frames) - 2 and time.monotonic() < until:
         view = lab.page.evaluate(UNVEILED)
-        seen[view.pop("seq")] = view
+        if not view["late"]:  # no chart that waits for its turn to be drawn
+            seen[view["seq"]] = view["charts"]
     assert len({steps[seq] for seq in seen} - {-1, 0}) >= 8
     ahead = [seq for seq, view in seen.items() if 0 < steps[seq] < max(view["rounds"]["passes"], default=0)]
     assert ahead, "the window was drawn at once"
@@ -187,8 +200,8 @@ def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: 
     assert min(held.values()) >= len(seen) / 4
     lab.page.wait_for_selector("[data-do=play][aria-label=Play]", timeout=60_000)
     assert_shows(lab, frames, len(frames) - 1)
-    for name, chart in lab.page.evaluate(UNVEILED).items():
-        assert name == "seq" or chart["until"] == chart["range"][1]
+    for chart in lab.page.evaluate(UNVEILED)["charts"].values():
+        assert chart["until"] == chart["range"][1]
     lab.page.locator(".bar").fill("6")
     assert_shows(lab, frames, 6)
 
@@ -222,6 +235,8 @@ def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Pat
         step = steps[now["at"]]
         square = step - 1 if name == "shown" else int(now["to"] - 0.5)
         lab.page.mouse.move(*lab.page.evaluate(SQUARE, square)["place"])
+        said = lab.page.locator("[data-chart=rounds] .hovertext")
+        expect(said).to_have_count(1 if name == "shown" else 0)
         lab.page.wait_for_timeout(100)  # Plotly looks no more than twenty times a second where the pointer is
         after = lab.page.evaluate(SQUARE)
         told[name] = after["said"]
@@ -236,14 +251,14 @@ def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Pat
 
 
 def test_glyphs_are_drawn_where_passes_go_by_slowly_enough_to_be_read(visit: Visit, tmp_path: Path) -> None:
-    lab = slowly(visit, tmp_path, 20)
+    lab = slowly(visit, tmp_path, 40)
     for label, glyphs in (("true speed", False), ("1/10", True)):
         lab.page.select_option(".speed", label=label)
         lab.page.keyboard.press("Home")
         lab.wait_for_instant(0)
         lab.page.keyboard.press("Space")
-        lab.page.wait_for_function("document.querySelector('.stage').dataset.seq > 3")
-        now = lab.page.evaluate(SQUARE)
+        playing = "document.querySelector('.stage').dataset.seq > 3 && document.querySelector('[aria-label=Pause]')"
+        now = lab.page.wait_for_function(f"() => {playing} && ({SQUARE})()").json_value()
         assert now["glyphs"] == glyphs
         assert now["shapes"] == (2 if glyphs else 5)  # full and hollow squares; or told by shape
         lab.page.keyboard.press("Space")
@@ -390,7 +405,9 @@ def test_a_run_that_cannot_be_saved_says_so(visit: Visit) -> None:
 
 
 def test_the_key_after_a_click_on_run_is_the_player_s_and_arrows_go_on_from_a_clicked_token(visit: Visit) -> None:
-    lab = finished(visit)
+    lab = visit().open(**LINK, speed=0.01)
+    lab.run()
+    lab.finish()
     run = lab.page.get_attribute(".stage", "data-run")
     lab.page.keyboard.press("Space")
     lab.page.wait_for_selector("[data-do=play][aria-label=Pause]")

@@ -37,6 +37,9 @@ SQUARE = """([x, y]) => {
   const { xaxis, yaxis } = plot._fullLayout, box = plot.getBoundingClientRect();
   return [box.left + xaxis._offset + xaxis.l2p(x), box.top + yaxis._offset + yaxis.l2p(y)];
 }"""
+POINTED = """([x, y]) => document.querySelector("[data-chart=rounds] .plot")._hoverdata?.some(
+  (point) => point.x === x && point.y === y)"""
+"""The chart has seen at which square the pointer is: it looks ten times a second."""
 
 
 def recorded(visit: Visit, **context: Any) -> Lab:
@@ -94,7 +97,7 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     for position, each in here:
         square = page.evaluate(SQUARE, [last, position + 1])
         page.mouse.move(*square)
-        page.wait_for_timeout(200)  # a person points before clicking, and the chart looks where ten times a second
+        page.wait_for_function(POINTED, arg=[last, position + 1])  # a person points before clicking
         page.mouse.click(*square)
         page.wait_for_function(
             "title => document.querySelector('.verdict h2').textContent === title", arg=each["title"]
@@ -120,6 +123,7 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     assert page.evaluate(OPENED) is not None
     page.click("[data-verdict=close]")
     page.wait_for_timeout(200)
+    lab.finish()
     assert_stage_shows(lab, frames, 9)  # the charts that were covered as well
     page.locator(".token.accepted").first.click()
     page.click("[data-do=first]")

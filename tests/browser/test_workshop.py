@@ -184,7 +184,7 @@ def test_of_two_presenters_the_one_who_pressed_last_leads(
 def test_what_is_shown_stays_when_its_presenter_closes_the_page(
     visit: Visit, presenter: BrowserContext, shown: Lab, code: str
 ) -> None:
-    leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900, kernels="reference")
+    leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900, cache=0, paged=0)
     state(leaving.page, "ready")
     leaving.page.click("[data-act=lead]")
     state(leaving.page, "leading")
@@ -355,7 +355,7 @@ def test_what_the_presenter_showed_is_not_taken_for_one_s_own_run(visit: Visit, 
     lab.run()
     opacity = "part => Number(getComputedStyle(document.querySelector(part)).opacity)"
     for part in (".readouts", ".text", ".charts"):
-        lab.page.wait_for_function(f"part => ({opacity})(part) < 0.5", arg=part, timeout=5000)
+        lab.page.wait_for_function(f"part => ({opacity})(part) < 0.5", arg=part)
     assert lab.page.inner_text(".say") == "Waiting for the engine … What is pale is from before."
     for route in held:
         route.continue_()
