@@ -200,7 +200,12 @@ class Engines:
             return engine  # at once, whatever others load meanwhile
         self._begin()
         here = copy_context()  # where whoever watches is known
-        return _unless_stopped(aside(lambda: here.run(self._load, pair), "decode-lab-loader"))
+        try:
+            loaded = aside(lambda: here.run(self._load, pair), "decode-lab-loader")
+        except BaseException:  # no thread is to be had
+            self._loading.release()
+            raise
+        return _unless_stopped(loaded)
 
     def _begin(self) -> None:
         """Pairs are loaded one after another. Who waits may stop waiting."""

@@ -192,6 +192,23 @@ def test_whatever_ends_loading_is_told_to_who_waits(monkeypatch) -> None:
     assert [type(error) for error in raised] == [Panic]
 
 
+def test_where_no_thread_is_to_be_had_the_next_who_asks_may_have_one(monkeypatch) -> None:
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    engines, aside = Engines(device="cpu"), engines_module.aside
+    monkeypatch.setattr(engines_module, "aside", no_thread)
+    with pytest.raises(RuntimeError, match="thread"):
+        engines("matched")
+    monkeypatch.setattr(engines_module, "aside", aside)
+    stopped = threading.Event()
+    given_up = threading.Timer(30, stopped.set)
+    given_up.start()
+    with watched(Loading(stopped)):
+        assert engines("matched").generate("A fox", None, GREEDY).reason == "length"
+    given_up.cancel()
+
+
 def test_of_what_is_loaded_in_vain_nothing_is_kept(monkeypatch) -> None:
     """Not even until a collector of cycles comes by: it may be most of a GPU's memory."""
     engines, made = Engines(device="cpu"), []
