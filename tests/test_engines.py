@@ -20,6 +20,7 @@ from lab.memory.models import find, known
 from lab.pair import loading
 from lab.pair.progress import Loading, LoadingCancelled, watched
 from tests import tiny_models
+from tests.waiting import until
 
 GREEDY = SamplingParams(max_tokens=8, ignore_eos=True)
 DRAFT = EngineConfig(speculative="draft")
@@ -226,10 +227,7 @@ def test_of_what_is_loaded_in_vain_nothing_is_kept(monkeypatch) -> None:
     gc.disable()
     try:
         ask()
-        until = time.monotonic() + 5
-        while made[0]() is not None and time.monotonic() < until:
-            time.sleep(0.01)  # the thread that loaded has still to end
-        assert made[0]() is None
+        until(lambda: made[0]() is None)  # the thread that loaded has still to end
     finally:
         gc.enable()
 
