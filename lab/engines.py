@@ -199,19 +199,21 @@ class Engines:
         if engine := self._loaded.get(pair):
             return engine  # at once, whatever others load meanwhile
         self._begin()
-        here = copy_context()  # where whoever watches is known
-        try:
-            loaded = aside(lambda: here.run(self._load, pair), "decode-lab-loader")
-        except BaseException:  # no thread is to be had
-            self._loading.release()
-            raise
-        return _unless_stopped(loaded)
+        return _unless_stopped(self._load_aside(pair))
 
     def _begin(self) -> None:
         """Pairs are loaded one after another. Who waits may stop waiting."""
         while not self._loading.acquire(timeout=LOOK):
             if loading := watching():
                 loading.check()
+
+    def _load_aside(self, pair: Pair) -> Future[Engine]:
+        here = copy_context()  # where whoever watches is known
+        try:
+            return aside(lambda: here.run(self._load, pair), "decode-lab-loader")
+        except BaseException:  # there is no thread to be had
+            self._loading.release()
+            raise
 
     def _load(self, pair: Pair) -> Engine:
         """A hub may take long for the next piece of a file, and only then this ends if it is to. The next pair waits
