@@ -2,7 +2,7 @@
 
 One thread for torch, here and in the processes that tests start: the models of the tests are so small that two are
 slower than one, and where something else runs too, two wait for each other, at ten times the cost. No deadline for
-hypothesis's examples: how long one takes says how busy the machine is.
+hypothesis's examples, nor for making them up: how long that takes says how busy the machine is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 gc.disable()
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -25,7 +25,7 @@ if not torch.cuda.is_available():
         importlib.import_module("tests.interpreted")
 
 torch.set_num_threads(1)
-settings.register_profile("lab", deadline=None)
+settings.register_profile("lab", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lab")
 
 

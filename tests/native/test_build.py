@@ -27,6 +27,26 @@ def kept(monkeypatch, tmp_path):
     build.library.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Such a folder with a step in it."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        build.library.cache_clear()
+        build.library()
+        build.library.cache_clear()
+    return folder / "decode-lab"
+
+
+@pytest.fixture
+def made(kept, compiled):
+    """The step that is kept."""
+    shutil.copytree(compiled, kept)
+    (made,) = kept.iterdir()
+    return made
+
+
 def loaded_anew():
     build.library.cache_clear()
     return build.library()
@@ -92,23 +112,18 @@ def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(kept):
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros at its end"])
-def test_a_damaged_step_is_compiled_again(kept, damage):
+def test_a_damaged_step_is_compiled_again(kept, made, damage):
     """As a machine leaves it that lost its power: to load it could end the process."""
-    build.library()
-    (made,) = kept.iterdir()
     whole = made.read_bytes()
     half = len(whole) // 2
-    made.unlink()  # what is loaded stays whole
     made.write_bytes({"empty": b"", "cut": whole[:half], "zeros at its end": whole[:half] + bytes(half)}[damage])
     loaded_anew()
     (made,) = kept.iterdir()
     assert made.read_bytes() == whole
 
 
-def test_a_step_that_cannot_be_loaded_is_compiled_again(monkeypatch, kept):
+def test_a_step_that_cannot_be_loaded_is_compiled_again(monkeypatch, made):
     """As one that was made with another C library, in a home that two systems share."""
-    build.library()
-    (made,) = kept.iterdir()
     load, refused = build.ctypes.CDLL, []
 
     def load_the_second(name):
@@ -122,9 +137,9 @@ def test_a_step_that_cannot_be_loaded_is_compiled_again(monkeypatch, kept):
     assert refused == [str(made)]
 
 
+@pytest.mark.usefixtures("made")
 def test_another_processor_has_a_step_of_its_own(monkeypatch, kept):
     """One of the same name that lacks instructions would end the process at the first of them."""
-    build.library()
     monkeypatch.setattr(build, "instructions", lambda: "fpu sse sse2")
     loaded_anew()
     assert len(list(kept.iterdir())) == 2

@@ -22,9 +22,14 @@ def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
-def app(tmp_path_factory: pytest.TempPathFactory, sent: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the app says."""
+    return tmp_path_factory.mktemp("app") / "log.txt"
+
+
+@pytest.fixture(scope="package")
+def app(log: Path, sent: Path) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running app; it may not have failed at anything."""
-    log = tmp_path_factory.mktemp("app") / "log.txt"
     with started(log, GRADIO_TEMP_DIR=str(sent)) as running:
         yield running
     assert "Traceback" not in log.read_text(), log.read_text()

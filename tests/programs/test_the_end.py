@@ -29,3 +29,9 @@ def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
             assert b"The server is being shut down." in answer.result()
     assert process.wait(30) == 0
     assert not list(sent.rglob("a.json"))
+
+
+def test_it_has_said_where_it_is_and_nothing_of_how_gradio_is_called(server: str, log: Path) -> None:
+    said = log.read_text()
+    assert f"Decode Lab is at {server}\n" in said
+    assert "launch()" not in said

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.conftest import free_port, started
+from tests.browser.conftest import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,15 +21,6 @@ def test_an_address_that_this_machine_has_not_is_one_sentence() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("app.py: nothing can be served at 192.0.2.1, port 7998: ")
     assert done.stderr.count("\n") == 1
-
-
-def test_it_says_where_it_is_and_nothing_of_how_gradio_is_called(tmp_path: Path) -> None:
-    with started(tmp_path / "log.txt") as (address, app):
-        pass  # it has said all when it has ended
-    assert app.returncode == 0
-    said = (tmp_path / "log.txt").read_text()
-    assert f"Decode Lab is at {address}\n" in said
-    assert "launch()" not in said
 
 
 AS_SOON_AS_IT_SAYS_WHERE_IT_IS = """
