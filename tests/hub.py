@@ -89,7 +89,7 @@ class _Answers(BaseHTTPRequestHandler):
 def serving(root: Path, **how: object) -> Iterator[Hub]:
     """A hub, for as long as it lasts."""
     hub = Hub(root, **how)
-    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield hub
     finally:

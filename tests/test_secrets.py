@@ -54,7 +54,7 @@ class Refusing(ThreadingHTTPServer):
 @pytest.fixture
 def refusing() -> Iterator[Refusing]:
     server = Refusing()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.shutdown()
     server.server_close()

@@ -17,7 +17,7 @@ from lab.trace.events import FellBack
 from tests import tiny_models
 
 PROMPTS = ["The king", "A fox ran", "Once upon a time", "In the wood", "A hen sat", "Long ago"]
-TOKENS = 24
+TOKENS = 16
 SPECULATIVE = EngineConfig(speculative="draft", num_speculative_tokens=3)
 
 

@@ -18,8 +18,8 @@ from tests import tiny_models
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here: see the tests marked gpu")
 PROMPT = "A king"
-SMALL = {"num_hidden_layers": 2}
-"""The interpreter runs a program for every layer; an early exit needs two."""
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+"""The interpreter runs a program for every layer and KV head; an early exit needs two layers."""
 PAGED = EngineConfig(paged=True, block_size=4)
 SAMPLING = SamplingParams(max_tokens=8, ignore_eos=True)
 CONFIGS = {

@@ -121,7 +121,7 @@ def asked(monkeypatch) -> Iterator[list[str]]:
             pass
 
     with HTTPServer(("127.0.0.1", 0), Busy) as hub:
-        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{hub.server_port}/{{repo_id}}/{{revision}}/{{filename}}"
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
         yield asked

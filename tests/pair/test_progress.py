@@ -102,7 +102,7 @@ def test_a_download_is_told_in_bytes_and_ends_at_the_next_piece(tmp_path: Path) 
     loading = Loading()
     loading.begin("a/model", torch.nn.Linear(2, 2), 4)
     server = HTTPServer(("127.0.0.1", 0), Weights)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     where = f"http://127.0.0.1:{server.server_port}/model.safetensors"
     with (tmp_path / "whole").open("wb") as file:
         http_get(where, file, tqdm_class=loading.bar())
