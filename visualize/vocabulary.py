@@ -112,20 +112,20 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
         "prompt": "Given in the prompt.",
         "plain": "Chosen by the target alone: p = {p}.",
         "bonus": "Every guess of the round was kept, so the same pass gave this token too: p = {p}.",
-        "unjudged": "Proposed after a refused guess, so thrown away without a verdict.",
+        "unjudged": "Proposed after a rejected guess, so thrown away without a verdict.",
     }
     if speculative == "synthetic":
         return said | {
             "accepted": f"{who} proposed the target's own token, so it was kept: p = {{p}}.",
-            "rejected": f"{who} proposed a wrong token on purpose, so it was refused: p = {{p}}.",
+            "rejected": f"{who} proposed a wrong token on purpose, so it was rejected: p = {{p}}.",
             "recovered": "The target's own token in place of a wrong guess: p = {p}.",
         }
-    kept, refused = f"{who} proposed it and the target kept it", f"{who} proposed it and the target refused it"
+    kept, rejected = f"{who} proposed it and the target kept it", f"{who} proposed it and the target rejected it"
     if greedy:
         return said | {
             "accepted": f"{kept}: it is the target's likeliest token too. p = {{p}}, q = {{q}}.",
-            "rejected": f"{refused}: it is not the target's likeliest token. p = {{p}}, q = {{q}}.",
-            "recovered": "The target's own choice in place of a refused guess, its likeliest token: p = {p}.",
+            "rejected": f"{rejected}: it is not the target's likeliest token. p = {{p}}, q = {{q}}.",
+            "recovered": "The target's own choice in place of a rejected guess, its likeliest token: p = {p}.",
         }
     if speculative == "ngram":
         return said | {
@@ -133,14 +133,14 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
             "and was: the number drawn, u = {u}, is below.",
             "rejected": f"{who} proposed it as if it were certain (q = 1). So it is kept with probability p = {{p}}, "
             "and was not: the number drawn, u = {u}, is not below.",
-            "recovered": "The target's own choice in place of a refused guess, drawn from all other tokens: p = {p}.",
+            "recovered": "The target's own choice in place of a rejected guess, drawn from all other tokens: p = {p}.",
         }
     return said | {
         "accepted": f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}. So it is kept with probability "
         "min(1, p / q) = {chance}, and was: the number drawn, u = {u}, is below.",
         "rejected": f"{who} proposed it with q = {{q}}; the target gives it only p = {{p}}. So it is kept with "
         "probability p / q = {chance}, and was not: the number drawn, u = {u}, is not below.",
-        "recovered": "The target's own choice in place of a refused guess, drawn where p exceeds q: p = {p}.",
+        "recovered": "The target's own choice in place of a rejected guess, drawn where p exceeds q: p = {p}.",
         "unjudged": f"{said['unjudged']} q = {{q}}.",
     }
 

@@ -1,4 +1,4 @@
-"""Speculation by hand on the engine's own forward, with the refused tokens taken out of the cache, or left in it."""
+"""Speculation by hand on the engine's own forward, with the rejected tokens taken out of the cache, or left in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.pair.models import LanguageModel
 
 
 class Written(NamedTuple):
-    """``left``: refused tokens that are still in the cache. ``kl``: nats, a round, from what it should have said."""
+    """``left``: rejected tokens that are still in the cache. ``kl``: nats, a round, from what it should have said."""
 
     token_ids: list[int]
     left: int
@@ -34,7 +34,7 @@ def speculate(engine: Engine, prompt: list[int], tokens: int, *, roll_back: bool
     """Greedy speculation, a round a pass, one sequence.
 
     Rolling back is a number: the position that the next token is written to. Without it that number goes on behind the
-    refused tokens, and attention sees them.
+    rejected tokens, and attention sees them.
     """
     target, draft = engine.target, engine.draft
     room = len(prompt) + (GAMMA + 1) * (tokens + 1)  # every round gives a token at least
@@ -88,7 +88,7 @@ def without_rollback(trial: Trial) -> Found:
             Number("control", "with rollback: the same as plain decoding", control.count(tokens)),
             Number("same", "without rollback: the same", places.count(tokens)),
             Number("place", "without: the same up to token, median", statistics.median(places)),
-            Number("left", "refused tokens left in the cache, a text", statistics.mean(left)),
+            Number("left", "rejected tokens left in the cache, a text", statistics.mean(left)),
             Number("kl", "divergence from the right distribution, a round", statistics.mean(kl), "nats"),
             Number("stays", "share of the text that stays the same", sum(places) / (tokens * len(places)), "%"),
         )
@@ -101,10 +101,10 @@ def judge_rollback(values: Values) -> Verdict:
         return Verdict("holds", f"All {plain(texts)} texts stay the same with {plain(values['left'])} tokens left in.")
     why = (
         f"{plain(same)} of {plain(texts)} texts stay the same; they part after {plain(values['place'])} tokens "
-        f"(median), and the distributions are {plain(values['kl'])} nats off: attention sees refused tokens. With "
+        f"(median), and the distributions are {plain(values['kl'])} nats off: attention sees rejected tokens. With "
         f"rollback {plain(values['control'])} of {plain(texts)} stay the same."
     )
-    needs = "A draft that is never refused, or a cache cut back to what was kept."
+    needs = "A draft that is never rejected, or a cache cut back to what was kept."
     return Verdict("conditions" if values["stays"] >= 0.9 else "fails", why, needs)
 
 
@@ -114,11 +114,11 @@ CLAIMS = (
         topic="Accepting and redrawing",
         quote="target_kv_cache = target_outputs.past_key_values",
         source=TUTORIAL,
-        tested="A verify's cache goes on to the next round as it is, refused tokens and all. Greedy speculation by "
+        tested="A verify's cache goes on to the next round as it is, rejected tokens and all. Greedy speculation by "
         "hand on the embedded pair, with that and with rollback, beside plain decoding. This is the milder half of the "
         "error: the article's loop also gives both models the whole text once more on top of their caches in "
         "every round but the first.",
-        rule="Holds if all texts stay the same although tokens were refused. Under conditions if 90% of them do, "
+        rule="Holds if all texts stay the same although tokens were rejected. Under conditions if 90% of them do, "
         "counted in tokens up to where each parts.",
         experiment=without_rollback,
         judge=judge_rollback,

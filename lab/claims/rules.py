@@ -1,4 +1,4 @@
-"""Ways to accept a guess and to redraw a refused one: the papers', and others.
+"""Ways to accept a guess and to redraw a rejected one: the papers', and others.
 
 Each judges thousands of guesses after one text at once.
 """
@@ -39,13 +39,13 @@ def by_ratio(context: Context, draws: Draws) -> torch.Tensor:
 
 
 def with_residual(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rule of the papers: on refusal a draw from max(p - q, 0)."""
+    """The rule of the papers: on rejection a draw from max(p - q, 0)."""
     kept = by_ratio(context, draws)
     return kept, torch.where(kept, draws.guess, draw(residual(*context), draws.u_next))
 
 
 def with_target(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-    """The wrong rule that the test has to notice: on refusal a draw from p."""
+    """The wrong rule that the test has to notice: on rejection a draw from p."""
     kept = by_ratio(context, draws)
     return kept, torch.where(kept, draws.guess, draw(context.p, draws.u_next))
 
@@ -57,9 +57,9 @@ def with_absolute(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.T
 
 
 def by_target(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-    """Kept with probability p; on refusal a draw from p without the refused token.
+    """Kept with probability p; on rejection a draw from p without the rejected token.
 
-    It comes out as y where y was guessed and kept, q(y) p(y), or another x was refused and y drawn in its place, the
+    It comes out as y where y was guessed and kept, q(y) p(y), or another x was rejected and y drawn in its place, the
     sum of q(x) (1 - p(x)) p(y) / (1 - p(x)) = (1 - q(y)) p(y): together p(y).
     """
     p, guess = context.p, draws.guess

@@ -204,7 +204,7 @@ def judge_formula(values: Values) -> Verdict:
     tally = "With the share accepted of all guesses it is the number of tokens that a pass gives, by definition."
     if not close(said[worst] / tokens[worst]):
         tally += (
-            " With the share accepted of those that were judged (none after a refused one is) it is not even that: it "
+            " With the share accepted of those that were judged (none after a rejected one is) it is not even that: it "
             f"says {plain(said[worst])} where a pass gave {plain(tokens[worst])} ({worst})."
         )
     if len(met) == len(tokens):
@@ -246,7 +246,7 @@ CLAIMS = (
         source=TUTORIAL,
         tested="That formula beside the speed-up, the tokens that a pass of the target really gave, and Leviathan's "
         "formula for them (2211.17192, equation 1). The article's program counts the accepted of all γ guesses, those "
-        "after a refused one as refused, too.",
+        "after a rejected one as rejected, too.",
         rule="Holds if 1 + γ × accepted of all guesses is within 10% of the speed-up in every kind of text. Under "
         "conditions if it is in some. (That it is the tokens a pass gives is an identity and decides nothing.)",
         experiment=formula,

@@ -2,7 +2,7 @@
 
 Speculative sampling (Leviathan et al., 2211.17192, algorithm 1; Chen et al.,
 2302.01318, algorithm 2). A token x proposed from q is accepted with probability
-min(1, p(x) / q(x)). The first refused one is replaced by a draw from the residual,
+min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the residual,
 max(p - q, 0) renormalised; if all are accepted, one bonus token is drawn from
 p. The tokens kept are then distributed exactly as if drawn from p one by one.
 
@@ -47,9 +47,9 @@ def judge_matching(own: torch.Tensor, proposals: torch.Tensor) -> Verdict:
 def judge_sampled(
     p: torch.Tensor, q: torch.Tensor, proposals: torch.Tensor, u: torch.Tensor, u_next: torch.Tensor
 ) -> Verdict:
-    """Keep each proposal x with probability min(1, p(x) / q(x)) until one is refused.
+    """Keep each proposal x with probability min(1, p(x) / q(x)) until one is rejected.
 
-    A proposal from a q that is not finite is refused and p drawn from: nothing is lost but time.
+    A proposal from a q that is not finite is rejected and p drawn from: nothing is lost but time.
 
     Args:
         p: [..., g + 1, vocabulary], the target's distributions.
@@ -79,9 +79,9 @@ def row(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """What a refused proposal's replacement is drawn from: max(p - q, 0), not normalised. [..., vocabulary]."""
+    """What a rejected proposal's replacement is drawn from: max(p - q, 0), not normalised. [..., vocabulary]."""
     left = (p - q).clamp_min(0)
-    # A refusal where p = q everywhere can only come from rounding; the residual is then empty, and p is right.
+    # A rejection where p = q everywhere can only come from rounding; the residual is then empty, and p is right.
     return torch.where(left.sum(-1, keepdim=True) == 0, p, left)
 
 

@@ -199,7 +199,7 @@ class PromptLookup(Drafter):
         ]
 
     def _text(self, sequence: Sequence) -> np.ndarray:
-        """Its tokens, [length] C integers. A text only grows, for what is refused was never in it; so only what is new
+        """Its tokens, [length] C integers. A text only grows, for what is rejected was never in it; so only what is new
         is copied."""
         text = self._texts.setdefault(sequence, array("i"))
         text.extend(sequence.tokens[len(text) :])
@@ -232,7 +232,7 @@ class Synthetic(Drafter):
     """Not a drafter: it knows what the target will say, and says it with probability ``rate``.
 
     ``own`` are the tokens of the same request decoded plainly before. A proposal that is not the target's
-    token is refused, and the target's comes in its place: the text is the plain one at any rate.
+    token is rejected, and the target's comes in its place: the text is the plain one at any rate.
     """
 
     def __init__(self, rate: float, own: list[int], vocabulary: int, device: torch.device) -> None:

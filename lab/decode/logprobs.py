@@ -43,7 +43,7 @@ def gather(
         q: [S, g, vocabulary], the draft's; None if it has none.
         proposals: [S, g] int64.
         count: of the likeliest tokens under each distribution.
-        drawn: verdicts were drawn, and a refused proposal's replacement from the residual.
+        drawn: verdicts were drawn, and a rejected proposal's replacement from the residual.
 
     Returns:
         [S, g * tokens * FIGURES + g] float32; for ``read``.
@@ -76,7 +76,7 @@ def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn
         some = numbers[position * share : (position + 1) * share]
         rows = [some[at : at + FIGURES] for at in range(0, share, FIGURES)]
         replaced = drawn and position == accepted
-        if drawn and not replaced:  # the residual and its draw, at the end, are of a refusal
+        if drawn and not replaced:  # the residual and its draw, at the end, are of a rejection
             rows = rows[: 1 + 2 * (len(rows) - 2) // 3]
         once = {int(row[0]): row for row in rows}
         found.append(

@@ -12,7 +12,7 @@ static int is_finite(const float *x, int n) {
     return sum(all) == 0;
 }
 
-/* What a refused proposal's replacement is drawn from: max(p - q, 0), or p where that is nothing. */
+/* What a rejected proposal's replacement is drawn from: max(p - q, 0), or p where that is nothing. */
 static const float *residual(const float *p, const float *q, int n, float *left) {
     if (!is_finite(q, n)) return p;
     float most = 0;

@@ -22,7 +22,7 @@ Part = Literal["drafter", "kv_format", "kernel", "cuda_graph", "compile"]
 
 Origin = Literal["plain", "accepted", "recovered", "bonus"]
 """How a token came to be: by plain decoding (or prefill), as an accepted proposal,
-in place of a refused one, or as the target's own token after a round that was all accepted."""
+in place of a rejected one, or as the target's own token after a round that was all accepted."""
 
 StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
@@ -160,7 +160,7 @@ class Judged(Event):
     """The target's verdict on a proposal: accepted when u < p / q (greedy: when likeliest).
 
     A synthetic drafter's proposal is accepted when it is the target's own token; u is None.
-    Proposals after the first refused one are never judged: they have no event.
+    Proposals after the first rejected one are never judged: they have no event.
     """
 
     kind: ClassVar[str] = "judged"
@@ -177,7 +177,7 @@ class Judged(Event):
 class Distributions(Event):
     """What the verdict at ``position`` came from, for a run that asked (``SamplingParams.logprobs``).
 
-    Of the proposal (first) and of the likeliest tokens under p and under q: p and q. Where the proposal was refused
+    Of the proposal (first) and of the likeliest tokens under p and under q: p and q. Where the proposal was rejected
     and its replacement drawn, also of that and of the likeliest under ``residual``, the normalised max(p - q, 0)
     that it was drawn from. ``residual`` is None where nothing was drawn from it (accepted; greedy; a synthetic
     drafter), q where the drafter has none (a synthetic one). Prompt lookup's is 1 on its proposal.
@@ -199,7 +199,7 @@ class Distributions(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(Event):
-    """In place of the refused proposal at ``position``: drawn from the residual max(p - q, 0), or, where proposals are
+    """In place of the rejected proposal at ``position``: drawn from the residual max(p - q, 0), or, where proposals are
     held against the target's own tokens (greedily, or without a q), its own."""
 
     kind: ClassVar[str] = "recovered"

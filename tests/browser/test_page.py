@@ -75,7 +75,7 @@ def test_who_listens_is_told_what_the_rounds_come_to(visit: Visit) -> None:
     words = lab.page.evaluate("document.querySelector('[data-chart=rounds] .plot').ariaDescription")
     told = {state: int(count) for count, state in (part.split(" ", 1) for part in words.split(", "))}
     assert set(told) <= {state.label for state in STATES.values()}
-    assert told["refused"] == lab.page.locator(".text .above s").count()
+    assert told["rejected"] == lab.page.locator(".text .above s").count()
     assert told["recovered"] == lab.page.locator(".text .token.recovered").count()
 
     lab.page.keyboard.press("Home")  # of this instant, at which there is none yet
@@ -425,14 +425,14 @@ def test_the_first_line_in_view_is_whole_and_all_stand_on_one_base(visit: Visit)
     words = lab.page.evaluate("""() => [...document.querySelectorAll(".lexeme")].map((word) => {
       const box = (node) => node.getBoundingClientRect();
       const marks = [...word.querySelectorAll(".token")].map(box);
-      const refused = [...word.querySelectorAll(".above:has(s)")].map(box);
+      const rejected = [...word.querySelectorAll(".above:has(s)")].map(box);
       const tops = new Set(marks.map(({ top }) => top)).size;
       const gaps = marks.slice(1).map((mark, i) => mark.left - marks[i].right);
-      return { gaps, tops, refused: refused.length, over: refused.some(({ right }) => right > box(word).right + 1) };
+      return { gaps, tops, rejected: rejected.length, over: rejected.some(({ right }) => right > box(word).right + 1) };
     })""")
     assert all(word["tops"] == 1 and not word["over"] for word in words)  # no word on two lines, room for what is above
-    assert max(gap for word in words if word["refused"] < 2 for gap in word["gaps"]) < 4  # nor torn by it
-    assert any(word["refused"] and word["gaps"] for word in words)
+    assert max(gap for word in words if word["rejected"] < 2 for gap in word["gaps"]) < 4  # nor torn by it
+    assert any(word["rejected"] and word["gaps"] for word in words)
 
 
 def test_a_word_is_its_pieces_up_to_a_space_or_the_end_of_a_line(visit: Visit, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
     kinds = end["tokens"].keys() - {"prompt"}
     if toggle == "Draft":
         assert kinds >= {"accepted", "recovered"}
-        assert end["rounds"]["refused"] > 0
+        assert end["rounds"]["rejected"] > 0
         assert end["rounds"]["accepted"] == end["tokens"]["accepted"]
         assert float(end["numbers"]["pass"]) > 1.2
     else:
@@ -154,7 +154,7 @@ def test_closing_the_page_ends_its_run(visit: Visit) -> None:
     assert other.seen()["say"].startswith("Finished")
 
 
-def test_the_mismatched_draft_is_refused_more(visit: Visit) -> None:
+def test_the_mismatched_draft_is_rejected_more(visit: Visit) -> None:
     lab, kept = visit().open(max_tokens=120), []
     for pair in ("Matched", "Mismatched"):
         if pair == "Mismatched":

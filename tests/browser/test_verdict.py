@@ -68,9 +68,9 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     assert page.evaluate(OPENED) is None
     run = Run.load(lab.save("json", tmp_path))
     told = verdicts(run)
-    refused = [each for _, _, each in told if "refused" in each["say"]]
+    rejected = [each for _, _, each in told if "rejected" in each["say"]]
     page.locator(".token.recovered").first.click()
-    assert_shows(page.evaluate(OPENED), refused[0])
+    assert_shows(page.evaluate(OPENED), rejected[0])
     assert not page.is_visible("[data-chart=blocks]")
     assert page.is_visible("[data-chart=rounds]")
     rounds, verdict = (page.locator(f".charts {part}").bounding_box() for part in ("[data-chart=rounds]", ".verdict"))

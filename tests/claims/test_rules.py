@@ -139,7 +139,7 @@ CASES = [
     ("redraw-p-minus-q", DIFFERENCE, "conditions"),
     ("redraw-p-minus-q", DIFFERENCE | {"clamped": 1e-9}, "fails"),
     ("no-rollback", STALE | {"same": 6, "stays": 1.0}, "holds"),
-    ("no-rollback", STALE | {"same": 6, "stays": 1.0, "left": 0.0}, "conditions"),  # nothing refused: nothing shown
+    ("no-rollback", STALE | {"same": 6, "stays": 1.0, "left": 0.0}, "conditions"),  # nothing rejected: nothing shown
     ("no-rollback", STALE | {"same": 4, "stays": 0.95}, "conditions"),
     ("no-rollback", STALE | {"same": 0, "stays": 0.1}, "fails"),
     ("paged-throughput", PAGING | {"fit": 2.3, "faster": 2.0}, "holds"),

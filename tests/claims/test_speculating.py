@@ -52,14 +52,14 @@ def test_what_is_kept_is_the_sum_that_theory_gives(seed):
 
 
 def test_a_test_without_power_is_no_evidence():
-    """With the draft's distribution that of the target nothing is refused, so a wrong redraw cannot be seen."""
+    """With the draft's distribution that of the target nothing is rejected, so a wrong redraw cannot be seen."""
     same = [Context(p, p) for p, _ in random_places(0)]
     with pytest.raises(LabError, match="does not notice a wrong rule"):
         control(same, GUESSES)
 
 
 @given(st.integers(2, 12), st.integers(0, 10_000))
-def test_a_refused_guess_does_not_come_back(words, seed):
+def test_a_rejected_guess_does_not_come_back(words, seed):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.rand(2, words, generator=generator, dtype=torch.float64)
     context = Context(p / p.sum(), q / q.sum())
@@ -84,17 +84,17 @@ def test_by_hand_with_rollback_is_plain_decoding(draft):
         assert rolled.kl < 1e-6
 
 
-def test_without_rollback_refused_tokens_stay_and_tell():
+def test_without_rollback_rejected_tokens_stay_and_tell():
     engine = tiny_models.engine("llama", "bad")
     run = engine.generate("The king", EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
     stale = speculate(engine, list(run.prompt_token_ids), 24, roll_back=False)
     assert stale.left > GAMMA
     assert stale.kl > 0.01
     assert stale.token_ids != list(run.token_ids)
-    assert stale.token_ids[0] == run.token_ids[0]  # nothing was refused before it
+    assert stale.token_ids[0] == run.token_ids[0]  # nothing was rejected before it
 
 
-def test_without_rollback_nothing_is_wrong_while_nothing_is_refused():
+def test_without_rollback_nothing_is_wrong_while_nothing_is_rejected():
     engine = tiny_models.engine("llama", "identical")
     run = engine.generate("The king", EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
     stale = speculate(engine, list(run.prompt_token_ids), 24, roll_back=False)

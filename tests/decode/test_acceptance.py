@@ -69,11 +69,11 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
 
 
 def redraws_from_p(p, q, proposals, u, u_next) -> Verdict:
-    """The mistake to catch: after a refusal, draw from p itself instead of the residual."""
+    """The mistake to catch: after a rejection, draw from p itself instead of the residual."""
     accepted, right = judge_sampled(p, q, proposals, u, u_next)
     row = p.take_along_dim(accepted[:, None, None], dim=1)[:, 0]
-    refused = accepted < proposals.shape[1]
-    return Verdict(accepted, torch.where(refused, draw(row, u_next[:, 0]), right))
+    rejected = accepted < proposals.shape[1]
+    return Verdict(accepted, torch.where(rejected, draw(row, u_next[:, 0]), right))
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
@@ -109,7 +109,7 @@ def test_acceptance_rate_is_the_shared_mass():
 
 
 def test_empty_residual_falls_back_to_p():
-    """p = q, and still refused (u rounded to p / q): the residual is empty, the next token comes from p."""
+    """p = q, and still rejected (u rounded to p / q): the residual is empty, the next token comes from p."""
     p = torch.tensor([[0.0, 0.25, 0.75], [1.0, 0.0, 0.0]])
     u = torch.tensor([1.0], dtype=torch.float64)
     for u_next, token in ((0.0, 1), (0.24, 1), (0.26, 2), (1 - 2**-53, 2)):
@@ -121,8 +121,8 @@ def test_residual_never_gives_a_token_the_draft_overrates():
     p = torch.tensor([[0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
     q = torch.tensor([[0.7, 0.2, 0.1]])
     grid = torch.linspace(0, 1 - 1e-9, 1001, dtype=torch.float64)
-    refused = torch.tensor([0.99], dtype=torch.float64)
-    drawn = {judge_sampled(p, q, torch.tensor([0]), refused, u.expand(2)).next_token.item() for u in grid}
+    rejected = torch.tensor([0.99], dtype=torch.float64)
+    drawn = {judge_sampled(p, q, torch.tensor([0]), rejected, u.expand(2)).next_token.item() for u in grid}
     assert drawn == {1, 2}
 
 
@@ -147,7 +147,7 @@ def test_batches_are_judged_as_each_alone(gamma):
     assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
 
 
-def test_a_proposal_from_a_broken_draft_is_refused_and_p_drawn_from():
+def test_a_proposal_from_a_broken_draft_is_rejected_and_p_drawn_from():
     p = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
     q = torch.tensor([[0.25, 0.75, 0.0], [torch.nan, torch.nan, torch.nan]])
     u_next = torch.tensor([0.9, 0.9, 0.9], dtype=torch.float64)

@@ -236,7 +236,7 @@ def test_a_preempted_request_says_the_same(temperature):
             assert run.token_ids == alone(text(6, i), config, sampling)
 
 
-def test_a_stop_among_refused_proposals():
+def test_a_stop_among_rejected_proposals():
     """The stop ends the text whatever else had been proposed and judged in that round."""
     lab, stopped = engine(), 0
     config = replace(CACHED, speculative="draft", num_speculative_tokens=5)

@@ -43,7 +43,7 @@ EVENTS = [
     Bonus(t_ms=16, step=1, position=2, token_id=1, text="a", p=0.4),
     commit(16, 1, "accepted", "accepted", "bonus"),
     timed(16, 1, "verify", 200, 80),
-    # round 2: the first refused, the second never judged, one token in 4 ms
+    # round 2: the first rejected, the second never judged, one token in 4 ms
     *proposal(2, 0, False),
     *proposal(2, 1, None),
     Recovered(t_ms=20, step=2, position=0, token_id=1, text="a", p=0.4),

@@ -140,18 +140,18 @@ def test_the_map_agrees_with_the_block_events_at_every_step(events: list[Event])
     assert not live
 
 
-def test_refused_guesses_hang_on_the_token_that_replaced_them() -> None:
+def test_rejected_guesses_hang_on_the_token_that_replaced_them() -> None:
     events = script(CONFIGS["speculative"])
     thrown_away = sum(isinstance(event, Proposed) for event in events) - sum(
         isinstance(event, Judged) and event.accepted for event in events
     )
     tokens = picture(Reducer().feed(events)).tokens
-    assert sum(len(token.get("refused", [])) for token in tokens) == thrown_away > 0
+    assert sum(len(token.get("rejected", [])) for token in tokens) == thrown_away > 0
     for token in tokens:
-        assert ("refused" in token) == (token["origin"] == "recovered")
+        assert ("rejected" in token) == (token["origin"] == "recovered")
         assert {"p", "q", "u"} <= token.keys() or token["origin"] != "accepted"
-        for first in token.get("refused", [])[:1]:
-            assert {"p", "q", "u"} <= first.keys()  # judged, and refused
+        for first in token.get("rejected", [])[:1]:
+            assert {"p", "q", "u"} <= first.keys()  # judged, and rejected
 
 
 def test_greedy_verdicts_have_no_draw() -> None:
@@ -219,7 +219,7 @@ def test_a_step_is_told_in_a_sentence() -> None:
     said = [frame["say"] for frame in steps]
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
     assert any("accepted all 4 and added" in sentence for sentence in said)
-    assert any("refused “" in sentence and "in its place" in sentence for sentence in said)
+    assert any("rejected “" in sentence and "in its place" in sentence for sentence in said)
     assert re.fullmatch(
         r"Finished with 40 tokens, the first after [\d.]+ ms, 39 more in [\d.]+ ms: as many as were asked for\. "
         r"Those 39 took 16 passes: on average one kept 1\.44 of 3\.81 guesses and added a token\. "

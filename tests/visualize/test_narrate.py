@@ -143,13 +143,13 @@ def test_who_guessed_is_named(speculative: str) -> None:
     said = a_round(narrator(speculative=speculative))
     assert said == (
         f"Round 7: {DRAFTERS[speculative].name} proposed 2 tokens, “ a b”. "
-        "The target accepted 1, refused “ b” (p 0.4, q 1) and put “ c” in its place."
+        "The target accepted 1, rejected “ b” (p 0.4, q 1) and put “ c” in its place."
     )
-    assert "The target refused the first, “ a” (p 0.4" in a_round(narrator(speculative=speculative), kept=0)
+    assert "The target rejected the first, “ a” (p 0.4" in a_round(narrator(speculative=speculative), kept=0)
     assert a_round(narrator(speculative=speculative), kept=2).endswith("accepted all 2 and added “ c” as a bonus.")
 
 
-def test_a_refusal_is_told_with_all_that_decided_it() -> None:
+def test_a_rejection_is_told_with_all_that_decided_it() -> None:
     guesses = [
         Proposed(t_ms=0, step=7, position=i, token_id=i, text=text, q=0.31)
         for i, text in enumerate([" the", " old", " forest", " was"])
@@ -161,12 +161,12 @@ def test_a_refusal_is_told_with_all_that_decided_it() -> None:
     own = Recovered(t_ms=0, step=7, position=2, token_id=9, text=" castle", p=0.6)
     told = narrator(speculative="draft")
     assert told.step(timed("verify", 5, 7), guesses, verdicts, own, [" the", " old", " castle"], []) == (
-        "Round 7: the draft model proposed 4 tokens, “ the old forest was”. The target accepted 2, refused “ forest” "
+        "Round 7: the draft model proposed 4 tokens, “ the old forest was”. The target accepted 2, rejected “ forest” "
         "(p 0.021, q 0.31, u 0.44) and put “ castle” in its place."
     )
     alone = Recovered(t_ms=0, step=8, position=0, token_id=9, text=" a", p=0.6)
     said = told.step(timed("verify", 2, 8), guesses[2:3], verdicts[2:], alone, [" a"], [])
-    assert "proposed “ forest”. The target refused it (p 0.021, q 0.31, u 0.44) and put “ a”" in said
+    assert "proposed “ forest”. The target rejected it (p 0.021, q 0.31, u 0.44) and put “ a”" in said
 
 
 def test_a_text_that_ends_among_a_round_s_guesses_is_told_without_what_came_behind() -> None:
@@ -324,7 +324,7 @@ def test_every_number_a_hover_sentence_wants_is_there(speculative: str, temperat
     said = frames[0]["head"]["sentences"]
     for token in (token for frame in frames for token in frame.get("tokens", [])):
         told = [(token["origin"], token)]
-        told += [("rejected" if "p" in guess else "unjudged", guess) for guess in token.get("refused", [])]
+        told += [("rejected" if "p" in guess else "unjudged", guess) for guess in token.get("rejected", [])]
         for state, numbers in told:
             chance = {"chance": 1.0} if {"p", "q"} <= numbers.keys() else {}
             said[state].format(**numbers, **chance)  # raises KeyError where one is missing

@@ -153,7 +153,7 @@ def test_fill_follows_the_tokens_in_the_order_of_the_table() -> None:
     assert {block for _, block, _ in view.patches()} == {0}
 
 
-def test_what_was_written_for_refused_guesses_is_seen_until_the_next_pass() -> None:
+def test_what_was_written_for_rejected_guesses_is_seen_until_the_next_pass() -> None:
     view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
         view.take(event)
@@ -165,7 +165,7 @@ def test_what_was_written_for_refused_guesses_is_seen_until_the_next_pass() -> N
     assert [round((fill["y"][block] or 0) / slot, 1) for block in (1, 0, 7)] == [4, 3, 0]
     assert [round((vain["y"][block] or 0) / slot, 1) for block in (1, 0, 7)] == [0, 4, 1]  # of it the fill covers three
     words = columns[1]["customdata"][0][1]
-    assert "3 of 4 slots filled<br>1 more written for refused guesses" in words
+    assert "3 of 4 slots filled<br>1 more written for rejected guesses" in words
     view.level(SIZE + 4)  # the next kept one
     apply(columns, view.patches())
     assert not any(vain["y"])
@@ -178,7 +178,7 @@ def test_what_was_written_for_refused_guesses_is_seen_until_the_next_pass() -> N
     assert fill["y"][7] is not None
 
 
-def test_a_block_that_only_refused_guesses_were_written_to_is_seen_given_back_until_the_next_pass() -> None:
+def test_a_block_that_only_rejected_guesses_were_written_to_is_seen_given_back_until_the_next_pass() -> None:
     view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1)):
         view.take(event)
@@ -190,7 +190,7 @@ def test_a_block_that_only_refused_guesses_were_written_to_is_seen_given_back_un
     vain, slot = columns[3]["y"], -(blocks.SIDE - 2 * blocks.INSET) / SIZE
     assert [round((vain[block] or 0) / slot, 1) for block in (0, 7, 9)] == [0, 3, 0]
     words = columns[0]["customdata"][7][1]
-    assert words == f"free again: it was entry 2 of sequence {ME}'s table<br>3 slots written for refused guesses"
+    assert words == f"free again: it was entry 2 of sequence {ME}'s table<br>3 slots written for rejected guesses"
     assert view.caption() == "4 of 12 live, 100% full"
     view.take(taken(7, 2))  # and is taken again
     view.level(2 * SIZE + 1)

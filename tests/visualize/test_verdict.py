@@ -17,7 +17,7 @@ from visualize.run.verdict import opened
 
 ROUND = {"t_ms": 1.0, "step": 3, "position": 1}
 GUESS = Proposed(**ROUND, token_id=7, text=" forest", q=0.5)
-REFUSED = Judged(**ROUND, token_id=7, p=0.1, q=0.5, u=0.9, accepted=False)
+REJECTED = Judged(**ROUND, token_id=7, p=0.1, q=0.5, u=0.9, accepted=False)
 OWN = Recovered(**ROUND, token_id=9, text=" castle", p=0.4)
 AROUND = Distributions(
     **ROUND,
@@ -27,7 +27,7 @@ AROUND = Distributions(
     q=(0.5, 0.3, 0.2),
     residual=(0.0, 0.5, 0.5),
 )
-KEPT = replace(REFUSED, u=0.1, accepted=True)
+KEPT = replace(REJECTED, u=0.1, accepted=True)
 
 
 def frames(events: list[Event]) -> list[Frame]:
@@ -59,12 +59,12 @@ def test_a_run_that_recorded_none_has_none() -> None:
     assert frames(script(EngineConfig(), logprobs=4)) == []
 
 
-def test_a_refusal_is_told_in_numbers_and_its_tokens_are_marked() -> None:
-    told = opened(GUESS, REFUSED, AROUND, OWN, "draft")
+def test_a_rejection_is_told_in_numbers_and_its_tokens_are_marked() -> None:
+    told = opened(GUESS, REJECTED, AROUND, OWN, "draft")
     assert told["title"] == "Round 3, guess 2 ✗ “ forest”"
     assert told["say"] == (
         "It is kept with probability min(1, p / q) = 0.2. With u = 0.9, a random number from 0 to 1, u q = 0.9 × 0.5 = "
-        "0.45 is not below p = 0.1: refused. In its place: “ castle”, drawn from the residual: max(0, p − q), "
+        "0.45 is not below p = 0.1: rejected. In its place: “ castle”, drawn from the residual: max(0, p − q), "
         "normalised."
     )
     assert told["layout"]["xaxis.ticktext"] == ["✗ “ forest”", "“ sea”", "↻ “ castle”"]
@@ -76,10 +76,10 @@ def test_a_refusal_is_told_in_numbers_and_its_tokens_are_marked() -> None:
 
 def test_beside_a_guess_s_chance_stands_that_of_any_guess_at_its_place() -> None:
     overlapping = replace(AROUND, overlap=0.6)
-    assert opened(GUESS, REFUSED, overlapping, OWN, "draft")["say"].endswith(
+    assert opened(GUESS, REJECTED, overlapping, OWN, "draft")["say"].endswith(
         "normalised. Any guess drawn here is kept with probability Σ min(p, q) = 0.6."
     )
-    assert "Σ" not in opened(GUESS, REFUSED, overlapping, OWN, "ngram")["say"], "it draws nothing"
+    assert "Σ" not in opened(GUESS, REJECTED, overlapping, OWN, "ngram")["say"], "it draws nothing"
 
 
 def test_a_kept_guess_has_no_residual_and_nothing_in_its_place() -> None:
@@ -91,14 +91,14 @@ def test_a_kept_guess_has_no_residual_and_nothing_in_its_place() -> None:
 
 
 def test_where_nothing_is_drawn_it_says_what_holds() -> None:
-    greedy, bare = replace(REFUSED, u=None), replace(AROUND, residual=None)
+    greedy, bare = replace(REJECTED, u=None), replace(AROUND, residual=None)
     told = opened(GUESS, greedy, bare, OWN, "draft")
     assert "not the target's likeliest token. p = 0.1, q = 0.5. In its place: “ castle”. Greedy draws" in told["say"]
     assert told["columns"][3]["y"] == []
     told = opened(GUESS, greedy, replace(bare, q=None), OWN, "synthetic")
-    assert told["say"].endswith("on purpose, so it was refused: p = 0.1. In its place: “ castle”. It has no q.")
+    assert told["say"].endswith("on purpose, so it was rejected: p = 0.1. In its place: “ castle”. It has no q.")
     assert told["columns"][1]["y"] == []
-    assert "Prompt lookup draws nothing: its q is 1." in opened(GUESS, REFUSED, AROUND, OWN, "ngram")["say"]
+    assert "Prompt lookup draws nothing: its q is 1." in opened(GUESS, REJECTED, AROUND, OWN, "ngram")["say"]
 
 
 def test_of_many_tokens_the_marked_and_the_highest_are_shown() -> None:
@@ -111,7 +111,7 @@ def test_of_many_tokens_the_marked_and_the_highest_are_shown() -> None:
         q=(0.5, 0.9, *[0.0] * 28, 0.0),
         residual=None,
     )
-    told = opened(GUESS, REFUSED, around, OWN, "draft")
+    told = opened(GUESS, REJECTED, around, OWN, "draft")
     names = told["layout"]["xaxis.ticktext"]
     assert len(names) == verdict.MOST
     assert (names[0], names[-1]) == ("✗ “ forest”", "↻ “ castle”")
@@ -121,7 +121,7 @@ def test_of_many_tokens_the_marked_and_the_highest_are_shown() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_tokens_are_names(hostile: str) -> None:
     around = replace(AROUND, texts=(hostile,) * 3)
-    told = opened(replace(GUESS, text=hostile), REFUSED, around, replace(OWN, text=hostile), "draft")
+    told = opened(replace(GUESS, text=hostile), REJECTED, around, replace(OWN, text=hostile), "draft")
     for label in (*told["layout"]["xaxis.ticktext"], *told["columns"][0]["customdata"]):
         assert set(label).isdisjoint("<>")
         assert len(label) < 200

@@ -72,7 +72,7 @@ PRESETS = {
     ),
     "mismatched": _preset(
         "A draft that guesses badly",
-        "Taught by other texts: most of its guesses are refused.",
+        "Taught by other texts: most of its guesses are rejected.",
         0.8,
         speculation="draft",
         pair="mismatched",

@@ -33,11 +33,11 @@ _WORDS: dict[Came, str] = {"own": "", "found": "found, not computed again", "cop
 class Block:
     """What is known of a block. ``owner`` None: a sequence that is not this run's, or nobody. A free one that has an
     owner is its no longer: the run is over, and gave it back as full as it was; or the last pass took it for guesses
-    that were refused.
+    that were rejected.
 
     ``came``: how this run got it. ``stored``: its prefix can be found by others.
     ``references``: sequences that have it in their tables; 0 when that is not known.
-    ``vain``: slots after the filled ones that the last pass wrote for guesses that were refused.
+    ``vain``: slots after the filled ones that the last pass wrote for guesses that were rejected.
     """
 
     state: Literal["free", "live", "cached"] = "free"
@@ -73,9 +73,9 @@ def figure(dark: bool = False) -> go.Figure:
     ]
     inside = hatch | {"fillmode": "overlay", "fgcolor": colours.paper, "solidity": 0.45}
     fill = {"line": {"width": 0}, "pattern": inside}
-    refused = STATES["rejected"].dark if dark else STATES["rejected"].light
-    crossed = {"shape": "\\", "fgcolor": refused, "size": 4, "solidity": 0.5}
-    vain = {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": refused}, "pattern": crossed}
+    rejected = STATES["rejected"].dark if dark else STATES["rejected"].light
+    crossed = {"shape": "\\", "fgcolor": rejected, "size": 4, "solidity": 0.5}
+    vain = {"color": "rgba(0,0,0,0)", "line": {"width": 1, "color": rejected}, "pattern": crossed}
     traces.append(go.Bar(name="vain", marker=vain, width=SIDE - 2 * INSET, hoverinfo="skip"))
     traces.append(go.Bar(name="fill", marker=fill, width=SIDE - 2 * INSET, hoverinfo="skip"))
     notch = {"color": colours.ink, "line": {"width": 0}}
@@ -141,14 +141,14 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
 def _words(now: Block, block_size: int) -> str:
     if now.state == "free":
         again = f"free again: it was entry {now.index} of sequence {now.owner}'s table"
-        in_vain = f"<br>{now.vain} slots written for refused guesses" if now.vain else ""
+        in_vain = f"<br>{now.vain} slots written for rejected guesses" if now.vain else ""
         return "free" if now.owner is None else again + in_vain
     if now.state == "cached":
         return "cached, free to take, but its tokens can still be found"
     if now.owner is None:
         return "another sequence's"
     about = [f"entry {now.index} of sequence {now.owner}'s table", f"{now.fill} of {block_size} slots filled"]
-    about += [f"{now.vain} more written for refused guesses:<br>the next pass writes over them"] if now.vain else []
+    about += [f"{now.vain} more written for rejected guesses:<br>the next pass writes over them"] if now.vain else []
     about += [_WORDS[now.came]] if now.came != "own" else []
     about += [f"shared by {now.references} sequences when it was found"] if now.references > 1 else []
     about += ["its prefix can be found"] if now.stored else []

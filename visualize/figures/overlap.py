@@ -1,7 +1,7 @@
 """What a rule does with each word, as bars: what is proposed beside p, and what comes out of it beside p.
 
-On the left q stands on what is accepted of it; what is refused lies above, and so does what p has over q, the residual.
-On the right the same accepted part, with what is drawn in place of the refused on top. p is an outline on both.
+On the left q stands on what is accepted of it; what is rejected lies above, and so does the residual, p over q.
+On the right the same accepted part, with what is drawn in place of the rejected on top. p is an outline on both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ HATCHES = {"accepted": "", "rejected": "x", "recovered": "/"}
 
 
 def proposed_figure(dark: bool = False) -> go.Figure:
-    """q by word, accepted and refused, the residual, and p."""
+    """q by word, accepted and rejected, the residual, and p."""
     return _figure({"accepted": "", "rejected": "", "recovered": "the residual"}, dark)
 
 
 def written_figure(dark: bool = False) -> go.Figure:
-    """What comes out by word, accepted or drawn in place of a refused guess, and p."""
+    """What comes out by word, accepted or drawn in place of a rejected guess, and p."""
     return _figure({"accepted": "", "recovered": ""}, dark)
 
 
@@ -36,12 +36,12 @@ def columns(
     Args:
         p, q: [words] probabilities, as are
         accepted: of each word, proposed and kept.
-        replaced: of each word, drawn in place of a refused one.
+        replaced: of each word, drawn in place of a rejected one.
         residual: whether what p has over q is what is drawn from.
     """
-    refused = [a - b for a, b in zip(q, accepted, strict=True)]
+    rejected = [a - b for a, b in zip(q, accepted, strict=True)]
     left = [max(a - b, 0.0) if residual else 0.0 for a, b in zip(p, q, strict=True)]
-    proposed = [_bars(accepted), _bars(refused, accepted), _bars(left, q) | {"showlegend": residual}]
+    proposed = [_bars(accepted), _bars(rejected, accepted), _bars(left, q) | {"showlegend": residual}]
     written = [_bars(accepted), _bars(replaced, accepted)]
     outline = _bars(p)
     return {"proposed": [*proposed, outline], "written": [*written, outline]}

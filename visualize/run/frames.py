@@ -9,7 +9,7 @@ page that opens late can catch up. A frame is a JSON-able dict:
     seq, t_ms, step        where in the run it stands (step -1: the run is over)
     head                   first frame only: prompt pieces, configuration, models, what is said of each state,
                            and whether the run is ``recorded``: read from a file, so perhaps another machine's
-    tokens                 [{text, origin, p, q?, u?, refused?, note?}], to append
+    tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
     columns                first frame only: {chart: columns to begin with}
     verdicts               [{title, say, columns, layout}], by position, of a run that recorded distributions
     charts                 {chart: patches} for ``figures.apply``
@@ -23,8 +23,8 @@ page that opens late can catch up. A frame is a JSON-able dict:
     notice                 what has to stay beside the numbers
     finished               {reason, message}, last frame only
 
-A token's ``refused`` are the proposals thrown away for it: [{text, q, p?, u?}], the first
-refused by the target, those after it never judged. Text has been made visible
+A token's ``rejected`` are the proposals thrown away for it: [{text, q, p?, u?}], the first
+rejected by the target, those after it never judged. Text has been made visible
 (``visible``) and is to be set as text, never as markup.
 """
 

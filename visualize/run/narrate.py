@@ -205,9 +205,11 @@ class Narrator:
             every = "accepted it" if guesses == 1 else f"accepted all {guesses}"
             return f"{opening} {every} and added {quoted(own.text)} as a bonus"
         first = quoted(proposals[accepted].text)
-        refused = f"accepted {accepted}, refused {first}" if accepted else f"refused the first, {first}"
+        rejected = f"accepted {accepted}, rejected {first}" if accepted else f"rejected the first, {first}"
         odds = _odds(verdicts[accepted])
-        return f"{opening} {'refused it' if guesses == 1 else refused} ({odds}) and put {quoted(own.text)} in its place"
+        return (
+            f"{opening} {'rejected it' if guesses == 1 else rejected} ({odds}) and put {quoted(own.text)} in its place"
+        )
 
     def _prefill(self, tokens: int) -> str:
         first, self._read = self._read == self._found, self._read + tokens

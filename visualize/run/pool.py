@@ -96,7 +96,7 @@ class PoolView:
 
     def level(self, kv_tokens: int, guesses: int = 0) -> None:
         """A step is over, and ``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its
-        table. It wrote the token before the ``guesses``, and them; those that were refused are beyond what is kept,
+        table. It wrote the token before the ``guesses``, and them; those that were rejected are beyond what is kept,
         some of them in blocks that were given back at once."""
         written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
         self._kept = kv_tokens

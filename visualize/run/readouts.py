@@ -106,7 +106,7 @@ READOUTS = (
     Readout(
         "accepted",
         "guesses kept",
-        "Draft acceptance rate: accepted proposals / all proposals, those after a refused one too, never judged.",
+        "Draft acceptance rate: accepted proposals / all proposals, those after a rejected one too, never judged.",
         _accepted,
     ),
     Readout("kv", "cache used / held", "Most bytes of cache that held wanted tokens, and that were set aside.", _kv),

@@ -63,7 +63,7 @@ class Step:
             if origin == "accepted":
                 token |= _numbers(self.verdicts[position], "q", "u")
             elif origin == "recovered":
-                token["refused"] = [self._refused(guess) for guess in self.proposals[position:]]
+                token["rejected"] = [self._rejected(guess) for guess in self.proposals[position:]]
             tokens.append(token)
         return tokens
 
@@ -89,7 +89,7 @@ class Step:
             for position, around in self.around.items()
         ]
 
-    def _refused(self, guess: Proposed) -> dict[str, Any]:
+    def _rejected(self, guess: Proposed) -> dict[str, Any]:
         return {"text": visible(guess.text)} | _numbers(self.verdicts.get(guess.position) or guess, "p", "q", "u")
 
 

@@ -59,7 +59,7 @@ def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, spe
     u = f"{verdict.u:.3g}"
     product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {verdict.u * verdict.q:.3g}"
     chance = f"{min(1.0, verdict.p / verdict.q) if verdict.q else 1.0:.3g}"
-    rule = f"{product} is below p = {p}: kept." if kept else f"{product} is not below p = {p}: refused."
+    rule = f"{product} is below p = {p}: kept." if kept else f"{product} is not below p = {p}: rejected."
     rule = f"It is kept with probability min(1, p / q) = {chance}. {rule}"
     drawn = f"{place}, drawn from the residual: max(0, p − q), normalised." if replaced else ""
     certain = f" {DRAFTERS[speculative].name.capitalize()} draws nothing: its q is 1." if speculative == "ngram" else ""

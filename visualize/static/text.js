@@ -1,4 +1,4 @@
-// The text: every token with how it came to be, and what was refused for it.
+// The text: every token with how it came to be, and what was rejected for it.
 
 const { vocabulary } = setup;
 const states = vocabulary.states;
@@ -29,7 +29,7 @@ function drawText({ head, tokens, frame }) {
   shown.forEach(({ mark }, index) => mark.classList.toggle("now", index >= now));
 }
 
-/** One token: its leading space, the marked piece of a word, and above it the glyph or what was refused. */
+/** One token: its leading space, the marked piece of a word, and above it the glyph or what was rejected. */
 function append(given) {
   const token = typeof given === "string" ? { text: given, origin: "prompt" } : given;
   const [space, piece] = [token.text.match(/^ */)[0], token.text.replace(/^ */, "")];
@@ -53,14 +53,14 @@ function append(given) {
   arrange(word);
 }
 
-function annotation({ origin, refused: [first] = [] }) {
+function annotation({ origin, rejected: [first] = [] }) {
   const above = make("span", `above ${origin}`);
   if (first) above.append(states.rejected.glyph, make("s", "", first.text.trim() || first.text));
   else if (origin !== "plain") above.append(states[origin].glyph);
   return above;
 }
 
-/** Pieces of a word stand close together. What was refused for one of them may be longer than that piece: it lies over
+/** Pieces of a word stand close together. What was rejected for one of them may be longer than that piece: it lies over
     the next ones too, whose glyphs give way (their lines say the same), and makes room behind the word. */
 function arrange(word) {
   const marks = [...word.querySelectorAll(".token")];
@@ -101,18 +101,18 @@ function sentence(state, values) {
   return picture.head.sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(filled[name]));
 }
 
-/** A token's story, a paragraph each for it and for what was refused for it. */
+/** A token's story, a paragraph each for it and for what was rejected for it. */
 function explained(token) {
   const line = (state, text, words) => {
     const row = make("p", state);
     row.append(make("b", "", `“${text}” ${states[state].glyph}`), ` ${states[state].label}. ${words}`);
     return row;
   };
-  const refused = (token.refused ?? []).map((guess) => {
+  const rejected = (token.rejected ?? []).map((guess) => {
     const state = guess.p === undefined ? "unjudged" : "rejected";
     return line(state, guess.text, sentence(state, guess));
   });
-  return [line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...refused];
+  return [line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...rejected];
 }
 
 /** The token that a person means by pointing at it, or at what stands above it. */

@@ -151,7 +151,7 @@ function openToken(mark) {
   openVerdict(seq, picture.frames[seq].tokens.indexOf(token));
 }
 
-/** A square of the rounds. One that was never judged hangs on the one that was refused before it, and so does what
+/** A square of the rounds. One that was never judged hangs on the one that was rejected before it, and so does what
     came in their place. */
 function openSquare({ x, y }) {
   const seq = picture.frames.findIndex(({ step, tokens }) => step === x && tokens);
