@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     place = {"device": "cpu" if borrowed else options.device, "dtype": options.dtype}
     chosen = options.target or options.draft
     if borrowed and chosen:
-        sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT out.")
+        sys.exit("app.py: a ZeroGPU Space runs the embedded pair: leave DECODE_LAB_TARGET and DECODE_LAB_DRAFT unset.")
     offered = {DEFAULTS["pair"]: own(options.target, options.draft)} if chosen else EMBEDDED
     with suppress(OSError):  # each run then tries again, and says in the log what it does without
         Apart.start()
@@ -183,8 +183,8 @@ def main(arguments: list[str] | None = None) -> None:
         )
     except OSError:
         print(
-            f"app.py: nothing can be served at {options.host}, port {options.port}: another program has it, or this "
-            "machine has no such address. Choose another --port, or another --host.",
+            f"app.py: cannot listen on {options.host}, port {options.port}: another program has it, or this machine "
+            "has no such address. Choose another --port, or another --host.",
             file=sys.stderr,
         )
         sys.exit(2)

@@ -96,12 +96,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _add_run(commands: Any) -> None:
-    command = commands.add_parser("run", help="decode a prompt; the text goes to the standard output as it comes")
+    command = commands.add_parser("run", help="decode a prompt; the text goes to standard output as it is generated")
     command.set_defaults(do=_run)
     _add_prompt(command)
     shown = command.add_mutually_exclusive_group()
-    shown.add_argument("--json", action="store_true", help="print the run's file, to open in the page, not the text")
-    shown.add_argument("--metrics", action="store_true", help="print the run's figures as JSON, not the text")
+    shown.add_argument(
+        "--json", action="store_true", help="print the run's file, to open in the page, instead of the text"
+    )
+    shown.add_argument("--metrics", action="store_true", help="print the run's figures as JSON, instead of the text")
     add_pair(command)
     add_settings(command, EngineConfig)
     add_settings(command, SamplingParams)
@@ -156,13 +158,15 @@ def _note(sentences: Iterable[str]) -> None:
 
 
 def _add_compare(commands: Any) -> None:
-    about = "All runs have the same seed, 0 unless it is given, and go on past an end of text: they are of one length."
-    command = commands.add_parser("compare", help="two to five settings on a prompt, taking turns", description=about)
+    about = "All runs share a seed (default 0) and go on past an end of text, so that all are of one length."
+    command = commands.add_parser(
+        "compare", help="compare two to five settings on a prompt, in turn", description=about
+    )
     command.set_defaults(do=_compare)
     _add_prompt(command)
     command.add_argument(
-        "settings", nargs="+", help="each as kv_dtype=int8,paged=true; '' is the default settings. The first is what "
-        "the others are held against."
+        "settings", nargs="+", help="each as kv_dtype=int8,paged=true; '' is the default settings. The others are "
+        "compared with the first."
     )  # fmt: skip
     command.add_argument(
         "--repeats", type=int, default=3, metavar="N", help=f"runs of each, in changing order. {DEFAULT}"
@@ -184,7 +188,7 @@ def _compare(options: argparse.Namespace) -> int:
         for done, (turn, run) in enumerate(turns, 1):
             if turn.repeat:
                 runs[turn.name].append(run)
-            _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are over")
+            _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
     _progress("")
     whole = all(runs.values())
     partings = first_differences(engine, {name: some[0] for name, some in runs.items()}) if whole else None
@@ -205,7 +209,7 @@ def _compare(options: argparse.Namespace) -> int:
             print("All wrote the same.")
     if cut := next((run for some in runs.values() for run in some if _is_cut(run)), None):
         asked, has = cut.sampling.max_tokens, len(cut.token_ids)
-        _note([f"Of the {asked:,} tokens asked for each run has {has:,}: {_full(engine.context_length)}."])
+        _note([f"Each run has {has:,} of the {asked:,} tokens asked for: {_full(engine.context_length)}."])
     if cancelled.is_set():
         print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
         return INTERRUPTED
@@ -293,9 +297,7 @@ def _model(name: str) -> Model:
 
 
 def _add_prompt(command: argparse.ArgumentParser) -> None:
-    about = (
-        "the text to go on from; - reads it from the standard input. One that begins with a dash comes last, behind --"
-    )
+    about = "the text to go on from; - reads it from standard input. One that begins with a dash comes last, after --"
     command.add_argument("prompt", type=typed, help=about)
 
 
@@ -304,12 +306,12 @@ def _prompt(options: argparse.Namespace) -> str:
         return options.prompt
     try:
         if sys.stdin is None:
-            raise LabError("the standard input is closed: there is no prompt to be read.")
+            raise LabError("standard input is closed: there is no prompt to read.")
         return sys.stdin.buffer.read().decode("utf-8-sig")  # some editors begin a file with a mark
     except OSError as error:
-        raise LabError(f"the standard input cannot be read: {error.strerror}.") from None
+        raise LabError(f"standard input cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
-        raise LabError(f"the standard input is no text in UTF-8: byte {error.start} begins no character.") from None
+        raise LabError(f"standard input is not text in UTF-8: byte {error.start} begins no character.") from None
 
 
 def _engine(options: argparse.Namespace) -> Engine:

@@ -64,7 +64,7 @@ class EngineConfig:
         block_size: token positions in a block.
         num_blocks: blocks in the pool. None: from the memory that is free.
         enable_prefix_caching: full blocks stay findable by their tokens; a prompt that
-            begins as an earlier one did shares its blocks and computes the rest.
+            begins like an earlier one shares its blocks and computes the rest.
         eviction: which cached prefix is given up for a new block. "lru": the one least
             recently used. "priority": the one of lowest ``cache_priority``, then as "lru".
         prefill_attention: what computes attention when several known tokens of a sequence are read at once, the
@@ -79,7 +79,7 @@ class EngineConfig:
             has no use for it and refuses it.
         cache_priority: of the prefixes this request leaves behind, 0 to 9.
         speculative: who proposes tokens for the target to verify in one pass. "draft": a second,
-            smaller model. "ngram": the text itself, what followed its last few tokens before
+            smaller model. "ngram": the text itself, what followed its last few tokens earlier
             (prompt lookup). "early_exit": the target's own first layers. "synthetic": the
             target's own next token, right with a chosen probability; it costs nothing and is no
             drafter, but shows how speed follows acceptance. "off": nobody.
@@ -116,7 +116,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         switches = ("kv_cache", "paged", "enable_prefix_caching", "cuda_graphs", "torch_compile", "adaptive_window")
         for name in switches:
-            _require(isinstance(getattr(self, name), bool), f"{name} is True or False, not {getattr(self, name)!r}.")
+            _require(
+                isinstance(getattr(self, name), bool), f"{name} must be True or False, not {getattr(self, name)!r}."
+            )
         for name in ("kv_dtype", "eviction", "prefill_attention", "kernels", "speculative"):
             _choice(name, getattr(self, name), _choices(name))
         require_whole("block_size", self.block_size, 1, 1024)
@@ -168,7 +170,7 @@ class SamplingParams:
         seed: makes the random draws repeatable. None: the engine picks one and records it.
         stop: the text ends before the first of these strings.
         ignore_eos: go on past the end-of-text token.
-        logprobs: of each judged proposal, record so many of the likeliest tokens under target, draft and
+        logprobs: for each judged proposal, record this many of the likeliest tokens under target, draft and
             residual (the ``Distributions`` event); 0 records none. The name is vLLM's and OpenAI's; what is
             recorded are probabilities, p and q.
 
@@ -189,28 +191,31 @@ class SamplingParams:
         require_whole("max_tokens", self.max_tokens, 1, 1_000_000)
         require_whole("logprobs", self.logprobs, 0, 20)
         _real("temperature", self.temperature, 0.0, 100.0)
-        _require(self.temperature == 0 or self.temperature >= LEAST, f"temperature is 0 (greedy) or at least {LEAST}.")
+        _require(
+            self.temperature == 0 or self.temperature >= LEAST, f"temperature must be 0 (greedy) or at least {LEAST}."
+        )
         require_whole("top_k", self.top_k, 0, 10_000_000)
         _real("top_p", self.top_p, 0.0, 1.0)
-        _require(self.top_p >= LEAST, f"top_p is at least {LEAST} (1 keeps every token).")
+        _require(self.top_p >= LEAST, f"top_p must be at least {LEAST} (1 keeps every token).")
         if self.seed is not None:
             require_whole("seed", self.seed, 0, SEEDS - 1)
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop or ()
         stop = tuple(stop) if isinstance(stop, Iterable) else (stop,)
         _require(
-            all(isinstance(text, str) and text for text in stop), "stop is a string or several, none of them empty."
+            all(isinstance(text, str) and text for text in stop),
+            "stop must be a string or several, none of them empty.",
         )
         _require(
             len(stop) <= MOST_STOPS and all(len(text) <= LONGEST_STOP for text in stop),
-            f"stop is at most {MOST_STOPS} strings of at most {LONGEST_STOP} characters: every new token is held "
-            "against all of them.",
+            f"stop may be at most {MOST_STOPS} strings of at most {LONGEST_STOP} characters: every new token is "
+            "checked against all of them.",
         )
         _require(
             not any("\ud800" <= sign <= "\udfff" for text in stop for sign in text),
-            "stop is valid text: half a character (a lone surrogate) is in it.",
+            "stop must be valid text: it contains half a character (a lone surrogate).",
         )
         object.__setattr__(self, "stop", stop)
-        _require(isinstance(self.ignore_eos, bool), f"ignore_eos is True or False, not {self.ignore_eos!r}.")
+        _require(isinstance(self.ignore_eos, bool), f"ignore_eos must be True or False, not {self.ignore_eos!r}.")
 
     @property
     def greedy(self) -> bool:
@@ -229,15 +234,15 @@ def _choices(name: str) -> tuple[str, ...]:
 
 
 def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    _require(value in allowed, f"{name} is one of {', '.join(map(repr, allowed))}, not {value!r}.")
+    _require(value in allowed, f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}.")
 
 
 def require_whole(name: str, value: object, low: int, high: int) -> None:
     """Raises ConfigError unless ``value`` is a whole number from ``low`` to ``high``."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    _require(whole and low <= value <= high, f"{name} is a whole number from {low} to {high}, not {value!r}.")
+    _require(whole and low <= value <= high, f"{name} must be a whole number from {low} to {high}, not {value!r}.")
 
 
 def _real(name: str, value: object, low: float, high: float) -> None:
     real = isinstance(value, (int, float)) and not isinstance(value, bool)
-    _require(real and low <= value <= high, f"{name} is a number from {low} to {high}, not {value!r}.")
+    _require(real and low <= value <= high, f"{name} must be a number from {low} to {high}, not {value!r}.")

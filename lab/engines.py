@@ -68,7 +68,7 @@ def own(target: str | None, draft: str | None) -> Pair:
     target, draft = _unquoted(target), _unquoted(draft)
     names = [Path(os.path.abspath(name)).name for name in (target, draft) if name]  # of "..", too
     if not names:
-        raise ConfigError("Name a target model: a folder with config.json and safetensors, or a hub id as owner/name.")
+        raise ConfigError("Name a target model: a folder with config.json and safetensors, or a hub id (owner/name).")
     return Pair(" + ".join(names), _where(target), _where(draft))
 
 
@@ -238,8 +238,8 @@ class Engines:
         if isinstance(wanted, Pair):
             if not self.any_pair:
                 raise ConfigError(
-                    f"{wanted.label} is not to be had here: a server that others can reach runs the models that "
-                    "whoever started it has chosen. Choose one of those, or start the lab on a machine of your own."
+                    f"{wanted.label} is not available here: a server that others can reach runs only the models "
+                    "chosen when it was started. Choose one of those, or start the lab on your own machine."
                 )
             return wanted
         if wanted not in self.offered:

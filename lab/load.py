@@ -92,7 +92,7 @@ def load_engine(
         else:
             if "/" not in choice and not Path(choice).is_dir():
                 raise ModelLoadError(
-                    f"There is no draft {choice[:80]!r} beside the embedded target: it is "
+                    f"There is no draft {choice[:80]!r} for the embedded target: it is "
                     f"{' or '.join(EMBEDDED_DRAFTS)}, a folder, or a hub id, which is owner/name."
                 )
             draft_name = choice

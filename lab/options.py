@@ -45,7 +45,7 @@ def typed(argument: str) -> str:
         return os.fsencode(argument).decode("utf-8")
     except UnicodeError as error:
         raise argparse.ArgumentTypeError(
-            f"no text in UTF-8: byte {error.start} begins no character. Set the terminal to UTF-8."
+            f"not text in UTF-8: byte {error.start} begins no character. Set the terminal to UTF-8."
         ) from None
 
 
@@ -60,7 +60,7 @@ def parse_config(text: str) -> EngineConfig:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (word.strip() for word in part.partition("="))
         if not equals or not value:
-            raise ConfigError(f"{part!r} is no setting: write field=value, several separated by commas.")
+            raise ConfigError(f"{part!r} is not a setting: write field=value, several separated by commas.")
         if name not in hints:
             raise ConfigError(f"there is no setting {name!r}; there are {', '.join(hints)}.")
         if name in given:
@@ -86,7 +86,7 @@ def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
     configs: dict[str, EngineConfig] = {}
     for text in texts:
         if (name := text.strip() or "default") in configs:
-            raise ConfigError(f"{name} is there twice.")
+            raise ConfigError(f"{name} is listed twice.")
         try:
             configs[name] = parse_config(text)
         except ConfigError as error:
@@ -139,7 +139,7 @@ def _value(name: str, text: str, hint: Any) -> Any:
     allowed = get_args(hint) or (hint,)  # int, or int | None
     if bool in allowed:
         if text.lower() not in ("true", "false"):
-            raise ConfigError(f"{name} is true or false, not {text!r}.")
+            raise ConfigError(f"{name} must be true or false, not {text!r}.")
         return text.lower() == "true"
     if NoneType in allowed and text.lower() == "none":
         return None
@@ -147,7 +147,7 @@ def _value(name: str, text: str, hint: Any) -> Any:
         return float(text) if float in allowed else int(text)
     except ValueError:
         kind = "number" if float in allowed else "whole number"
-        raise ConfigError(f"{name} is a {kind}{' or none' * (NoneType in allowed)}, not {text!r}.") from None
+        raise ConfigError(f"{name} must be a {kind}{' or none' * (NoneType in allowed)}, not {text!r}.") from None
 
 
 def described(settings: type) -> dict[str, str]:
@@ -192,7 +192,7 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
     place = {"type": os.path.expanduser}  # a shell leaves --target=~/model as it is
     about = "folder or hub id. Default: the embedded pair, which needs no network."
     group.add_argument("--target", **place, help=about)
-    about = "folder or hub id; beside the embedded target matched or mismatched. Default: matched there, or none."
+    about = "folder or hub id; for the embedded target also matched or mismatched. Default: matched there, else none."
     group.add_argument("--draft", **place, help=about)
     group.add_argument("--device", help="cpu, cuda, cuda:1. Default: a GPU if there is one.")
     group.add_argument("--dtype", default="auto", help="float32, bfloat16 or float16. Default: auto.")

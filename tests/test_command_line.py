@@ -84,7 +84,7 @@ def test_a_text_that_the_context_ends_says_so(shell: Shell, engine) -> None:
     _, _, said = shell("run", prompt, "--max-tokens", str(room), "--ignore-eos")
     assert "Ended by: length." in said
     _, _, said = shell("compare", prompt, "", "kv_dtype=int8", "--max-tokens", "50", "--repeats", "1")
-    assert said == f"Of the 50 tokens asked for each run has {room}: the model's context of {most:,} tokens is full.\n"
+    assert said == f"Each run has {room} of the 50 tokens asked for: the model's context of {most:,} tokens is full.\n"
     assert not shell("compare", PROMPT, "", "kv_dtype=int8", "--max-tokens", "4", "--repeats", "1")[2]
 
 
@@ -112,8 +112,8 @@ def test_what_comes_out_is_utf_8_wherever_it_goes(shell: Shell, monkeypatch, tmp
 def test_who_looks_on_is_told_how_far_a_comparison_is(shell: Shell, monkeypatch, tty: bool) -> None:
     monkeypatch.setattr("tests.test_command_line.sys.stderr.isatty", lambda: tty)
     _, table, said = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
-    assert "runs are over" not in table
-    assert [f"{done} of 4 runs are over" in said for done in (1, 4)] == [tty, tty]
+    assert "runs are done" not in table
+    assert [f"{done} of 4 runs are done" in said for done in (1, 4)] == [tty, tty]
     assert not said or said.endswith("\r\x1b[K")
 
 
@@ -154,29 +154,29 @@ def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> No
     ("arguments", "said"),
     [
         (["run"], "required: prompt"),
-        (["run", PROMPT, "--max-tokens", "0"], "max_tokens is a whole number from 1"),
-        (["run", PROMPT, "--max-tokens", "many"], "max_tokens is a whole number, not 'many'"),
-        (["run", PROMPT, "--temperature", "nan"], "temperature is a number from 0.0"),
-        (["run", PROMPT, "--num-blocks", "1e9"], "num_blocks is a whole number or none"),
+        (["run", PROMPT, "--max-tokens", "0"], "max_tokens must be a whole number from 1"),
+        (["run", PROMPT, "--max-tokens", "many"], "max_tokens must be a whole number, not 'many'"),
+        (["run", PROMPT, "--temperature", "nan"], "temperature must be a number from 0.0"),
+        (["run", PROMPT, "--num-blocks", "1e9"], "num_blocks must be a whole number or none"),
         (["run", PROMPT, "--kv-dtype", "int2"], "choose from"),
         (["run", PROMPT, "--no-kv-cache", "--paged"], "there are no blocks"),
         (["run", PROMPT, "--json", "--metrics"], "not allowed with"),
-        (["run", "\udcff"], "argument prompt: no text in UTF-8: byte 0 begins no character. Set the terminal to"),
-        (["run", PROMPT, "--stop", "a\udcff"], "argument --stop: no text in UTF-8: byte 1"),
+        (["run", "\udcff"], "argument prompt: not text in UTF-8: byte 0 begins no character. Set the terminal to"),
+        (["run", PROMPT, "--stop", "a\udcff"], "argument --stop: not text in UTF-8: byte 1"),
         (["run", "-x"], "begins with a dash comes after all options and a lone --: --max-tokens 8 -- -x"),
         (["run", "--x"], "after all options and a lone --: --max-tokens 8 -- -x"),
         (["compare", "-x", "", "paged=true"], "unrecognized arguments: -x. A text that begins with a dash"),
         (["run", ""], "The prompt is empty"),
         (["run", PROMPT * 500], "Shorten the prompt"),
         (["compare", PROMPT, "paged=true"], "2 to 5 settings"),
-        (["compare", PROMPT, "", ""], "there twice"),
+        (["compare", PROMPT, "", ""], "listed twice"),
         (["compare", PROMPT, "", "speed=high"], "there is no setting 'speed'"),
-        (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "takes a repeat"),
+        (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "takes at least one repeat"),
         (["compare", PROMPT, "", "paged=true", "--stop", "x"], "unrecognized arguments: --stop x"),
         (["fit", "../../no such place"], "There is no folder '../../no such place' here. Name one with config.json"),
         (["fit", str(ROOT / "app.py")], "app.py' is a file. Name the folder that it lies in."),
         (["fit", str(ROOT)], f"There is no config.json in {ROOT}. A model's folder holds config.json"),
-        (["fit", "gpt-2", "--memory", "nan"], "memory is a device's GiB"),
+        (["fit", "gpt-2", "--memory", "nan"], "memory must be a device's GiB"),
         (["fit", "gpt-2", "--memory", "1e300"], "at most"),
         (["fit", "gpt-2", "--mean", "9000"], "The mean length"),
     ],
@@ -213,7 +213,7 @@ def test_help_says_what_every_option_is_and_what_it_is_unless_given(made: Callab
         for option in (action for action in command._actions if action.option_strings):
             said = (name, option.option_strings[-1], option.help)
             assert option.help, said
-            assert option.nargs == 0 or "Default: " in option.help or "Has to be given." in option.help, said
+            assert option.nargs == 0 or "Default: " in option.help or "Required." in option.help, said
 
 
 def test_a_comparison_is_a_table_or_json(shell: Shell) -> None:
@@ -343,4 +343,4 @@ def test_input_that_cannot_be_read_is_said_in_a_sentence(monkeypatch, capsys) ->
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(closed))
         assert command_line.main(["run", "-"]) == 2
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "python -m lab run: the standard input cannot be read: Bad file descriptor.\n")
+    assert (said.out, said.err) == ("", "python -m lab run: standard input cannot be read: Bad file descriptor.\n")

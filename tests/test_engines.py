@@ -261,7 +261,8 @@ def test_who_made_room_for_a_pair_that_is_stopped_is_loaded_again(folders, monke
 
     monkeypatch.setattr(engines_module, "load_engine", load)
     monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000 if first() else 10**9)
-    with watched(Loading(stopped)), pytest.raises(LoadingCancelled, match="those that made room are loaded again then"):
+    said = "those unloaded to make room are then loaded again"
+    with watched(Loading(stopped)), pytest.raises(LoadingCancelled, match=said):
         engines(pair(folders, draft=""))
     assert first() is None
     assert engines(pair(folders)).generate("A fox", DRAFT, GREEDY).reason == "length"
@@ -269,7 +270,7 @@ def test_who_made_room_for_a_pair_that_is_stopped_is_loaded_again(folders, monke
 
 def test_others_than_those_offered_are_refused_where_others_can_reach_the_server(folders) -> None:
     engines = Engines(device="cpu")
-    with pytest.raises(LabError, match="not to be had here"):
+    with pytest.raises(LabError, match="not available here"):
         engines(pair(folders))
     for name in ("nobody", "../../etc", ""):
         with pytest.raises(LabError, match="there are matched, mismatched"):

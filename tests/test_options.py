@@ -33,15 +33,15 @@ def test_every_field_takes_its_own_default(field):
     ("text", "message"),
     [
         ("dtype=int8", r"no setting 'dtype'; there are kv_cache, kv_dtype, .*synthetic_acceptance_rate"),
-        ("paged", r"'paged' is no setting: write field=value"),
-        ("paged=", r"'paged=' is no setting"),
-        ("paged=1", r"paged is true or false, not '1'"),
-        ("block_size=big", r"block_size is a whole number, not 'big'"),
-        ("num_blocks=1.5", r"num_blocks is a whole number or none, not '1.5'"),
-        ("synthetic_acceptance_rate=often", r"synthetic_acceptance_rate is a number, not 'often'"),
+        ("paged", r"'paged' is not a setting: write field=value"),
+        ("paged=", r"'paged=' is not a setting"),
+        ("paged=1", r"paged must be true or false, not '1'"),
+        ("block_size=big", r"block_size must be a whole number, not 'big'"),
+        ("num_blocks=1.5", r"num_blocks must be a whole number or none, not '1.5'"),
+        ("synthetic_acceptance_rate=often", r"synthetic_acceptance_rate must be a number, not 'often'"),
         ("synthetic_acceptance_rate=nan", r"from 0.0 to 1.0"),
         ("paged=true,paged=false", r"paged is set twice"),
-        ("kv_dtype=int2", r"kv_dtype is one of 'auto', 'int8', 'int4', not 'int2'"),  # EngineConfig's own words
+        ("kv_dtype=int2", r"kv_dtype must be one of 'auto', 'int8', 'int4', not 'int2'"),  # EngineConfig's own words
         ("kv_cache=false,paged=true", r"there are no blocks to hand out"),
     ],
 )
@@ -53,10 +53,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(text, message):
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["", "kv_dtype=int2"], "^kv_dtype=int2: kv_dtype is one of"),
-        (["paged=true", "", "paged=maybe"], "^paged=maybe: paged is true or false"),
-        (["", "paged=true", " paged=true"], "^paged=true is there twice"),
-        (["", " "], "^default is there twice"),
+        (["", "kv_dtype=int2"], "^kv_dtype=int2: kv_dtype must be one of"),
+        (["paged=true", "", "paged=maybe"], "^paged=maybe: paged must be true or false"),
+        (["", "paged=true", " paged=true"], "^paged=true is listed twice"),
+        (["", " "], "^default is listed twice"),
     ],
 )
 def test_of_several_settings_the_one_that_is_wrong_is_named(texts, message):

@@ -102,7 +102,7 @@ def test_a_server_tells_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_pa
         seen += [fetched(f"{address}/{page}") for page in ("health", "metrics")]
     assert "" in refusing.sent  # the hub was asked, and not in the owner's name
     assert f"Bearer {TOKEN}" not in refusing.sent
-    assert "There is no configuration to be had of somebody/private" in "".join(seen)
+    assert "The configuration of somebody/private could not be fetched" in "".join(seen)
     assert "Recognisable" not in "".join(seen)
     assert "Recognisable" not in log.read_text()
 

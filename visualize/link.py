@@ -72,7 +72,7 @@ class Link:
         for name in self.bounds:
             empty = settings[name] is None and name in self.may_be_empty
             if not empty and not self._fits(name, settings[name]):
-                raise ConfigError(f"{labels[name]} is {self._range(name)}.")
+                raise ConfigError(f"{labels[name]} must be {self._range(name)}.")
 
     def _value(self, name: str, text: str) -> Any:
         if name in self.most_characters:
@@ -93,7 +93,7 @@ class Link:
         except ValueError:
             value = math.nan
         if not self._fits(name, value):
-            raise ValueError(f"it is {self._range(name)}")
+            raise ValueError(f"it must be {self._range(name)}")
         return value
 
     def _whole(self, name: str) -> bool:
@@ -111,5 +111,5 @@ class Link:
 
 def _one_of(text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
-        raise ValueError(f"it is one of {', '.join(allowed)}")
+        raise ValueError(f"it must be one of {', '.join(allowed)}")
     return text

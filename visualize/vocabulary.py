@@ -70,10 +70,10 @@ class Drafter:
 DRAFTERS = {
     "off": Drafter("Off", "nobody", "Nobody guesses: every pass of the target gives one token."),
     "draft": Drafter("Draft", "the draft model", "A small model guesses; the target judges all guesses in one pass."),
-    "ngram": Drafter("Lookup", "prompt lookup", "Prompt lookup, no model: what followed the last few tokens before."),
-    "early_exit": Drafter("Early exit", "early exit", "The target's own first layers guess, all of its layers judge."),
+    "ngram": Drafter("Lookup", "prompt lookup", "Prompt lookup, no model: what followed the last few tokens earlier."),
+    "early_exit": Drafter("Early exit", "early exit", "The target's own first layers guess; all its layers judge."),
     "synthetic": Drafter(
-        "Synthetic", "the synthetic stand-in", "Not a real drafter: right as often as you set, and free of cost."
+        "Synthetic", "the synthetic stand-in", "Not a real drafter: right as often as you set, at no cost."
     ),
 }
 """``EngineConfig.speculative`` in words."""
@@ -94,9 +94,9 @@ IN_CODE = {
     "num_blocks": "Pool size",
     "block_size": "Block size",
     "torch_compile": "torch.compile",
-    "prefill_attention": "Attention of the prompt",
-    "early_exit_layer": "Layers that guess",
-    "max_tokens": "Most tokens",
+    "prefill_attention": "Prompt attention",
+    "early_exit_layer": "Early-exit layers",
+    "max_tokens": "Max tokens",
 }
 """What the page calls the settings that the engine's messages name, by their names in code."""
 
@@ -112,7 +112,7 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
         "prompt": "Given in the prompt.",
         "plain": "Chosen by the target alone: p = {p}.",
         "bonus": "Every guess of the round was kept, so the same pass gave this token too: p = {p}.",
-        "unjudged": "Proposed after a rejected guess, so thrown away without a verdict.",
+        "unjudged": "Proposed after a rejected guess, so discarded without a verdict.",
     }
     if speculative == "synthetic":
         return said | {
@@ -130,16 +130,16 @@ def sentences(speculative: str, greedy: bool) -> dict[str, str]:
     if speculative == "ngram":
         return said | {
             "accepted": f"{who} proposed it as if it were certain (q = 1). So it is kept with probability p = {{p}}, "
-            "and was: the number drawn, u = {u}, is below.",
+            "and it was: the number drawn, u = {u}, is below that.",
             "rejected": f"{who} proposed it as if it were certain (q = 1). So it is kept with probability p = {{p}}, "
-            "and was not: the number drawn, u = {u}, is not below.",
+            "and it was not: the number drawn, u = {u}, is not below that.",
             "recovered": "The target's own choice in place of a rejected guess, drawn from all other tokens: p = {p}.",
         }
     return said | {
         "accepted": f"{who} proposed it with q = {{q}}; the target gives it p = {{p}}. So it is kept with probability "
-        "min(1, p / q) = {chance}, and was: the number drawn, u = {u}, is below.",
+        "min(1, p / q) = {chance}, and it was: the number drawn, u = {u}, is below that.",
         "rejected": f"{who} proposed it with q = {{q}}; the target gives it only p = {{p}}. So it is kept with "
-        "probability p / q = {chance}, and was not: the number drawn, u = {u}, is not below.",
+        "probability p / q = {chance}, and it was not: the number drawn, u = {u}, is not below that.",
         "recovered": "The target's own choice in place of a rejected guess, drawn where p exceeds q: p = {p}.",
         "unjudged": f"{said['unjudged']} q = {{q}}.",
     }

@@ -43,7 +43,7 @@ def at_least(least: int, why: str = "") -> Callable[[str], int]:
     def read(text: str) -> int:
         if text.strip().lstrip("+-").isdecimal() and int(text) >= least:
             return int(text)
-        raise argparse.ArgumentTypeError(f"a whole number from {least} on{why and f' ({why})'}, not {text!r}")
+        raise argparse.ArgumentTypeError(f"a whole number of at least {least}{why and f' ({why})'}, not {text!r}")
 
     return read
 
@@ -80,9 +80,9 @@ def commands() -> Parser:
     about = "text files. Default: the model card's held-out prompts."
     kv.add_argument("--text", type=Path, nargs="+", metavar="FILE", help=about)
     ab = bench("ab", _ab, "two settings over the same prompts: quality beside speed", tokens=64, repeats=3)
-    about = "as in kv_dtype=int8,speculative=draft; what --b is held against. Default: the engine's own."
+    about = "like kv_dtype=int8,speculative=draft; what --b is compared with. Default: the engine's own."
     ab.add_argument("--a", default="", metavar="SETTINGS", help=about)
-    ab.add_argument("--b", required=True, metavar="SETTINGS", help="as --a. Has to be given.")
+    ab.add_argument("--b", required=True, metavar="SETTINGS", help="like --a. Required.")
     about = "a prompt a line. Default: the model card's held-out prompts."
     ab.add_argument("--prompts", type=Path, metavar="FILE", help=about)
     about = f"of the outputs; 0 is greedy. {DEFAULT}"
@@ -109,7 +109,7 @@ def commands() -> Parser:
     bench("llama", _llama, about, tokens=128, repeats=5)
     about = "beside a vLLM server with the same pair: the same text, and as many guesses kept"
     vllm = bench("vllm", _vllm, about, tokens=128)
-    about = "of the server, as http://127.0.0.1:8000. Has to be given. A key is that of the variable VLLM_API_KEY."
+    about = "of the server, like http://127.0.0.1:8000. Required. A key is read from the variable VLLM_API_KEY."
     vllm.add_argument("--attach", required=True, metavar="URL", help=about)
     gpu = benches.add_parser("gpu", help="what a GPU does with the engine, in one call under eight minutes")
     gpu.set_defaults(fail=gpu.error)
@@ -125,7 +125,7 @@ def commands() -> Parser:
     )
     gpu.add_argument("--device", default=best_device(), help=f"cpu, cuda, cuda:1. {DEFAULT}")
     gpu.add_argument("--dtype", default="auto", help=f"float32, bfloat16 or float16. {DEFAULT}")
-    about = f"the record: a file, or a folder that is there. {DEFAULT}"
+    about = f"the record: a file, or an existing folder. {DEFAULT}"
     gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"), metavar="FILE", help=about)
     gpu.add_argument("--record", type=Path, metavar="DIR", help="save a few runs there, to be replayed. Default: none.")
     gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
@@ -150,7 +150,7 @@ def main() -> int:
         args.fail(str(error))
     except KeyboardInterrupt:
         over = args.bench == "gpu" and _written(args.out) not in (None, older)
-        kept = f"The parts that were over are in {args.out}." if over else "Nothing is written."
+        kept = f"The parts that were done are in {args.out}." if over else "Nothing is written."
         print(f"{parser.prog} {args.bench}: interrupted before the end. {kept}", file=sys.stderr)
         return INTERRUPTED
     if isinstance(output.failure, BrokenPipeError):

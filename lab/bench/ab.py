@@ -90,7 +90,7 @@ def run_ab(
         LabError: more tokens than the context leaves, or a run failed, or went on without a part of its setting.
     """
     if max_tokens < 2 or repeats < 1 or not prompts:
-        raise ConfigError("comparing takes a prompt, a repeat and two tokens at least: one to wait for, one to time.")
+        raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
     refuse_cut(engine, prompts, max_tokens)
     sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=True, seed=0)
     for config in (a, b):  # to warm up; not counted

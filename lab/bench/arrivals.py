@@ -34,8 +34,8 @@ def arrivals(
     """
     if config.speculative == "synthetic":
         raise ConfigError(
-            "speculative='synthetic' decodes every request plainly before it begins: they would not arrive when they "
-            "should. Choose another drafter."
+            "speculative='synthetic' decodes every request plainly before it begins, so requests would not arrive "
+            "when they should. Choose another drafter."
         )
     cancelled = cancelled or threading.Event()
     heard: list[Entry] = []

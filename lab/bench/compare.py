@@ -77,9 +77,9 @@ def compare(
         LabError: a run failed, or went on without a part of its setting. As with the others, the setting is named.
     """
     if not FEWEST <= len(configs) <= MOST:
-        raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(configs)}.")
+        raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(configs)}.")
     if repeats < 1 or sampling.max_tokens < 2 or sampling.seed is None:
-        raise ConfigError("A comparison takes a repeat and two tokens at least, and a seed that all share.")
+        raise ConfigError("A comparison takes at least one repeat and two tokens, and a seed that all share.")
     cases = {name: Case(engine, prompt, config, sampling) for name, config in configs.items()}
     yield from in_turns(cases, repeats, cancelled=cancelled or threading.Event(), watch=watch)
 

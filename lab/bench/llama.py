@@ -94,8 +94,8 @@ def _imported() -> tuple[Callable, str]:
         from lab.bench.gguf_file import write_gguf
     except ImportError as error:
         raise LabError(
-            f"llama.cpp cannot be imported ({error}). `pip install -r requirements-optional.txt` brings it, and needs "
-            "a C++ compiler for some minutes."
+            f"llama.cpp cannot be imported ({error}). `pip install -r requirements-optional.txt` installs it, which "
+            "takes a C++ compiler and some minutes."
         ) from error
     return write_gguf, __version__
 

@@ -70,7 +70,7 @@ async def _answer(server: Server, model: str, prompt: str, sampling: SamplingPar
     end = pieces.pop()
     assert isinstance(end, Completed)
     if end.speculated is None or not any(end.speculated.drafted):
-        raise LabError(f"{server.address} told of no rounds: start it with {DETAILED} and with a draft model.")
+        raise LabError(f"{server.address} reported no rounds: start it with {DETAILED} and with a draft model.")
     return "".join(pieces), end.speculated
 
 

@@ -73,7 +73,7 @@ def judge_short(values: Values) -> Verdict:
     inside = [length for length, ratio in by_length.items() if 1.3 <= ratio <= 1.6]
     if len(inside) == len(by_length):
         return Verdict("holds", f"{found}.")
-    needs = "A text short enough, or a device on which a few dozen tokens take hardly longer than one."
+    needs = "A text short enough, or a device on which a few dozen tokens take barely longer than one."
     if inside:
         return Verdict("conditions", f"At {', '.join(map(str, inside))} tokens. In all: {found}.", needs)
     if low < 1.3 and high > 1.6:
@@ -102,8 +102,8 @@ CLAIMS = (
         tested=f"A token's time without the cache over that with it, after texts of up to {SHORT} tokens. The "
         "claim is read as ×1.4 to ×1.5 the tokens a second. Read as 40-50% less time it would be ×1.67 to ×2, which is "
         "not judged here.",
-        rule="Holds if every speed-up is ×1.3 to ×1.6 (the claim and 0.1 either side). Under conditions if one is, or "
-        "if they pass through.",
+        rule="Holds if every speed-up is ×1.3 to ×1.6 (the claim and 0.1 either side). Under conditions if one is, "
+        "or if they pass through that range.",
         experiment=speedups,
         judge=judge_short,
     ),

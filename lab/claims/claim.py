@@ -24,8 +24,8 @@ WORDS: dict[Word, str] = {
     "noisy": "too noisy to say",
 }
 NOISE = (
-    "Too noisy to say, if with one of the numbers elsewhere in its interval it would be another verdict. (The interval "
-    "of a median: 95%, or from the least to the most where there are fewer than six. It is over texts that are each "
+    "Too noisy to say if the verdict would change with one of the numbers elsewhere in its interval. (The interval "
+    "of a median: 95%, or from the least to the most where there are fewer than six values. It is over texts, each "
     "measured once, or over repeats, and then for this text or load only.)"
 )
 """What every rule that rests on times says besides."""

@@ -62,7 +62,7 @@ def control(places: list[Context], guesses: int) -> Number:
     value, _ = p_value(with_target, places, guesses)
     if value >= NOTICED:
         raise LabError(
-            f"The test does not notice a wrong rule here (p-value {value:.2g}), so it says nothing of others."
+            f"The test does not notice a wrong rule here (p-value {value:.2g}), so it says nothing about others."
         )
     return Number("control", "G-test of the wrong rule (redraw from p), p-value", value)
 
@@ -111,7 +111,7 @@ def judge_by_target(values: Values) -> Verdict:
     )
     if values["kept"] >= 0.9 * values["standard_kept"]:
         return Verdict("holds", f"Exact, and {price}.")
-    needs = "min(1, p / q) with a redraw from max(p − q, 0). No exact rule keeps more that judges each guess by itself."
+    needs = "min(1, p / q) with a redraw from max(p − q, 0). No exact rule that judges each guess by itself keeps more."
     return Verdict("conditions", f"Exact, at a price: {price}.", needs)
 
 
@@ -134,8 +134,8 @@ def redraw_from_difference(trial: Trial) -> Found:
         clamped, _ = p_value(with_residual, places, guesses)
         return Found(
             (
-                Number("places", "texts that a token was redrawn after", len(places)),
-                Number("raised", "of which torch.multinomial(p − q) refuses", raised),
+                Number("places", "texts after which a token was redrawn", len(places)),
+                Number("raised", "of which torch.multinomial(p − q) fails", raised),
                 Number("negative", "sum of its negative parts", negative, "%", "formula"),
                 Number("absolute", "G-test with signs dropped, |p − q|, p-value", absolute),
                 Number("clamped", "G-test with negative parts set to 0, p-value", clamped),
@@ -149,7 +149,7 @@ def redraw_from_difference(trial: Trial) -> Found:
 def judge_difference(values: Values) -> Verdict:
     raised, places = plain(values["raised"]), plain(values["places"])
     if not values["raised"] and values["absolute"] >= NOTICED:
-        return Verdict("holds", "It can be drawn from as it stands, and the target's distribution comes out.")
+        return Verdict("holds", "It can be drawn from as it is, and the target's distribution comes out.")
     why = f"p − q has negative parts, and a program that draws from it stops after {raised} of {places} texts."
     if values["absolute"] < NOTICED:
         p_value = "below 1e-300" if values["absolute"] < 1e-300 else f"{values['absolute']:.1g}"
@@ -166,9 +166,9 @@ CLAIMS = (
         topic=TOPIC,
         quote="if torch.rand(1).item() < min(1.0, draft_prob)",
         source=TUTORIAL,
-        tested="A guess is kept with the target's probability of it, else p without it is drawn from. Thousands of "
-        "guesses after texts of the embedded pair, the result held against p by a G-test; a wrong rule goes through "
-        "the same test, to show that it would be noticed.",
+        tested="A guess is kept with the target's probability of it; else a token is drawn from p without it. "
+        "Thousands of guesses after texts of the embedded pair, the result tested against p by a G-test; a "
+        "wrong rule goes through the same test, to show that it would be noticed.",
         rule=f"Holds if it is exact (p-value of {NOTICED:g} or more, the wrong rule's below) and keeps at least 90% of "
         "what min(1, p / q) keeps. Under conditions if it is exact and keeps less.",
         experiment=accept_by_target,
@@ -180,9 +180,9 @@ CLAIMS = (
         quote="correction = sample_from(target_p - draft_p)  # Simplified",
         source=COURSE,
         tested="The article calls the line simplified and leaves open what it stands for. So p − q are the weights of "
-        "a redraw: given to torch as they are, with signs dropped, and with negative parts set to 0, each result held "
-        "against p by the same G-test.",
-        rule=f"Holds if it runs and is exact as it stands (p-value of {NOTICED:g} or more). Under conditions if it is "
+        "a redraw: given to torch as they are, with signs dropped, and with negative parts set to 0, each result "
+        "tested against p by the same G-test.",
+        rule=f"Holds if it runs and is exact as it is (p-value of {NOTICED:g} or more). Under conditions if it is "
         "with negative parts set to 0.",
         experiment=redraw_from_difference,
         judge=judge_difference,

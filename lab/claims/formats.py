@@ -66,7 +66,7 @@ def judge_quality(values: Values) -> Verdict:
     found = f"Perplexity changes by {percent(values['rise'])}, divergence {values['kl']:.2g} nats a token"
     if values["high"] < 0.01 and values["kl"] < 0.01:
         return Verdict("holds", f"{found}.")
-    needs = "Scales over fewer numbers, or more texts to be sure."
+    needs = "A scale for fewer numbers, or more texts to be sure."
     if values["rise"] < 0.01:
         reasons = {
             "the change is not sure to be below 1%": values["high"] >= 0.01,
@@ -120,8 +120,8 @@ def judge_speed(values: Values) -> Verdict:
     if len(met) == len(ratios):
         return Verdict("holds", f"{found} tokens.")
     needs = (
-        "A cache that is little of what a pass reads beside the weights. Where it is much, fewer bytes are read "
-        "sooner; where they have to be dequantised first, they may be read later."
+        "A cache that is a small share of what a pass reads. Where it is a large one, fewer bytes are read faster; "
+        "where they have to be dequantised first, it may be slower."
     )
     if met:
         return Verdict("conditions", f"After {' and '.join(map(str, met))} tokens only: {found} tokens.", needs)

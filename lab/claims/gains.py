@@ -136,7 +136,7 @@ def _alike(values: Values) -> str:
         return f"{part}."
     return (
         f"{part}. This engine computes in 16 bits, and there rounding does that where two tokens are nearly equally "
-        "likely. That the distribution is kept is tested under “Accepting and redrawing”."
+        "likely. That the distribution stays the same is tested under “Accepting and redrawing”."
     )
 
 
@@ -195,8 +195,8 @@ def judge_seven_two(values: Values) -> Verdict:
     if accepted[PLAIN] >= need:
         return Verdict("holds", f"{here}.")
     needs = (
-        f"A chatbot of whose tokens a model 117 times smaller foretells {percent(need)}, and an idle device, on "
-        "average over all of its traffic."
+        f"A chatbot for which a model 117 times smaller predicts {percent(need)} of the tokens, on average over all "
+        "its traffic, and an idle device."
     )
     if accepted[best] >= need:
         return Verdict("conditions", f"{here}, {percent(accepted[best])} in {best}.", needs)

@@ -33,7 +33,7 @@ def multi_head(target: LanguageModel) -> PreTrainedModel:
     weights = {name: tensor.cpu().clone() for name, tensor in target.model.state_dict().items()}
     projections = [name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))]
     if not projections:
-        raise LabError(f"{target.name} has no k_proj and v_proj to write out: this claim takes a Llama-like model.")
+        raise LabError(f"{target.name} has no k_proj and v_proj to write out: this claim needs a Llama-like model.")
     for name in projections:
         heads = weights[name].unflatten(0, (target.kv_heads, target.head_dim))
         weights[name] = heads.repeat_interleave(target.query_groups, 0).flatten(0, 1)
@@ -96,9 +96,9 @@ def fewer_heads(trial: Trial) -> Found:
                 Number("saving", f"times smaller with {LEFT}", whole.config.num_key_value_heads / LEFT, "×", "formula"),
                 Number("loads", "loads with the changed configuration", loads),
                 Number("unfit", "weights that do not fit it", len(report["mismatched_keys"])),
-                Number("whole", "perplexity as it was", perplexity["whole"]),
+                Number("whole", "perplexity of the original", perplexity["whole"]),
                 Number("forced", "forced: with those weights made anew", perplexity["forced"]),
-                Number("forced_kl", "its divergence from what it was", kl["forced"], "nats"),
+                Number("forced_kl", "its divergence from the original", kl["forced"], "nats"),
                 Number("mean", "with each group's mean instead", perplexity["mean"]),
                 Number("mean_kl", "its divergence", kl["mean"], "nats"),
                 Number("seventy", "KV heads of LLaMA-2 70B as published", seventy.kv_heads, "", "formula"),
@@ -110,7 +110,7 @@ def fewer_heads(trial: Trial) -> Found:
 
 def judge_heads(values: Values) -> Verdict:
     if values["loads"] and values["forced_kl"] < LOST:
-        return Verdict("holds", f"It loads, and says what it said, with {times(values['saving'])} less cache.")
+        return Verdict("holds", f"It loads and gives the same output, with {times(values['saving'])} less cache.")
     needs = (
         "A model trained with fewer KV heads, or trained on after their means took the place of the many (the GQA "
         f"paper, 2305.13245, takes 5% of the original compute). LLaMA-2 70B has {plain(values['seventy'])} from the "
@@ -148,11 +148,11 @@ CLAIMS = (
         topic="What the KV cache takes",
         quote="config.num_key_value_heads = 8 … 64 → 8 = 8x memory savings on KV cache",
         source=TUTORIAL,
-        tested="The embedded target with every shared KV head written out is a multi-head model that says the same. "
+        tested="The embedded target with every shared KV head written out is a multi-head model with the same output. "
         f"It is saved, and loaded with num_key_value_heads = {LEFT}: as it is, forced to, and with the means of its "
         "heads.",
-        rule=f"Holds if it loads and diverges from what it was by less than {LOST:g} nats a token. Under conditions if "
-        "it does with the means of the heads' weights.",
+        rule=f"Holds if it loads and diverges from the original by less than {LOST:g} nats a token. Under conditions "
+        "if it does with the means of the heads' weights.",
         experiment=fewer_heads,
         judge=judge_heads,
     ),

@@ -58,7 +58,8 @@ def judge_uncached(values: Values) -> Verdict:
     needs = "An operation that means one query–key product of one head in one layer."
     if near(off):
         why = (
-            f"It counts the query–key products of one head in one layer, and of those {plain(values['pairs'])}: a "
+            f"It counts the query–key products of one head in one layer, of which there are "
+            f"{plain(values['pairs'])}: a "
             f"token sees only itself and those before it. The pass takes {plain(values['flops'])} GFLOP, and "
             f"{percent(values['share'])} of them are attention's; all else grows with the length, not with its square."
         )

@@ -78,8 +78,8 @@ def judge_paging(values: Values) -> Verdict:
     if values["faster"] >= 2:
         return Verdict("holds", f"{found}.")
     needs = (
-        "Memory that is short, lengths that are not known, and a device on which a step of many sequences takes hardly "
-        "longer than one of few. Paging lets more in; whether that is faster is a matter of batching."
+        "Memory that is short, lengths that are not known, and a device on which a step of many sequences takes "
+        "barely longer than one of few. Paging lets more in; whether that is faster is a matter of batching."
     )
     met = {"how many fit": values["fit"], "the speed over one request after another": values["naive"]}
     if any(ratio >= 2 for ratio in met.values()):

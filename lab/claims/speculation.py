@@ -208,13 +208,13 @@ def judge_formula(values: Values) -> Verdict:
             f"says {plain(said[worst])} where a pass gave {plain(tokens[worst])} ({worst})."
         )
     if len(met) == len(tokens):
-        return Verdict("holds", f"It is the speed-up: drafting and the wider pass take hardly any time. {tally}")
+        return Verdict("holds", f"It is the speed-up: drafting and the wider pass take almost no time. {tally}")
     why = (
-        "As a speed-up it leaves out the time of drafting and of the wider pass: decoding is "
+        "As a speed-up it ignores the time of drafting and of the wider pass: decoding is "
         f"{times(faster[far])} as fast where it says {times(tokens[far])} ({far}). {tally}"
     )
     needs = (
-        "A draft that takes hardly any time, and a pass over γ + 1 tokens that takes no longer than one over a single "
+        "A draft that takes almost no time, and a pass over γ + 1 tokens that takes no longer than one over a single "
         "token. Else divide by what a round takes, in passes over a single token."
     )
     if met:
@@ -234,8 +234,9 @@ CLAIMS = (
         source=TUTORIAL,
         tested=f"The embedded pair with γ 5: accepted of judged guesses in four kinds of text, of each {BEGINNINGS} "
         "texts. Their pair itself is too large for this.",
-        rule="Holds if the 95% interval of every kind of text meets 60-70%. Under conditions if that of some does, or "
-        "if they lie on both sides. The interval is over texts (bootstrap): guesses of one text are alike.",
+        rule="Holds if the 95% interval of every kind of text overlaps 60-70%. Under conditions if that of some "
+        "does, or if they lie on both sides. The interval is over texts (bootstrap): guesses of one text are "
+        "alike.",
         experiment=acceptance,
         judge=judge_acceptance,
     ),

@@ -133,7 +133,7 @@ def judge_both(values: Values) -> Verdict:
     draft = of(values, "draft").values()
     over = [str(length) for length, ratio in together.items() if ratio > 10]
     spread = ", ".join(f"{times(ratio)} after {length}" for length, ratio in together.items())
-    rest = f"Over decoding with a cache, where everybody begins, it is {times(min(draft))} to {times(max(draft))}."
+    rest = f"Over decoding with a cache, the usual starting point, it is {times(min(draft))} to {times(max(draft))}."
     if over:
         return Verdict("holds", f"Above ×10 after {listed(over)} tokens: {spread}. {rest}")
     needs = (
@@ -161,8 +161,8 @@ CLAIMS = (
         quote="Combined: Over 10x total speedup possible",
         source=NEWSLETTER,
         tested="Tokens a second with cache and draft over those with neither, after texts of several lengths.",
-        rule="Holds if it is above ×10 after some length tried, for the claim is that it is possible; it says after "
-        "which. What speculation adds to decoding with a cache stands beside it.",
+        rule="Holds if it is above ×10 after some length tried, since the claim is that it is possible; the verdict "
+        "says after which. What speculation adds to decoding with a cache stands beside it.",
         experiment=both,
         judge=judge_both,
     ),

@@ -93,7 +93,7 @@ CLAIMS = (
         source=NEWSLETTER,
         tested="Tokens a second with windows from 0 to 8 in four kinds of text; the fastest window of each beside "
         "what is accepted of it.",
-        rule="Holds if the fastest window never falls and in the end is larger, from the least accepted kind of text "
+        rule="Holds if the fastest window never falls and is larger in the end, from the least accepted kind of text "
         "to the most. Under conditions if it is larger in the end.",
         experiment=windows,
         judge=judge_windows,

@@ -105,7 +105,7 @@ def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
         ConfigError: no such choice, or kernels are asked for where they cannot run.
     """
     if choice not in get_args(KernelChoice):
-        raise ConfigError(f"kernels is {', '.join(map(repr, get_args(KernelChoice)))}, not {choice!r}.")
+        raise ConfigError(f"kernels must be one of {', '.join(map(repr, get_args(KernelChoice)))}, not {choice!r}.")
     if choice == "c" and device.type != "cpu":
         raise ConfigError(f"kernels='c' computes on a CPU, and the model is on {device}. Use 'triton' or 'auto'.")
     if choice in ("reference", "c"):

@@ -58,7 +58,7 @@ class Intake:
         config, sampling = config or EngineConfig(), sampling or SamplingParams()
         if not isinstance(config, EngineConfig) or not isinstance(sampling, SamplingParams):
             raise ConfigError(
-                "after the prompt come an EngineConfig and a SamplingParams, not "
+                "after the prompt pass an EngineConfig and a SamplingParams, not "
                 f"{type(config).__name__} and {type(sampling).__name__}."
             )
         sampling = seeded(sampling)
@@ -128,12 +128,13 @@ class Intake:
 
     def _encode(self, prompt: str) -> list[int]:
         if not isinstance(prompt, str):
-            raise PromptError(f"The prompt is a string, not {type(prompt).__name__}.")
+            raise PromptError(f"The prompt must be a string, not {type(prompt).__name__}.")
         try:
             prompt.encode("utf-8")
         except UnicodeEncodeError as error:
             raise PromptError(
-                f"The prompt is not valid text: half a character (a lone surrogate) stands at {error.start}."
+                f"The prompt is not valid text: it contains half a character (a lone surrogate) at position "
+                f"{error.start}."
             ) from error
         with self._encoding:  # tokenizers are not made for several threads
             tokens = self._tokenizer(prompt)["input_ids"] if prompt else []
@@ -143,7 +144,7 @@ class Intake:
             spelled = self._tokenizer.convert_ids_to_tokens(last)
             raise PromptError(
                 f"The prompt has the token {spelled!r}, number {last:,} of the tokenizer's, and {self._target.name} "
-                f"knows {self._target.vocabulary:,}. Leave it out."
+                f"knows only {self._target.vocabulary:,}. Leave it out."
             )
         return tokens
 

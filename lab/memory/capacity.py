@@ -54,10 +54,12 @@ def device_bytes(gpu: str, memory: float | None = None) -> int:
     """
     if memory is None:
         if gpu not in GPU_KEYS:
-            raise ConfigError(f"gpu is one of {', '.join(GPU_KEYS)}, not {gpu!r}; memory takes another's GiB.")
+            raise ConfigError(
+                f"gpu must be one of {', '.join(GPU_KEYS)}, not {gpu!r}; for another, give its GiB as memory."
+            )
         return GPUS[GPU_KEYS[gpu]] * GiB
     if not isinstance(memory, int | float) or isinstance(memory, bool) or not 0 < memory <= MOST_GIB:
-        raise ConfigError(f"memory is a device's GiB, above 0 and at most {MOST_GIB:,}, not {memory!r}.")
+        raise ConfigError(f"memory must be a device's GiB, above 0 and at most {MOST_GIB:,}, not {memory!r}.")
     return math.ceil(memory * GiB)
 
 
@@ -103,13 +105,13 @@ class Deployment:
 
     def __post_init__(self) -> None:
         if self.weights not in WEIGHT_BITS:
-            raise ConfigError(f"weights is one of {', '.join(map(repr, WEIGHT_BITS))}, not {self.weights!r}.")
+            raise ConfigError(f"weights must be one of {', '.join(map(repr, WEIGHT_BITS))}, not {self.weights!r}.")
         if self.kv_dtype not in FORMATS:
-            raise ConfigError(f"kv_dtype is one of {', '.join(map(repr, FORMATS))}, not {self.kv_dtype!r}.")
+            raise ConfigError(f"kv_dtype must be one of {', '.join(map(repr, FORMATS))}, not {self.kv_dtype!r}.")
         if not 1 <= self.memory <= MOST_GIB * GiB:
-            raise ConfigError(f"A device's memory is more than nothing and at most {MOST_GIB:,} GiB.")
+            raise ConfigError(f"A device's memory must be above 0 and at most {MOST_GIB:,} GiB.")
         if not 0 <= self.set_aside < 1:
-            raise ConfigError(f"The share that is set aside is from 0 to below 1, not {self.set_aside!r}.")
+            raise ConfigError(f"The share set aside must be from 0 to below 1, not {self.set_aside!r}.")
         require_whole("block_size", self.block_size, 1, 1024)
         require_whole("parameters", self.parameters, 1, MOST_PARAMETERS)
 
@@ -155,7 +157,7 @@ class Deployment:
             ConfigError: another policy.
         """
         if policy not in POLICIES:
-            raise ConfigError(f"A policy is one of {', '.join(map(repr, POLICIES))}, not {policy!r}.")
+            raise ConfigError(f"A policy must be one of {', '.join(map(repr, POLICIES))}, not {policy!r}.")
         most = self.lengths.most_blocks(self.block_size)
         return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
 

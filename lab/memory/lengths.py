@@ -31,10 +31,10 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not isinstance(self.longest, int) or not 1 <= self.longest <= LONGEST:
-            raise ConfigError(f"The longest sequence is a whole number of tokens from 1 to {LONGEST:,}.")
+            raise ConfigError(f"The longest sequence must be a whole number of tokens from 1 to {LONGEST:,}.")
         if not 1 <= self.mean <= self.longest:
             raise ConfigError(
-                f"The mean length is between 1 token and the longest, {self.longest:,}, not {self.mean:,.10g}."
+                f"The mean length must be between 1 token and the longest, {self.longest:,}, not {self.mean:,.10g}."
             )
 
     @property

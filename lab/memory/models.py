@@ -82,15 +82,15 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
         config = read_config(where, str(where), token=token, local_files_only=reason is not None)
         if other := other_cache(config):
             raise UnsupportedModelError(
-                f"The memory of {name} is not computed here: {other}. What is computed is keys and values of every "
-                "position in every layer, as Llama, Qwen3, Phi-4-mini and GPT-2 keep them."
+                f"The memory of {name} cannot be computed here: {other}. Only keys and values of every position in "
+                "every layer are computed, as Llama, Qwen3, Phi-4-mini and GPT-2 keep them."
             )
         shape = ModelShape.from_config(config)
     except LabError:
         raise
     except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
         if isinstance(where, Path):
-            raise ModelLoadError(f"{where} holds no config.json that can be read. ({in_short(error)})") from error
+            raise ModelLoadError(f"{where} has no config.json that can be read. ({in_short(error)})") from error
         raise not_to_be_had(where, reason) from error
     hub = where if isinstance(where, str) else None
     return Model(name, shape, count_parameters(config), f"config.json of {name}", hub)
@@ -110,9 +110,9 @@ def refuse_other_than_hub_id(where: str) -> None:
     try:
         validate_repo_id(where)
     except HFValidationError:
-        reason = "it is owner/name, as Qwen/Qwen3-8B, in letters, digits, '-', '_' and '.'"
+        reason = "it must be owner/name, like Qwen/Qwen3-8B, in letters, digits, '-', '_' and '.'"
     else:
         if not Path(where).exists():
             return
-        reason = "there is a file or folder of that name here, and only the hub is asked"
-    raise ModelLoadError(f"{where[:80]!r} is not taken as a hub id: {reason}.")
+        reason = "there is a file or folder of that name here, but only the hub is asked"
+    raise ModelLoadError(f"{where[:80]!r} cannot be used as a hub id: {reason}.")

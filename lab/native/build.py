@@ -80,7 +80,7 @@ def _compile(compiler: list[str], folder: Path, name: str) -> Path:
             said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
             raise BuildError(f"{said_by} refused step.c: {said[:300]}")
         if not made.exists():
-            raise BuildError(f"{said_by} made nothing of step.c")
+            raise BuildError(f"{said_by} produced nothing from step.c")
         file = folder / f"{name}-{_digest(made)}.so"
         os.replace(made, file)
     return file

@@ -42,7 +42,7 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
             refuse_odd_numbers(given)
         if not folder:
             raise
-        raise ModelLoadError(f"{name} holds no config.json that can be read. ({in_short(error)})") from error
+        raise ModelLoadError(f"{name} has no config.json that can be read. ({in_short(error)})") from error
 
 
 def _refuse_foreign(given: dict[str, Any], name: str) -> None:
@@ -53,14 +53,15 @@ def _refuse_foreign(given: dict[str, Any], name: str) -> None:
     if isinstance(own, dict) and "AutoConfig" in own:
         raise ModelLoadError(
             f"{name} brings code of its own for its architecture, which is never run here. Choose a model of an "
-            "architecture that transformers has, as llama or qwen3."
+            "architecture that transformers has, like llama or qwen3."
         )
     if not isinstance(kind, str):
         raise ModelLoadError(
-            f"The config.json of {name} gives no model_type, which names the architecture, as llama or qwen3. Fetch it "
+            f"The config.json of {name} gives no model_type, which names the architecture, like llama or qwen3. "
+            "Fetch it "
             "again, or choose another model."
         )
     raise ModelLoadError(
         f"The config.json of {name} gives the model type {kind[:80]!r}, which this version of transformers "
-        f"({transformers.__version__}) does not know. Choose a model of a type that it knows, as llama or qwen3."
+        f"({transformers.__version__}) does not know. Choose a model of a type that it knows, like llama or qwen3."
     )

@@ -40,7 +40,7 @@ def resolve_device(device: str | None) -> str:
     kind, colon, index = str(device).partition(":")
     numbered = index.isdecimal() if colon else True
     if kind not in ("cpu", "cuda") or not numbered or (kind == "cpu" and int(index or 0)):
-        raise ConfigError(f"device is 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not {device!r}.")
+        raise ConfigError(f"device must be 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not {device!r}.")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device={device!r} is not there: {_gpus()} Choose another, or 'cpu'.")
     return device
@@ -54,12 +54,14 @@ def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: s
             of weights that are to be quantised.
     """
     if device is not None:
-        raise ConfigError(f"device={device!r} is one device and device_map={device_map!r} spreads. Give one of them.")
+        raise ConfigError(
+            f"device={device!r} is one device, but device_map={device_map!r} spreads the model. Give only one of them."
+        )
     if device_map == "auto":
         return
     if not isinstance(device_map, dict) or not device_map or not all(isinstance(name, str) for name in device_map):
         raise ConfigError(
-            "device_map is 'auto', or a device for each module by name, as in {'model.embed_tokens': 0, ...}, "
+            "device_map must be 'auto', or a device for each module by name, as in {'model.embed_tokens': 0, ...}, "
             f"not {device_map!r}."
         )
     for name, place in device_map.items():
@@ -69,8 +71,8 @@ def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: s
                 resolve_device(f"cuda:{place}" if whole else str(place))
         except ConfigError as error:
             raise ConfigError(
-                f"device_map puts {name or 'the model'!r} on {place!r}, which is no place here: {_gpus()} "
-                "A place is the number of a GPU, 'cpu' or 'disk'."
+                f"device_map puts {name or 'the model'!r} on {place!r}, which does not exist here: {_gpus()} A "
+                "place is the number of a GPU, 'cpu' or 'disk'."
             ) from error
     places = set(device_map.values())
     if quantization is not None and ("disk" in places or ("cpu" in places and len(places) > 1)):

@@ -22,12 +22,12 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
         return "the device ran out of memory. Choose a smaller model or dtype."
     if (method := config and how_quantised(config)) and isinstance(error, ImportError):
         return (
-            f"its weights are quantised ({method}), and a library that this needs is not installed. Install it, or "
+            f"its weights are quantised ({method}), and a library that they need is not installed. Install it, or "
             f"choose the model's unquantised weights. ({in_short(error)})"
         )
     if method and isinstance(error, (ValueError, RuntimeError)):  # damaged files are errors of other kinds
         return (
-            f"its weights are quantised ({method}), which cannot be computed with here. Choose the model's unquantised "
+            f"its weights are quantised ({method}), which cannot be used here. Choose the model's unquantised "
             f"weights. ({in_short(error)})"
         )
     # transformers names those it has looked for. Other errors, as of a full disk or a broken line, name a file, too.
@@ -37,5 +37,5 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
         )
     return (
         "give a folder with config.json and safetensors, or a hub id of a causal language model; if it is one, its "
-        f"files are damaged or incomplete, and are to be fetched again. ({in_short(error)})"
+        f"files are damaged or incomplete: fetch them again. ({in_short(error)})"
     )

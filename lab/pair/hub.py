@@ -33,18 +33,18 @@ def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
     """Nor is it in the local cache. ``reason``: see ``withheld``, if it is for whoever asks."""
     if isinstance(reason, GatedRepoError):  # one of the next kind, too
         return ModelLoadError(
-            f"{hub} is given to those who have asked for it. Accept its conditions on its page at the hub, then "
-            f"{LOG_IN}."
+            f"{hub} is given only to those who have asked for it. Accept its conditions on its hub page, then {LOG_IN}."
         )
     if isinstance(reason, RepositoryNotFoundError):
         return ModelLoadError(
-            f"The hub has no model {hub}, or shows it only to some. Look at how it is spelled, which is owner/name; "
-            f"for a private one {LOG_IN}."
+            f"The hub has no model {hub}, or shows it only to some. Check the spelling, which is owner/name; for a "
+            f"private model {LOG_IN}."
         )
     if isinstance(reason, EntryNotFoundError):
         return ModelLoadError(f"There is no config.json in {hub}. {HOLDS}")
     return ModelLoadError(
-        f"There is no configuration to be had of {hub}. A hub id is owner/name, as Qwen/Qwen3-8B; it needs a network, "
-        "or the model in the local cache, and a model that is open to all and brings no code of its own. A folder with "
+        f"The configuration of {hub} could not be fetched. A hub id is owner/name, like Qwen/Qwen3-8B; it needs a "
+        "network, or the model in the local cache, and a model that is open to all and brings no code of its own. A "
+        "folder with "
         "config.json and safetensors needs none, nor do the models that are part of the lab."
     )

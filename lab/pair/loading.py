@@ -52,7 +52,7 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float16
     found = getattr(torch, str(dtype), None)
     if found not in (torch.float32, torch.bfloat16, torch.float16):
-        raise ConfigError(f"dtype is 'auto', 'float32', 'bfloat16' or 'float16', not {dtype!r}.")
+        raise ConfigError(f"dtype must be 'auto', 'float32', 'bfloat16' or 'float16', not {dtype!r}.")
     return found
 
 
@@ -75,7 +75,7 @@ def refuse_absent(where: str | Path) -> None:
             raise ModelLoadError(f"{name} is the address of a page. Write it as {page[1]}.") from None
         raise ModelLoadError(
             f"There is no folder {name} here. Name one with config.json and safetensors, or a hub id, which is "
-            "owner/name, as Qwen/Qwen3-8B."
+            "owner/name, like Qwen/Qwen3-8B."
         ) from None
 
 
@@ -193,7 +193,7 @@ def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[A
         for weight in sorted(loaded["unexpected_keys"]):
             used = weight.endswith(".weight") or re.sub(r"\.bias$", ".weight", weight) in weights
             if used and _stack(weight) in stacks:
-                faults.append(f"{weight[:80]!r} has no place")
+                faults.append(f"{weight[:80]!r} does not belong there")
     if faults:
         more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
         raise ModelLoadError(
@@ -208,8 +208,8 @@ def refuse_odd_end(model: PreTrainedModel, name: str) -> None:
     end = getattr(model.generation_config, "eos_token_id", None)
     if not all(token is None or isinstance(token, int) for token in (end if isinstance(end, list) else [end])):
         raise ModelLoadError(
-            f"{name} could not be loaded: it gives {str(end)[:80]!r} as eos_token_id, which is a token's number, or a "
-            "list of such numbers. Mend its generation_config.json, or fetch it again."
+            f"{name} could not be loaded: it gives {str(end)[:80]!r} as eos_token_id, which must be a token's "
+            "number, or a list of such numbers. Fix its generation_config.json, or fetch it again."
         )
 
 

@@ -28,8 +28,8 @@ class LoadingCancelled(LabError):
 
     def __init__(self) -> None:
         super().__init__(
-            "Loading was stopped. The models that were there before can be chosen as before; those that made room are "
-            "loaded again then."
+            "Loading was stopped. The models loaded before can still be chosen; those unloaded to make room are "
+            "then loaded again."
         )
 
 

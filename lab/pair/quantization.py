@@ -32,7 +32,9 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
     if choice is None:
         return None, dtype
     if choice not in get_args(Quantization):
-        raise ConfigError(f"quantization is {', '.join(map(repr, get_args(Quantization)))} or None, not {choice!r}.")
+        raise ConfigError(
+            f"quantization must be {', '.join(map(repr, get_args(Quantization)))} or None, not {choice!r}."
+        )
     if choice == "torchao-int8":
         try:
             from torchao.quantization import Int8WeightOnlyConfig
@@ -42,7 +44,8 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
         return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False)), dtype
     if dtype not in ("auto", "float16"):
         raise ConfigError(
-            f"quantization={choice!r} computes in float16 and dtype={dtype!r} asks for another. Set dtype='float16' or "
+            f"quantization={choice!r} computes in float16, but dtype={dtype!r} asks for another. Set "
+            "dtype='float16' or "
             "'auto', or quantization='torchao-int8'."
         )
     try:

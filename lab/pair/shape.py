@@ -58,8 +58,8 @@ class ModelShape:
         text = config.get_text_config(decoder=True)
         if getattr(text, "attn_config", None) is not None:
             raise UnsupportedModelError(
-                f"A {text.model_type} configuration tells of its attention in a section of its own, which is not read "
-                "here. Llama, Mistral, Qwen, Phi, GPT-2, Falcon and others that give num_attention_heads work."
+                f"A {text.model_type} configuration describes its attention in a section of its own, which is not "
+                "read here. Llama, Mistral, Qwen, Phi, GPT-2, Falcon and others that give num_attention_heads work."
             )
         hidden, heads = _read(text, "hidden_size"), _read(text, "num_attention_heads")
         sizes = {

@@ -65,12 +65,12 @@ def serve_command(
         if number is not None:
             require_whole(name, number, 1, MOST_TOKENS)
     if gpu_memory_utilization is not None and not 0 < gpu_memory_utilization <= 1:
-        raise ConfigError(f"gpu_memory_utilization is a share above 0, 1 at most, not {gpu_memory_utilization!r}.")
+        raise ConfigError(f"gpu_memory_utilization must be a share above 0, at most 1, not {gpu_memory_utilization!r}.")
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype is {', '.join(DTYPES)}, not {dtype!r}.")
+        raise ConfigError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}.")
     if max_num_seqs and max_num_batched_tokens and max_num_batched_tokens < max_num_seqs:
         raise ConfigError(
-            f"A step of {max_num_batched_tokens:,} tokens has no room for one of each of {max_num_seqs:,} sequences: "
+            f"A step of {max_num_batched_tokens:,} tokens has no room for one from each of {max_num_seqs:,} sequences: "
             "allow at least as many tokens as sequences."
         )
     flags: list[tuple[str, ...]] = [("vllm", "serve", _name("target", target))]
@@ -107,9 +107,9 @@ def differences(config: EngineConfig) -> Iterator[str]:
         yield "vLLM always hands out blocks as they fill: contiguous sequences have no counterpart."
     if config.kv_dtype == "int8":
         yield (
-            "int8_per_token_head has a scale per token and KV head, as this lab's INT8, and runs on vLLM's Triton "
-            "attention only. --kv-cache-dtype fp8 is as small and runs on more of its back ends; its scales are not of "
-            "each token."
+            "int8_per_token_head has a scale per token and KV head, like this lab's INT8, and runs on vLLM's Triton "
+            "attention only. --kv-cache-dtype fp8 is as small and runs on more of its back ends; its scales are not "
+            "per token."
         )
     if config.kv_dtype == "int4":
         yield (
@@ -122,7 +122,7 @@ def differences(config: EngineConfig) -> Iterator[str]:
     if config.num_blocks is not None:
         yield "The number of blocks is left out: vLLM takes as many as the memory it is given holds."
     if config.eviction == "priority":
-        yield "vLLM gives up the least recently used prefix: cache priorities have no counterpart."
+        yield "vLLM evicts the least recently used prefix: cache priorities have no counterpart."
     if config.prefill_attention != "auto":
         yield "What computes the prompt's attention is left to vLLM, which knows its GPU."
     if config.kernels != "auto" or config.torch_compile or not config.cuda_graphs:
@@ -137,8 +137,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
         )
     if config.speculative == "draft":
         yield (
-            "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 other shares "
-            'are kept. "draft_sample_method": "probabilistic" among its settings draws as here.'
+            "vLLM's draft takes its likeliest token, where this lab's draws from q: above temperature 0 acceptance "
+            'differs. "draft_sample_method": "probabilistic" among its settings draws as here.'
         )
     if config.speculative == "ngram":
         yield (
@@ -230,8 +230,8 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
         raise ConfigError("speculative='draft' needs the name of a draft model with the target's tokenizer.")
     if draft.startswith(HOME):
         raise ConfigError(
-            f"The draft's folder is given from / on, not {draft[:80]!r}: no shell puts in what ~ stands for "
-            "among the settings of speculation."
+            f"Give the draft's folder as an absolute path, not {draft[:80]!r}: no shell expands ~ among the "
+            "settings of speculation."
         )
     return {"method": "draft_model", "model": _name("draft", draft), "num_speculative_tokens": gamma}
 
@@ -239,7 +239,7 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
 def _name(what: str, name: str) -> str:
     """A model's name, which the shell and vLLM take for nothing else."""
     if not name or name.startswith("-") or not name.isprintable() or name != name.strip():
-        raise ConfigError(f"The {what} is a hub id, as Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
+        raise ConfigError(f"The {what} must be a hub id, like Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
     return name
 
 

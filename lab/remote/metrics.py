@@ -42,7 +42,7 @@ READ = re.compile(
 MOST_LINE, MOST_READ = 8 * 2**10, 2**19
 """Characters of such a line, and of all of them: those of an engine have some 3,000."""
 OTHER = (
-    "What came is no Prometheus text with vLLM's metrics (their names begin with vllm:). Give the address of a vLLM "
+    "What came is not Prometheus text with vLLM's metrics (whose names begin with vllm:). Give the address of a vLLM "
     "server that was not started with --disable-log-stats."
 )
 

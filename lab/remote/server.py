@@ -49,7 +49,7 @@ class Server:
         self.address = _checked(address)
         key = (key or "").strip()  # a file that it was read from ends with a line break
         if not (key.isascii() and key.isprintable()):
-            raise ConfigError("The key of a vLLM server, of the variable VLLM_API_KEY, has printable ASCII only.")
+            raise ConfigError("The key of a vLLM server, in the variable VLLM_API_KEY, must be printable ASCII.")
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
         # Certificates are read once; over http nobody shows any.
@@ -79,7 +79,7 @@ class Server:
             "".join(names).encode()  # half a character, which JSON can say, could not be sent back with a prompt
             return names
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ServerError(f"{self.address}/v1/models is no list of models: is this a vLLM server?") from error
+            raise ServerError(f"{self.address}/v1/models is not a list of models: is this a vLLM server?") from error
 
     async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
         """Send a prompt: pieces of the answer's text as they come, then how it ended. Leaving early, or cancelling,
@@ -111,7 +111,7 @@ class Server:
                     yield text
         end = answer.completed()
         if not end.finish_reason:
-            raise ServerError(f"{self.address}/v1/completions ended without saying how: the answer may be cut short.")
+            raise ServerError(f"{self.address}/v1/completions ended without a reason: the answer may be cut short.")
         yield end
 
     async def _get(self, path: str) -> bytes:
@@ -140,8 +140,8 @@ class Server:
                     raise ServerError(await self._refusal(response, path))
                 if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
                     raise ServerError(
-                        f"{self.address}{path} comes packed as {packed[:20]}, though not asked for: is there a "
-                        "proxy before the server?"
+                        f"{self.address}{path} comes compressed as {packed[:20]}, which was not asked for: is "
+                        "there a proxy in front of the server?"
                     )
                 yield response
         except httpx.ConnectTimeout as error:
@@ -157,10 +157,10 @@ class Server:
         """What a status other than 200 means."""
         status, where = response.status_code, self.address + path
         if 300 <= status < 400:
-            return f"{where} sends elsewhere ({status}), which is not followed: give the address it leads to."
+            return f"{where} redirects ({status}), which is not followed: give the address it leads to."
         said = complaint(b"".join([part async for part in self._limited(response)]))
         if status in (401, 403):
-            wants = f"{where} wants a key: start the lab with the server's own in the variable VLLM_API_KEY."
+            wants = f"{where} needs a key: start the lab with the server's own in the variable VLLM_API_KEY."
             return f"{wants} It says: {said}." if said else wants
         if status == 404 and said in ("", "Not Found"):  # FastAPI says no more of a path that it does not have
             return f"{where} does not exist (404): is this the address of a vLLM server?"
@@ -172,7 +172,7 @@ class Server:
         async for part in response.aiter_raw():
             size += len(part)
             if size > MOST_BYTES:
-                raise ServerError(f"{response.url} sent more than {MOST_BYTES >> 20} MiB: that is no vLLM answer.")
+                raise ServerError(f"{response.url} sent more than {MOST_BYTES >> 20} MiB: that is not a vLLM answer.")
             yield part
 
     async def _messages(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
@@ -186,9 +186,9 @@ class Server:
             try:
                 message = json.loads(data)
             except (ValueError, RecursionError) as error:
-                raise ServerError(f"{response.url} streams no JSON: is this a vLLM server?") from error
+                raise ServerError(f"{response.url} does not stream JSON: is this a vLLM server?") from error
             if not isinstance(message, dict) or message.get("error") is not None:
-                raise ServerError(f"{self.address} broke the answer off: {complaint(data) or 'it says no reason'}.")
+                raise ServerError(f"{self.address} broke the answer off: {complaint(data) or 'it gives no reason'}.")
             yield message
 
     async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:
@@ -213,7 +213,9 @@ def _checked(address: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or not address.strip().isprintable():
         raise ConfigError(f"The address of a vLLM server is like http://127.0.0.1:8000, not {address[:80]!r}.")
     if parts.username or parts.password:
-        raise ConfigError("The address of a vLLM server has no name and password in it: use the variable VLLM_API_KEY.")
+        raise ConfigError(
+            "The address of a vLLM server must not hold a name and password: use the variable VLLM_API_KEY."
+        )
     if parts.query or parts.fragment:
-        raise ConfigError(f"The address of a vLLM server ends before ? and #: {address[:80]!r}.")
+        raise ConfigError(f"The address of a vLLM server must have no ? or #: {address[:80]!r}.")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"

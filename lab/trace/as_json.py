@@ -47,9 +47,9 @@ def from_dict(record: Any) -> Event:
         if not _fits(given[name], hints[name]):
             raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
     if cls in (Proposed, Judged) and not 0 <= given["position"] < MOST_PROPOSED:  # who counts has a place for each
-        raise ValueError(f"position of a {cls.kind} event is from 0 to {MOST_PROPOSED - 1}")
+        raise ValueError(f"position of a {cls.kind} event must be from 0 to {MOST_PROPOSED - 1}")
     if cls is Committed and not given["token_ids"]:
-        raise ValueError("a committed event has a token at least")
+        raise ValueError("a committed event has at least one token")
     return cls(**given)
 
 

@@ -121,7 +121,7 @@ def parsed(data: bytes, name: str, most_values: int | None = None) -> Any:
         nested = data.count(b"[") + data.count(b"{")
         if nested > most_values // 4 or nested + data.count(b",") > most_values:
             raise RunFileError(
-                f"{name} is not read: it holds more than {most_values:,} values, or {most_values // 4:,} lists and "
+                f"{name} was not read: it holds more than {most_values:,} values, or {most_values // 4:,} lists and "
                 "objects; a page's run has fewer."
             )
     try:

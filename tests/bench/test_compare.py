@@ -129,8 +129,8 @@ def test_stopping_gives_no_half_run(engine):
 @pytest.mark.parametrize(
     ("changes", "kind", "says"),
     [
-        ({"configs": {"one": EngineConfig()}}, ConfigError, "2 to 5 settings; these are 1"),
-        ({"configs": {str(i): EngineConfig() for i in range(6)}}, ConfigError, "these are 6"),
+        ({"configs": {"one": EngineConfig()}}, ConfigError, "2 to 5 settings, not 1"),
+        ({"configs": {str(i): EngineConfig() for i in range(6)}}, ConfigError, "not 6"),
         ({"sampling": SamplingParams(max_tokens=1, seed=1)}, ConfigError, "two tokens at least"),
         ({"sampling": SamplingParams()}, ConfigError, "a seed that all share"),
         ({"repeats": 0}, ConfigError, "a repeat"),

@@ -114,7 +114,7 @@ def test_what_a_link_put_out_of_use_comes_back_as_it_is_by_default(visit: Visit)
 
 def test_a_prompt_that_is_cut_says_so(visit: Visit) -> None:
     lab = visit().open()
-    prompt, says = lab.page.locator("#prompt textarea"), "4,000 of 4,000 characters: what comes after is cut off."
+    prompt, says = lab.page.locator("#prompt textarea"), "4,000 of 4,000 characters: anything after that is cut off."
     assert says not in lab.page.inner_text("#prompt")
     prompt.fill("")
     prompt.focus()
@@ -139,7 +139,7 @@ def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> No
         assert shown == {name: who == speculation for name, who in own.items()}, speculation
         for name in ("#gamma input[type=number]", "#toggle-adaptive-window input"):
             assert lab.page.locator(name).is_disabled() == (speculation == "off"), (speculation, name)
-        says = "Needs someone who guesses." if speculation == "off" else SAYS["gamma"]
+        says = "Needs speculation." if speculation == "off" else SAYS["gamma"]
         assert says in lab.page.inner_text("#gamma"), speculation
         if speculation == "synthetic":
             assert "Not a real drafter" in lab.page.inner_text("#speculation")
@@ -186,7 +186,7 @@ def test_an_adaptive_window_makes_the_guesses_the_most_and_a_format_tells_its_re
     lab = visit().open()
     assert lab.page.inner_text("#gamma").startswith("Guesses a round")
     lab.toggle("adaptive-window")
-    lab.page.wait_for_function("document.querySelector('#gamma').innerText.startsWith('Most guesses a round')")
+    lab.page.wait_for_function("document.querySelector('#gamma').innerText.startsWith('Max guesses a round')")
     assert link(lab) == {"adaptive_window": "1"}
     assert "Fewer bits" in lab.page.inner_text("#kv-format")
     lab.choose("kv-format", "INT4")

@@ -31,7 +31,7 @@ def test_settings_come_along_and_a_change_changes_the_command(visit: Visit) -> N
     page.wait_for_selector("#draft-model", state="hidden")
     page.wait_for_function("location.search.includes('speculation=ngram')")
     page.fill("#at-once input", "0")
-    page.wait_for_selector(".sheet-say.problem:has-text('Sequences at once is a whole number')")
+    page.wait_for_selector(".sheet-say.problem:has-text('Sequences at once must be a whole number')")
     assert "ngram" in page.inner_text(".serve")  # grey, but there
     assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
     page.fill("#at-once input", "8")

@@ -96,7 +96,7 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     page.click("[role=option]:has-text('Another')")
     page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('Write the hub id')")
     hostile = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}\u202e"
-    for asked, says in ((hostile, "not taken as a hub id"), ("../../etc/passwd", "passwd"), ("a/b", "of a/b.")):
+    for asked, says in ((hostile, "not a hub id"), ("../../etc/passwd", "passwd"), ("a/b", "of a/b.")):
         box = page.locator("#hub textarea, #hub input")
         box.click()
         box.fill(asked)
@@ -110,7 +110,7 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
 def test_a_number_out_of_a_sliders_bounds_is_refused_with_them(browser: Browser, server: str) -> None:
     page = opened(Lab(browser.new_page(), server))  # a browser notes the refusal in its console
     page.fill("#set-aside input[type=number]", "9000")
-    page.wait_for_selector(".toast-wrap:has-text('“Set aside, %” is a number from 0 to 90.')")
+    page.wait_for_selector(".toast-wrap:has-text('“Set aside, %” must be a number from 0 to 90.')")
     page.close()
 
 

@@ -302,7 +302,7 @@ def test_the_end_says_what_to_do_next_and_the_first_step_on_is_the_prefill(visit
     lab.page.click(".story h2")  # away from the list of speeds
     lab.page.keyboard.press("Home")
     lab.wait_for_instant(0)
-    assert lab.seen()["say"].endswith("Nothing is computed yet.")
+    assert lab.seen()["say"].endswith("Nothing has been computed yet.")
     assert lab.seen()["pass"] is None
     lab.page.keyboard.press("ArrowRight")
     lab.wait_for_instant(1)

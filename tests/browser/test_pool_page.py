@@ -103,7 +103,7 @@ def test_a_run_is_opened_again_and_another_kind_is_refused(visit: Visit, tmp_pat
     wrong = tmp_path / "wrong.json"
     wrong.write_text('{"format": "decode-lab-run", "version": 1, "events": []}', "utf-8")
     lab.reopen(wrong)
-    page.wait_for_selector(".say.problem:has-text('is no run of a pool')")
+    page.wait_for_selector(".say.problem:has-text('is not a run of the pool')")
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # what was there stays
 
 
@@ -115,7 +115,7 @@ def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -
     last = len(frames) - 1
     assert assert_shows(lab, frames, last).readouts["finished"][0] == "6 / 6"
     assert page.inner_text("[data-key=finished] .value") == "6 / 6"
-    assert page.inner_text(".say").startswith("Over: 6 sequences, 240 tokens")
+    assert page.inner_text(".say").startswith("Done: 6 sequences, 240 tokens")
     blocks = page.get_by_role("img", name="Blocks live, cached, free")
     expect(blocks).to_have_accessible_description(re.compile(r"\d s: 0 live; .*\d s: \d+ cached; .*\d s: \d+ free$"))
     asked: list[str] = []

@@ -56,7 +56,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
     assert end["numbers"]["speed"] != "–"
     assert float(end["numbers"]["limit"]) > 0
     assert re.fullmatch(
-        r"Pass \d+: ((memory|compute)-bound, \d+% of the limit.*|\d+% of the (memory|computing) limit)",
+        r"Pass \d+: ((memory|compute)-bound, \d+% of the limit.*|\d+% of the (memory|compute) limit)",
         lab.page.inner_text("[data-chart=timing] .caption"),
     )
     kinds = end["tokens"].keys() - {"prompt"}

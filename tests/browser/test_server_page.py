@@ -59,7 +59,7 @@ def test_charts_move_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vllm
     says(page, ".answer-say", "Answered: 10 tokens")
     assert page.inner_text(".answer-text") == HOSTILE + "".join(f" {word}" for word in vllm.words)
     assert page.query_selector(".answer-text img") is None
-    says(page, ".rounds-say", "4 rounds with guesses, 8 of 14 guesses kept. Which tokens they were is not told.")
+    says(page, ".rounds-say", "4 rounds with guesses, 8 of 14 guesses kept. Which tokens they were is not reported.")
     page.wait_for_function(f"document.querySelector('[data-chart=rounds] .plot').data[1].x.length === {sum(ACCEPTED)}")
     says(page, "[data-key=usage] .value", "50")
     assert page.evaluate(POINTS, "usage") > before
@@ -88,7 +88,7 @@ def test_a_lost_server_is_said_and_the_charts_go_on_when_it_is_back(visit: Visit
     page.wait_for_function(f"({POINTS})('speed') >= 1")
     vllm.wrong["/metrics"] = "html"
     page.wait_for_selector(".sheet-say.problem")
-    says(page, ".sheet-say", "no Prometheus text")
+    says(page, ".sheet-say", "not Prometheus text")
     page.wait_for_selector(".readouts.old")
     assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
     opacity = "getComputedStyle(document.querySelector('.readouts.old')).opacity"

@@ -33,7 +33,7 @@ def test_it_tells_of_itself_ends_what_is_under_way_and_is_found_again(browser: B
         assert 'vllm:num_requests_running{model_name="Matched"} 1.0' in told
         assert "decode_lab:visits 1.0" in told
         app.send_signal(signal.SIGTERM)
-        lab.page.wait_for_selector(".say.problem:has-text('The server is being shut down.')")
+        lab.page.wait_for_selector(".say.problem:has-text('The server is shutting down.')")
         assert lab.page.locator(".token:not(.prompt)").count() >= 5
         assert app.wait(60) == 0
         lab.page.keyboard.press("Control+Enter")
@@ -97,5 +97,5 @@ def test_a_port_that_is_taken_is_a_sentence_and_a_gpu_that_is_not_wanted_is_not_
     assert done.returncode == 2
     assert "torch" in done.stdout.split()
     assert "no-graphs" not in done.stdout.split()
-    assert f"app.py: nothing can be served at 127.0.0.1, port {port}" in done.stderr
+    assert f"app.py: cannot listen on 127.0.0.1, port {port}" in done.stderr
     assert "Traceback" not in done.stderr

@@ -158,7 +158,7 @@ def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit
     assert "Switch “Record distributions” on and run again." in lab.page.evaluate(OPENED)["say"]
     lab.choose("speculation", "Off")
     lab.page.wait_for_selector("#toggle-distributions input:disabled")
-    assert "Needs someone who guesses" in lab.page.inner_text("#toggle-distributions")
+    assert "Needs speculation" in lab.page.inner_text("#toggle-distributions")
 
 
 def test_a_link_opens_the_guess(visit: Visit) -> None:

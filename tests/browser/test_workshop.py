@@ -356,7 +356,7 @@ def test_what_the_presenter_showed_is_not_taken_for_one_s_own_run(visit: Visit, 
     opacity = "part => Number(getComputedStyle(document.querySelector(part)).opacity)"
     for part in (".readouts", ".text", ".charts"):
         lab.page.wait_for_function(f"part => ({opacity})(part) < 0.5", arg=part)
-    assert lab.page.inner_text(".say") == "Waiting for the engine … What is pale is from before."
+    assert lab.page.inner_text(".say") == "Waiting for the engine … Pale parts are from before."
     for route in held:
         route.continue_()
     lab.finish()

@@ -118,7 +118,7 @@ def test_the_multi_head_model_says_the_same_and_its_own_means_lead_back():
 
 
 def test_a_model_of_another_make_is_refused_in_a_sentence():
-    with pytest.raises(LabError, match="takes a Llama-like model"):
+    with pytest.raises(LabError, match="needs a Llama-like model"):
         multi_head(tiny_models.engine("gpt2").target)
 
 

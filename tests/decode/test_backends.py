@@ -57,7 +57,7 @@ def test_an_old_gpu_computes_by_torch_in_float16(monkeypatch, capability, dtype,
 
 @pytest.mark.parametrize("dtype", [None, 5, "float64", "Tensor"])
 def test_a_dtype_that_is_none_is_a_sentence(dtype):
-    with pytest.raises(ConfigError, match="dtype is 'auto', 'float32', 'bfloat16' or 'float16', not"):
+    with pytest.raises(ConfigError, match="dtype must be 'auto', 'float32', 'bfloat16' or 'float16', not"):
         resolve_dtype(dtype, "cpu")
 
 

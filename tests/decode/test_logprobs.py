@@ -158,5 +158,5 @@ def test_more_than_the_vocabulary_is_all_of_it_and_a_bad_count_is_a_sentence() -
         if isinstance(event, Distributions):
             assert sum(event.p) == pytest.approx(1, abs=1e-5)
     for count in (-1, 21, 2.5, True):
-        with pytest.raises(ConfigError, match="logprobs is a whole number from 0 to 20"):
+        with pytest.raises(ConfigError, match="logprobs must be a whole number from 0 to 20"):
             SamplingParams(logprobs=count)

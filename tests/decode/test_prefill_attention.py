@@ -72,7 +72,7 @@ def test_one_that_does_not_run_here_is_refused():
     engine = tiny_models.engine("llama")
     with pytest.raises(ConfigError, match=r"'efficient' cannot be computed here: .* float32 on cpu .* Choose 'auto'"):
         engine.submit("Once", replace(PAGED, prefill_attention="efficient"))
-    with pytest.raises(ConfigError, match="prefill_attention is one of 'auto', 'math', 'efficient', 'flash'"):
+    with pytest.raises(ConfigError, match="prefill_attention must be one of 'auto', 'math', 'efficient', 'flash'"):
         EngineConfig(prefill_attention="fast")
 
 

@@ -94,7 +94,7 @@ MISTAKES = [
     ("title: A lesson", "title: [A lesson", "minutes", "the front matter is not YAML"),
     ("needs: []", "needs: [x]", "needs", "needs.0: Input should be a valid integer"),
     ("kv_cache: false", "kv_cash: false", "plain:", "there is no 'kv_cash'; there are prompt, draft, kv_cache"),
-    ("kv_cache: false", "kv_cache: 7", "runs:", "plain: kv_cache is True or False, not 7."),
+    ("kv_cache: false", "kv_cache: 7", "runs:", "plain: kv_cache must be True or False, not 7."),
     ("      plain:", "      no cache:", "plain:", "'no cache' cannot stand in an expression"),
     ("repeats: 1", "repeats: 0", "repeats", "repeats: Input should be greater than or equal to 1"),
     ("{max_tokens: 4}", "{tokens: 4}", "runs:", "unexpected keyword argument 'tokens'"),

@@ -128,7 +128,7 @@ def test_a_shared_beginning_is_found() -> None:
     [
         ({"a": {"requests": 0}}, "greater than or equal to 1"),
         ({"a": {"requests": 2, "pagd": True}}, "there is no 'pagd' here; there are requests, output_tokens"),
-        ({"a": {"requests": 2, "block_size": 0}}, "block_size is a whole number"),
+        ({"a": {"requests": 2, "block_size": 0}}, "block_size must be a whole number"),
         ({"a b": {"requests": 2}}, "cannot stand in an expression"),
     ],
 )

@@ -189,11 +189,11 @@ def test_lengths_of_any_size_are_in_bounds(longest: int, share: float) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"weights": "int2"}, "weights is one of 'float32'"),
-        ({"kv_dtype": "fp8"}, "kv_dtype is one of 'auto'"),
-        ({"memory": 0}, "more than nothing"),
+        ({"weights": "int2"}, "weights must be one of 'float32'"),
+        ({"kv_dtype": "fp8"}, "kv_dtype must be one of 'auto'"),
+        ({"memory": 0}, "must be above 0"),
         ({"set_aside": 1.0}, "from 0 to below 1"),
-        ({"block_size": 0}, "block_size is a whole number"),
+        ({"block_size": 0}, "block_size must be a whole number"),
     ],
 )
 def test_what_makes_no_sense_is_refused(change: dict, says: str) -> None:

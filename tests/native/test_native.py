@@ -397,7 +397,7 @@ def test_it_is_the_default_on_a_cpu():
     exactly = load_engine(device="cpu", dtype="float32")
     assert exactly.dtype == "float32"
     assert not exactly.target.native.model.rounded
-    with pytest.raises(ConfigError, match="kernels is 'auto', 'triton', 'c', 'reference'"):
+    with pytest.raises(ConfigError, match="kernels must be one of 'auto', 'triton', 'c', 'reference'"):
         load_engine(device="cpu", kernels="fast")
 
 

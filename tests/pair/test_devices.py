@@ -156,13 +156,13 @@ def test_auto_is_the_host_where_there_is_no_gpu(folder, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"device": "gpu"}, r"device is 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not 'gpu'"),
+        ({"device": "gpu"}, r"device must be 'cpu', 'cuda' or the number of a GPU as in 'cuda:1', not 'gpu'"),
         ({"device": "cuda:x"}, "not 'cuda:x'"),
         ({"device": "cuda:99"}, r"device='cuda:99' is not there: this machine has .*GPU"),
-        ({"device": "cpu", "device_map": "auto"}, "Give one of them"),
-        ({"device_map": "balanced"}, r"device_map is 'auto', or a device for each module by name.*not 'balanced'"),
+        ({"device": "cpu", "device_map": "auto"}, "Give only one of them"),
+        ({"device_map": "balanced"}, r"device_map must be 'auto', or a device for each module by name.*not 'balanced'"),
         ({"device_map": {}}, r"not \{\}"),
-        ({"device_map": {"": 99}}, "puts 'the model' on 99, which is no place here: this machine has .*GPU"),
+        ({"device_map": {"": 99}}, "puts 'the model' on 99, which does not exist here: this machine has .*GPU"),
         ({"device_map": {"model": "cpu", "lm_head": "attic"}}, "puts 'lm_head' on 'attic'"),
         ({"device_map": {"model": "cpu", "lm_head": True}}, "puts 'lm_head' on True"),
         ({"device_map": {"model": "cpu", "tail": "disk"}}, r"names 'tail', and .* has no module .* 'embed_tokens'"),

@@ -119,7 +119,7 @@ def test_what_cannot_be_had_is_said_and_what_to_do(models, tmp_path) -> None:
     none, kept, shell, gguf, mute = (says for says, _ in loaded(models, tmp_path, *((name,) for name in names)))
     assert none.startswith("The hub has no model some/none, or shows it only to some.")
     assert "hf auth login" in none
-    assert kept.startswith("some/kept is given to those who have asked for it.")
+    assert kept.startswith("some/kept is given only to those who have asked for it.")
     assert "hf auth login" in kept
     assert shell.startswith("There is no config.json in some/shell. A model's folder holds")
     assert gguf.startswith("some/gguf could not be loaded: it has no weights as safetensors")
@@ -157,4 +157,4 @@ def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) ->
     assert done.stdout == "2\n2\n", done.stderr
     none, kept = (line for line in done.stderr.splitlines() if line.startswith("app.py: "))
     assert none.startswith("app.py: The hub has no model some/none")
-    assert kept.startswith("app.py: some/kept is given to those")
+    assert kept.startswith("app.py: some/kept is given only to those")

@@ -80,9 +80,9 @@ def test_weights_that_are_missing_are_never_made_up(folder) -> None:
         ("llama", {"model_type": "bert", "is_decoder": True}, r"'bert\.\S+' is missing"),
         ("llama", {"vocab_size": 300}, r"'lm_head.weight' has the shape \[257, 48\] and not \[300, 48\]"),
         ("llama", {"intermediate_size": 64}, r"down_proj.weight' has the shape \[48, 96\] and not \[48, 64\]"),
-        ("llama", {"num_hidden_layers": 2}, "'model.layers.2.input_layernorm.weight' has no place"),
-        ("qwen3", {"model_type": "llama"}, "'model.layers.0.self_attn.k_norm.weight' has no place"),
-        ("qwen2", {"model_type": "llama"}, "'model.layers.0.self_attn.k_proj.bias' has no place"),
+        ("llama", {"num_hidden_layers": 2}, "'model.layers.2.input_layernorm.weight' does not belong there"),
+        ("qwen3", {"model_type": "llama"}, "'model.layers.0.self_attn.k_norm.weight' does not belong there"),
+        ("qwen2", {"model_type": "llama"}, "'model.layers.0.self_attn.k_proj.bias' does not belong there"),
     ],
 )
 def test_weights_of_another_model_are_refused(folder, architecture: str, settings: dict, said: str) -> None:
@@ -395,7 +395,5 @@ def test_transformers_own_report_of_weights_that_do_not_fit_is_not_logged(folder
 
 
 def test_a_mistyped_embedded_draft_is_asked_of_no_hub() -> None:
-    with pytest.raises(
-        ModelLoadError, match="no draft 'mached' beside the embedded target: it is matched or mismatched"
-    ):
+    with pytest.raises(ModelLoadError, match="no draft 'mached' for the embedded target: it is matched or mismatched"):
         load_engine(draft="mached")

@@ -182,7 +182,7 @@ def test_nothing_there_is_said_so(tmp_path):
     (tmp_path / "config.json").write_text("{not json")
     with pytest.raises(ModelLoadError, match=r"config\.json' is a file\. Name the folder that it lies in\."):
         load_engine(tmp_path / "config.json", device="cpu")
-    with pytest.raises(ModelLoadError, match=r"holds no config\.json that can be read"):
+    with pytest.raises(ModelLoadError, match=r"has no config\.json that can be read"):
         load_engine(tmp_path, device="cpu")
 
 
@@ -198,7 +198,7 @@ def test_remote_code_is_never_run(tmp_path):
 
 
 def test_unknown_dtype():
-    with pytest.raises(ConfigError, match="dtype is"):
+    with pytest.raises(ConfigError, match="dtype must be"):
         load_engine(dtype="int4", device="cpu")
 
 

@@ -65,7 +65,7 @@ def test_unwatched_nothing_is_told(folder: Path) -> None:
 
 def test_it_ends_at_the_next_weight(folder: Path) -> None:
     loading = Watched(most=5)
-    with watched(loading), pytest.raises(LoadingCancelled, match="can be chosen as before"):
+    with watched(loading), pytest.raises(LoadingCancelled, match="can still be chosen"):
         load(folder)
     assert len(loading.said) == 5
     assert load(folder).layers == 3

@@ -80,10 +80,10 @@ def test_a_library_that_is_not_there_is_named(folder, choice, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"quantization": "int8"}, "quantization is 'torchao-int8', 'bitsandbytes-int8' or None, not 'int8'"),
-        ({"quantization": "bitsandbytes-int8", "dtype": "float32"}, "computes in float16 and dtype='float32' asks"),
-        ({"quantization": "bitsandbytes-int8", "dtype": "bfloat16"}, "computes in float16 and dtype='bfloat16' asks"),
-        ({"dtype": "int8"}, "dtype is .*not 'int8'"),
+        ({"quantization": "int8"}, "quantization must be 'torchao-int8', 'bitsandbytes-int8' or None, not 'int8'"),
+        ({"quantization": "bitsandbytes-int8", "dtype": "float32"}, "computes in float16, but dtype='float32' asks"),
+        ({"quantization": "bitsandbytes-int8", "dtype": "bfloat16"}, "computes in float16, but dtype='bfloat16' asks"),
+        ({"dtype": "int8"}, "dtype must be .*not 'int8'"),
         (
             {"quantization": "torchao-int8", "device": None, "device_map": {"": "disk"}},
             "keeps some on the CPU or on disk",

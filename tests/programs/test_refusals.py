@@ -26,36 +26,36 @@ from tests.waiting import until
     ("name", "arguments", "says"),
     [
         ("run", {"prompt": ""}, "The prompt is empty"),
-        ("run", {"prompt": 5}, "prompt is text, not 5"),
-        ("run", {"prompt": "a" * 100_001}, "at most 100,000"),
+        ("run", {"prompt": 5}, "prompt must be text, not 5"),
+        ("run", {"prompt": "a" * 100_001}, "the most is 100,000"),
         ("run", {"prompt": "\ud800"}, "half a character|valid"),
-        ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens is a whole number, not 'many'"),
+        ("run", {"prompt": PROMPT, "max_tokens": "many"}, "max_tokens must be a whole number, not 'many'"),
         ("run", {"prompt": PROMPT, "max_tokens": 10**6}, "from 1 to 1,000 here"),
         ("run", {"prompt": PROMPT, "max_tokens": 10**7}, "from 1 to 1,000 here"),
         ("run", {"prompt": PROMPT, "max_tokens": 0}, "from 1 to 1,000 here"),
         ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "max_tokens": 0}, "from 2 to 500 here"),
-        ("run", {"prompt": PROMPT, "temperature": float("nan")}, "temperature is a number from 0.0"),
-        ("run", {"prompt": PROMPT, "temperature": 1e308}, "temperature is a number from 0.0"),
-        ("run", {"prompt": PROMPT, "num_blocks": 10**30}, "num_blocks is a whole number"),
-        ("run", {"prompt": PROMPT, "kv_cache": "perhaps"}, "kv_cache is true or false, not 'perhaps'"),
-        ("run", {"prompt": PROMPT, "kv_dtype": "int2"}, "kv_dtype is one of 'auto', 'int8' or 'int4', not 'int2'"),
-        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "pair is one of 'matched' or 'mismatched', not"),
+        ("run", {"prompt": PROMPT, "temperature": float("nan")}, "temperature must be a number from 0.0"),
+        ("run", {"prompt": PROMPT, "temperature": 1e308}, "temperature must be a number from 0.0"),
+        ("run", {"prompt": PROMPT, "num_blocks": 10**30}, "num_blocks must be a whole number"),
+        ("run", {"prompt": PROMPT, "kv_cache": "perhaps"}, "kv_cache must be true or false, not 'perhaps'"),
+        ("run", {"prompt": PROMPT, "kv_dtype": "int2"}, "kv_dtype must be one of 'auto', 'int8' or 'int4', not 'int2'"),
+        ("run", {"prompt": PROMPT, "pair": "../../etc"}, "pair must be one of 'matched' or 'mismatched', not"),
         ("run", {"prompt": PROMPT, "kv_cache": False, "paged": True}, "no blocks to hand out"),
         ("run", {"prompt": PROMPT, "stop": [""]}, "none of them empty"),
         ("run", {"prompt": PROMPT, "stop": ""}, "none of them empty"),
-        ("run", {"prompt": PROMPT, "stop": 5}, "stop is a list, not 5"),
-        ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings is a list, not 'paged=true'"),
+        ("run", {"prompt": PROMPT, "stop": 5}, "stop must be a list, not 5"),
+        ("compare", {"prompt": PROMPT, "settings": "paged=true"}, "settings must be a list, not 'paged=true'"),
         ("run", {"prompt": PROMPT, "stop": ["x"] * 1000}, "at most 16 strings"),
         ("compare", {"prompt": PROMPT, "settings": ["paged=true"]}, "2 to 5 settings"),
-        ("compare", {"prompt": PROMPT, "settings": [""] * 9_000}, "these are 9,000"),
-        ("compare", {"prompt": PROMPT, "settings": ["paged=true", " paged=true"]}, "is there twice"),
+        ("compare", {"prompt": PROMPT, "settings": [""] * 9_000}, "not 9,000"),
+        ("compare", {"prompt": PROMPT, "settings": ["paged=true", " paged=true"]}, "is listed twice"),
         ("compare", {"prompt": PROMPT, "settings": ["", "x=1"]}, "there is no setting 'x'"),
         ("compare", {"prompt": PROMPT, "settings": ["", "a" * 1000]}, "at most 600"),
         ("compare", {"prompt": PROMPT, "settings": ["", "paged=true"], "repeats": 10**9}, "from 1 to 9"),
-        ("calculator", {"model": ["gpt-2"]}, "model is text, not ['gpt-2']"),
-        ("calculator", {"model": "../../etc"}, "not taken as a hub id"),
-        ("calculator", {"model": "gpt-2", "memory": float("inf")}, "memory is a device's GiB"),
-        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu is one of 't4'"),
+        ("calculator", {"model": ["gpt-2"]}, "model must be text, not ['gpt-2']"),
+        ("calculator", {"model": "../../etc"}, "cannot be used as a hub id"),
+        ("calculator", {"model": "gpt-2", "memory": float("inf")}, "memory must be a device's GiB"),
+        ("calculator", {"model": "gpt-2", "gpu": "<b>"}, "gpu must be one of 't4'"),
         ("calculator", {"model": "gpt-2", "longest": 10**40}, "longest"),
     ],
 )
@@ -98,7 +98,7 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("queue/join", b'{"data": [], "fn_index": RUN, "session_hash": "a"}', 422, "This event takes 27 values, not 0"),
         ("cancel", b'{"data": [NaN]}', 422, "session_hash: Field required"),
         ("reset", b'{"data": [NaN]}', 422, "event_id: Field required"),
-        ("component_server", b"[]", 422, "an object of JSON"),
+        ("component_server", b"[]", 422, "a JSON object"),
         (
             "component_server",
             b'{"data": 1, "component_id": 99999, "session_hash": "a", "fn_name": "x"}',
@@ -112,7 +112,7 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
             "call/v2/run",
             b'{"prompt": "a", "\\ud800": 1}',
             422,
-            "not a valid key-word argument. What there is stands at /gradio_api/info",
+            "not a valid key-word argument. See /gradio_api/info for what there is",
         ),
         ("call/v2/run", b'{"prompt": "a", "' + b"a" * 10**6 + b'": 1}', 422, "Parameter `aaa"),
         ("call/v2/run", b"nonsense", 422, "JSON"),
@@ -282,7 +282,7 @@ def test_only_a_file_that_was_sent_can_be_opened(server: str) -> None:
         asked = {"data": [file], "fn_index": number, "session_hash": "abc"}
         found, answer = post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())
         assert found == 422
-        assert "no file that was sent here" in answer
+        assert "This file was not sent here" in answer
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_page_of_another_site_can_ask_nothing(server: str, origin: str) -> Non
     for path in ("health", "gradio_api/info", "gradio_api/call/v2/run", "gradio_api/mcp/", "channels/x"):
         found, answer = asked_by(server, path, origin=origin)
         assert found == 403, path
-        assert "answers no page of" in answer
+        assert "does not answer pages of" in answer
     port = server.rpartition(":")[2]
     for own in (server, f"http://localhost:{port}", "http://[::1]:6274"):
         assert asked_by(server, "health", origin=own)[0] == 200

@@ -26,7 +26,7 @@ def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
         until(lambda: inside(server) == 3)
         process.send_signal(signal.SIGTERM)
         for answer in answers:  # of one that is at work, and of two that wait
-            assert b"The server is being shut down." in answer.result()
+            assert b"The server is shutting down." in answer.result()
     assert process.wait(30) == 0
     assert not list(sent.rglob("a.json"))
 

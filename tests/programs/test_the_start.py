@@ -19,7 +19,7 @@ def test_an_address_that_this_machine_has_not_is_one_sentence() -> None:
     command = [sys.executable, "app.py", "--host", "192.0.2.1", "--port", "7998"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("app.py: nothing can be served at 192.0.2.1, port 7998: ")
+    assert done.stderr.startswith("app.py: cannot listen on 192.0.2.1, port 7998: ")
     assert done.stderr.count("\n") == 1
 
 

@@ -135,7 +135,7 @@ def test_a_real_shell_finds_a_folder_at_home(folder: str) -> None:
 
 def test_a_draft_s_folder_is_named_from_the_root_on() -> None:
     """It stands in JSON, in which no shell puts in what ~ is."""
-    with pytest.raises(ConfigError, match="The draft's folder is given from / on, not '~/models/x'"):
+    with pytest.raises(ConfigError, match="Give the draft's folder as an absolute path, not '~/models/x'"):
         serve_command(replace(PAGED, speculative="draft"), "a/b", "~/models/x")
 
 
@@ -161,12 +161,12 @@ def test_a_step_has_a_token_for_each_sequence() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"tensor_parallel": 0}, "tensor_parallel is a whole number from 1"),
-        ({"max_model_len": -5}, "max_model_len is a whole number from 1"),
-        ({"max_num_seqs": 2.5}, "max_num_seqs is a whole number from 1"),
+        ({"tensor_parallel": 0}, "tensor_parallel must be a whole number from 1"),
+        ({"max_model_len": -5}, "max_model_len must be a whole number from 1"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs must be a whole number from 1"),
         ({"gpu_memory_utilization": 0.0}, "a share above 0"),
         ({"gpu_memory_utilization": 1.7}, "a share above 0"),
-        ({"dtype": "; rm"}, "dtype is auto, bfloat16"),
+        ({"dtype": "; rm"}, "dtype must be one of auto, bfloat16"),
     ],
 )
 def test_a_number_that_vllm_refuses_is_a_sentence(given: dict[str, object], says: str) -> None:
@@ -214,6 +214,6 @@ def test_a_large_model_needs_several_and_heads_decide_how_many() -> None:
     with pytest.raises(ConfigError, match="71 query heads and 1 KV heads cannot be split over 2"):
         sharded(one_kv_head, 2)
     for none in (0, -1, 2.0):
-        with pytest.raises(ConfigError, match="tensor_parallel is a whole number"):
+        with pytest.raises(ConfigError, match="tensor_parallel must be a whole number"):
             sharded(large, none)
     assert max(TENSOR_PARALLEL) == 8

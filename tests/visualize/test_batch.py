@@ -118,11 +118,11 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
         shown.apply(frame)
     seconds = (steps[-1].entries[-1].t_ms - steps[0].entries[0].t_ms) / 1000
     assert shown.readouts["speed"][:2] == [f"{24 / seconds:,.0f}", "tok/s"]
-    assert shown.say == f"Over: 3 sequences, 24 tokens in {seconds:.2f} s: {24 / seconds:,.0f} a second."
+    assert shown.say == f"Done: 3 sequences, 24 tokens in {seconds:.2f} s: {24 / seconds:,.0f} a second."
     otherwise = replace(asked, paged=False, kv_format="int8").asked()
     again = BatchReducer(3, otherwise, reducer.after()).feed(steps)
     assert again[0]["readouts"]["speed"][2].startswith("was ")
-    assert again[0]["compared"] == "Small: the run before. Changed: Paged blocks on → off, KV format Native → INT8."
+    assert again[0]["compared"] == "Small: the previous run. Changed: Paged blocks on → off, KV format Native → INT8."
     assert again[-1]["readouts"]["speed"][2] == "the same"
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
     assert other[0]["compared"] == "Other sequences than before: not compared."
@@ -207,7 +207,7 @@ def test_a_run_of_many_says_something_at_every_step() -> None:
     for frame in frames:
         words.add(shown.apply(frame).say.split(" ")[0])
         assert shown.say.endswith(".")
-    assert {"Sequence", "One", "Over:"} <= words
+    assert {"Sequence", "One", "Done:"} <= words
 
 
 def test_what_a_person_writes_is_text() -> None:
@@ -284,7 +284,7 @@ def test_many_can_be_stopped() -> None:
 @pytest.mark.parametrize(
     ("inputs", "says"),
     [
-        ({"sequences": 40}, "Sequences is a whole number from 1 to 32"),
+        ({"sequences": 40}, "Sequences must be a whole number from 1 to 32"),
         ({"pool_blocks": 8}, "blocks"),
         ({"paged": False}, "Set paged=True"),
     ],

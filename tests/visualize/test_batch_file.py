@@ -55,15 +55,15 @@ def changed(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ([], "is no run of a pool"),
+        ([], "is not a run of the pool"),
         ({"format": "decode-lab-run", "version": 1, "events": []}, "The Lab opens single runs"),
         (DOCUMENT | {"version": 9}, "has version 9"),
         (DOCUMENT | {"entries": 3}, "is damaged"),
         (DOCUMENT | {"entries": []}, "is damaged"),
         (DOCUMENT | {"entries": [[]]}, "is damaged"),
         (DOCUMENT | {"entries": DOCUMENT["entries"][1:]}, "not numbered in the order"),
-        (changed(clock_ms=float("nan")), "clock_ms is a number"),
-        (changed(clock_ms="<img src=x>"), "clock_ms is a number"),
+        (changed(clock_ms=float("nan")), "clock_ms must be a number"),
+        (changed(clock_ms="<img src=x>"), "clock_ms must be a number"),
         (changed(clock_ms=10**400), "is damaged"),
         (changed(owner=7), "not numbered in the order"),
         (DOCUMENT | {"entries": [e | {"owner": e["owner"] + 5} for e in DOCUMENT["entries"]]}, "not numbered"),

@@ -75,8 +75,8 @@ def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        ({"sequences": "33"}, "sequences was left out: it is a whole number from 1 to 32"),
-        ({"lengths": "<b>"}, "lengths was left out: it is one of equal, tailed, paragraph"),
+        ({"sequences": "33"}, "sequences was left out: it must be a whole number from 1 to 32"),
+        ({"lengths": "<b>"}, "lengths was left out: it must be one of equal, tailed, paragraph"),
         ({"speculation": "synthetic"}, "speculation was left out"),
         ({"paged": "0", "prefix_caching": "1"}, "needs paged blocks"),
         ({"system": "x" * 5000}, "more than 4,000 characters"),
@@ -101,19 +101,19 @@ def test_numbers_come_as_a_browser_sends_them() -> None:
 
 @pytest.mark.parametrize("value", [0, 33, 2.5e9, math.nan, math.inf, "many"])
 def test_a_number_out_of_bounds_is_a_sentence(value: Any) -> None:
-    with pytest.raises(ConfigError, match="Sequences is a whole number from 1 to 32"):
+    with pytest.raises(ConfigError, match="Sequences must be a whole number from 1 to 32"):
         Inputs(sequences=value).config()
 
 
 def test_a_system_prompt_that_is_too_long_is_a_sentence() -> None:
     inputs = Inputs(system="x" * 4001)
-    with pytest.raises(PromptError, match="4,001 characters; at most 4,000"):
+    with pytest.raises(PromptError, match="4,001 characters; the most is 4,000"):
         inputs.jobs()
     replace(inputs, shared=False).jobs()  # nobody would read it
 
 
 def test_a_number_is_whole_where_half_of_it_makes_no_sense() -> None:
-    with pytest.raises(ConfigError, match="Most at once is a whole number from 1 to 32"):
+    with pytest.raises(ConfigError, match="Max at once must be a whole number from 1 to 32"):
         Inputs(max_num_seqs=2.5).config()
     Inputs(temperature=0.35).config()
     with pytest.raises(ConfigError, match="Set paged=True"):

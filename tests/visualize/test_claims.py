@@ -148,7 +148,7 @@ def test_an_experiment_that_breaks_says_so_and_keeps_what_there_is(monkeypatch, 
 
     put(monkeypatch, good=found, bad=broken)
     *_, last = follow(Checks(Line(), no_engine, ["good", "bad"]))
-    assert "broke off (ZeroDivisionError: by nothing)" in last["problem"]
+    assert "failed (ZeroDivisionError: by nothing)" in last["problem"]
     assert list(last["checked"]) == ["good"]
 
 

@@ -73,16 +73,16 @@ def test_a_person_s_own_settings_come_after_those_chosen() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"lanes": ("cache",)}, "Choose 2 to 5 settings to compare; these are 1"),
-        ({"lanes": tuple(LANES)[:6]}, "these are 6"),
-        ({"own": "kv_dtype=int3"}, "kv_dtype is one of"),
+        ({"lanes": ("cache",)}, "Choose 2 to 5 settings to compare, not 1"),
+        ({"lanes": tuple(LANES)[:6]}, "not 6"),
+        ({"own": "kv_dtype=int3"}, "kv_dtype must be one of"),
         ({"own": HOSTILE}, "there is no setting .<img src"),
-        ({"own": "paged=true\npaged=true"}, "paged=true is there twice"),
+        ({"own": "paged=true\npaged=true"}, "paged=true is listed twice"),
         ({"own": "kv_cache=false, paged=true"}, "there are no blocks"),
         ({"own": "x" * 700}, "at most 600 characters"),
-        ({"repeats": 0}, "Repeats is a whole number from 1 to 9"),
-        ({"max_tokens": 1}, "Max tokens is a whole number from 2 to 500"),
-        ({"temperature": float("nan")}, "Temperature is a number from 0 to 2"),
+        ({"repeats": 0}, "Repeats must be a whole number from 1 to 9"),
+        ({"max_tokens": 1}, "Max tokens must be a whole number from 2 to 500"),
+        ({"temperature": float("nan")}, "Temperature must be a number from 0 to 2"),
     ],
 )
 def test_a_mistake_is_a_sentence(changes: dict[str, Any], says: str) -> None:
@@ -187,7 +187,7 @@ def test_whoever_stops_waiting_asks_nothing_of_the_engine() -> None:
         task.cancelled.set()
         assert task.done.wait(10)
     assert asked == []
-    assert task.record()["progress"] == "Stopped before a run was over."
+    assert task.record()["progress"] == "Stopped before a run was done."
 
 
 def test_what_goes_wrong_is_a_sentence() -> None:
@@ -198,13 +198,13 @@ def test_what_goes_wrong_is_a_sentence() -> None:
         (lambda pair: ScriptedEngine(), Inputs(prompt=""), "The prompt is empty"),
         (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
         (lambda pair: ScriptedEngine(), Inputs(lanes=("cache",)), "Choose 2 to 5"),
-        (fail, Inputs(), "This broke off (RuntimeError: no such thing)"),
+        (fail, Inputs(), "This failed (RuntimeError: no such thing)"),
     ):
         *_, last = follow(Comparison(Line(), load, inputs))
         assert says in last["problem"]
         assert not last["running"]
     for load, inputs, says in (
-        (fail, Inputs(), "broke off"),
+        (fail, Inputs(), "failed"),
         (lambda pair: ScriptedEngine(), Inputs(prompt="x" * 4001), "The prompt has 4,001 characters"),
     ):
         *_, last = follow(Growth(Line(), load, inputs))
@@ -253,7 +253,7 @@ def test_a_difference_is_told_with_its_place_and_both_margins() -> None:
 
 @pytest.mark.parametrize("guessing", ["draft-4", "early-exit", "lookup"])
 def test_sampling_with_guesses_is_no_difference_in_quality(guessing: str) -> None:
-    said = "At a temperature above 0, guesses spend the seed's draws otherwise"
+    said = "Above temperature 0, speculation uses the seed's draws differently"
     for temperature in (0.0, 0.8):
         runs = made("cache", "paged", guessing, temperature=temperature)
         assert (said in " ".join(whole(configs(runs), runs, {})["said"])) == (temperature > 0)

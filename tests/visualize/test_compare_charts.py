@@ -162,7 +162,7 @@ def test_without_a_pair_to_compare_there_are_curves_and_a_sentence() -> None:
     for runs in (made("cache", "paged"), made("draft-2", "draft-4"), made("no-cache", "draft-4")):
         found = theory(configs(runs), runs, BYTES)
         assert found["rows"] == []
-        assert "Compare a setting with speculation" in found["missing"]
+        assert "compare a setting with speculation" in found["missing"]
         assert found["charts"]["tokens"]["columns"][0]["y"]
 
 
@@ -175,7 +175,7 @@ def test_growth_is_said_as_a_power_with_its_interval() -> None:
     fit = steep.fit
     assert 1 < fit.low < fit.exponent < fit.high < 4
     assert f"n^{fit.exponent:.2f} ms (power {fit.low:.2f} to {fit.high:.2f}, 95%); with one" in drawn["progress"]
-    assert "with one, 5 ms and does not grow above the scatter." in drawn["progress"]
+    assert "with one, 5 ms, with no growth above the scatter." in drawn["progress"]
     with_cache, without, line, names = drawn["charts"]["growth"]["columns"]
     assert with_cache == {"x": list(lengths), "y": [round(ms, 3) for ms in flat.ms]}
     assert without["y"][-1] == round(steep.ms[-1], 3)
@@ -188,4 +188,4 @@ def test_growth_is_said_as_a_power_with_its_interval() -> None:
 def test_growth_that_scatters_too_much_is_no_formula(low: float, high: float, monkeypatch: pytest.MonkeyPatch) -> None:
     noisy = SimpleNamespace(grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2)
     monkeypatch.setattr(Curve, "fit", property(lambda _: noisy))
-    assert _power(Curve((1, 2), (1.0, 2.0))) == "longer the longer the text, too noisy to tell how it grows"
+    assert _power(Curve((1, 2), (1.0, 2.0))) == "longer for longer texts, but too noisy to tell how it grows"

@@ -131,7 +131,7 @@ def test_what_does_not_fit_together_is_said() -> None:
     assert "the target's own tokenizer" in of_another_size
     said = told(model="smollm2-1.7b", draft_model="smollm2-135m", tensor_parallel=2)["differences"]
     assert any("SmolLM2 135M cannot be split over 2, 4 or 8 GPUs" in text for text in said)  # 9 query heads
-    assert "quantised so" in told(weights="int4")["differences"][0]
+    assert "quantised that way" in told(weights="int4")["differences"][0]
     assert "cannot be turned off" in told(cache=False, kv_format="int8", speculation="off")["differences"][0]
     assert told(paged=False, prefix_caching=True, speculation="off")["command"].count("--no-enable-prefix-caching") == 1
 
@@ -147,7 +147,7 @@ def test_another_model_goes_by_its_name_and_is_not_looked_up() -> None:
     other = told(model=OTHER, hub=" owner/name ", speculation="off")
     assert other["command"].startswith("vllm serve owner/name \\\n")
     assert other["splits"] == []
-    assert "worked out for known models" in other["say"]
+    assert "calculated for known models" in other["say"]
     assert "'$(id)'" in told(model=OTHER, hub="$(id)", speculation="off")["command"]
 
 
@@ -157,13 +157,13 @@ def test_another_model_goes_by_its_name_and_is_not_looked_up() -> None:
         ({"model": OTHER}, "The target is a hub id"),
         ({"model": OTHER, "hub": "--help"}, "The target is a hub id"),
         ({"draft_model": OTHER}, "The draft is a hub id"),
-        ({"at_once": 0}, "Sequences at once is a whole number from 1 to 10,000"),
-        ({"at_once": math.nan}, "Sequences at once is a whole number"),
-        ({"longest": "many"}, "Longest is a whole number"),
+        ({"at_once": 0}, "Sequences at once must be a whole number from 1 to 10,000"),
+        ({"at_once": math.nan}, "Sequences at once must be a whole number"),
+        ({"longest": "many"}, "Longest must be a whole number"),
         ({"mean": 9999}, "mean length is between"),
-        ({"gpu": OTHER, "memory": -1}, "memory, GiB is a number"),
-        ({"max_num_batched_tokens": 1}, "Tokens in a step is a whole number from 64"),
-        ({"speculation": "magic"}, "speculative is one of"),
+        ({"gpu": OTHER, "memory": -1}, "memory, GiB must be a number"),
+        ({"max_num_batched_tokens": 1}, "Tokens in a step must be a whole number from 64"),
+        ({"speculation": "magic"}, "speculative must be one of"),
     ],
 )
 def test_a_mistake_is_a_sentence(inputs: dict[str, Any], says: str) -> None:

@@ -207,7 +207,7 @@ def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None
 def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> None:
     before = script(CONFIGS["plain"])
     frames = Reducer(Before(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
-    assert frames[0]["compared"] == "Small: the run before. Changed: speculation Off → Draft."
+    assert frames[0]["compared"] == "Small: the previous run. Changed: speculation Off → Draft."
     assert not any("compared" in frame for frame in frames[1:])
     shown = picture(frames)
     assert shown.readouts["speed"][2].startswith("×")
@@ -215,15 +215,15 @@ def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> N
 
 def test_a_step_is_told_in_a_sentence() -> None:
     asked, *steps = Reducer().feed(script(CONFIGS["speculative"]))
-    assert asked["say"] == "The prompt has 4 tokens. Nothing is computed yet."
+    assert asked["say"] == "The prompt has 4 tokens. Nothing has been computed yet."
     said = [frame["say"] for frame in steps]
     assert said[0].startswith("Prefill: the target read the prompt's 4 tokens in one pass and chose “ when”.")
     assert any("accepted all 4 and added" in sentence for sentence in said)
     assert any("rejected “" in sentence and "in its place" in sentence for sentence in said)
     assert re.fullmatch(
         r"Finished with 40 tokens, the first after [\d.]+ ms, 39 more in [\d.]+ ms: as many as were asked for\. "
-        r"Those 39 took 16 passes: on average one kept 1\.44 of 3\.81 guesses and added a token\. "
-        r"Its blocks, at most 3, were given back\.",
+        r"Those 39 took 16 passes: on average each kept 1\.44 of 3\.81 guesses and added a token\. "
+        r"Its blocks, 3 at most, were given back\.",
         said[-1],
     )
 
@@ -241,7 +241,7 @@ def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
     assert float(found[1]) == value["first"]
     others = float(found[2]) * (1 if found[3] == "ms" else 1000)
     assert 59_000 / others == pytest.approx(value["speed"], rel=0.01)
-    kept, guesses = map(float, re.search(r"on average one kept ([\d.]+) of ([\d.]+) guesses", shown.say).groups())
+    kept, guesses = map(float, re.search(r"on average each kept ([\d.]+) of ([\d.]+) guesses", shown.say).groups())
     assert 1 + kept == pytest.approx(value["pass"], abs=0.011)
     share = float(shown.readouts["accepted"][0]) / 100
     assert kept == pytest.approx(share * guesses, abs=0.01 + 0.005 * guesses)  # each of the three is rounded
@@ -278,7 +278,7 @@ def test_a_full_context_is_told_as_one() -> None:
 def test_a_failure_is_told() -> None:
     broken = Finished(t_ms=1.0, reason="error", text="", message="The device ran out of memory.")
     frame = Reducer().feed([*script(CONFIGS["plain"], max_tokens=1)[:-1], broken])[-1]
-    assert frame["say"] == "The run broke off after 1 token. The device ran out of memory."
+    assert frame["say"] == "The run failed after 1 token. The device ran out of memory."
 
 
 def test_a_prefill_in_parts_adds_its_token_once() -> None:
@@ -299,7 +299,7 @@ def test_the_first_step_on_is_the_prefill_with_its_time_and_its_token() -> None:
     events = script(CONFIGS["speculative"])
     began, prefill, first = Reducer().feed(events)[:3]
     timed = next(event for event in events if isinstance(event, StepTimed))
-    assert began["say"].endswith("Nothing is computed yet.")
+    assert began["say"].endswith("Nothing has been computed yet.")
     assert prefill["say"].startswith("Prefill: ")
     assert prefill["owner"] == 0
     shown = picture([began, prefill])
@@ -315,7 +315,7 @@ def test_the_first_step_on_is_the_prefill_with_its_time_and_its_token() -> None:
 def test_who_is_told_of_an_admission_gets_a_frame_for_it() -> None:
     config = EngineConfig(paged=True, enable_prefix_caching=True, num_blocks=64)
     began, admitted, prefill = Reducer().feed(script(config))[:3]
-    assert admitted["say"].startswith("The prompt's 4 tokens fill no block")
+    assert admitted["say"].startswith("The prompt's 4 tokens do not fill a block")
     assert (admitted["owner"], "owner" in began, "owner" in prefill) == (0, False, False)
 
 

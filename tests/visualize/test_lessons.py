@@ -249,7 +249,7 @@ def test_what_fails_is_said(lesson: Lesson) -> None:
         raise RuntimeError("no such disk")
 
     *_, last = follow(LessonRun(Line(), fail, lesson.front.preset))
-    assert last == {"running": False, "problem": "This broke off (RuntimeError: no such disk)."}
+    assert last == {"running": False, "problem": "This failed (RuntimeError: no such disk)."}
 
 
 # -- what the browser keeps ------------------------------------------------------------------

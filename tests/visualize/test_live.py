@@ -112,7 +112,7 @@ def test_a_run_can_be_stopped() -> None:
     ("settings", "sentence"),
     [
         ({"prompt": ""}, "The prompt is empty"),
-        ({"prompt": "x" * 4001}, "The prompt has 4,001 characters; at most 4,000 are read."),
+        ({"prompt": "x" * 4001}, "The prompt has 4,001 characters; the most is 4,000."),
         ({"cache": False, "kv_format": "int8", "paged": False}, "Turn the cache on"),
     ],
 )

@@ -67,15 +67,15 @@ def test_every_choice_has_an_answer() -> None:
     ("inputs", "says"),
     [
         ({"mean": 5000}, "mean length is between 1 token and the longest, 4,096, not 5,000"),
-        ({"mean": 0}, "Mean length is a whole number from 1 to"),
-        ({"longest": 10**9}, "Longest is a whole number from 1 to 10,000,000"),
-        ({"longest": 4096.5}, "Longest is a whole number"),
-        ({"batch": float("nan")}, "Sequences in a batch is a whole number from 1 to 1,000,000"),
-        ({"gpu": OTHER, "memory": -1}, "memory, GiB is a number from 0.1 to 100,000"),
-        ({"set_aside": 99}, "Set aside, % is a whole number from 0 to 90"),
+        ({"mean": 0}, "Mean length must be a whole number from 1 to"),
+        ({"longest": 10**9}, "Longest must be a whole number from 1 to 10,000,000"),
+        ({"longest": 4096.5}, "Longest must be a whole number"),
+        ({"batch": float("nan")}, "Sequences in a batch must be a whole number from 1 to 1,000,000"),
+        ({"gpu": OTHER, "memory": -1}, "memory, GiB must be a number from 0.1 to 100,000"),
+        ({"set_aside": 99}, "Set aside, % must be a whole number from 0 to 90"),
         ({"model": OTHER}, "Write the hub id"),
-        ({"model": OTHER, "hub": "../../etc/passwd"}, "'../../etc/passwd' is not taken as a hub id"),
-        ({"model": OTHER, "hub": "<img src=x onerror=alert(1)>\u202e"}, "is not taken as a hub id"),
+        ({"model": OTHER, "hub": "../../etc/passwd"}, "'../../etc/passwd' cannot be used as a hub id"),
+        ({"model": OTHER, "hub": "<img src=x onerror=alert(1)>\u202e"}, "cannot be used as a hub id"),
     ],
 )
 def test_bad_input_is_a_sentence(inputs: dict, says: str) -> None:
@@ -152,14 +152,14 @@ def test_the_hub_is_asked_for_few_at_a_time_and_the_others_are_told(asked: list[
             until(lambda: sum(one.done() for one in told) == 12 - hub.AT_ONCE)
         finally:
             answers.set()
-    assert sum("no more at once" in one.result() for one in told) == 12 - hub.AT_ONCE
+    assert sum("the most at once" in one.result() for one in told) == 12 - hub.AT_ONCE
     assert len(asked) == hub.AT_ONCE
-    assert "no more at once" not in said("nobody/12")
+    assert "the most at once" not in said("nobody/12")
 
 
 @pytest.mark.parametrize("id", ["gpt2", "../../etc", "a/b/c", "x" * 100_000])
 def test_what_is_no_hub_id_is_asked_for_nowhere(asked: list[str], id: str) -> None:
-    assert "it is owner/name" in said(id)
+    assert "that is owner/name" in said(id)
     assert asked == []
     assert not hub._failed
 
@@ -333,4 +333,6 @@ def test_controls_send_floats_and_emptied_numbers() -> None:
 
 
 def test_a_link_s_limits_are_written_out() -> None:
-    assert from_link({"batch": "0"})[1] == ["The link's batch was left out: it is a whole number from 1 to 1,000,000."]
+    assert from_link({"batch": "0"})[1] == [
+        "The link's batch was left out: it must be a whole number from 1 to 1,000,000."
+    ]

@@ -73,11 +73,11 @@ def a_round(told: Narrator, *rare: Any, kept: int = 1) -> str:
 def test_an_admission_tells_what_was_found() -> None:
     hit = "Found 48 of the prompt's 61 tokens in the cache: 3 blocks, nothing to compute for them."
     assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted(48)) == hit
-    assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted()).startswith("Nothing of the prompt")
+    assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted()).startswith("None of the prompt")
     short = narrator(paged=True, enable_prefix_caching=True, block_size=64).admitted(admitted())
-    assert short == "The prompt's 61 tokens fill no block of 64: nothing of it can be shared."
+    assert short == "The prompt's 61 tokens do not fill a block of 64: none of it can be shared."
     one = narrator(1, paged=True, enable_prefix_caching=True).admitted(admitted())
-    assert one == "The prompt's 1 token fills no block of 16: nothing of it can be shared."
+    assert one == "The prompt's 1 token does not fill a block of 16: none of it can be shared."
     hit = "Found 1 of the prompt's 2 tokens in the cache: 1 block, nothing to compute for it."
     assert narrator(2, paged=True, enable_prefix_caching=True, block_size=1).admitted(admitted(1)) == hit
     assert narrator().admitted(admitted(running=3)) == "Admitted: 3 sequences share the pool and every pass."
@@ -130,7 +130,8 @@ def test_a_preemption_is_told_and_so_is_the_return() -> None:
     told.admitted(admitted())
     prefill(told, 61, " x")
     assert told.preempted(Preempted(t_ms=0, tokens=85)) == (
-        "Preempted: room ran out, so this run gave its blocks back and waits; 85 tokens will be computed again."
+        "Preempted: the pool ran out of blocks, so this run gave its own back and waits; 85 tokens will be computed "
+        "again."
     )
     assert told.admitted(admitted()) == "Admitted again. All of the text's 62 tokens are computed again."
     assert prefill(told, 62, " x") == "Prefill: the target read the text's 62 tokens in one pass and chose “ x”."
@@ -178,7 +179,7 @@ def test_a_text_that_ends_among_a_round_s_guesses_is_told_without_what_came_behi
     said = told.step(timed("verify", 5, 8), guesses, verdicts, None, [" a"], [])
     assert said.endswith("The target accepted 1, and the text ended there.")
     end = told.ended(Finished(t_ms=9, reason="stop", text="", message=""), measure([]), 5, 0)
-    kept = "on average one kept 1.50 of 3.00 guesses and added a token, the last none."
+    kept = "on average each kept 1.50 of 3.00 guesses and added a token, the last none."
     assert end.endswith(f"Those 4 took 2 passes: {kept}")
 
 
@@ -187,7 +188,7 @@ def test_a_window_is_told_with_its_reasons() -> None:
     changes = [
         WindowChanged(t_ms=0, step=8, gamma=gamma, acceptance=0.45, draft_ms=0.9, verify_ms=6.1) for gamma in (2, 0)
     ]
-    why = "45% of guesses should be kept, a guess takes 0.9 ms, a pass 6.1 ms."
+    why = "45% of guesses are expected to be kept, a guess takes 0.9 ms, a pass 6.1 ms."
     assert a_round(told, changes[0]) == f"Round 7: 1 of 2 accepted. The window went from 4 to 2: {why}"
     assert a_round(told, changes[1]) == f"Round 7: 1 of 2 accepted. The window went from 2 to 0: {why}"
 
@@ -195,12 +196,12 @@ def test_a_window_is_told_with_its_reasons() -> None:
 def test_a_window_that_is_a_try_is_told_as_one_and_no_time_is_made_up() -> None:
     told = narrator(speculative="draft", adaptive_window=True)
     tries = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.79, draft_ms=0.2, verify_ms=None)
-    said = "The window goes from 4 to 0 as a try, to see what a plain pass costs: so far it is not known."
+    said = "The window goes from 4 to 0 as a trial, to measure what a plain pass costs: that is not yet known."
     assert a_round(told, tries, kept=2) == f"Round 7: 2 of 2 accepted. {said}"
     smaller = replace(tries, gamma=1)
-    assert "4 to 1 as a try, to see what a pass over fewer tokens costs" in a_round(narrator(), smaller)
+    assert "4 to 1 as a trial, to measure what a pass over fewer tokens costs" in a_round(narrator(), smaller)
     again = replace(tries, gamma=2, draft_ms=None, verify_ms=6.1)
-    said = "The window goes from 0 to 2 as a try, to see what a guess costs: so far it is not known."
+    said = "The window goes from 0 to 2 as a trial, to measure what a guess costs: that is not yet known."
     assert plain_pass(told, 9, again).endswith(said)
 
 
@@ -213,17 +214,17 @@ def test_while_the_window_is_0_a_pass_says_why_nobody_guesses_and_until_when() -
     none = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.79, draft_ms=0.2, verify_ms=None)
     a_round(told, none)
     assert plain_pass(told, 8) == (
-        "Pass 8 chose “ x”. No guesses: to see what a plain pass costs; one is tried in 31 passes at the latest."
+        "Pass 8 chose “ x”. No guesses: to measure what a plain pass costs; guessing is tried again within 31 passes."
     )
     measured = replace(none, gamma=3, verify_ms=0.3)
     assert plain_pass(told, 9, measured).startswith("Pass 9. The window went from 0 to 3: 79% of guesses")
     assert plain_pass(told, 10).startswith("Pass 10: the target read one new token"), "the drafter had no idea"
     a_round(told, replace(measured, gamma=0))
-    why = "a round of them would cost more than it gives"
-    assert plain_pass(told, 11) == f"Pass 11 chose “ x”. No guesses: {why}; one is tried in 28 passes at the latest."
+    why = "a round of them would cost more than it gains"
+    assert plain_pass(told, 11) == f"Pass 11 chose “ x”. No guesses: {why}; guessing is tried again within 28 passes."
     for step in range(12, 38):
         plain_pass(told, step)
-    assert plain_pass(told, 38).endswith("one is tried after this pass at the latest.")
+    assert plain_pass(told, 38).endswith("guessing is tried again after this pass.")
     failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
     plain_pass(told, 39, failure)
     assert plain_pass(told, 40).startswith("Pass 40: the target read one new token")
@@ -239,7 +240,7 @@ def test_a_window_of_0_is_left_when_the_sentences_say(monkeypatch: pytest.Monkey
     promised = {
         frame["step"] + int(found[1])
         for frame in Reducer().feed(run.events)
-        if (found := re.search(r"in (\d+) passes at the latest", frame.get("say", "")))
+        if (found := re.search(r"within (\d+) passes", frame.get("say", "")))
     }
     assert len(promised) == 2
     assert promised & set(range(max(guessed) + 1)) <= guessed
@@ -251,7 +252,7 @@ def test_the_rarest_is_told_and_the_sentence_stays_short() -> None:
     window = WindowChanged(t_ms=0, step=8, gamma=2, acceptance=0.4, draft_ms=1, verify_ms=6)
     failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
     told = narrator(speculative="draft")
-    assert a_round(told, *evicted) == "Round 7: 1 of 2 accepted. Gave up 2 cached blocks to make room."
+    assert a_round(told, *evicted) == "Round 7: 1 of 2 accepted. Evicted 2 cached blocks to make room."
     assert "window" in a_round(told, *evicted, window)
     said = a_round(told, *evicted, window, failure)
     assert said.endswith("Fell back: the draft model failed, the target goes on alone. Its output is not finite.")
@@ -273,7 +274,7 @@ def test_what_fell_back_is_named_and_stays_in_sight(part: str, lost: str) -> Non
     [
         (Achieved(0.714, "memory"), "memory-bound, 71% of the limit"),
         (Achieved(0.5, "compute"), "compute-bound, 50% of the limit"),
-        (Achieved(0.2, "compute"), "20% of the computing limit"),
+        (Achieved(0.2, "compute"), "20% of the compute limit"),
         (Achieved(0.03, "memory"), "3% of the memory limit"),
         (Achieved(1.3, "memory"), "memory-bound, 130% of the limit (a cache is faster)"),
         (Achieved(2.0, "compute"), "compute-bound, 200% of the limit (another kernel is faster)"),
@@ -286,7 +287,7 @@ def test_the_limit_is_told_and_never_clipped(found: Achieved, said: str) -> None
 def test_a_dropped_cache_is_told() -> None:
     dropped = CacheDropped(t_ms=0, reason="The weights changed.")
     said = narrator().step(timed(), [], [], None, [" x"], [dropped])
-    assert said == "Prefill. All that was cached is dropped: The weights changed."
+    assert said == "Prefill. Everything cached was dropped: The weights changed."
 
 
 def test_a_synthetic_run_says_so_from_the_first_frame() -> None:

@@ -64,20 +64,24 @@ def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None
 @pytest.mark.parametrize(
     ("arguments", "environment", "said"),
     [
-        (["--port", "0"], {}, "app.py: argument --port: it is a whole number from 1 to 65,535, not '0'"),
+        (["--port", "0"], {}, "app.py: argument --port: it must be a whole number from 1 to 65,535, not '0'"),
         (["--port", "9" * 5000], {}, "from 1 to 65,535"),
         (["--max-users", "-1"], {}, "whole number from 1"),
         (["--max-users", "²"], {}, "whole number from 1"),
         (["--device", "tpu"], {}, "device is 'cpu', 'cuda'"),
         (["--device", "cuda:99"], {}, "device='cuda:99' is not there"),
         (["--attach", "gpu:8000"], {}, "argument --attach: The address of a vLLM server is like http://127.0.0.1:8000"),
-        (["--dtype", "int3"], {}, "dtype is 'auto', 'float32'"),
+        (["--dtype", "int3"], {}, "dtype must be 'auto', 'float32'"),
         (["--speed", "11"], {}, "unrecognized arguments: --speed"),
-        ([], {"DECODE_LAB_PORT": "many"}, "app.py: DECODE_LAB_PORT: it is a whole number from 1 to 65,535"),
-        ([], {"GRADIO_SERVER_PORT": "abc"}, "app.py: GRADIO_SERVER_PORT: it is a whole number from 1 to 65,535, not"),
+        ([], {"DECODE_LAB_PORT": "many"}, "app.py: DECODE_LAB_PORT: it must be a whole number from 1 to 65,535"),
+        (
+            [],
+            {"GRADIO_SERVER_PORT": "abc"},
+            "app.py: GRADIO_SERVER_PORT: it must be a whole number from 1 to 65,535, not",
+        ),
         ([], {"DECODE_LAB_ATTACH": "gpu:8000"}, "app.py: DECODE_LAB_ATTACH: The address of a vLLM server is like"),
-        ([], {"DECODE_LAB_PRESENTER_KEY": "ab\udcff"}, "DECODE_LAB_PRESENTER_KEY is text in UTF-8"),
-        ([], {"DECODE_LAB_SHARE": "perhaps"}, "DECODE_LAB_SHARE is one of 1, true"),
+        ([], {"DECODE_LAB_PRESENTER_KEY": "ab\udcff"}, "DECODE_LAB_PRESENTER_KEY must be text in UTF-8"),
+        ([], {"DECODE_LAB_SHARE": "perhaps"}, "DECODE_LAB_SHARE must be one of 1, true"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_at_the_start(arguments, environment, said, capsys) -> None:

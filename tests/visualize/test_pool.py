@@ -244,7 +244,7 @@ def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool)
     assert [looks(shown.columns["blocks"], block)[0] for block in range(6)] == [
         "cached", "cached", "cached", "free", "live", "live",
     ]  # fmt: skip
-    assert "what of its 6 tokens is not found in the cache will be computed again" in shown.say
+    assert "what is no longer cached of its 6 tokens will be computed again" in shown.say
     again = [
         replace(ADMITTED, live_blocks=(4, 9), cached_blocks=(2,), cached_tokens=4),
         found(2, 0),

@@ -160,7 +160,7 @@ def test_who_compares_is_told_how_many_runs_are_over() -> None:
     some, sampling = programs(told=Told()), SamplingParams(max_tokens=20)
     complete(some.compare(caller("a"), "A fox", ["", "paged=true"], sampling, repeats=1))
     assert said[0] == "Under way"
-    assert set(said[1:]) <= {f"{done} of 4 runs are over" for done in range(1, 5)}
+    assert set(said[1:]) <= {f"{done} of 4 runs are done" for done in range(1, 5)}
     assert len(said) > 2
 
 
@@ -204,7 +204,7 @@ def test_who_waits_as_the_server_ends_is_told_so() -> None:
         waiting = asyncio.create_task(some.run(caller("a"), "A fox", **LONG))
         await asyncio.sleep(0.05)
         line.close(0)
-        with pytest.raises(LabError, match="is being shut down"):
+        with pytest.raises(LabError, match="is shutting down"):
             await waiting
 
     with line.turn(object(), cancelled):
@@ -241,6 +241,6 @@ def test_settings_become_parameters_with_their_types_and_words() -> None:
     assert complete(called(caller("a"), "x", 3, 64, 0.0, 0, 1.0, 8)) == (
         '{"prompt": "x", "often": 3, "seed": 8, "who": "a"}'
     )
-    for values, says in ((("x", 0.5), "often is a whole number"), (("x", 1, 0), "max_tokens is")):
+    for values, says in ((("x", 0.5), "often must be a whole number"), (("x", 1, 0), "max_tokens must be")):
         with pytest.raises(gr.Error, match=says):
             complete(called(caller("a"), *values))

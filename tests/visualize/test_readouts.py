@@ -111,12 +111,12 @@ def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> N
 
 
 def test_what_was_switched_is_named() -> None:
-    assert difference(STARTED, STARTED) == "Small: the run before, with the same settings."
+    assert difference(STARTED, STARTED) == "Small: the previous run, with the same settings."
     now = EngineConfig(
         kv_dtype="int4", paged=True, enable_prefix_caching=True, speculative="synthetic", adaptive_window=True
     )
     assert difference(STARTED, started(now)) == (
-        "Small: the run before. Changed: KV format Native → INT4, paged blocks off → on, "
+        "Small: the previous run. Changed: KV format Native → INT4, paged blocks off → on, "
         "prefix caching off → on, speculation Off → Synthetic, adaptive window off → on."
     )
 
@@ -135,7 +135,7 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
         assert "→ 77" in said(speculative=speculative, **{name: 77})
         assert said(**{name: 77}).endswith("with the same settings.")  # nobody uses it
     assert "kernels The lab's own → Torch" in said(kernels="reference")
-    assert "prompt Auto → Flash" in said(prefill_attention="flash")
+    assert "prompt attention Auto → Flash" in said(prefill_attention="flash")
     assert "cache priority 0 → 5" in said(cache_priority=5)
     assert "least recently used → lowest priority" in said(eviction="priority")
 
@@ -147,13 +147,13 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
         ({"top_k": 50}, "top-k 0 → 50"),
         ({"top_p": 0.9}, "top-p 1.0 → 0.9"),
         ({"seed": 8}, "seed 3 → 8"),
-        ({"max_tokens": 90}, "most tokens 1 → 90"),
+        ({"max_tokens": 90}, "max tokens 1 → 90"),
         ({"logprobs": 5}, "recorded distributions off → on"),
     ],
 )
 def test_what_was_sampled_otherwise_is_named(sampled: dict[str, Any], said: str) -> None:
     now = replace(STARTED, sampling=STARTED.sampling | sampled)
-    assert difference(STARTED, now) == f"Small: the run before. Changed: {said}."
+    assert difference(STARTED, now) == f"Small: the previous run. Changed: {said}."
 
 
 def test_what_has_nothing_to_act_on_is_not_named() -> None:
@@ -168,12 +168,13 @@ def test_other_models_and_another_prompt_are_named() -> None:
     assert "same" in difference(drafted, drafted)
     now = replace(drafted, draft="stories-mismatched", prompt="The king")
     assert (
-        difference(drafted, now) == "Small: the run before. Changed: draft model matched → mismatched, another prompt."
+        difference(drafted, now)
+        == "Small: the previous run. Changed: draft model matched → mismatched, another prompt."
     )
     assert difference(drafted, replace(drafted, target="qwen\n", draft="tiny")) == (
-        "Small: the run before. Changed: target stories → qwen↵, draft model matched → tiny."
+        "Small: the previous run. Changed: target stories → qwen↵, draft model matched → tiny."
     )
-    assert difference(STARTED, drafted) == "Small: the run before. Changed: speculation Off → Draft."
+    assert difference(STARTED, drafted) == "Small: the previous run. Changed: speculation Off → Draft."
 
 
 def test_a_run_from_before_a_setting_was_there_has_its_default() -> None:
@@ -196,6 +197,6 @@ def test_a_runs_settings_are_described_where_they_mattered() -> None:
     assert described(now, sampling) == (
         "KV format Native, paged blocks on, speculation Draft, guesses a round 6, temperature 0.8, seed 7"
     )
-    assert "layers that guess 4" in described(now | {"speculative": "early_exit"}, sampling)
+    assert "early-exit layers 4" in described(now | {"speculative": "early_exit"}, sampling)
     assert "guesses" not in described(now | {"speculative": "off"}, sampling)
     assert "KV cache off" in described(asdict(EngineConfig(kv_cache=False)), sampling)

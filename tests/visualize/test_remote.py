@@ -76,7 +76,7 @@ def test_a_restart_and_a_lost_connection_are_said_and_leave_a_gap() -> None:
     reducer = Reducer("http://host", began=0.0)
     reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
     again = reducer.take(reading(2.0, 1, started=2.0), ["tiny"])
-    assert again["say"].startswith("The server was started anew")
+    assert again["say"].startswith("The server was restarted")
     assert again["charts"]["acceptance"]["columns"] == [{"x": [], "y": []}]
     gone = reducer.lost(3.0, f"No connection {HOSTILE}.")
     assert gone["problem"]
@@ -84,12 +84,12 @@ def test_a_restart_and_a_lost_connection_are_said_and_leave_a_gap() -> None:
     assert gone["points"]["queue"] == [[0, None, {"x": 3.0, "y": None}], [1, None, {"x": 3.0, "y": None}]]
     back = reducer.take(reading(9.0, 9, started=2.0), ["tiny"])
     assert back["points"]["speed"][0][2]["y"] is None  # over the gap no rate is told
-    assert "started anew" not in back["say"]
+    assert "restarted" not in back["say"]
 
 
 def test_what_the_server_does_not_tell_is_said() -> None:
     said = Reducer("http://host", 0.0).take(Reading(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
-    assert "without vllm:kv_cache_usage_perc" in said
+    assert "lack vllm:kv_cache_usage_perc" in said
     whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
     assert "does not speculate" in Reducer("http://host", 0.0).take(Reading(1.0, whole), [HOSTILE])["say"]
 
@@ -232,7 +232,7 @@ def test_when_the_lab_ends_so_do_its_prompts(server: Server, vllm: ScriptedVLLM)
     asked = Asked(server, line, vllm.model, "Once", SamplingParams())
     until(lambda: vllm.asked)
     line.close(0)
-    assert "being shut down" in heard(asked.channel)[-1]["say"]
+    assert "shutting down" in heard(asked.channel)[-1]["say"]
     until(lambda: vllm.left)
 
 

@@ -182,7 +182,7 @@ def test_a_senseless_combination_is_mended_and_named() -> None:
     settings, notices = from_link({"cache": "0", "kv_format": "int8", "paged": "1", "prefix_caching": "1"})
     assert (settings.kv_format, settings.paged, settings.prefix_caching) == ("auto", False, False)
     assert notices == [
-        f"The link's {name} was left out: it needs the KV cache: else nothing is kept."
+        f"The link's {name} was left out: it needs the KV cache: without it nothing is kept."
         for name in ("kv format", "paged", "prefix caching")
     ]
     settings, notices = from_link({"paged": "0", "prefix_caching": "1"})
@@ -262,7 +262,7 @@ def test_a_link_names_only_the_pairs_that_a_server_has() -> None:
     for name in ("mismatched", OTHER):
         settings, [notice] = from_link({"pair": name}, LINK.choosing(pair={"matched": "Matched"}))
         assert settings == Settings()
-        assert notice == "The link's pair was left out: it is one of matched."
+        assert notice == "The link's pair was left out: it must be one of matched."
 
 
 def test_other_models_are_those_that_are_named() -> None:

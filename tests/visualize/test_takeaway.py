@@ -181,7 +181,7 @@ def test_a_run_is_no_longer_there_when_its_visitor_has_left(shelf: Shelf) -> Non
 
 @pytest.mark.parametrize("wanted", [[], ["one"], ["one", "exe"], None, {"a": 1}, 3])
 def test_a_senseless_wish_is_a_sentence(shelf: Shelf, wanted: object) -> None:
-    assert "can be taken away as json, csv, html" in shelf.take_away(wanted)["problem"]
+    assert "can be saved as json, csv, html" in shelf.take_away(wanted)["problem"]
 
 
 def test_of_too_many_visitors_those_go_whose_run_is_oldest(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:

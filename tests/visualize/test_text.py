@@ -51,8 +51,8 @@ def test_what_cannot_be_seen_is_spelled_out(text: str, shown: str) -> None:
 
 def test_a_message_calls_settings_as_the_page_does() -> None:
     said = "Use a larger pool (num_blocks), or fewer tokens (max_tokens); kv_dtype='int3' and my_num_blocks stay."
-    assert in_page_words(said, {"num_blocks": "Pool size", "max_tokens": "Most tokens", "kv_dtype": "KV format"}) == (
-        "Use a larger pool (“Pool size”), or fewer tokens (“Most tokens”); kv_dtype='int3' and my_num_blocks stay."
+    assert in_page_words(said, {"num_blocks": "Pool size", "max_tokens": "Max tokens", "kv_dtype": "KV format"}) == (
+        "Use a larger pool (“Pool size”), or fewer tokens (“Max tokens”); kv_dtype='int3' and my_num_blocks stay."
     )
 
 

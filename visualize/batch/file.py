@@ -35,7 +35,7 @@ def of(document: Any, name: str) -> list[Step]:
         RunFileError: it is none, of another version or damaged, or larger than the page's own.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise RunFileError(f"{name} is no run of a pool: its format is not {FORMAT!r}. The Lab opens single runs.")
+        raise RunFileError(f"{name} is not a run of the pool: its format is not {FORMAT!r}. The Lab opens single runs.")
     if document.get("version") != VERSION:
         raise RunFileError(f"{name} has version {document.get('version')!r}; this lab reads {VERSION}.")
     try:
@@ -56,9 +56,9 @@ def told(steps: Sequence[Step], id: str) -> str:
 def _entry(record: Any) -> Entry:
     clock, owner = record["clock_ms"], record["owner"]
     if not isinstance(clock, (int, float)) or not math.isfinite(clock):
-        raise ValueError(f"clock_ms is a number of milliseconds, not {str(clock)[:40]}")
+        raise ValueError(f"clock_ms must be a number of milliseconds, not {str(clock)[:40]}")
     if not isinstance(owner, int):
-        raise ValueError(f"owner is a sequence's number, not {str(owner)[:40]}")
+        raise ValueError(f"owner must be a sequence's number, not {str(owner)[:40]}")
     return Entry(clock, owner, from_dict(record["event"]))
 
 

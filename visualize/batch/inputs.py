@@ -45,7 +45,7 @@ LABELS = {
     "prefix_caching": "Prefix caching",
     "block_size": "Block size",
     "pool_blocks": "Blocks in the pool",
-    "max_num_seqs": "Most at once",
+    "max_num_seqs": "Max at once",
     "kv_format": "KV format",
     "speculation": "Speculation",
     "temperature": "Temperature",
@@ -134,8 +134,8 @@ PRESETS = {
         Inputs(),
     ),
     "fits": Preset(
-        "Contiguous against paged: who fits?",
-        "Contiguous sets the longest aside for each. Then switch paged blocks on.",
+        "Contiguous or paged: how many fit?",
+        "Contiguous reserves the longest length for each. Then switch paged blocks on.",
         Inputs(
             sequences=24,
             every=0,
@@ -164,7 +164,7 @@ PRESETS = {
     ),
     "forgets": Preset(
         "Evicted: a cache that forgets",
-        "The finished stay cached until a block is needed: the least recently used goes first.",
+        "Finished ones stay cached until a block is needed: the least recently used goes first.",
         Inputs(sequences=20, every=8, lengths="equal", tokens=48, pool_blocks=32, max_num_seqs=4),
     ),
     "part": Preset(

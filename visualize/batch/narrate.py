@@ -36,14 +36,14 @@ def over(tokens: dict[int, int], ms: float) -> str:
     """The end of it all."""
     total = sum(tokens.values())
     rate = f": {1000 * total / ms:,.0f} a second" if ms > 0 else ""
-    return f"Over: {counted(len(tokens), 'sequence')}, {counted(total, 'token')} in {ms / 1000:.2f} s{rate}."
+    return f"Done: {counted(len(tokens), 'sequence')}, {counted(total, 'token')} in {ms / 1000:.2f} s{rate}."
 
 
 def _failed(entries: Sequence[Entry]) -> str:
     failed = {entry.owner: entry.event for entry in entries if _is_error(entry)}
     if not failed:
         return ""
-    return f"{_names(failed)} broke off. {visible(next(iter(failed.values())).message)}"
+    return f"{_names(failed)} failed. {visible(next(iter(failed.values())).message)}"
 
 
 def _fell_back(entries: Sequence[Entry]) -> str:
@@ -124,9 +124,7 @@ def _copied(entries: Sequence[Entry]) -> str:
 
 def _arrived(entries: Sequence[Entry]) -> str:
     who = _owners(entries, RunStarted)
-    return (
-        f"{_names(who)} arrived, and {'wait' if len(who) > 1 else 'waits'}. {_passed(entries)}".strip() if who else ""
-    )
+    return f"{_names(who)} arrived and {'wait' if len(who) > 1 else 'waits'}. {_passed(entries)}".strip() if who else ""
 
 
 def _passed(entries: Sequence[Entry]) -> str:

@@ -12,23 +12,23 @@ from visualize.run.readouts import DASH, Reading, beside
 
 Readings = dict[str, Reading]
 ABOUT = {
-    "speed": ("speed", "Tokens a second of all sequences together, from the first arrival on."),
+    "speed": ("speed", "Tokens a second, all sequences together, from the first arrival on."),
     "first": ("first p50 / max", "TTFT: from a sequence's arrival to its first token, waiting included."),
-    "most": ("most at once", "Most sequences that ran together."),
-    "finished": ("finished", "Sequences that are done, of all that come."),
+    "most": ("most at once", "Most sequences running together."),
+    "finished": ("finished", "Sequences that are done, of all in the run."),
     "vain": (
         "unused, mean",
-        "Slots of live blocks that hold no wanted token: mean over the steps. Contiguous sets them aside in advance.",
+        "Slots of live blocks that hold no token of a text: mean over the steps. Contiguous reserves them in advance.",
     ),
     "found": (
         "from cache",
-        "Tokens of the prompts that were found by their prefix, or in another continuation, and did not have to be "
-        "computed: when each sequence first joined.",
+        "Prompt tokens found by their prefix, or in another continuation, so not computed: counted when each "
+        "sequence first joined.",
     ),
     "preempted": (
         "preemptions",
-        "How often a sequence gave up all its blocks because room ran out. Small: tokens, its own too, that were found "
-        "when it joined again.",
+        "How often a sequence gave up all its blocks because the pool ran out. Small: tokens, its own included, "
+        "that were found when it rejoined.",
     ),
     "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
 }

@@ -17,37 +17,38 @@ from visualize.text import visible
 
 DASH = "–"
 COLUMNS = (
-    ("tokens/s", "Tokens a second after the first: median, and in small the quartiles of the runs."),
+    ("tokens/s", "Tokens a second after the first: median; small: the quartiles of the runs."),
     (
         "speed\nrepeat by repeat",
-        "Against the first setting in the same repeat: median, and in small the quartiles. Only these where chance may "
-        "have made it: where 1 lies in the mean factor's 95% interval (Student's t, of the logarithms).",
+        "Against the first setting in the same repeat: median; small: the quartiles. Quartiles alone where it may "
+        "be chance: where 1 lies in the mean factor's 95% interval (Student's t on logarithms).",
     ),
     ("first token", "TTFT: from the request to the first token, median."),
     (
         "gap p50",
-        "Inter-token latency: the median token, and in small the 99th percentile; medians of the runs. Tokens of one "
+        "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
         "round share its time.",
     ),
-    ("kept", "Draft acceptance rate: accepted proposals / all proposals, of all runs together."),
-    ("KV used", "Most bytes of cache that held wanted tokens, and in small those that were reserved."),
-    ("memory", "Peak memory. CPU: the whole process, the same for all settings; GPU: most allocated in the run."),
-    ("output", "Against the first setting's."),
+    ("kept", "Draft acceptance rate: accepted / proposed tokens, all runs together."),
+    ("KV used", "Peak bytes of cache that held the text's tokens; small: reserved."),
+    ("memory", "Peak memory. CPU: the whole process, the same for all settings; GPU: memory allocated in the run."),
+    ("output", "Compared with the first setting's."),
 )
 """The table's columns, and what each holds."""
 
 PARTINGS = (
     ("alike", "Tokens that both wrote, before the first that differs."),
     ("the first wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
-    ("margin", "The likeliest token's p less the second likeliest's, under the first setting."),
+    ("margin", "The likeliest token's p minus the second likeliest's, under the first setting."),
     ("the second wrote", "p: the target's probability, under this setting. The other's: of the token the other wrote."),
-    ("margin", "The likeliest token's p less the second likeliest's, under the second setting."),
+    ("margin", "The likeliest token's p minus the second likeliest's, under the second setting."),
 )
 """The columns of the table of first differences."""
 
 REPEATS = (
-    "A factor may not fit the bars: a bar is the median of a setting's own runs; a factor holds it against the first "
-    "setting in each repeat, and is the median of that. What slows a whole repeat down moves the bars, not the factor."
+    "A factor may not match the bars: a bar is the median of a setting's own runs; a factor compares it with the "
+    "first setting in each repeat, and is the median of those. What slows a whole repeat moves the bars, not the "
+    "factor."
 )
 
 DRAWING = ("draft", "early_exit", "ngram")
@@ -184,16 +185,16 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
         notes.append(
-            "At a temperature above 0, guesses spend the seed's draws otherwise: the same seed gives other tokens than "
-            "plain decoding. The distribution they are drawn from is the same, so this is no difference in quality."
+            "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens "
+            "than plain decoding. They are drawn from the same distribution, so this is no difference in quality."
         )
     elif differ and first.sampling.greedy:
         notes.append(
-            "Greedy outputs part where rounding turns two tokens round that are nearly as likely, or where a KV format "
-            "changes what attention reads; from there on the texts have nothing more to do with each other."
+            "Greedy outputs part where rounding swaps two nearly equally likely tokens, or where a KV format "
+            "changes what attention reads; from there on each text goes its own way."
         )
     if any(config.enable_prefix_caching for config in configs.values()):
-        notes.append("Prefix caching finds the whole prompt cached: the warm-up has left it there.")
+        notes.append("Prefix caching finds the whole prompt cached: the warm-up left it there.")
     return notes
 
 

@@ -93,8 +93,8 @@ class Comparison(Task):
             return ""
         if over:
             wanted = self.inputs.repeats * len(self.runs)
-            return f"Stopped after {count} of {wanted} runs." if count else "Stopped before a run was over."
-        reading = "Reading again how sure each was where outputs part …" if self._reading else "Getting ready …"
+            return f"Stopped after {count} of {wanted} runs." if count else "Stopped before a run was done."
+        reading = "Measuring how sure each was where outputs part …" if self._reading else "Getting ready …"
         return self.status() or reading
 
 

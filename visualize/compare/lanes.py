@@ -84,7 +84,7 @@ class Inputs:
             ConfigError: not two to five, a line that says no setting, or the same one twice.
         """
         if len(self.own) > MAX_OWN:
-            raise ConfigError(f"Settings of your own have at most {MAX_OWN} characters.")
+            raise ConfigError(f"Your own settings may have at most {MAX_OWN} characters.")
         configs = {label: config for key, (label, config) in LANES.items() if key in self.lanes}
         for line in filter(None, (line.strip() for line in self.own.splitlines())):
             try:
@@ -92,10 +92,10 @@ class Inputs:
             except ConfigError as error:
                 raise ConfigError(f"Your own settings: {visible(str(error))}") from error
             if visible(line) in configs:
-                raise ConfigError(f"{visible(line)} is there twice.")
+                raise ConfigError(f"{visible(line)} is listed twice.")
             configs[visible(line)] = config
         if not FEWEST <= len(configs) <= MOST:
-            raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare; these are {len(configs)}.")
+            raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare, not {len(configs)}.")
         return configs
 
     def sampling(self) -> SamplingParams:

@@ -26,18 +26,18 @@ WIDEST = 1.0
 COLUMNS = (
     ("a", "Accepted of judged proposals, in rounds of a full window."),
     ("γ", "Tokens guessed a round."),
-    ("c", "Time of a guess over that of a pass of the target over one token, medians of the runs' own times."),
-    ("wide pass", "Time of a pass over γ + 1 tokens over that over one. Theory takes it to be 1."),
-    ("tokens a round", "Measured, and in small by theory: (1 − aᵞ⁺¹) / (1 − a)."),
+    ("c", "Time of a guess ÷ time of the target's pass over one token; medians of the runs' own times."),
+    ("wide pass", "Time of a pass over γ + 1 tokens ÷ that of one over 1 token. Theory assumes 1."),
+    ("tokens a round", "Measured; small: theory, (1 − aᵞ⁺¹) / (1 − a)."),
     (
         "speed-up",
-        "Measured, repeat by repeat against the setting without guesses that is named, whose cache is most like this "
-        "one's; and in small by theory: (1 − aᵞ⁺¹) / ((1 − a)(1 + γc)); then with the wide pass for the 1.",
+        "Measured, repeat by repeat against the named setting without guesses, whose cache is most like this one's; "
+        "small: theory, (1 − aᵞ⁺¹) / ((1 − a)(1 + γc)), then with the wide pass in place of the 1.",
     ),
 )
 MISSING = (
-    "Compare a setting with speculation and a fixed window to one without it, both with the same cache, and both stand "
-    "on these curves."
+    "To place runs on these curves, compare a setting with speculation and a fixed window with one without it, both "
+    "with the same cache."
 )
 
 
@@ -82,9 +82,9 @@ def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
 def _power(curve: Curve) -> str:
     fit = curve.fit
     if not fit.grows:
-        return f"{digits(fit(curve.lengths[0]))} ms and does not grow above the scatter"
+        return f"{digits(fit(curve.lengths[0]))} ms, with no growth above the scatter"
     if not EXPONENTS[0] < fit.low <= fit.high < EXPONENTS[-1] or fit.high - fit.low > WIDEST:
-        return "longer the longer the text, too noisy to tell how it grows"
+        return "longer for longer texts, but too noisy to tell how it grows"
     constant = f"{fit.constant:.2g} + " if fit.constant else ""
     return f"{constant}{fit.factor:.2g} n^{fit.exponent:.2f} ms (power {fit.low:.2f} to {fit.high:.2f}, {LEVEL:.0%})"
 

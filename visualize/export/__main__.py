@@ -23,11 +23,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = Parser(
         prog="python -m lab.export",
         description="Write recorded runs with their player, the lessons and the claims as a folder of files that needs "
-        "no server: for a static Space, GitHub Pages or a USB stick. All is run on this machine first: some minutes.",
+        "no server: for a static Space, GitHub Pages or a USB stick. Everything is run on this machine first, which "
+        "takes some minutes.",
     )
-    parser.add_argument("folder", type=Path, metavar="site/", help="where it goes: a new folder, or that of a site")
+    parser.add_argument("folder", type=Path, metavar="site/", help="where to write: a new folder, or an earlier site's")
     parser.add_argument("--run", type=Path, action="append", default=[], metavar="FILE", help="a saved run to add")
-    parser.add_argument("--quick", action="store_true", help="two runs, two lessons, what is arithmetic: in seconds")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="only two runs, two lessons and the claims that are arithmetic: takes seconds",
+    )
     parser.add_argument(
         "--force", action="store_true", help="write into a folder that holds other files, over those of the same names"
     )

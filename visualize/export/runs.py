@@ -72,14 +72,14 @@ PRESETS = {
     ),
     "mismatched": _preset(
         "A draft that guesses badly",
-        "Taught by other texts: most of its guesses are rejected.",
+        "Trained on other texts: most of its guesses are rejected.",
         0.8,
         speculation="draft",
         pair="mismatched",
     ),
     "lookup": _preset(
         "Prompt lookup",
-        "No draft model: what followed the same few tokens earlier is proposed, and greedy text repeats itself.",
+        "No draft model: it proposes what followed the same few tokens earlier, and greedy text repeats itself.",
         speculation="ngram",
     ),
 }

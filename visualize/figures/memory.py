@@ -18,7 +18,7 @@ PARTS = {
     "weights": "weights",
     "set_aside": "set aside",
     "tokens": "tokens",
-    "vain": "held in vain",
+    "vain": "wasted",
     "unused": "left over",
 }
 """``Split`` in words, in the order in which the parts are stacked."""

@@ -115,7 +115,7 @@ def rounds_told(speculated: Speculated) -> dict[str, Any]:
 
     def put(number: int, row: int, state: str) -> None:
         trace = columns[rounds.TRACES.index(state)]
-        for name, value in {"x": number, "y": row, "customdata": ["token not told", ""]}.items():
+        for name, value in {"x": number, "y": row, "customdata": ["token not reported", ""]}.items():
             trace[name].append(value)
 
     for number, (drafted, accepted) in enumerate(zip(speculated.drafted, speculated.accepted, strict=True), 1):

@@ -76,7 +76,7 @@ LABELS = {
     "weights": "Weights",
     "kv_format": "KV format",
     "gpu": "GPU",
-    "memory": "Its memory, GiB",
+    "memory": "Memory, GiB",
     "set_aside": "Set aside, %",
     "mean": "Mean length",
     "longest": "Longest",

@@ -28,7 +28,7 @@ def look_up(hub: str) -> Model:
     global _asking
     refuse_other_than_hub_id(hub)
     if "/" not in hub:
-        raise ModelLoadError(f"{hub!r} is not taken as a hub id: it is owner/name, as Qwen/Qwen3-8B.")
+        raise ModelLoadError(f"{hub!r} is not a hub id: that is owner/name, like Qwen/Qwen3-8B.")
     with _lock:
         now = time.monotonic()
         for old in [id for id, (since, _) in _failed.items() if now - since > REMEMBERED]:
@@ -36,7 +36,9 @@ def look_up(hub: str) -> Model:
         if hub in _failed:
             raise ModelLoadError(f"{_failed[hub][1]} It was asked for less than a minute ago.")
         if _asking >= AT_ONCE:
-            raise ModelLoadError(f"The hub is being asked for {_asking} models, and no more at once. Try again soon.")
+            raise ModelLoadError(
+                f"The hub is already being asked for {_asking} models, the most at once. Try again soon."
+            )
         _asking += 1
     try:
         return find(hub, open_to_all=True)

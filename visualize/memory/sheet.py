@@ -81,12 +81,17 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
             "",
             "KV of a batch of sequences of the mean length.",
         ),
-        ("weights", size(chosen.weight_bytes), "", "Parameters times their bytes; scales of quantised ones left out."),
+        (
+            "weights",
+            size(chosen.weight_bytes),
+            "",
+            "Parameters times bytes each; scales of quantised ones are left out.",
+        ),
         (
             "left for KV",
             size(chosen.cache_bytes),
             f"of {size(chosen.memory)}",
-            "The device's memory without what is set aside, less the weights. Below 0: so much is missing.",
+            "The device's memory minus what is set aside and the weights. Below 0: that much is missing.",
         ),
         ("fit contiguous", f"{contiguous:,}", "", "Sequences at once when each reserves room for the longest."),
         ("fit paged", f"{paged:,}", times, "Sequences at once, on average, when each takes blocks as it fills them."),
@@ -171,6 +176,6 @@ def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:
     split["layout"] |= {
         "xaxis.range": [0, (chosen.weight_bytes + aside) / GiB],
         "xaxis.tickvals": [0, chosen.memory / GiB],
-        "xaxis.ticktext": ["0", f"the device ends: {size(chosen.memory)}"],
+        "xaxis.ticktext": ["0", f"device: {size(chosen.memory)}"],
         "xaxis.ticksuffix": "",
     }

@@ -25,7 +25,7 @@ from visualize.server.work import Line, Load
 from visualize.text import as_line
 from visualize.vocabulary import as_json
 
-ABOUT = "Up to five settings on one prompt, in turns: speed, memory, whether they write the same."
+ABOUT = "Up to five settings on one prompt, in turn: speed, memory, and whether they write the same."
 LABELS = {
     "prompt": "Prompt",
     "lanes": f"Settings, {FEWEST} to {MOST}",
@@ -39,10 +39,10 @@ LABELS = {
     "seed": "Seed",
 }
 SAYS = {
-    "lanes": "γ: tokens guessed a round. The first is what others are held against.",
-    "own": "As kv_dtype=int8, speculative=ngram",
+    "lanes": "γ: tokens guessed a round. The others are compared with the first.",
+    "own": "Like kv_dtype=int8, speculative=ngram",
     "repeats": "Runs of each setting, in changing order.",
-    "max_tokens": "Each run writes so many.",
+    "max_tokens": "Each run writes this many.",
     "temperature": "0 always takes the likeliest token (greedy).",
 }
 
@@ -109,7 +109,7 @@ def _controls(link: Link) -> tuple[gr.Radio, dict[str, Any]]:
             elem_classes="choice",
         )
         controls["lanes"] = widgets.choices("lanes")
-        with gr.Accordion("Others, in words", open=False, elem_id="sampling"):
+        with gr.Accordion("Other settings, as text", open=False, elem_id="sampling"):
             controls["own"] = widgets.text("own", 2, 4)
             controls["pair"] = widgets.pair()
         for name in ("repeats", "max_tokens"):

@@ -26,26 +26,26 @@ def _recording_costs() -> str:
 SAYS = {
     "cache": "Off: every pass rereads the whole text.",
     "kv_format": "Fewer bits: less memory, more rounding.",
-    "paged": "Off: room for the whole run is set aside.",
+    "paged": "Off: room for the whole run is reserved.",
     "prefix_caching": "Prompts that begin alike share blocks.",
     "target": "A folder on this machine, or a hub id.",
-    "draft": "Smaller, the same tokenizer; empty: none.",
+    "draft": "Smaller, same tokenizer; empty: none.",
     "gamma": "Proposed before each pass of the target.",
-    "adaptive_window": "Their number follows acceptance and cost.",
+    "adaptive_window": "The number follows acceptance and cost.",
     "distributions": f"Shows p and q.{_recording_costs()}",
     "block_size": "Token slots in a cache block.",
-    "pool_size": "Token slots in all blocks: two full contexts, or fewer, so that room gets scarce.",
+    "pool_size": "Token slots in all blocks: two full contexts, or less to make room scarce.",
     "eviction": "Which cached prefix makes room for a new block.",
     "cache_priority": "Of the prefixes this run leaves behind.",
     "kernels": "The lab's own: Triton on a GPU, C on a CPU.",
     "cuda_graphs": "Off: kernels are launched one by one.",
     "torch_compile": "Layers compiled; the first run waits for it.",
-    "prefill_attention": f"Except for Auto, torch computes it, this way.{_missing_attention()}",
+    "prefill_attention": f"All but Auto: computed by torch, in this way.{_missing_attention()}",
     "temperature": "0 always takes the likeliest token (greedy).",
     "top_k": "Keep the k likeliest tokens; 0 keeps all.",
     "top_p": "Keep the likeliest tokens up to this probability; 1 keeps all.",
-    "seed": "The same seed and settings give the same text; empty: a new one.",
-    "max_tokens": "The run ends after so many.",
+    "seed": "The same seed and settings give the same text; empty: a new seed.",
+    "max_tokens": "The run ends after this many.",
 }
 GAMMA = "Guesses a round"
 
@@ -103,11 +103,11 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     if not settings.cache:
         reasons |= dict.fromkeys(("block_size", "pool_size"), "Needs the KV cache: no cache, no blocks.")
     if settings.speculation == "off":
-        reasons |= dict.fromkeys(("gamma", "adaptive_window", "distributions"), "Needs someone who guesses.")
+        reasons |= dict.fromkeys(("gamma", "adaptive_window", "distributions"), "Needs speculation.")
     if not settings.prefix_caching:
         reasons |= dict.fromkeys(("eviction", "cache_priority"), "Needs prefix caching: else no prefix is kept.")
     elif settings.eviction != "priority":
-        reasons["cache_priority"] = "Counts when the lowest priority is evicted."
+        reasons["cache_priority"] = "Used when the lowest priority is evicted."
     updates = {
         name: gr.update(interactive=name not in reasons, info=reasons.get(name, SAYS.get(name))) for name in DEPENDENT
     }
@@ -116,7 +116,7 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     if "kv_format" not in reasons:
         updates["kv_format"]["info"] = kv_error(settings.kv_format) or SAYS["kv_format"]
     updates["speculation"]["info"] = DRAFTERS[settings.speculation].about
-    updates["gamma"]["label"] = f"Most {GAMMA.lower()}" if settings.adaptive_window else GAMMA
+    updates["gamma"]["label"] = f"Max {GAMMA.lower()}" if settings.adaptive_window else GAMMA
     models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
     shown = {"pair": models, "target": other, "draft": other}
     shown |= {name: settings.speculation == who for name, who in OF_ONE_DRAFTER.items()}

@@ -32,8 +32,8 @@ LABELS = {
     "pair": "Draft model",
     "target": "Target",
     "draft": "Draft",
-    "early_exit_layer": "Layers that guess",
-    "synthetic_rate": "Share guessed right",
+    "early_exit_layer": "Early-exit layers",
+    "synthetic_rate": "Acceptance probability",
     "gamma": GAMMA,
     "adaptive_window": "Adaptive window",
     "distributions": "Record distributions",
@@ -44,12 +44,12 @@ LABELS = {
     "kernels": "Kernels",
     "cuda_graphs": "CUDA graphs",
     "torch_compile": "torch.compile",
-    "prefill_attention": "Attention of the prompt",
+    "prefill_attention": "Prompt attention",
     "temperature": "Temperature",
     "top_k": "Top-k",
     "top_p": "Top-p",
     "seed": "Seed",
-    "max_tokens": "Most tokens",
+    "max_tokens": "Max tokens",
 }
 
 
@@ -121,7 +121,7 @@ def build(link: Link) -> Controls:
 def openings(prompt: gr.Textbox) -> None:
     """A list of prompts to try, for ``prompt``."""
     some = gr.Dropdown(
-        [("Openings to try", ""), *((_shortened(opening), opening) for opening in OPENINGS)],
+        [("Example openings", ""), *((_shortened(opening), opening) for opening in OPENINGS)],
         value="",
         label="Openings",
         show_label=False,

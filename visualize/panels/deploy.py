@@ -25,8 +25,8 @@ SAYS = {
     "longest": "Prompt and output.",
     "mean": "Tokens: prompt and output.",
     "tensor_parallel": "Every layer is split over them.",
-    "at_once": "What the GPUs are to hold.",
-    "max_num_batched_tokens": "Empty: as vLLM likes.",
+    "at_once": "That the GPUs have to hold.",
+    "max_num_batched_tokens": "Empty: vLLM's choice.",
     "cache": "vLLM always has one.",
     "paged": "vLLM always pages.",
 }

@@ -36,7 +36,7 @@ ASSUMED = (
     "without theirs."
 )
 SAYS = {
-    "hub": "Only its config.json is asked for. Press Enter.",
+    "hub": "Only its config.json is fetched. Press Enter.",
     "set_aside": "For activations, driver.",
     "longest": "Contiguous reserves it.",
     "mean": "Tokens: prompt and output.",
@@ -129,7 +129,7 @@ def _sheet(inputs: Inputs, found: Found | None) -> dict[str, Any]:
     elif inputs.hub.strip() and found:
         model = found[1]
     else:
-        model = "Write the hub id of a model, as Qwen/Qwen3-8B, and press Enter."
+        model = "Write the hub id of a model, like Qwen/Qwen3-8B, and press Enter."
     if isinstance(model, str):
         return {"problem": model}
     try:

@@ -44,13 +44,13 @@ POOL = Kind(
 PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
 """The parts of its script, in their order."""
 SAYS = {
-    "continuations": "Of each prompt: paged, they share its blocks.",
-    "every": "Steps between two; 0: all at once.",
+    "continuations": "Per prompt; if paged, they share its blocks.",
+    "every": "Steps between arrivals; 0: all at once.",
     "lengths": "A paragraph: nobody knows when it ends.",
     "tokens": "Their median; some write four times as many.",
     "shared": "All prompts begin with it.",
     "system": "The beginning of every prompt.",
-    "paged": "Off: room for the longest is set aside.",
+    "paged": "Off: room for the longest is reserved.",
     "prefix_caching": "Prompts that begin alike share blocks.",
     "block_size": "Token slots in a block.",
     "max_num_seqs": "Sequences in a step; the others wait.",
@@ -58,7 +58,7 @@ SAYS = {
     "seed": "The first sequence's; the others count up.",
 }
 TOKENS = {
-    "equal": "Each writes so many.",
+    "equal": "Each writes this many.",
     "tailed": SAYS["tokens"],
     "paragraph": "At most: it ends with the paragraph.",
 }
@@ -123,7 +123,7 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
         preset = gr.Radio(
             [(preset.label, key) for key, preset in PRESETS.items()],
             value=preset_of(Inputs()),
-            label="To see",
+            label="Scenario",
             info=PRESETS["users"].about,
             elem_id="preset",
             elem_classes="choice listed",

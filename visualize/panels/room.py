@@ -11,7 +11,7 @@ from visualize.panels import header
 from visualize.panels.events import QUIET, ready
 from visualize.panels.look import charts
 
-ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and what all of it comes to."
+ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and the totals."
 
 
 def build(pages: gr.Blocks) -> None:

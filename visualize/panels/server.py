@@ -22,13 +22,13 @@ from visualize.text import as_line, visible
 from visualize.vllm.remote import Prompts, Watch
 from visualize.vllm.watched import labels
 
-ABOUT = "A vLLM server, watched: its cache, its queue and its guesses, as far as it tells of them."
-LABELS = {"prompt": "Prompt", "max_tokens": "Most tokens", "temperature": "Temperature", "seed": "Seed"}
+ABOUT = "A vLLM server, watched: its cache, its queue and its guesses, as far as it reports them."
+LABELS = {"prompt": "Prompt", "max_tokens": "Max tokens", "temperature": "Temperature", "seed": "Seed"}
 SAYS = {
-    "prompt": "Sent to the server as it stands.",
-    "max_tokens": "The answer ends there at the latest.",
+    "prompt": "Sent to the server unchanged.",
+    "max_tokens": "The answer ends after this many at most.",
     "temperature": "0 always takes the likeliest token (greedy).",
-    "seed": "Empty: the server draws as it likes.",
+    "seed": "Empty: no seed is sent.",
 }
 LINK = Link(
     {"prompt": "Once upon a time", "max_tokens": 64, "temperature": 0.0, "seed": None},
@@ -108,9 +108,7 @@ def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
     if not prompt.strip():
         raise PromptError("The prompt is empty: write how the text begins.")
     if len(prompt) > LINK.most_characters["prompt"]:
-        raise PromptError(
-            f"The prompt has {len(prompt):,} characters; {LINK.most_characters['prompt']:,} are the most."
-        )
+        raise PromptError(f"The prompt has {len(prompt):,} characters; the most is {LINK.most_characters['prompt']:,}.")
     LINK.check(controls, LABELS)
     sampling = {name: controls[name] for name in ("max_tokens", "temperature", "seed")}
     return prompt, SamplingParams(**sampling)

@@ -64,7 +64,7 @@ class Widgets:
 
 def _say_when_full(box: gr.Textbox, most: int) -> None:
     """A browser cuts what is pasted without a word. ``most``: characters."""
-    infos = json.dumps([f"{most:,} of {most:,} characters: what comes after is cut off.", box.info or ""])
+    infos = json.dumps([f"{most:,} of {most:,} characters: anything after that is cut off.", box.info or ""])
     script = f"(text) => ({{ __type__: 'update', info: {infos}[text.length < {most} ? 1 : 0] }})"
     box.change(fn=None, inputs=box, outputs=box, js=script, show_progress="hidden", api_visibility="private")
 

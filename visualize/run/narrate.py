@@ -34,7 +34,7 @@ from visualize.vocabulary import DRAFTERS, IN_CODE, KV_FORMATS
 
 _ENDINGS = {
     "eos": "the model ended the text itself",
-    "stop": "a stop string came",
+    "stop": "it reached a stop string",
     "cancelled": "it was stopped",
 }
 
@@ -50,7 +50,7 @@ def quoted(text: str) -> str:
 def limit(found: Achieved) -> str:
     """How near a step came to what the device can do. What takes less than half of its time does not bind it."""
     if found.share < 0.5:
-        return f"{found.share:.0%} of the {'memory' if found.bound == 'memory' else 'computing'} limit"
+        return f"{found.share:.0%} of the {'memory' if found.bound == 'memory' else 'compute'} limit"
     said = f"{found.bound}-bound, {found.share:.0%} of the limit"
     if found.share <= 1:
         return said
@@ -85,7 +85,7 @@ class Narrator:
         self._notes.append(text)
 
     def asked(self) -> str:
-        return f"The prompt has {counted(self._prompt, 'token')}. Nothing is computed yet."
+        return f"The prompt has {counted(self._prompt, 'token')}. Nothing has been computed yet."
 
     def admitted(self, event: Admitted) -> str:
         self._found, self._read = event.cached_tokens, event.cached_tokens
@@ -105,17 +105,18 @@ class Narrator:
             return ""
         size = self._config["block_size"]
         if self._prompt <= size:
-            fill = "fills" if self._prompt == 1 else "fill"
-            return (
-                f"The prompt's {counted(self._prompt, 'token')} {fill} no block of {size}: nothing of it can be shared."
-            )
-        return "Nothing of the prompt is in the cache yet."
+            fill = "does not fill" if self._prompt == 1 else "do not fill"
+            return f"The prompt's {counted(self._prompt, 'token')} {fill} a block of {size}: none of it can be shared."
+        return "None of the prompt is in the cache yet."
 
     def preempted(self, event: Preempted) -> str:
         again = counted(event.tokens, "token")
         if self._config["enable_prefix_caching"]:
-            again = f"what of its {again} is not found in the cache"
-        return f"Preempted: room ran out, so this run gave its blocks back and waits; {again} will be computed again."
+            again = f"what is no longer cached of its {again}"
+        return (
+            f"Preempted: the pool ran out of blocks, so this run gave its own back and waits; {again} will be computed "
+            "again."
+        )
 
     def step(
         self,
@@ -156,12 +157,12 @@ class Narrator:
         """The end. ``metrics``: of the whole run; ``blocks``: of its own, the most at once."""
         if finished.reason == "error":
             message = in_page_words(finished.message, IN_CODE)
-            return f"The run broke off after {counted(generated, 'token')}. {visible(message)}"
+            return f"The run failed after {counted(generated, 'token')}. {visible(message)}"
         if finished.reason == "length":
             why = "as many as were asked for" if generated >= self._asked else "the model's context is full"
         else:
             why = _ENDINGS[finished.reason]
-        its = "Its block was" if blocks == 1 else f"Its blocks, at most {blocks}, were"
+        its = "Its block was" if blocks == 1 else f"Its blocks, {blocks} at most, were"
         given = f" {its} given back." if blocks else ""
         said = f"Finished with {counted(generated, 'token')}{self._times(finished, metrics, generated)}: {why}."
         return f"{said}{self._bargain(generated)}{given}"
@@ -190,7 +191,7 @@ class Narrator:
         some = "" if self._rounds == self._passes else f" ({self._rounds} had any)"
         added = "a token, the last none" if self._cut else "a token"
         return (
-            f" {those} took {passes}: on average one kept {kept:.2f} of {guesses:.2f} guesses{some} and added {added}."
+            f" {those} took {passes}: on average each kept {kept:.2f} of {guesses:.2f} guesses{some} and added {added}."
         )
 
     def _round(
@@ -235,19 +236,19 @@ class Narrator:
         if event.draft_ms is None or event.verify_ms is None:
             unknown = "guess" if event.draft_ms is None else "pass over fewer tokens" if event.gamma else "plain pass"
             costs = f"what a {unknown} costs"
-            self._why_none = "" if event.gamma else f"to see {costs}"
-            return f"The window goes from {was} to {event.gamma} as a try, to see {costs}: so far it is not known."
-        self._why_none = "" if event.gamma else "a round of them would cost more than it gives"
+            self._why_none = "" if event.gamma else f"to measure {costs}"
+            return f"The window goes from {was} to {event.gamma} as a trial, to measure {costs}: that is not yet known."
+        self._why_none = "" if event.gamma else "a round of them would cost more than it gains"
         return (
-            f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses should be kept, "
+            f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses are expected to be kept, "
             f"a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
         )
 
     def _no_guesses(self) -> str:
         """Why the adaptive window has none now, and when it has again."""
         passes = PROBE_EVERY - self._observed % PROBE_EVERY
-        again = "after this pass" if passes == 1 else f"in {passes} passes"
-        return f"No guesses: {self._why_none}; one is tried {again} at the latest."
+        again = "after this pass" if passes == 1 else f"within {passes} passes"
+        return f"No guesses: {self._why_none}; guessing is tried again {again}."
 
     def _rare(self, events: Sequence[Event]) -> str:
         """The rarest of the events, told; the window and the notice follow all of them."""
@@ -256,24 +257,24 @@ class Narrator:
             if told.get(kind):
                 return told[kind]
         evicted = sum(isinstance(event, BlockEvicted) for event in events)
-        return f"Gave up {counted(evicted, 'cached block')} to make room." if evicted else ""
+        return f"Evicted {counted(evicted, 'cached block')} to make room." if evicted else ""
 
     def _tell(self, event: Event) -> str:
         match event:
             case FellBack():
                 lost, instead = {
                     "drafter": (self._who, "the target goes on alone"),
-                    "kv_format": (f"{KV_FORMATS[self._config['kv_dtype']]} storage", "native storage goes on"),
-                    "kernel": ("the fast kernel", "the reference goes on"),
+                    "kv_format": (f"{KV_FORMATS[self._config['kv_dtype']]} storage", "native storage takes over"),
+                    "kernel": ("the fast kernel", "the reference takes over"),
                     "cuda_graph": ("the CUDA graph", "kernels are launched one by one"),
-                    "compile": ("torch.compile", "the layers go on as they are"),
+                    "compile": ("torch.compile", "the layers run uncompiled"),
                 }[event.part]
                 self.note(f"fell back: {lost} failed")
                 if event.part == "drafter":
                     self._why_none = ""
                 return f"Fell back: {lost} failed, {instead}. {visible(event.reason)}"
             case CacheDropped():
-                return f"All that was cached is dropped: {visible(event.reason)}"
+                return f"Everything cached was dropped: {visible(event.reason)}"
             case WindowChanged():
                 return self._new_window(event)
             case _:

@@ -95,7 +95,7 @@ def _memory(metrics: Metrics) -> Reading:
 
 
 READOUTS = (
-    Readout("speed", "speed", "Tokens a second after the first one.", _speed),
+    Readout("speed", "speed", "Tokens a second, after the first token.", _speed),
     Readout(
         "pass",
         "tokens/pass",
@@ -106,15 +106,15 @@ READOUTS = (
     Readout(
         "accepted",
         "guesses kept",
-        "Draft acceptance rate: accepted proposals / all proposals, those after a rejected one too, never judged.",
+        "Draft acceptance rate: accepted / proposed tokens; those after a rejected one count, though never judged.",
         _accepted,
     ),
-    Readout("kv", "cache used / held", "Most bytes of cache that held wanted tokens, and that were set aside.", _kv),
+    Readout("kv", "cache used / held", "Peak bytes of cache that held the text's tokens, and that were reserved.", _kv),
     Readout("first", "first token", "TTFT: from the request to the first token.", _first),
     Readout(
         "found",
-        "tokens found",
-        "Tokens of the prompt that were in the cache: not computed again.",
+        "cached tokens",
+        "Tokens of the prompt that were found in the cache, so not computed again.",
         _found,
         always=False,
     ),
@@ -132,7 +132,7 @@ READOUTS = (
         _limit,
     ),
     Readout(
-        "memory", "memory in all", "CPU: the whole process, program and weights included. GPU: most allocated.", _memory
+        "memory", "peak memory", "CPU: the whole process, program and weights included. GPU: memory allocated.", _memory
     ),
 )
 
@@ -185,8 +185,8 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "speculative": ("speculation", {key: drafter.label for key, drafter in DRAFTERS.items()}),
     "num_speculative_tokens": ("guesses a round", {}),
     "adaptive_window": ("adaptive window", SWITCH),
-    "early_exit_layer": ("layers that guess", {None: "a quarter"}),
-    "synthetic_acceptance_rate": ("guesses that are right", {}),
+    "early_exit_layer": ("early-exit layers", {None: "a quarter"}),
+    "synthetic_acceptance_rate": ("acceptance probability", {}),
     "block_size": ("block size", {}),
     "num_blocks": ("blocks in the pool", {None: "as memory allows"}),
     "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
@@ -194,7 +194,7 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "kernels": ("kernels", KERNELS),
     "cuda_graphs": ("CUDA graphs", SWITCH),
     "torch_compile": ("torch.compile", SWITCH),
-    "prefill_attention": ("attention of the prompt", ATTENTIONS),
+    "prefill_attention": ("prompt attention", ATTENTIONS),
 }
 """The engine's settings in words, and their values where those are not their own words."""
 _SAMPLED: dict[str, tuple[str, dict[Any, str]]] = {
@@ -202,7 +202,7 @@ _SAMPLED: dict[str, tuple[str, dict[Any, str]]] = {
     "top_k": ("top-k", {}),
     "top_p": ("top-p", {}),
     "seed": ("seed", {}),
-    "max_tokens": ("most tokens", {}),
+    "max_tokens": ("max tokens", {}),
     "logprobs": ("recorded distributions", {0: "off", 5: "on"}),
 }
 """What a person sets of the sampling, in words."""
@@ -244,7 +244,7 @@ def difference(before: RunStarted, now: RunStarted) -> str:
 def small(switched: Sequence[str]) -> str:
     """What the small figures are, with what was switched."""
     said = f". Changed: {', '.join(switched)}." if switched else ", with the same settings."
-    return f"Small: the run before{said}"
+    return f"Small: the previous run{said}"
 
 
 def _draft(run: RunStarted) -> str:

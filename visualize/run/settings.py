@@ -130,7 +130,7 @@ def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
         PromptError: it has more than ``most`` characters.
     """
     if len(prompt) > most:
-        raise PromptError(f"The prompt has {len(prompt):,} characters; at most {most:,} are read.")
+        raise PromptError(f"The prompt has {len(prompt):,} characters; the most is {most:,}.")
     return prompt
 
 
@@ -168,7 +168,9 @@ def senseless(settings: Settings) -> dict[str, str]:
     """Those that have nothing to act on, each with what it needs."""
     found = {}
     if not settings.cache:
-        found = dict.fromkeys(("kv_format", "paged", "prefix_caching"), "needs the KV cache: else nothing is kept")
+        found = dict.fromkeys(
+            ("kv_format", "paged", "prefix_caching"), "needs the KV cache: without it nothing is kept"
+        )
     elif not settings.paged:
         found["prefix_caching"] = "needs paged blocks: only those can be shared"
     if not has_gpu():

@@ -54,7 +54,7 @@ def _say(verdict: Judged, overlap: float | None, replaced: Recovered | None, spe
     if verdict.u is None:
         synthetic = speculative == "synthetic"
         rule = sentences(speculative, greedy=not synthetic)["accepted" if kept else "rejected"].format(p=p, q=q)
-        why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for reading, there is no residual."
+        why = "It has no q." if synthetic else "Greedy draws nothing: p and q are for comparison, there is no residual."
         return f"{rule}{place and place + '.'} {why}"
     u = f"{verdict.u:.3g}"
     product = f"With u = {u}, a random number from 0 to 1, u q = {u} × {q} = {verdict.u * verdict.q:.3g}"

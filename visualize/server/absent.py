@@ -33,7 +33,7 @@ async def absent(request: Request, error: HTTPException) -> Response:
         return await http_exception_handler(request, error)
     path, root = request.url.path, request.scope.get("root_path", "").rstrip("/")
     option = OPTIONS.get(path.removeprefix(root).strip("/"))
-    why = f"The server has to be started with <code>{option}</code> for it." if option else "There are these pages:"
+    why = f"It needs a server started with <code>{option}</code>." if option else "There are these pages:"
     links = "".join(f'<a href="{escape(root)}/{link.removeprefix("./")}">{name}</a>' for name, link in PAGES.items())
     body = f"<main><h1>There is no {escape(visible(path[:200]))} here</h1><p>{why}</p><nav>{links}</nav></main>"
     return HTMLResponse(document("Nothing here · Decode Lab", LOOK, body, WITHIN), 404)

@@ -63,7 +63,9 @@ def flat(
             given = vars(arguments(**dict(zip((it.name for it in own), values, strict=False))))
             for name, (low, high) in (bounds or {}).items():
                 if not low <= given[name] <= high:
-                    raise ConfigError(f"{name} is a whole number from {low:,} to {high:,} here, not {given[name]:,}.")
+                    raise ConfigError(
+                        f"{name} must be a whole number from {low:,} to {high:,} here, not {given[name]:,}."
+                    )
             spread = {
                 name: settings(**{field.name: given.pop(field.name) for field in taken[name]})
                 for name, settings in groups.items()
@@ -100,19 +102,19 @@ def _as_given(hint: Any) -> Any:
 
 
 _KINDS = {
-    "string": "is text",
-    "int": "is a whole number",
-    "float": "is a number",
-    "bool": "is true or false",
-    "list": "is a list",
-    "tuple": "is a list",
+    "string": "must be text",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "list": "must be a list",
+    "tuple": "must be a list",
 }
 """By how pydantic's errors of a type begin, what ``lab.config`` says of such a value."""
 
 
 def _wanted(error: Mapping[str, Any]) -> str:
     if error["type"] == "literal_error":
-        return f"is one of {error['ctx']['expected']}"
+        return f"must be one of {error['ctx']['expected']}"
     return _KINDS.get(error["type"].partition("_")[0], f"cannot be taken ({error['msg']})")
 
 

@@ -96,7 +96,7 @@ class Guard:
             if not call and path != FILES:
                 raise
             said = str(error).partition(" Please click on")[0]  # in a footer that the pages do not have
-            await _sentence(f"{said} What there is stands at {API}info." if call else said)(scope, receive, send)
+            await _sentence(f"{said} See {API}info for what there is." if call else said)(scope, receive, send)
         except ClientDisconnect:
             pass  # while it was still speaking
 
@@ -146,9 +146,11 @@ def _check_machine(scope: Scope) -> None:
     headers = Headers(scope=scope)
     host, origin = headers.get("host", ""), headers.get("origin")
     if not _is_here(f"//{host}"):
-        raise Refusal(421, f"This server is {LOOPBACK[0]} or {LOOPBACK[1]}, not {visible(host[:80])}: see --host.")
+        raise Refusal(
+            421, f"This server answers as {LOOPBACK[0]} or {LOOPBACK[1]}, not {visible(host[:80])}: see --host."
+        )
     if origin is not None and not _is_here(origin):  # programs say none, nor do people who open an address
-        raise Refusal(403, f"This server answers no page of {visible(origin[:80])}: see --host.")
+        raise Refusal(403, f"This server does not answer pages of {visible(origin[:80])}: see --host.")
 
 
 def _is_here(address: str) -> bool:
@@ -184,7 +186,7 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
         if size <= MOST_BYTES:  # the rest is thrown away: who is not heard out does not listen either
             parts.append(part)
     if size > MOST_BYTES:
-        raise Refusal(413, f"More than {MOST_BYTES >> 20} MiB were sent; that is no call of any function here.")
+        raise Refusal(413, f"More than {MOST_BYTES >> 20} MiB were sent; no function here takes that much.")
     return b"".join(parts)
 
 

@@ -42,21 +42,23 @@ class Monitor:
 
         self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts.")
         self._generated = counter("vllm:generation_tokens", "Tokens of outputs.")
-        self._queries = counter("vllm:prefix_cache_queries", "Tokens of prompts that were looked for in the cache.")
-        self._hits = counter("vllm:prefix_cache_hits", "Those of them that were found.")
+        self._queries = counter("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.")
+        self._hits = counter("vllm:prefix_cache_hits", "Prompt tokens found in the cache.")
         self._drafts = counter("vllm:spec_decode_num_drafts", "Rounds that had proposals.")
         self._proposed = counter("vllm:spec_decode_num_draft_tokens", "Proposed tokens.")
         self._accepted = counter("vllm:spec_decode_num_accepted_tokens", "Accepted proposals.")
         self._by_position = counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted proposals by place in their round.", "position"
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted proposals by position in the round.", "position"
         )
         self._preemptions = counter("vllm:num_preemptions", "Sequences that gave their blocks back.")
-        self._ended = counter("vllm:request_success", "Requests that are over.", "finished_reason")
+        self._ended = counter("vllm:request_success", "Finished requests.", "finished_reason")
 
         def histogram(name: str, about: str, bounds: tuple[float, ...]) -> Histogram:
             return Histogram(name, about, ("model_name",), buckets=bounds, registry=self._registry)
 
-        self._first_token = histogram("vllm:time_to_first_token_seconds", "From the request to its token.", FIRST_TOKEN)
+        self._first_token = histogram(
+            "vllm:time_to_first_token_seconds", "From the request to its first token.", FIRST_TOKEN
+        )
         self._whole = histogram("vllm:e2e_request_latency_seconds", "From the request to its end.", WHOLE)
 
     def watch(self, model: str) -> Watch:
@@ -103,7 +105,7 @@ class Monitor:
     def collect(self) -> Iterator[Metric]:
         """What is so now. For Prometheus's registry."""
         running = GaugeMetricFamily("vllm:num_requests_running", "Sequences in the batch.", labels=("model_name",))
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Sequences that wait.", labels=("model_name",))
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Sequences that are waiting.", labels=("model_name",))
         usage = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Live blocks / all blocks.", labels=("model_name",))
         for model, kept in list(self._engines.items()):
             if engine := kept():
@@ -113,7 +115,7 @@ class Monitor:
                 blocks = engine.occupancy()
                 usage.add_metric((model,), blocks.live / max(1, sum(blocks)))
         yield from (running, waiting, usage)
-        about = "Visitors with something under way, waiting for their turn included."
+        about = "Visitors with something under way or waiting for its turn."
         yield GaugeMetricFamily("decode_lab:visits", about, self._line.inside)
 
     def routes(self) -> list[Route]:

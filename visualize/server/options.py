@@ -26,8 +26,8 @@ MAX_USERS = 64
 KEY = f"{PREFIX}PRESENTER_KEY"
 SWITCHES = ("share", "workshop")
 SHARED = (
-    "Sharing: whoever has the public link, which passes through Gradio's servers, uses this machine's models and "
-    "reads what the pages show. There is no password. It ends with this process, and after a week."
+    "Sharing: anyone with the public link, which passes through Gradio's servers, can use this machine's models and "
+    "read what the pages show. There is no password. The link ends with this process, or after a week."
 )
 
 
@@ -50,21 +50,21 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         "--max-users",
         type=_whole(1, 100_000),
         default=MAX_USERS,
-        help=f"most visitors whose runs go on or wait at once; others are asked to come back. Default: {MAX_USERS}.",
+        help=f"most visitors with runs going or waiting at once; others are asked to come back. Default: {MAX_USERS}.",
     )
     parser.add_argument(
         "--attach",
         metavar="URL",
         type=_server(environment.get("VLLM_API_KEY")),
-        help="a vLLM server to watch on a page of its own, such as http://127.0.0.1:8000. A key that it wants is that "
-        "of the variable VLLM_API_KEY.",
+        help="a vLLM server to watch on a page of its own, such as http://127.0.0.1:8000. Its key, if it needs one, "
+        "is read from the variable VLLM_API_KEY.",
     )
     parser.add_argument(
         "--workshop",
         action=argparse.BooleanOptionalAction,
         default=False,
         help="many people on one engine: their runs share its batch and its blocks instead of taking turns, a page "
-        f"shows all of them, and whoever has the presenter's key ({KEY}, or one that is printed) leads the others.",
+        f"shows all of them, and anyone with the presenter's key ({KEY}, or one that is printed) can lead the others.",
     )
     add_pair(parser)
     options = argparse.Namespace()
@@ -87,9 +87,9 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     except ConfigError as error:
         parser.error(str(error))
     if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that were no UTF-8
-        parser.error(f"{KEY} is text in UTF-8: no page could say this one.")
+        parser.error(f"{KEY} must be text in UTF-8: no page could send this one.")
     if options.workshop and borrows_a_gpu(environment):
-        parser.error("a ZeroGPU Space lends its GPU to a run at a time: there is nothing that a workshop could share.")
+        parser.error("a ZeroGPU Space lends its GPU to one run at a time: there is nothing for a workshop to share.")
     return options
 
 
@@ -123,7 +123,7 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterato
         value, option = environment.get(variable, ""), name.replace("_", "-")
         if value and name in SWITCHES:
             if value.lower() not in SWITCHED:
-                parser.error(f"{variable} is one of {', '.join(SWITCHED)}, not {value!r}.")
+                parser.error(f"{variable} must be one of {', '.join(SWITCHED)}, not {value!r}.")
             yield variable, f"--{name}" if SWITCHED[value.lower()] else f"--no-{name}"
         elif value:
             yield variable, f"--{option}={value}"
@@ -151,7 +151,7 @@ def _server(key: str | None) -> Callable[[str], Server]:
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdecimal() or not low <= int(text[:20]) <= high:
-            raise argparse.ArgumentTypeError(f"it is a whole number from {low:,} to {high:,}, not {text!r}")
+            raise argparse.ArgumentTypeError(f"it must be a whole number from {low:,} to {high:,}, not {text!r}")
         return int(text)
 
     return read

@@ -51,7 +51,7 @@ def parsed(body: bytes) -> Any:
     except RecursionError:
         raise Refusal(422, _TOO_DEEP) from None
     except ValueError:
-        raise Refusal(422, "What was sent is not JSON in UTF-8, or has a number of thousands of digits.") from None
+        raise Refusal(422, "What was sent is not JSON in UTF-8, or has a number with thousands of digits.") from None
     level = [document]
     for _ in range(DEEPEST):
         level = [inner for outer in level for inner in _within(outer)]
@@ -60,7 +60,7 @@ def parsed(body: bytes) -> Any:
     return document
 
 
-_TOO_DEEP = f"The JSON is too deep: at most {DEEPEST} lists and objects are within each other."
+_TOO_DEEP = f"The JSON is too deep: lists and objects may be nested at most {DEEPEST} deep."
 _TOO_MANY = f"The JSON has too many values: no function here takes more than {MOST_VALUES:,}."
 
 
@@ -71,7 +71,7 @@ def _within(value: Any) -> Collection[Any]:
 def an_object(document: Any) -> Document:
     """Raises Refusal for anything else."""
     if not isinstance(document, dict):
-        raise Refusal(422, "What is posted here is an object of JSON (a dictionary), with a name for each value.")
+        raise Refusal(422, "Post a JSON object (a dictionary) here, with a name for each value.")
     return document
 
 
@@ -91,7 +91,7 @@ def in_order(document: Any, function: BlockFunction) -> Document:
     values, wanted, name = _values(document), len(function.inputs), function.api_name
     if len(values) != wanted:
         raise Refusal(
-            422, f"{name} takes {wanted} values in their order, not {len(values)}. By name, at call/v2, few do."
+            422, f"{name} takes {wanted} values in their order, not {len(values)}. By name, at call/v2, fewer will do."
         )
     return {"data": _without_files(values)}
 
@@ -101,7 +101,7 @@ def of_event(document: Any, pages: gr.Blocks, programs: Collection[str]) -> Docu
     number = _whole(an_object(document)).get("fn_index")
     function = pages.fns.get(number) if type(number) is int else None  # not a truth value, which is one, too
     if function is None or function.fn is None:
-        raise Refusal(422, "There is no event of this number here: the page is of another time. Load it again.")
+        raise Refusal(422, "There is no event with this number here: the page is out of date. Load it again.")
     values, wanted = _values(document), len(function.inputs)
     if len(values) < wanted:
         raise Refusal(422, f"This event takes {wanted} values, not {len(values)}.")
@@ -131,7 +131,7 @@ def of_component(document: Any, pages: gr.Blocks) -> Document:
     number, name = an_object(document).get("component_id"), document.get("fn_name")
     component = pages.blocks.get(number) if type(number) is int else None
     if not getattr(getattr(component, str(name), None), "_is_server_fn", False):
-        raise Refusal(404, "There is no such function of a page here: the page is of another time. Load it again.")
+        raise Refusal(404, "There is no such function of a page here: the page is out of date. Load it again.")
     data = _without_files(document.get("data"))
     return {"component_id": number, "fn_name": name, "session_hash": _session(document), "data": data}
 
@@ -142,21 +142,23 @@ def _whole(document: Any) -> Any:
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Refusal(422, "What was sent is not valid text: half a character (a lone surrogate) is in it.") from None
+        raise Refusal(
+            422, "What was sent is not valid text: it contains half a character (a lone surrogate)."
+        ) from None
     return document
 
 
 def _values(document: Any) -> list[Any]:
     values = an_object(document).get("data")
     if not isinstance(values, list):
-        raise Refusal(422, "The values are missing: an object of JSON is wanted, with a list of them as its data.")
+        raise Refusal(422, "The values are missing: send a JSON object, with a list of them as its data.")
     return values
 
 
 def _session(document: Document) -> str:
     session = document.get("session_hash")
     if not (isinstance(session, str) and SESSION.fullmatch(session)):
-        raise Refusal(422, "session_hash is missing: up to 64 letters and digits that the caller has made up.")
+        raise Refusal(422, "session_hash is missing: the caller makes it up, of at most 64 letters and digits.")
     return session
 
 
@@ -166,7 +168,7 @@ def _without_files(value: Any) -> Any:
     level = [value]
     while level:
         if any(isinstance(it, dict) and {"path", "meta"} <= it.keys() for it in level):
-            raise Refusal(422, "There is a file among the values, where none is taken.")
+            raise Refusal(422, "One of the values is a file, and none is taken here.")
         level = [inner for outer in level for inner in _within(outer)]
     return value
 
@@ -177,7 +179,7 @@ def _check_file(block: Any, value: Any, uploaded: Collection[str]) -> None:
     except (ValueError, TypeError, AttributeError):  # Gradio's, of what is like no file at all
         path = ""
     if path not in uploaded or not Path(path).is_file():
-        raise Refusal(422, "This is no file that was sent here, or it is no longer kept. Open it again.")
+        raise Refusal(422, "This file was not sent here, or is no longer kept. Open it again.")
 
 
 def _check_value(block: Any, value: Any) -> None:
@@ -192,5 +194,5 @@ def _check_value(block: Any, value: Any) -> None:
     except Exception:  # every component has its own for what it does not take
         label = f"“{block.label}”" if block.label else "This"
         if isinstance(block, gr.Slider):
-            raise Refusal(422, f"{label} is a number from {block.minimum:g} to {block.maximum:g}.") from None
+            raise Refusal(422, f"{label} must be a number from {block.minimum:g} to {block.maximum:g}.") from None
         raise Refusal(422, f"{label} does not take this value: choose one that the page offers.") from None

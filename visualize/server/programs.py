@@ -178,7 +178,7 @@ class Programs:
             JSON: by setting medians with quartiles, speed-up and text; and where texts differ
         """
         if not FEWEST <= len(settings) <= MOST:  # counted before any is read
-            raise ConfigError(f"A comparison is of {FEWEST} to {MOST} settings; these are {len(settings):,}.")
+            raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(settings):,}.")
         if any(len(text) > MAX_OWN for text in settings):
             raise ConfigError(f"a setting has at most {MAX_OWN} characters.")
         configs = parse_configs(settings)
@@ -196,7 +196,7 @@ class Programs:
                     step = next(steps, None)
                 if step is None:
                     break
-                job.stage = f"{done} of {len(configs) * (repeats + 1)} runs are over"
+                job.stage = f"{done} of {len(configs) * (repeats + 1)} runs are done"
                 if step[0].repeat:
                     runs[step[0].name].append(step[1])
             with job.turn():

@@ -32,7 +32,7 @@ async def read(scope: Scope, receive: Receive) -> bytes:
             if size <= MOST_BYTES:  # as what is posted elsewhere: who is not heard out does not listen either
                 kept.write(part)
         if size > MOST_BYTES:
-            raise Refusal(413, f"A file of a run has at most {MAX_RUN_FILE >> 20} MiB.")
+            raise Refusal(413, f"A run's file has at most {MAX_RUN_FILE >> 20} MiB.")
         kept.seek(0)
         body = kept.read()
     # As Gradio reads it: what is read otherwise can be got round.

@@ -116,7 +116,7 @@ class Shelf:
             id, form = map(str, wanted)
             media, write = self._kind.formats[form]
         except (KeyError, TypeError, ValueError):
-            return {"problem": f"A run can be taken away as {', '.join(self._kind.formats)}."}
+            return {"problem": f"A run can be saved as {', '.join(self._kind.formats)}."}
         with self._lock:
             events = next((runs[id].events for runs in self._runs.values() if id in runs), None)
         if not events:

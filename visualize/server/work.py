@@ -25,7 +25,7 @@ Load = Callable[[str | Pair], Engine]
 """The engine of a model pair, or of a pair's name. It may take seconds, and raise."""
 
 
-CLOSED = "The server is being shut down. Nothing more comes."
+CLOSED = "The server is shutting down. Nothing more will come."
 
 
 class FullError(LabError):
@@ -185,7 +185,7 @@ class Work(ABC):
             self.problem = self.problem or str(error)  # what ended it is told, not what that led to
         except Exception as error:
             log.exception("work for a visitor broke off")
-            self.problem = f"This broke off ({type(error).__name__}: {error})."
+            self.problem = f"This failed ({type(error).__name__}: {error})."
         finally:
             self.done.set()
 

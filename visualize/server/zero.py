@@ -55,7 +55,7 @@ class BorrowedGPU:
         the forked process cannot be told, only left. Raises ConfigError for layers that are to be compiled."""
         if config.torch_compile:
             raise ConfigError(
-                "torch_compile=True is not to be had on a borrowed GPU: there is no compiler for one. Switch it off."
+                "torch_compile=True does not work on a borrowed GPU: there is no compiler for it. Switch it off."
             )
         with contextlib.closing(decode(self._pair, prompt, config, sampling)) as steps:
             for events in steps:

@@ -20,12 +20,12 @@ function accepted(text) {
   try {
     file = JSON.parse(text);
   } catch {
-    throw "This file is not readable as JSON. Choose one that this page has exported.";
+    throw "This file cannot be read as JSON. Choose one that this page exported.";
   }
   if (text === "{}") return {};
   const lessons = file?.format === FORMAT ? file.lessons : null;
   if (lessons === null || typeof lessons !== "object" || Array.isArray(lessons)) {
-    throw "This file is no progress of this course. Choose one that this page has exported.";
+    throw "This file holds no progress of this course. Choose one that this page exported.";
   }
   const known = new Set(setup.lessons.map((lesson) => String(lesson.number)));
   return Object.fromEntries(

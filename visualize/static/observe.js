@@ -17,7 +17,7 @@ function read(value) {
   $(".feedback").textContent = record.feedback;
   if (!record.panels) return hint("The charts of this run were not kept in this browser. Run again to see them.");
   show(record.panels, record.fresh);
-  if (!record.fresh) return hint("This is your last run, as this browser has kept it. Run again for another.");
+  if (!record.fresh) return hint("This is your last run, kept in this browser. Run again for another.");
   $(".found").scrollIntoView({ behavior: gently(), block: "start" });
 }
 
@@ -67,7 +67,7 @@ function figure(panel, i) {
   return node;
 }
 
-const HEADS = { proposed: "What is proposed (q), held against p", written: "What comes out, held against p" };
+const HEADS = { proposed: "What is proposed (q), against p", written: "What comes out, against p" };
 
 /** p and q, with a rule to choose and q to move. Every picture that there may be has come with the record. */
 function overlap({ rules, stops, start, frames, layout }) {

@@ -88,7 +88,7 @@ function choice({ question, options, stage, given, mark }) {
     input.name = `answer-${stage}`;
     input.checked = given === i;
     label.append(input, make("span", "", text));
-    if (mark?.right === i) label.append(make("small", "", "◆ so it is"));
+    if (mark?.right === i) label.append(make("small", "", "◆ correct"));
     box.append(label);
     return input;
   });

@@ -5,8 +5,8 @@ const { shells } = setup;
 const READOUTS = {
   running: ["running", "Runs whose next tokens the engine computes, all in the same step."],
   waiting: ["waiting", "Runs that wait until there are blocks for them."],
-  speed: ["tokens a second", "Everybody's together, over the last second."],
-  live: ["blocks live", "Blocks of the pool below that runs hold, of all it has."],
+  speed: ["tokens a second", "All runs together, over the last second."],
+  live: ["blocks live", "Blocks that runs hold, of all in the pool below."],
   followers: ["following", "People who see what the presenter shows."],
   done: ["runs done", "Since the server was started."],
 };
@@ -40,7 +40,7 @@ function draw({ pool, others, charts, ...numbers }) {
   const units = { live: occupancy && `of ${blocks.toLocaleString("en")}` };
   for (const key of Object.keys(READOUTS)) fillReadout($(`[data-key=${key}]`), [values[key]?.toLocaleString("en") ?? "–", units[key]]);
   if (pool) drawPool(pool, blocks);
-  write($(".room-others"), others.length ? `Beside it, in pools of their own: ${others.join("; ")}.` : "");
+  write($(".room-others"), others.length ? `Also, in pools of their own: ${others.join("; ")}.` : "");
   for (const [name, chart] of Object.entries(charts)) drawChart(name, chart);
 }
 
@@ -89,7 +89,7 @@ async function enter(code) {
   if (!room) return say(problem, true);
   const hint = $(".squares .hint"); // in place of squares, until there are some
   if (hint) write(hint, "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
-  say("What everybody's runs do, ten times a second. Nobody's words are shown, and a run has a number instead of a name.");
+  say("Everybody's runs, updated ten times a second. No text is shown, and a run has a number instead of a name.");
   const hear = (news) => ((now = JSON.parse(news)), schedule());
   hearChannel(room, { hear, gone: begin, rests: true }); // a server that was started anew may have another code
 }

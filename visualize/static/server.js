@@ -70,11 +70,11 @@ function begin(id, prompt) {
   began = false;
   $(".answer-text").replaceChildren(make("span", "prompt", prompt));
   say(".answer-say", "Sent. Waiting for the first token …");
-  say(".rounds-say", "Told when the answer has ended.");
+  say(".rounds-say", "Reported when the answer has ended.");
   change("rounds", structuredClone(shells.rounds.start), {});
   body.classList.add("running");
   const gone = () => {
-    if (body.classList.contains("running")) say(".answer-say", "The lab no longer tells of this answer. Send it again.", true);
+    if (body.classList.contains("running")) say(".answer-say", "The lab no longer follows this answer. Send it again.", true);
     body.classList.remove("running");
   };
   answer = hearChannel(id, { hear: answered, gone });
@@ -85,7 +85,7 @@ function answered(news) {
   const box = $(".answer-text");
   if (text) {
     const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 30;
-    if (!began) say(".answer-say", "The answer comes …");
+    if (!began) say(".answer-say", "Receiving the answer …");
     began = true;
     box.append(text); // as text
     if (follows) box.scrollTop = box.scrollHeight;
@@ -107,7 +107,7 @@ function read(value) {
   const { watch: id, answer, prompt, problem } = JSON.parse(value);
   if (id !== watched) {
     watched = id;
-    const gone = () => old("The lab no longer tells of this server: it has ended, or was started anew. Reload this page.");
+    const gone = () => old("The lab no longer follows this server: it was stopped or restarted. Reload this page.");
     hearChannel(id, { hear: take, gone, lost: () => old("The lab does not answer. Trying again …"), rests: true });
   }
   if (problem) say(".answer-say", problem, true);

@@ -29,7 +29,7 @@ function begin(id) {
   $(".stage").dataset.run = id;
   const before = Boolean(picture.frame);
   $(".stage").classList.toggle("waits", before);
-  const pale = before ? " What is pale is from before." : "";
+  const pale = before ? " Pale parts are from before." : "";
   if (led) return sayNow(`The presenter shows a run …${pale}`);
   sayNow(`Waiting for the engine …${pale}`);
   quietUntil = 0;
@@ -55,7 +55,7 @@ function listen(id) {
   const gone = () => {
     if (!run.running) return; // its last words were heard
     over();
-    sayNow("The server no longer tells of this run: it may have been started anew. Press Run to begin again.", true);
+    sayNow("The server no longer has this run: it may have been restarted. Press Run to begin again.", true);
     schedule();
   };
   stream = hearChannel(id, { hear, gone });

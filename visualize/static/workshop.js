@@ -11,7 +11,7 @@ async function ask(door, question) {
     const answer = await fetch(`workshop/${door}`, { method: "POST", body: JSON.stringify(question) });
     return await answer.json();
   } catch {
-    return { problem: "The server does not answer. Is it still running, and is this device still in its network?", lost: true };
+    return { problem: "The server does not answer. Is it still running, and is this device still on its network?", lost: true };
   }
 }
 

@@ -108,7 +108,7 @@ def _too_long(inputs: Inputs, target: Model | None) -> str:
 def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Deployment | None, gpus: int) -> str:
     """Whether the command will do."""
     if needed is None:
-        return "Whether it fits is worked out for known models; here the GPUs are as you say, or one."
+        return "Whether it fits is calculated for known models only; here the GPUs are as you set, or one."
     if gpus not in splits(needed):
         what = f"The heads of {target.name} and {draft.name} cannot both" if draft else "This model's heads cannot"
         return f"{what} be split over {gpus} GPUs: choose {_listed(splits(needed))}."
@@ -146,8 +146,8 @@ def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
 def _of_weights(inputs: Inputs, draft: Model | None) -> Iterator[str]:
     if inputs.weights in ("int8", "int4"):
         yield (
-            f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised so (AWQ, "
-            "GPTQ and others); vLLM sees it from its configuration."
+            f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised that "
+            "way (AWQ, GPTQ and others); vLLM reads it from its configuration."
             f"{' The draft named here is not, and its weights are counted in 16 bits.' if draft else ''}"
         )
 
@@ -169,7 +169,7 @@ def _of_models(target: Model | None, draft: Model | None, drafts: bool, gpus: in
     if without := [count for count in over if count not in splits(calculator.Inputs().deployment(draft))]:
         yield (
             f"{draft.name} cannot be split over {_listed(without)} GPUs, and vLLM splits a draft as it does the "
-            "target: choose another draft, or as many GPUs as both can be split over."
+            "target: choose another draft, or a number of GPUs that both can be split over."
         )
     if target:
         yield "What each GPU holds is the target's and the draft's together, weights as well as keys and values."

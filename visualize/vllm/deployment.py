@@ -50,7 +50,7 @@ LABELS = {name: calculator.LABELS[name] for name in ("weights", "gpu", "memory",
     "cache": "KV cache",
     "paged": "Paged blocks",
     "adaptive_window": "Adaptive window",
-    "eviction": "Cached prefixes give way",
+    "eviction": "Eviction",
 }
 
 

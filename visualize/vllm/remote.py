@@ -28,15 +28,15 @@ KEPT = 300
 AT_ONCE = 16
 """Prompts under way from here. The server has others to serve."""
 NOT_TOLD = (
-    "Of your prompt's rounds the server tells nothing: it speculates and says so when it was started with "
-    f"--speculative-config and {DETAILED}."
+    "The server reports nothing about your prompt's rounds: for that it has to be started with --speculative-config "
+    f"and {DETAILED}."
 )
 TOO_MANY = (
-    "Of your prompt's rounds the server tells what cannot be drawn: more of them than tokens you allow, or more than "
-    f"{MOST_POSITIONS} guesses in one."
+    "What the server reports about your prompt's rounds cannot be drawn: more rounds than tokens you allow, or more "
+    f"than {MOST_POSITIONS} guesses in one."
 )
-STOPPED = "Stopped. The server was told by a closed connection."
-ROUNDS = "{rounds} rounds with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not told."
+STOPPED = "Stopped. Closing the connection tells the server."
+ROUNDS = "{rounds} rounds with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not reported."
 
 
 class Watch:
@@ -65,7 +65,7 @@ class Watch:
                 message = reducer.lost(time.monotonic(), str(error))
             except Exception as error:
                 log.exception("a reading could not be told")
-                message = reducer.lost(time.monotonic(), f"This reading broke off ({type(error).__name__}).")
+                message = reducer.lost(time.monotonic(), f"This reading failed ({type(error).__name__}).")
             self.channel.put(as_line(message))
             await asyncio.sleep(EVERY_S)  # whole, however long the reading took: a rate over an instant says nothing
 
@@ -100,7 +100,7 @@ class Asked:
             self._put(say=visible(str(error)), problem=True)
         except Exception as error:
             log.exception("an answer could not be told")
-            self._put(say=f"The answer broke off ({type(error).__name__}).", problem=True)
+            self._put(say=f"The answer failed ({type(error).__name__}).", problem=True)
         finally:
             self.channel.close()
 
@@ -125,7 +125,7 @@ class Asked:
             if isinstance(piece, Completed):
                 return piece
             pieces.append(piece)
-        raise ServerError("The answer ended without saying how.")
+        raise ServerError("The answer ended without a reason.")
 
     def _put(self, **record: Any) -> None:
         self.channel.put(as_line(record))
@@ -161,7 +161,7 @@ def _told(end: Completed, most: int) -> dict[str, Any]:
     """What is said and drawn of an answer of at most so many tokens that has ended."""
     tokens = "" if end.completion_tokens is None else f"{end.completion_tokens:,} tokens"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
-    ended = {"length": " It ended at the most tokens you allow.", "stop": " It ended by itself."}.get(end.finish_reason)
+    ended = {"length": " It reached the most tokens you allow.", "stop": " It ended by itself."}.get(end.finish_reason)
     say = f"Answered: {tokens}{prompt}.{ended or ''}" if tokens else f"Answered.{ended or ''}"
     if end.speculated is None:
         return {"say": say, "rounds": NOT_TOLD}

@@ -15,11 +15,11 @@ SHARES_S = 60.0
 """Shares are of the last minute: in a single second there may have been nothing."""
 
 ABOUT = {
-    "usage": ("KV in use", "Blocks of the cache that requests hold, of all there are. Whose they are is not told."),
+    "usage": ("KV in use", "Blocks of the cache that requests hold, of all there are. Whose they are is not reported."),
     "running": ("running", "Requests in the batch."),
     "waiting": ("waiting", "Requests that wait for room."),
-    "speed": ("speed", "Tokens a second of all requests together, since the reading before."),
-    "hits": ("prefix hits", "Of the tokens looked up in the prefix cache, those found: last minute."),
+    "speed": ("speed", "Tokens a second, all requests together, since the previous reading."),
+    "hits": ("prefix hits", "Tokens found, of those looked up in the prefix cache: last minute."),
     "length": ("tokens a round", "Mean acceptance length: 1 + accepted guesses / rounds, last minute."),
     "kept": ("guesses kept", "Draft acceptance rate: accepted / drafted tokens, last minute."),
     "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
@@ -56,7 +56,7 @@ class Reducer:
         speed = step.tokens_per_second if step else None
         lines = {"usage": [usage], "queue": [running, waiting], "speed": [speed]}
         lines["hits"] = [step.prefix_hit_share if step else None]
-        again = "The server was started anew: its counters began at zero. " * bool(step and step.restarted)
+        again = "The server was restarted: its counters began at zero. " * bool(step and step.restarted)
         return self._at(reading.at, lines, max(running or 0.0, waiting or 0.0), speed or 0.0) | {
             "charts": {"acceptance": figures.acceptance(minute.acceptance_by_position if minute else ())},
             "readouts": _readouts(reading, speed, minute),
@@ -88,9 +88,9 @@ def about(address: str, reading: Reading, models: Sequence[str]) -> str:
     missing = [name for name in reading.missing if name not in SPECULATION]
     says = [f"{address}{served}{pool}."]
     if set(reading.missing) >= SPECULATION:
-        says.append("It does not speculate, so there are no guesses to tell of.")
+        says.append("It does not speculate, so there are no guesses to report.")
     if missing:
-        says.append(f"Its metrics are without {', '.join(missing)}: what needs them stays empty.")
+        says.append(f"Its metrics lack {', '.join(missing)}: what needs them stays empty.")
     return " ".join(says)
 
 

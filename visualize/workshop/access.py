@@ -43,7 +43,7 @@ class Access:
         """Raises AccessError: it is another code. Small letters and spaces do not matter."""
         if not _same("".join(str(code).split()).upper(), self.code):
             raise AccessError(
-                f"That is not this workshop's code: {LENGTH} letters and digits, on the presenter's screen."
+                f"That is not this workshop's code: it is {LENGTH} letters and digits, on the presenter's screen."
             )
 
     def lead(self, key: object) -> None:
@@ -82,7 +82,9 @@ def joining(page: str, code: str, host: str) -> str:
     except ValueError:
         name = None
     if not name or len(page) > MOST_PAGE or parts.scheme not in ("http", "https"):
-        raise AccessError(f"{page[:80]!r} is not the address of a page: http or https, a host, {MOST_PAGE} characters.")
+        raise AccessError(
+            f"{page[:80]!r} is not a page's address: http or https, a host, at most {MOST_PAGE} characters."
+        )
     if name in (*LOOPBACK, *EVERYWHERE):
         if host not in EVERYWHERE:
             raise AccessError(

@@ -19,12 +19,12 @@ MOST_BYTES = 64 * 1024
 """Of a question. A prompt in the presenter's address has up to 4,000 characters, each up to twelve there."""
 PAUSE = 0.5
 """Seconds before a wrong code or key is answered."""
-GONE = "The server no longer has this run: nobody else can be shown it. Press Run, or open its file again."
+GONE = "The server no longer has this run, so nobody else can be shown it. Press Run, or open its file again."
 MOST_FRAMES = 2**31
 NO_FRAME = (
     "A frame to show is a whole number from 0, or null for the newest; a guess is a frame and its place there, or null."
 )
-NONSENSE = "This is not what the workshop's pages ask: an object of JSON with the fields they send."
+NONSENSE = "This is not what the workshop's pages send: a JSON object with their fields."
 
 Body = dict[str, Any]
 

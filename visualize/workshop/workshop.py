@@ -38,5 +38,6 @@ class Workshop:
         key, whose = (self.access.key, "") if made_up else ("KEY", ", KEY being the one that you chose")
         return (
             f"Workshop: {how}. The code is {self.access.code}.\n"
-            f"Workshop: lead from {address}room#lead={key}{whose}. Whoever has that address leads: keep it to yourself."
+            f"Workshop: lead from {address}room#lead={key}{whose}. Anyone with that address can lead: keep it to "
+            "yourself."
         )

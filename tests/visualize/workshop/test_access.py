@@ -96,7 +96,7 @@ def test_where_nobody_else_can_come_it_says_what_to_do() -> None:
     ],
 )
 def test_what_is_no_page_is_refused(page: str) -> None:
-    with pytest.raises(AccessError, match="is not the address of a page"):
+    with pytest.raises(AccessError, match="is not a page's address"):
         joining(page, "BCDFG", "0.0.0.0")
 
 

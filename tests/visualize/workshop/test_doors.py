@@ -138,7 +138,7 @@ def test_half_a_character_is_refused_wherever_it_stands_and_others_still_join(ro
 def test_an_address_that_is_too_long_for_a_picture_is_said_and_the_presenter_leads_all_the_same(room: Room) -> None:
     status, answer = room.ask("presenter", key=KEY, page="https://lab.example/" + "é" * 500)
     assert (status, answer["code"]) == (200, room.workshop.access.code)
-    assert "is not the address of a page" in answer["problem"]
+    assert "is not a page's address" in answer["problem"]
     assert "picture" in room.ask("presenter", key=KEY, page="https://lab.example/" + "é" * 450)[1]
 
 
