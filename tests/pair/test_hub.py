@@ -146,7 +146,7 @@ def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(model
     (damaged, _), (absent, _) = loaded(models, tmp_path, ("some/target",), ("some/draft",), HF_HUB_OFFLINE="1")
     assert damaged.startswith("some/target could not be loaded: ")
     assert "its files are damaged or incomplete" in damaged
-    assert absent.startswith("There is no configuration to be had of some/draft.")
+    assert absent.startswith("The configuration of some/draft could not be fetched.")
 
 
 def test_the_app_says_what_a_hub_withholds_before_it_starts(models, tmp_path) -> None:
