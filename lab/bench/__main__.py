@@ -1,5 +1,5 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
-KV format), ``ab`` (two settings, quality beside speed), ``serve`` (many requests at once), ``window`` (the
+KV format), ``ab`` (two settings, quality and speed), ``serve`` (many requests at once), ``window`` (the
 adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``logprobs`` (what recording
 distributions costs), ``claims`` (what articles say, checked), ``llama`` (beside llama.cpp), ``vllm`` (beside a vLLM
 server with the same pair), ``gpu`` (what a GPU does with the engine)."""
@@ -74,12 +74,12 @@ def commands() -> Parser:
         return command
 
     bench(
-        "ladder", _ladder, "each toggle's effect on speed, beside transformers' own generation", tokens=128, repeats=3
+        "ladder", _ladder, "each toggle's effect on speed, against transformers' own generation", tokens=128, repeats=3
     )
     kv = bench("kv", _kv, "what each KV format costs in quality")
     about = "text files. Default: the model card's held-out prompts."
     kv.add_argument("--text", type=Path, nargs="+", metavar="FILE", help=about)
-    ab = bench("ab", _ab, "two settings over the same prompts: quality beside speed", tokens=64, repeats=3)
+    ab = bench("ab", _ab, "two settings over the same prompts: quality and speed", tokens=64, repeats=3)
     about = "like kv_dtype=int8,speculative=draft; what --b is compared with. Default: the engine's own."
     ab.add_argument("--a", default="", metavar="SETTINGS", help=about)
     ab.add_argument("--b", required=True, metavar="SETTINGS", help="like --a. Required.")
@@ -105,9 +105,9 @@ def commands() -> Parser:
     about = f"of {', '.join(CLAIMS)}. Default: all."
     claims.add_argument("--claim", nargs="+", choices=CLAIMS, metavar="ID", help=about)
     claims.add_argument("--small", action="store_true", help="sizes for a test: seconds, and figures not to be trusted")
-    about = "the engine beside llama.cpp on a CPU, the same weights and threads"
+    about = "the engine against llama.cpp on a CPU, the same weights and threads"
     bench("llama", _llama, about, tokens=128, repeats=5)
-    about = "beside a vLLM server with the same pair: the same text, and as many guesses kept"
+    about = "against a vLLM server with the same pair: the same text, and as many guesses kept"
     vllm = bench("vllm", _vllm, about, tokens=128)
     about = "of the server, like http://127.0.0.1:8000. Required. A key is read from the variable VLLM_API_KEY."
     vllm.add_argument("--attach", required=True, metavar="URL", help=about)

@@ -97,7 +97,7 @@ def fewer_heads(trial: Trial) -> Found:
                 Number("loads", "loads with the changed configuration", loads),
                 Number("unfit", "weights that do not fit it", len(report["mismatched_keys"])),
                 Number("whole", "perplexity of the original", perplexity["whole"]),
-                Number("forced", "forced: with those weights made anew", perplexity["forced"]),
+                Number("forced", "forced: with those weights re-initialised", perplexity["forced"]),
                 Number("forced_kl", "its divergence from the original", kl["forced"], "nats"),
                 Number("mean", "with each group's mean instead", perplexity["mean"]),
                 Number("mean_kl", "its divergence", kl["mean"], "nats"),
@@ -120,8 +120,9 @@ def judge_heads(values: Values) -> Verdict:
         return Verdict("conditions", "With the means of the heads' weights, not by the configuration alone.", needs)
     found = "loads" if values["loads"] else "does not load"
     why = (
-        f"A multi-head model {found} so: {plain(values['unfit'])} weights have other shapes. Made anew, perplexity "
-        f"goes from {plain(values['whole'])} to {plain(values['forced'])}; with the heads' means, to "
+        f"A multi-head model {found} so: {plain(values['unfit'])} weights have other shapes. With those "
+        f"re-initialised, perplexity goes from {plain(values['whole'])} to {plain(values['forced'])}; with the "
+        "heads' means, to "
         f"{plain(values['mean'])}."
     )
     return Verdict("fails", why, needs)

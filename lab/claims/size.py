@@ -215,8 +215,8 @@ CLAIMS = (
         topic=TOPIC,
         quote="INT4 gives 4x with slightly more quality loss.",
         source=TUTORIAL,
-        tested="The same with a bfloat16 for every 32 numbers, which four bits need to keep their error small. (The "
-        "loss in quality stands with the claim on INT8.)",
+        tested="The same with a bfloat16 for every 32 numbers, which four bits need to keep their error small. (For "
+        "the loss in quality see the claim on INT8.)",
         rule=SAVING_RULE,
         experiment=partial(saving, "int4", 4.0),
         judge=judge_saving,

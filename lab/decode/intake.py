@@ -153,7 +153,7 @@ class Intake:
         if config.speculative == "draft" and self._draft is None:
             raise ConfigError(
                 f"speculative='draft' needs a draft model, and {name} was loaded without one. "
-                "Name a draft beside it, or choose another way to guess."
+                "Name a draft with it, or choose another way to guess."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

@@ -276,13 +276,13 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     assert link.is_hidden()
     lab.page.keyboard.press("Escape")
     link.wait_for()
-    assert link.get_attribute("title") == "Run in turns with the same, but no guesses"
+    assert link.get_attribute("title") == "Compare with the same settings without guesses"
     assert link.get_attribute("href").startswith("compare?")
 
     lab.open(speculation="off", kv_format="int8", paged=0, max_tokens=12, temperature=0, prompt=HOSTILE)
     lab.run()
     lab.finish()
-    assert link.get_attribute("title") == "Run in turns with the cache alone"
+    assert link.get_attribute("title") == "Compare with the cache alone"
     link.click()
     lab.page.wait_for_selector(".contest[data-over=true] .lane", timeout=90_000)
     assert lab.page.locator(".lane").evaluate_all("lanes => lanes.map(lane => lane.dataset.lane)") == ["Cache", "INT8"]

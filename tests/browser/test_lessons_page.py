@@ -318,7 +318,7 @@ def test_progress_is_taken_along(visit: Visit, tmp_path: Path) -> None:
         other.set_input_files(".course input[type=file]", path)
 
     bring("{")
-    expect(other.locator(".course-say")).to_contain_text("not readable as JSON")
+    expect(other.locator(".course-say")).to_contain_text("cannot be read as JSON")
     bring('{"format": "something else", "lessons": {}}')
     expect(other.locator(".course-say")).to_contain_text("no progress of this course")
     hostile = json.loads(file.read_text())

@@ -86,7 +86,7 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     assert number(page, "KV a token") == "128KiB"
     page.fill("#mean input", "9999")
     page.wait_for_selector(".sheet-say.problem")
-    assert "The mean length is between 1 token and the longest" in page.inner_text(".sheet-say")
+    assert "The mean length must be between 1 token and the longest" in page.inner_text(".sheet-say")
     assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
     assert number(page, "KV a token") == "128KiB"  # grey, but there
     page.fill("#mean input", "400")
@@ -96,7 +96,7 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     page.click("[role=option]:has-text('Another')")
     page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('Write the hub id')")
     hostile = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}\u202e"
-    for asked, says in ((hostile, "not a hub id"), ("../../etc/passwd", "passwd"), ("a/b", "of a/b.")):
+    for asked, says in ((hostile, "cannot be used as a hub id"), ("../../etc/passwd", "passwd"), ("a/b", "of a/b.")):
         box = page.locator("#hub textarea, #hub input")
         box.click()
         box.fill(asked)

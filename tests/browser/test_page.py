@@ -233,7 +233,9 @@ def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
     lab.page.locator(".token.recovered").first.hover()
     tip = lab.page.locator(".tip")
     assert "p exceeds q" in tip.inner_text()
-    told = re.search(r"q = ([\d.e-]+);.* only p = ([\d.e-]+)\. .* p / q = ([\d.e-]+), and was not:", tip.inner_text())
+    told = re.search(
+        r"q = ([\d.e-]+);.* only p = ([\d.e-]+)\. .* p / q = ([\d.e-]+), and it was not:", tip.inner_text()
+    )
     q, p, chance = map(float, told.groups())
     assert p / q == pytest.approx(chance, rel=0.01), "the quotient is that of the numbers beside it"
     lab.page.focus(".text")

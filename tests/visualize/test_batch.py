@@ -125,7 +125,7 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
     assert again[0]["compared"] == "Small: the previous run. Changed: Paged blocks on → off, KV format Native → INT8."
     assert again[-1]["readouts"]["speed"][2] == "the same"
     other = BatchReducer(3, replace(asked, tokens=9).asked(), reducer.after()).feed(steps)
-    assert other[0]["compared"] == "Other sequences than before: not compared."
+    assert other[0]["compared"] == "Not the same sequences as before: not compared."
     small = {row[2] for frame in other for row in frame.get("readouts", {}).values()}
     assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
 

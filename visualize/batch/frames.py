@@ -128,7 +128,7 @@ class BatchReducer:
         if not (self._asked and self._before):
             return ""
         if not self._alike:
-            return "Other sequences than before: not compared."
+            return "Not the same sequences as before: not compared."
         was = self._before.asked.settings
         return small(
             [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]

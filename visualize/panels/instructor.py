@@ -19,7 +19,7 @@ from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
 from visualize.text import as_line
 
-ABOUT = "For whoever teaches the course: timing, what to say, and the answers this machine gives."
+ABOUT = "For those who teach the course: timing, what to say, and the answers this machine gives."
 
 
 def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:

@@ -108,7 +108,7 @@ class Settings:
         if self.speculation == "draft" and pair.target and not pair.draft:
             draft, off, lookup = (DRAFTERS[name].label for name in ("draft", "off", "ngram"))
             raise ConfigError(
-                f"Speculation: {draft} needs a draft model. Name one beside the target, or choose {off} or {lookup}."
+                f"Speculation: {draft} needs a draft model. Name one with the target, or choose {off} or {lookup}."
             )
         return pair
 

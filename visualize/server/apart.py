@@ -115,7 +115,9 @@ class Apart:
         return self._reducer.after()
 
     def _lose(self) -> None:
-        log.warning("a run is reduced beside the engine, and slows it down: no other process does it", exc_info=True)
+        log.warning(
+            "a run is reduced in the engine's own process, and slows it down: no other process does it", exc_info=True
+        )
         self._at = None
 
 

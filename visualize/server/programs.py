@@ -220,7 +220,7 @@ class Programs:
         """Work out what a model's weights and its cache take on a GPU, and how many sequences fit. Nothing is loaded.
 
         Args:
-            model: MODELS, or a hub id, whose config.json is asked for
+            model: MODELS, or a hub id, whose config.json is fetched
             gpu: whose memory it is to fit into
             memory: GiB of another device, which then counts instead
             weights: what a parameter is stored as

@@ -27,7 +27,7 @@ function drawAgainst(guesses) {
   link.hidden = !run.against || run.running || picture.id !== JSON.parse(run.id).run;
   if (link.hidden || link.getAttribute("href") === run.against) return; // nothing is written again while it is played
   link.href = run.against;
-  link.title = `Run in turns with ${guesses ? "the same, but no guesses" : "the cache alone"}`;
+  link.title = `Compare with ${guesses ? "the same settings without guesses" : "the cache alone"}`;
 }
 
 /** Before there is a run: how one comes. An exported page has its own. */
