@@ -171,7 +171,7 @@ def test_what_did_not_run_as_set_is_no_measurement(lab, monkeypatch, how, messag
 
 @pytest.mark.parametrize("changes", [{"max_tokens": 1}, {"repeats": 0}])
 def test_too_little_to_measure_is_refused(lab, changes):
-    with pytest.raises(ConfigError, match="two tokens at least"):
+    with pytest.raises(ConfigError, match="at least a prompt, a repeat and two tokens"):
         compare(lab, EngineConfig(), EngineConfig(), **changes)
 
 

@@ -131,9 +131,9 @@ def test_stopping_gives_no_half_run(engine):
     [
         ({"configs": {"one": EngineConfig()}}, ConfigError, "2 to 5 settings, not 1"),
         ({"configs": {str(i): EngineConfig() for i in range(6)}}, ConfigError, "not 6"),
-        ({"sampling": SamplingParams(max_tokens=1, seed=1)}, ConfigError, "two tokens at least"),
+        ({"sampling": SamplingParams(max_tokens=1, seed=1)}, ConfigError, "at least one repeat and two tokens"),
         ({"sampling": SamplingParams()}, ConfigError, "a seed that all share"),
-        ({"repeats": 0}, ConfigError, "a repeat"),
+        ({"repeats": 0}, ConfigError, "at least one repeat"),
         ({"prompt": ""}, PromptError, "prompt"),
         ({"prompt": "x" * (tiny_models.CONTEXT - 1)}, LabError, "one token only"),
     ],

@@ -122,7 +122,7 @@ def test_ctrl_c_is_a_sentence_and_leaves_the_file_as_it_was(
     assert (out.read_text() if out.exists() else None) == before
     if before:
         os.utime(out, (1e9, 1e9))
-    for parts, kept in ((0, "Nothing is written."), (1, f"The parts that were over are in {out}.")):
+    for parts, kept in ((0, "Nothing is written."), (1, f"The parts that were done are in {out}.")):
         monkeypatch.setattr(command, "run_gpu", lambda *_, parts=parts, **__: (parts and write(out, {}), interrupted()))
         assert bench("gpu", "--out", out) == 130
         assert capsys.readouterr().err.endswith(f"interrupted before the end. {kept}\n")
@@ -137,21 +137,24 @@ def test_a_number_that_is_none_is_null_in_a_file_and_costs_nothing_else(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["ladder", "--repeats", "0"], "argument --repeats: a whole number from 1 on, not '0'"),
-        (["ladder", "--max-tokens", "1"], "from 2 on (one token to wait for, one to time), not '1'"),
-        (["window", "--repeats", "-1"], "argument --repeats: a whole number from 1 on, not '-1'"),
-        (["window", "--max-tokens", "1"], "from 2 on"),
-        (["roofline", "--repeats", "0"], "argument --repeats: a whole number from 1 on"),
+        (["ladder", "--repeats", "0"], "argument --repeats: a whole number of at least 1, not '0'"),
+        (["ladder", "--max-tokens", "1"], "of at least 2 (one token to wait for, one to time), not '1'"),
+        (["window", "--repeats", "-1"], "argument --repeats: a whole number of at least 1, not '-1'"),
+        (["window", "--max-tokens", "1"], "of at least 2"),
+        (["roofline", "--repeats", "0"], "argument --repeats: a whole number of at least 1"),
         (["roofline", "--max-tokens", "3"], "leaves no room for a whole round"),
         (["logprobs", "--repeats", "0"], "argument --repeats"),
-        (["logprobs", "--max-tokens", "2"], "from 3 on (the prefill's, and a round of a guess and one more), not '2'"),
-        (["logprobs", "--logprobs", "0"], "argument --logprobs: a whole number from 1 on"),
+        (
+            ["logprobs", "--max-tokens", "2"],
+            "of at least 3 (the prefill's, and a round of a guess and one more), not '2'",
+        ),
+        (["logprobs", "--logprobs", "0"], "argument --logprobs: a whole number of at least 1"),
         (["logprobs", "--logprobs", "21"], "logprobs"),
-        (["serve", "--requests", "0"], "argument --requests: a whole number from 1 on"),
+        (["serve", "--requests", "0"], "argument --requests: a whole number of at least 1"),
         (["serve", "--repeats", "0"], "argument --repeats"),
-        (["serve", "--seed", "-1"], "argument --seed: a whole number from 0 on"),
-        (["ab", "--b", "paged=true", "--max-tokens", "1"], "from 2 on"),
-        (["llama", "--repeats", "many"], "argument --repeats: a whole number from 1 on, not 'many'"),
+        (["serve", "--seed", "-1"], "argument --seed: a whole number of at least 0"),
+        (["ab", "--b", "paged=true", "--max-tokens", "1"], "of at least 2"),
+        (["llama", "--repeats", "many"], "argument --repeats: a whole number of at least 1, not 'many'"),
     ],
 )
 def test_too_little_to_measure_is_refused_in_a_sentence(bench: Command, tmp_path, capsys, arguments, says) -> None:

@@ -309,7 +309,8 @@ def test_what_does_not_fit_is_refused_with_both_numbers(lab):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"), [("", "empty"), ("a\ud800b", "not valid text.*at 1"), (None, "is a string, not NoneType")]
+    ("prompt", "message"),
+    [("", "empty"), ("a\ud800b", "not valid text.*at position 1"), (None, "must be a string, not NoneType")],
 )
 def test_odd_prompts_are_refused(lab, prompt, message):
     with pytest.raises(PromptError, match=message):

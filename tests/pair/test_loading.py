@@ -331,7 +331,7 @@ def test_a_folder_without_a_tokenizer_is_said_to_lack_it(folder, architecture: s
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        ({"quant_method": "nvfp4"}, r"quantised \(nvfp4\), which cannot be computed with here\. .*not supported"),
+        ({"quant_method": "nvfp4"}, r"quantised \(nvfp4\), which cannot be used here\. .*not supported"),
         ({"quant_method": "gptq", "bits": 4}, r"quantised \(gptq\), and a library .* is not installed\. .*optimum"),
     ],
 )
