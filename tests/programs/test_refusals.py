@@ -219,8 +219,8 @@ def test_what_nobody_here_needs_is_not_there(server: str, path: str, status: int
     ("path", "says"),
     [
         ("%3Cb%3Enothing", "There is no /&lt;b&gt;nothing here"),
-        ("server", "has to be started with <code>--attach URL</code>"),
-        ("room/", "has to be started with <code>--workshop</code>"),
+        ("server", "needs a server started with <code>--attach URL</code>"),
+        ("room/", "needs a server started with <code>--workshop</code>"),
     ],
 )
 def test_a_browser_is_led_on_from_where_there_is_nothing(server: str, path: str, says: str) -> None:
