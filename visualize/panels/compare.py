@@ -25,7 +25,7 @@ from visualize.server.work import Line, Load
 from visualize.text import as_line
 from visualize.vocabulary import as_json
 
-ABOUT = "Up to five settings on one prompt, in turn: speed, memory, and whether they write the same."
+ABOUT = "Up to five settings on one prompt, in turn: speed, memory, whether they write the same."
 LABELS = {
     "prompt": "Prompt",
     "lanes": f"Settings, {FEWEST} to {MOST}",

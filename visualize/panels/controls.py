@@ -33,7 +33,7 @@ LABELS = {
     "target": "Target",
     "draft": "Draft",
     "early_exit_layer": "Early-exit layers",
-    "synthetic_rate": "Acceptance probability",
+    "synthetic_rate": "Acceptance rate",
     "gamma": GAMMA,
     "adaptive_window": "Adaptive window",
     "distributions": "Record distributions",

@@ -113,7 +113,7 @@ READOUTS = (
     Readout("first", "first token", "TTFT: from the request to the first token.", _first),
     Readout(
         "found",
-        "cached tokens",
+        "from cache",
         "Tokens of the prompt that were found in the cache, so not computed again.",
         _found,
         always=False,
@@ -186,7 +186,7 @@ _WORDS: dict[str, tuple[str, dict[Any, str]]] = {
     "num_speculative_tokens": ("guesses a round", {}),
     "adaptive_window": ("adaptive window", SWITCH),
     "early_exit_layer": ("early-exit layers", {None: "a quarter"}),
-    "synthetic_acceptance_rate": ("acceptance probability", {}),
+    "synthetic_acceptance_rate": ("acceptance rate", {}),
     "block_size": ("block size", {}),
     "num_blocks": ("blocks in the pool", {None: "as memory allows"}),
     "eviction": ("eviction", {"lru": "least recently used", "priority": "lowest priority"}),
