@@ -108,7 +108,7 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             assert about["paged"].endswith("Default: false.")
             assert about["stop"].endswith("Default: [].")
             about = tools["calculator"].inputSchema["properties"]["model"]["description"]
-            assert about == f"{', '.join(known())}, or a hub id, whose config.json is asked for"
+            assert about == f"{', '.join(known())}, or a hub id, whose config.json is fetched"
             told: list[str | None] = []
 
             async def tell(done: float, total: float | None, message: str | None) -> None:

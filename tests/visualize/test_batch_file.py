@@ -67,7 +67,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(clock_ms=10**400), "is damaged"),
         (changed(owner=7), "not numbered in the order"),
         (DOCUMENT | {"entries": [e | {"owner": e["owner"] + 5} for e in DOCUMENT["entries"]]}, "not numbered"),
-        (changed(owner="0"), "owner is a sequence's number"),
+        (changed(owner="0"), "owner must be a sequence's number"),
         (changed(event={"kind": "x"}), "not an event"),
         (changed(num_blocks=10**9), "1024 blocks"),
         (changed(num_blocks=0), "1024 blocks"),

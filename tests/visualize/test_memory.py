@@ -66,12 +66,12 @@ def test_every_choice_has_an_answer() -> None:
 @pytest.mark.parametrize(
     ("inputs", "says"),
     [
-        ({"mean": 5000}, "mean length is between 1 token and the longest, 4,096, not 5,000"),
+        ({"mean": 5000}, "mean length must be between 1 token and the longest, 4,096, not 5,000"),
         ({"mean": 0}, "Mean length must be a whole number from 1 to"),
         ({"longest": 10**9}, "Longest must be a whole number from 1 to 10,000,000"),
         ({"longest": 4096.5}, "Longest must be a whole number"),
         ({"batch": float("nan")}, "Sequences in a batch must be a whole number from 1 to 1,000,000"),
-        ({"gpu": OTHER, "memory": -1}, "memory, GiB must be a number from 0.1 to 100,000"),
+        ({"gpu": OTHER, "memory": -1}, "Memory, GiB must be a number from 0.1 to 100,000"),
         ({"set_aside": 99}, "Set aside, % must be a whole number from 0 to 90"),
         ({"model": OTHER}, "Write the hub id"),
         ({"model": OTHER, "hub": "../../etc/passwd"}, "'../../etc/passwd' cannot be used as a hub id"),
@@ -159,7 +159,7 @@ def test_the_hub_is_asked_for_few_at_a_time_and_the_others_are_told(asked: list[
 
 @pytest.mark.parametrize("id", ["gpt2", "../../etc", "a/b/c", "x" * 100_000])
 def test_what_is_no_hub_id_is_asked_for_nowhere(asked: list[str], id: str) -> None:
-    assert "that is owner/name" in said(id)
+    assert "must be owner/name" in said(id)
     assert asked == []
     assert not hub._failed
 

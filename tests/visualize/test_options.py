@@ -68,7 +68,7 @@ def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None
         (["--port", "9" * 5000], {}, "from 1 to 65,535"),
         (["--max-users", "-1"], {}, "whole number from 1"),
         (["--max-users", "²"], {}, "whole number from 1"),
-        (["--device", "tpu"], {}, "device is 'cpu', 'cuda'"),
+        (["--device", "tpu"], {}, "device must be 'cpu', 'cuda'"),
         (["--device", "cuda:99"], {}, "device='cuda:99' is not there"),
         (["--attach", "gpu:8000"], {}, "argument --attach: The address of a vLLM server is like http://127.0.0.1:8000"),
         (["--dtype", "int3"], {}, "dtype must be 'auto', 'float32'"),

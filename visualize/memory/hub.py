@@ -28,7 +28,7 @@ def look_up(hub: str) -> Model:
     global _asking
     refuse_other_than_hub_id(hub)
     if "/" not in hub:
-        raise ModelLoadError(f"{hub!r} is not a hub id: that is owner/name, like Qwen/Qwen3-8B.")
+        raise ModelLoadError(f"{hub!r} is not a hub id: it must be owner/name, like Qwen/Qwen3-8B.")
     with _lock:
         now = time.monotonic()
         for old in [id for id, (since, _) in _failed.items() if now - since > REMEMBERED]:
