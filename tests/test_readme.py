@@ -213,7 +213,7 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     recorded, added = record("logprobs"), record("logprobs")["added_ms"]
     assert f"Recording the {recorded['logprobs']} likeliest tokens around every verdict adds " in text
     assert f"adds {added['median']:.2f} ms to a round of {recorded['plain_ms']:.1f} ms (quartiles " in text
-    assert f"(quartiles {added['lower']:.2f} to {added['upper']:.2f})" in text
+    assert f"(quartiles {round(added['lower'], 2) + 0.0:.2f} to {added['upper']:.2f})" in text  # + 0.0: no -0.00
     assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
 
 
