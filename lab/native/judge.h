@@ -39,7 +39,7 @@ static Verdict judge_round(
         p_proposed[i] = p[(size_t)i * n + tokens[i]];
         q_proposed[i] = round->q ? round->q[(size_t)i * n + tokens[i]] : 1;
     }
-    const float *from = NULL; /* a rejected proposal's replacement is drawn */
+    const float *from = NULL; /* what a rejected proposal's replacement is drawn from */
     if (drawn) {
         while (kept < g && u[kept * DRAWS + JUDGE] * q_proposed[kept] < p_proposed[kept]) kept++;
         const float *after = p + (size_t)kept * n; /* after the last proposal there is nothing to subtract */

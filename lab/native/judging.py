@@ -10,7 +10,7 @@ import torch
 from lab.config import SamplingParams
 from lab.native.build import library
 from lab.native.cores import cores
-from lab.native.sampling import one
+from lab.native.sampling import as_struct
 from lab.native.structs import FIGURES, Round, Verdict
 
 
@@ -54,7 +54,7 @@ def judge(
     rounds, around = (Round * len(u))(), [None] * len(u)
     for i, (sampling, proposed, draws) in enumerate(zip(samplings, proposals, u, strict=True)):
         round = rounds[i]
-        round.sampling, round.u = one(sampling), _pointer(draws, kept)
+        round.sampling, round.u = as_struct(sampling), _pointer(draws, kept)
         if not proposed:
             continue
         tokens, drawn_from = proposed

@@ -4,7 +4,7 @@
 
 #include "model.h"
 
-static inline lanes load_some(const float *from, int count, float rest) { /* for what is not there */
+static inline lanes load_some(const float *from, int count, float rest) { /* rest: for what is not there */
     if (count >= LANES) return load(from);
     float some[LANES];
     for (int i = 0; i < LANES; i++) some[i] = i < count ? from[i] : rest;

@@ -38,9 +38,10 @@ def described(sampling: Sequence[SamplingParams], u: torch.Tensor | None, each: 
         sampling: of the first ``each`` tokens, of the next, and so on.
         u: as many float64 in [0, 1) as there are tokens.
     """
-    rows, u = (Sampling * len(sampling))(*map(one, sampling)), None if u is None else u.contiguous()
+    rows, u = (Sampling * len(sampling))(*map(as_struct, sampling)), None if u is None else u.contiguous()
     return Choices(rows, each, None if u is None else u.data_ptr()), (rows, u)
 
 
-def one(sampling: SamplingParams) -> Sampling:
+def as_struct(sampling: SamplingParams) -> Sampling:
+    """What of it C looks at."""
     return Sampling(sampling.temperature, sampling.top_k, sampling.top_p)
