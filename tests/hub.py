@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,7 @@ class Hub(ThreadingHTTPServer):
     root: of the folders.
     gated: those that only who has asked their owner may have.
     seconds: before each piece of a file.
+    refusals: status with which files are refused, owner/name/file each.
 
     Attributes:
     asked: the paths that were asked for.
@@ -28,8 +29,15 @@ class Hub(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, root: Path, *, gated: tuple[str, ...] = (), seconds: float = 0.0) -> None:
-        self.root, self.gated, self.seconds = root, gated, seconds
+    def __init__(
+        self,
+        root: Path,
+        *,
+        gated: tuple[str, ...] = (),
+        seconds: float = 0.0,
+        refusals: Mapping[str, int] | None = None,
+    ) -> None:
+        self.root, self.gated, self.seconds, self.refusals = root, gated, seconds, refusals or {}
         self.asked: list[str] = []
         super().__init__(("127.0.0.1", 0), _Answers)
 
@@ -64,6 +72,8 @@ class _Answers(BaseHTTPRequestHandler):
             self._say(200, {}, json.dumps(tree if (asked[2] or "").startswith("/tree") else known).encode())
         elif name in self.server.gated:
             self._say(401, {"X-Error-Code": "GatedRepo"})
+        elif status := self.server.refusals.get(f"{name}/{file[2]}"):
+            self._say(status, {})
         elif not (folder / file[2]).is_file():
             self._say(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         else:

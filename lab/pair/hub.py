@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
+from lab.config import in_short
 from lab.pair.folder import HOLDS, ModelLoadError
 
 PATIENCE = 4.0
@@ -12,14 +14,14 @@ PATIENCE = 4.0
 LOG_IN = "log in here with `hf auth login`, or set HF_TOKEN"
 
 
-def withheld(hub: str, token: bool | None = None) -> Exception | None:
-    """Why the hub has not this model's configuration for us. None: it has.
+def withheld(hub: str, token: bool | None = None, file: str = "config.json") -> Exception | None:
+    """Why the hub does not give us this file of a model. None: it does.
 
     Raises:
         HfHubHTTPError: it refuses it to somebody without a name (``token`` False).
     """
     try:
-        get_hf_file_metadata(hf_hub_url(hub, "config.json"), token=token, timeout=PATIENCE)
+        get_hf_file_metadata(hf_hub_url(hub, file), token=token, timeout=PATIENCE)
     except HfHubHTTPError as error:
         if token is False:  # it said no: what this machine's owner has kept of it is not for everybody
             raise
@@ -27,6 +29,26 @@ def withheld(hub: str, token: bool | None = None) -> Exception | None:
     except Exception as error:  # of any library below: nobody answered
         return error
     return None
+
+
+def refuse_withheld_weights(hub: str, name: str) -> None:
+    """Ask for the weights of a model whose configuration the hub gave: transformers takes any refusal for none there.
+
+    Raises:
+        ModelLoadError: there are weights, or it is not known, and they are not given.
+    """
+    for file in SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME:
+        reason = withheld(hub, file=file)
+        if reason is None:
+            return
+        if not isinstance(reason, EntryNotFoundError):
+            status = reason.response.status_code if isinstance(reason, HfHubHTTPError) else None
+            answer = f"answered {status}" if status else "gave no answer"
+            advice = f"If you have access to it, {LOG_IN}." if status in (401, 403) else "Load it again in a minute."
+            raise ModelLoadError(
+                f"{name} could not be loaded: the hub {answer} when asked for its weights. {advice} "
+                f"({in_short(reason)})"
+            )
 
 
 def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:

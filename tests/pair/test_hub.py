@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,17 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(
-    models: Path, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", seconds: float = 0.0, **variables: str
+    models: Path,
+    cache: Path,
+    *pairs: tuple[str, ...],
+    stop_at: str = "",
+    seconds: float = 0.0,
+    refusals: Mapping[str, int] | None = None,
+    **variables: str,
 ) -> list[tuple[Any, list[str]]]:
     """What becomes of each pair, by a process that asks the hub: its tokens or what is wrong, and what was told. The
     first is stopped when it has told ``stop_at``. ``variables``: of its environment, besides."""
-    with serving(models, gated=("some/kept",), seconds=seconds) as hub:
+    with serving(models, gated=("some/kept",), seconds=seconds, refusals=refusals) as hub:
         command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
         env = os.environ | hub.variables | {"HF_HOME": str(cache)} | variables
         done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
@@ -124,6 +131,18 @@ def test_what_cannot_be_had_is_said_and_what_to_do(models, tmp_path) -> None:
     assert shell.startswith("There is no config.json in some/shell. A model's folder holds")
     assert gguf.startswith("some/gguf could not be loaded: it has no weights as safetensors")
     assert mute.startswith("some/mute has no tokenizer")
+
+
+def test_weights_that_the_hub_does_not_give_are_not_said_to_be_missing(models, tmp_path) -> None:
+    (says, _), (shards, _) = loaded(
+        models,
+        tmp_path,
+        *(("some/target",), ("some/large",)),
+        refusals={"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403},
+    )
+    assert says.startswith("some/target could not be loaded: the hub answered 403 when asked for its weights."), says
+    assert "hf auth login" in says
+    assert shards.startswith("some/large could not be loaded: the hub answered 403"), shards
 
 
 def test_a_hub_that_has_not_got_a_model_is_asked_once(models, tmp_path) -> None:
