@@ -87,7 +87,7 @@ def two_to_three(trial: Trial) -> Found:
     numbers = measured(trial)
     for kind, one in found.items():
         predicted = one.rounds.tokens / (GAMMA * TENTH + 1)  # theorem 3.8, with the tokens as they came
-        label = f"at c 0.1 with the tokens a round gave here, {kind}"
+        label = f"at c 0.1 with the tokens per round measured here, {kind}"
         numbers.append(Number(key("large", kind), label, predicted, "×", "formula"))
     one = found[PLAIN].rounds
     return Found(

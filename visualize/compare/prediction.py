@@ -28,7 +28,7 @@ COLUMNS = (
     ("γ", "Tokens guessed a round."),
     ("c", "Time of a guess ÷ time of the target's pass over one token; medians of the runs' own times."),
     ("wide pass", "Time of a pass over γ + 1 tokens ÷ that of one over 1 token. Theory assumes 1."),
-    ("tokens a round", "Measured; small: theory, (1 − aᵞ⁺¹) / (1 − a)."),
+    ("tokens per round", "Measured; small: theory, (1 − aᵞ⁺¹) / (1 − a)."),
     (
         "speed-up",
         "Measured, repeat by repeat against the named setting without guesses, whose cache is most like this one's; "

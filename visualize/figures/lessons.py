@@ -69,7 +69,7 @@ def bars_columns(values: Mapping[str, float], unit: Unit) -> tuple[Columns, dict
 LINES = {
     "target_alone": ("the target alone", "dot"),
     "residual": ("A, the residual", "solid"),
-    "redrawn_from_p": ("B, anew from p", "dash"),
+    "redrawn_from_p": ("B, redrawn from p", "dash"),
     "without_q": ("C, without q", "dashdot"),
 }
 """The rules by their names in the lesson, and how their lines are drawn."""

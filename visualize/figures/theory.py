@@ -98,8 +98,8 @@ def round_columns(found: Marked) -> Drawn:
 
 
 def tokens_figure(dark: bool = False) -> go.Figure:
-    """Tokens a round against acceptance, a curve a gamma."""
-    marks = mark_trace(dark, "a = %{x:.3f}: %{y:.2f} tokens a round, measured")
+    """Tokens per round against acceptance, a curve a gamma."""
+    marks = mark_trace(dark, "a = %{x:.3f}: %{y:.2f} tokens per round, measured")
     return _against_acceptance([curve_trace(dark), name_trace(dark), marks], dark, {"range": [0, 9]})
 
 

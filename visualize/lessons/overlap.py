@@ -14,7 +14,7 @@ MOVES = [place / 5 for place in range(11)]
 """Where q may stand: 0 is p, 1 where it is in the run, and beyond."""
 SAID = {
     "residual": "p has {residual} over q, exactly as much as is rejected: drawing from that fills every gap.",
-    "redrawn_from_p": "It draws anew from all of p, though words that q proposes too often have had their share.",
+    "redrawn_from_p": "It draws again from all of p, though words that q proposes too often have had their share.",
     "without_q": "It does not look at q, and rejects even some of what both have in common.",
 }
 """Of each rule, what the picture shows."""

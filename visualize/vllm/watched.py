@@ -20,7 +20,7 @@ ABOUT = {
     "waiting": ("waiting", "Requests that wait for room."),
     "speed": ("speed", "Tokens a second, all requests together, since the previous reading."),
     "hits": ("prefix hits", "Tokens found, of those looked up in the prefix cache: last minute."),
-    "length": ("tokens a round", "Mean acceptance length: 1 + accepted guesses / rounds, last minute."),
+    "length": ("tokens per round", "Mean acceptance length: 1 + accepted guesses / rounds, last minute."),
     "kept": ("guesses kept", "Draft acceptance rate: accepted / drafted tokens, last minute."),
     "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
 }
