@@ -1,7 +1,7 @@
-"""What the memory of a device goes to: weights, and the cache of as many sequences as fit.
+"""Where a device's memory goes: the weights, and the KV cache of as many sequences as fit.
 
-The cache as this lab keeps it (``lab.kv``): slots in blocks, a sequence's blocks reserved for the most it may need
-(contiguous) or taken as they fill (paged; Kwon et al., 2309.06180).
+The cache is laid out as in this lab (``lab.kv``): slots in blocks, a sequence's blocks reserved for the most it may
+need (contiguous) or taken as they fill (paged; Kwon et al., 2309.06180).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 WeightFormat = Literal["float32", "bfloat16", "int8", "int4"]
 WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}
-"""Bits a parameter. Scales of quantised weights, a few percent more, differ by method and are left out."""
+"""Bits per parameter. Scales of quantised weights, a few percent more, differ by method and are left out."""
 
 GPUS = {
     "T4": 16,
@@ -40,14 +40,14 @@ GPUS = {
     "H200": 141,
     "MI300X": 192,
 }
-"""Memory in the vendor's "GB", which for GPUs are 2^30 bytes. Drivers report up to 6% less: error correction takes
+"""Memory in the vendor's "GB", which for GPUs is 2^30 bytes. Drivers report up to 6% less: error correction takes
 some on cards with GDDR memory."""
 GPU_KEYS = {name.lower().replace(" ", "-"): name for name in GPUS}
-"""The same as links and command lines name them: "h100-80-gb"."""
+"""Their names by those used in links and on command lines, such as "h100-80-gb"."""
 
 
 def device_bytes(gpu: str, memory: float | None = None) -> int:
-    """Of a device of ``GPU_KEYS``, or of one with ``memory`` GiB if that is given.
+    """Memory of a device in ``GPU_KEYS``, or of one with ``memory`` GiB if that is given.
 
     Raises:
         ConfigError: no such device, or no such size.
@@ -64,10 +64,10 @@ def device_bytes(gpu: str, memory: float | None = None) -> int:
 
 
 class Split(NamedTuple):
-    """Bytes of a device's memory by what they are for; they add up to all of it.
+    """Bytes of a device's memory by purpose; they add up to all of it.
 
     ``tokens``: keys and values of tokens. ``vain``: slots that sequences hold and never fill.
-    ``unused``: left of the cache, too little for another sequence.
+    ``unused``: the rest of the cache, too little for another sequence.
     """
 
     weights: float
@@ -83,10 +83,10 @@ class Deployment:
 
     Attributes:
         shape, parameters: of the model.
-        weights: what a parameter is stored as. Computation is in float32 if they are, else in bfloat16.
-        kv_dtype: what a cache slot holds; "auto" is the dtype of computation.
+        weights: how a parameter is stored. The compute dtype is float32 if that is, else bfloat16.
+        kv_dtype: what a cache slot holds; "auto" is the compute dtype.
         memory: bytes of the device.
-        set_aside: share of the memory kept for activations, the device's own context and fragments.
+        set_aside: share of the memory kept for activations, the device's own context and fragmentation.
         lengths: of the sequences, each counted at its full length.
         block_size: token positions in a block.
 
@@ -121,12 +121,12 @@ class Deployment:
 
     @property
     def vector_bytes(self) -> VectorBytes:
-        """Of one head's key, or value, of one token."""
+        """Bytes of one head's key, or value, of one token."""
         return FORMATS[self.kv_dtype].vector_bytes(self.shape.head_dim, self.dtype)
 
     @property
     def token_bytes(self) -> int:
-        """Of one token in all layers: keys, values and scales."""
+        """Bytes of one token in all layers: keys, values and scales."""
         shape = self.shape
         return bytes_per_token(
             self.kv_dtype, layers=shape.layers, kv_heads=shape.kv_heads, head_dim=shape.head_dim, dtype=self.dtype
@@ -143,7 +143,7 @@ class Deployment:
 
     @property
     def cache_bytes(self) -> int:
-        """What is left for the cache; negative where not even the weights fit."""
+        """What is left for the cache; negative if not even the weights fit."""
         return self.usable_bytes - self.weight_bytes
 
     @property
@@ -151,10 +151,10 @@ class Deployment:
         return max(0, self.cache_bytes) // (self.token_bytes * self.block_size)
 
     def blocks_per_sequence(self, policy: Policy) -> float:
-        """Contiguous: those of the longest, whatever comes of it. Paged: those that a sequence fills, on average.
+        """Contiguous: those of the longest sequence, however many are filled. Paged: those filled on average.
 
         Raises:
-            ConfigError: another policy.
+            ConfigError: no such policy.
         """
         if policy not in POLICIES:
             raise ConfigError(f"A policy must be one of {', '.join(map(repr, POLICIES))}, not {policy!r}.")
@@ -162,11 +162,11 @@ class Deployment:
         return most if policy == "contiguous" else self.lengths.mean_blocks(self.block_size)
 
     def sequences(self, policy: Policy) -> int:
-        """How many fit at once. Paged: so many fit on average; the lengths of the moment decide."""
+        """How many fit at once. Paged: on average; how many really fit depends on the lengths of the moment."""
         return math.floor(self.num_blocks / self.blocks_per_sequence(policy) + 1e-9)
 
     def split(self, policy: Policy) -> Split:
-        """Where the memory is when ``sequences(policy)`` are in flight. Weights that do not fit take what there is."""
+        """Where the memory goes with ``sequences(policy)`` in flight. Weights that do not fit take what there is."""
         set_aside = self.memory - self.usable_bytes
         weights = min(self.weight_bytes, self.memory - set_aside)
         count = self.sequences(policy)

@@ -1,4 +1,4 @@
-"""How long sequences get, and what that means in blocks."""
+"""How long sequences get, and how many blocks that takes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LONGEST = 10_000_000
 
 @dataclass(frozen=True)
 class Lengths:
-    """Geometric lengths, cut off: after every token a sequence ends with the same probability, or else at ``longest``.
+    """Truncated geometric lengths: a sequence ends after every token with the same probability, or else at ``longest``.
 
     Most are short and a few several times as long: one in e^4 is longer than four times the mean, as with the
-    log-normal lengths of ``lab.bench.workload``. Two numbers say it all, and everything here follows from
-    P(length > n) = r^n for n < longest in closed form; nothing is sampled.
+    log-normal lengths of ``lab.bench.workload``. Two numbers define them, and everything here follows in closed
+    form from P(length > n) = r^n for n < longest; nothing is sampled.
 
     Args:
-        mean: of the lengths after cutting off, in tokens, from 1 to ``longest``.
+        mean: of the truncated lengths, in tokens, from 1 to ``longest``.
         longest: tokens.
 
     Raises:
@@ -39,7 +39,7 @@ class Lengths:
 
     @property
     def log_survival(self) -> float:
-        """ln r, r the probability that a sequence goes on after a token: where the mean comes out as asked."""
+        """ln r, where r is the probability that a sequence goes on after a token, such that the mean is as given."""
         if self.mean == self.longest:
             return 0.0
         # The mean falls as the probability of ending, 1 - r, rises. Bisection on its logarithm.
@@ -53,7 +53,7 @@ class Lengths:
     def mean_blocks(self, block_size: int) -> float:
         """Blocks that a sequence fills on average, the last one perhaps in part.
 
-        The sum over k of P(length > k block_size): a block is taken by all that get as far.
+        The sum over k of P(length > k block_size): every sequence that gets that far takes the block.
         """
         return _geometric_sum(self.log_survival * block_size, self.most_blocks(block_size))
 
@@ -69,7 +69,7 @@ def _log_survival(log_ending: float) -> float:
 
 
 def _geometric_sum(log_ratio: float, terms: int) -> float:
-    """1 + q + ... + q^(terms - 1) for q = e^log_ratio, exact where q is close to 1 too."""
+    """1 + q + ... + q^(terms - 1) for q = e^log_ratio, accurate for q close to 1 too."""
     if log_ratio == -math.inf:
         return 1.0
     if log_ratio > -1e-17:

@@ -1,4 +1,4 @@
-"""Models whose memory can be told: well-known ones by heart, any other from its configuration."""
+"""Models whose memory can be computed: well-known ones are bundled, any other is read from its configuration."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lab.pair.shape import ModelShape
 from lab.pair.skeleton import parameters, without_weights
 
 PUBLISHED = Path(__file__).parent / "models.json"
-"""Well-known models by those numbers of their published config.json that bytes follow from, and their parameters as
-transformers counts them (tied embeddings once; a test counts again). Models are left out whose cache is not keys and
-values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, gpt-oss) or
+"""Well-known models: those numbers of their published config.json that determine bytes, and their parameters as
+transformers counts them (tied embeddings once; a test counts again). Left out are models whose cache is not the keys
+and values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, gpt-oss) or
 latent attention (DeepSeek V3)."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model by its numbers. ``source``: where they are from; ``hub``: its hub id."""
+    """A model's numbers. ``source``: where they are from; ``hub``: its hub id."""
 
     name: str
     shape: ModelShape
@@ -61,15 +61,15 @@ def published_config(entry: dict) -> PreTrainedConfig:
 
 
 def find(where: str | Path, *, open_to_all: bool = False) -> Model:
-    """A model from the configuration in a folder (a ``Path``) or of a hub id (a ``str``), and from nothing else.
+    """A model from nothing but its configuration, in a folder (a ``Path``) or of a hub id (a ``str``).
 
     Code that comes with a model is never run, and weights are neither fetched nor read.
 
     Args:
-        open_to_all: the hub is asked in nobody's name: somebody asks who need not be whose token is on this machine.
+        open_to_all: ask the hub anonymously, because whoever asks need not be the owner of this machine's token.
 
     Raises:
-        ModelLoadError: no hub id, or no configuration to be had there that can be read.
+        ModelLoadError: not a hub id, or no readable configuration there.
         UnsupportedModelError: its cache is not keys and values of every position in every layer.
     """
     token = False if open_to_all else None
@@ -88,7 +88,7 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
         shape = ModelShape.from_config(config)
     except LabError:
         raise
-    except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
+    except Exception as error:  # a file from anywhere can cause errors of any kind
         if isinstance(where, Path):
             raise ModelLoadError(f"{where} has no config.json that can be read. ({in_short(error)})") from error
         raise not_to_be_had(where, reason) from error
@@ -97,16 +97,16 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
 
 
 def count_parameters(config: PreTrainedConfig) -> int:
-    """Parameters of the model that transformers makes of a configuration, tied ones once. It is made without memory.
+    """Parameters of the model that transformers builds from a configuration, tied ones once. It takes no memory.
 
     Raises:
-        UnsupportedModelError: transformers makes no causal language model of it.
+        UnsupportedModelError: transformers builds no causal language model from it.
     """
     return parameters(without_weights(config))
 
 
 def refuse_other_than_hub_id(where: str) -> None:
-    """Or a text field would read the server's folders. Raises ModelLoadError."""
+    """Raises ModelLoadError for anything but a hub id: otherwise a text field could read the server's folders."""
     try:
         validate_repo_id(where)
     except HFValidationError:

@@ -1,4 +1,4 @@
-"""What makes the figures of a deployment doubtful, or 0."""
+"""Why the figures of a deployment are doubtful, or 0."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.memory.models import Model
 
 
 def notice(model: Model, chosen: Deployment, size: Callable[[int], str]) -> str:
-    """What the reader must know before believing the numbers; mostly nothing. ``size``: bytes as they are shown."""
+    """What the reader must know before believing the numbers; mostly nothing. ``size`` formats bytes for display."""
     longest, context = chosen.lengths.longest, model.shape.context_length
     if chosen.cache_bytes <= 0:
         return (

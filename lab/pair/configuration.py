@@ -1,4 +1,4 @@
-"""A model's config.json, read; or, in a sentence, why it cannot be."""
+"""Reads a model's config.json, or says in a sentence why it cannot be read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from lab.pair.shape import refuse_odd_numbers
 
 
 def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
-    """The configuration in a folder or of a hub id. Never runs code that comes with a model.
+    """The configuration of a folder or a hub id. Never runs code that comes with a model.
 
     Args:
-        how: for transformers, as ``token``.
+        how: passed on to transformers, such as ``token``.
 
     Raises:
-        ModelLoadError: a folder without one that can be read, or a model that transformers itself does not have.
-        UnsupportedModelError: a number in it cannot be one of a model.
-        Exception: of a library's: whatever else is wrong with a hub id.
+        ModelLoadError: no config.json that can be read, or an architecture that transformers itself does not have.
+        UnsupportedModelError: a number in it that no model can have.
+        Exception: whatever else is wrong with a hub id, as a library raised it.
     """
     folder = os.path.isdir(where)
     if folder and not os.path.isfile(os.path.join(where, "config.json")):
         raise ModelLoadError(f"There is no config.json in {name}. {HOLDS}")
     try:
         return AutoConfig.from_pretrained(where, trust_remote_code=False, **how)
-    except Exception as error:  # what is wrong with a file from anywhere comes as errors of any kind
+    except Exception as error:  # a file from anywhere can cause errors of any kind
         given: Any = None
-        with suppress(Exception):  # it came, or there is nothing to be told of it
+        with suppress(Exception):  # if it was not fetched, there is nothing to inspect
             given, _ = PreTrainedConfig.get_config_dict(where, **how | {"local_files_only": True})
-        if given == {} and not folder:  # what transformers makes of a file that is not there
+        if given == {} and not folder:  # what transformers returns for a missing file
             raise ModelLoadError(f"There is no config.json in {name}. {HOLDS}") from error
         if isinstance(given, dict):
             _refuse_foreign(given, name)
@@ -46,7 +46,7 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
 
 
 def _refuse_foreign(given: dict[str, Any], name: str) -> None:
-    """Raises ModelLoadError: it names no architecture, or none that transformers has."""
+    """Raises ModelLoadError if it names no architecture, or one that transformers does not have."""
     kind, own = given.get("model_type"), given.get("auto_map")
     if isinstance(kind, str) and kind in CONFIG_MAPPING:
         return

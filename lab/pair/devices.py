@@ -1,4 +1,4 @@
-"""On which devices a model computes: one, or several through accelerate's ``device_map``."""
+"""Which devices a model computes on: one, or several through accelerate's ``device_map``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 from lab.config import ConfigError
 
 DeviceMap = str | dict[str, str | int]
-"""As accelerate has it: "auto", or a device for each module by name ("" is the whole model): the number of a
-GPU, "cuda:1", "cpu" or "disk". Beside a GPU "cpu" and "disk" are where weights wait; the GPU computes with them."""
+"""In accelerate's form: "auto", or a device for each module by name ("" is the whole model): the number of a
+GPU, "cuda:1", "cpu" or "disk". With a GPU in the map, "cpu" and "disk" only store weights; the GPU computes."""
 
 
 def best_device() -> str:
@@ -20,20 +20,21 @@ def best_device() -> str:
 
 
 def multiplies_bfloat16(device: torch.device | str) -> bool:
-    """Whether a GPU's tensor cores do: those of compute capability 8.0 (Ampere, 2020) and later. Assembled for 7.5 (a
-    T4), Triton 3.6 gives its kernels none in any dtype, seven times the instructions, and no room in registers.
+    """Whether a GPU's tensor cores multiply bfloat16: from compute capability 8.0 (Ampere, 2020) on. Compiled for 7.5
+    (a T4), Triton 3.6's kernels use no tensor cores in any dtype, need seven times the instructions, and overflow the
+    registers.
     """
     try:
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    except (RuntimeError, AssertionError):  # it cannot be asked: where a Space lends GPUs, there is none yet
+    except (RuntimeError, AssertionError):  # no GPU to ask: a Space that lends GPUs has none yet
         return True
 
 
 def resolve_device(device: str | None) -> str:
-    """The device that is asked for; None: the best there is.
+    """The device that is asked for; None: the best available.
 
     Raises:
-        ConfigError: no name of a device, or one that this machine lacks.
+        ConfigError: not the name of a device, or one that this machine lacks.
     """
     if device is None:
         return best_device()
@@ -47,10 +48,10 @@ def resolve_device(device: str | None) -> str:
 
 
 def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: str | None = None) -> None:
-    """Refuse what accelerate could not carry out, before anything is loaded.
+    """Refuse a map that accelerate could not carry out, before anything is loaded.
 
     Raises:
-        ConfigError: no map, a device in it that this machine lacks, one device asked for beside it, or offloading
+        ConfigError: not a map, a device in it that this machine lacks, a single device given as well, or offloading
             of weights that are to be quantised.
     """
     if device is not None:
@@ -83,13 +84,13 @@ def refuse_device_map(device_map: DeviceMap, device: str | None, quantization: s
 
 
 def refuse_incomplete(device_map: dict[str, str | int], model: nn.Module, name: str) -> None:
-    """Refuse a map that names other modules than the model's, or gives weights two places or none.
+    """Refuse a map that names modules the model does not have, or gives a weight two places or none.
 
     Args:
         model: may be without weights, on "meta".
 
     Raises:
-        ConfigError: with the first such name.
+        ConfigError: names the first such module or weight.
     """
     modules = dict(model.named_modules())
     if unknown := [module for module in device_map if module not in modules]:
@@ -115,31 +116,31 @@ def first_kind(device_map: DeviceMap) -> str:
 
 
 def execution_device(module: nn.Module) -> torch.device:
-    """Where a module computes: where accelerate's hook brings its inputs, or without one where its weights are.
+    """Where a module computes: where accelerate's hook moves its inputs or, without a hook, where its weights are.
 
-    Weights that are offloaded are nowhere ("meta") between passes.
+    Offloaded weights are on no device ("meta") between passes.
     """
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return next(module.parameters()).device if device is None else torch.device(device)
 
 
 def is_dispatched(model: PreTrainedModel) -> bool:
-    """Whether accelerate's hooks bring each module's inputs, or its weights, to where it computes."""
+    """Whether accelerate's hooks move each module's inputs, or its weights, to where it computes."""
     return any(hasattr(module, "_hf_hook") for module in model.modules())
 
 
 def gather_hidden_states(model: PreTrainedModel) -> None:
-    """Let the last hidden states of a dispatched model come back to the device that its inputs came from.
+    """Return the last hidden states of a dispatched model to the device that its inputs came from.
 
-    The model then picks the rows whose logits are wanted by an index that is there. Without it the
-    hidden states would be wherever the last norm is, and indexing does not cross devices.
+    The model then picks the rows whose logits are wanted with an index on that device. Otherwise the
+    hidden states would stay wherever the last norm is, and indexing does not cross devices.
     """
     hook = AlignDevicesHook(execution_device(model), io_same_device=True)
     add_hook_to_module(model.base_model, hook, append=True)
 
 
 def rebind_hook(copied: nn.Module) -> None:
-    """Give a shallow copy of a module that has a hook a hook of its own: the one it has calls the original."""
+    """Give a shallow copy of a hooked module a hook of its own: the one it was copied with calls the original."""
     if hook := copied.__dict__.pop("_hf_hook", None):
         del copied.forward, copied._old_forward
         add_hook_to_module(copied, hook)

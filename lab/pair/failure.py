@@ -1,4 +1,4 @@
-"""Why a model could not be loaded: from a library's error to what is wrong, and what would be right."""
+"""Why a model could not be loaded: turns a library's error into what is wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lab.pair.quantization import how_quantised
 
 
 def why(error: Exception, config: PreTrainedConfig | None) -> str:
-    """What goes on after "could not be loaded:". ``config``: the model's, if it could be read."""
-    if isinstance(error, UnpicklingError):  # torch's own advice is to run it
+    """What follows "could not be loaded:". ``config``: the model's, if it could be read."""
+    if isinstance(error, UnpicklingError):  # torch's own message advises running it
         return (
             "its weights are a Python pickle that is damaged or holds more than tensors; nothing of it was run. Choose "
             "a copy of the model with safetensors."
@@ -25,12 +25,12 @@ def why(error: Exception, config: PreTrainedConfig | None) -> str:
             f"its weights are quantised ({method}), and a library that they need is not installed. Install it, or "
             f"choose the model's unquantised weights. ({in_short(error)})"
         )
-    if method and isinstance(error, (ValueError, RuntimeError)):  # damaged files are errors of other kinds
+    if method and isinstance(error, (ValueError, RuntimeError)):  # damaged files raise errors of other kinds
         return (
             f"its weights are quantised ({method}), which cannot be used here. Choose the model's unquantised "
             f"weights. ({in_short(error)})"
         )
-    # transformers names those it has looked for. Other errors, as of a full disk or a broken line, name a file, too.
+    # transformers lists the names it looked for. Other errors (a full disk, a broken connection) name a file, too.
     if isinstance(error, OSError) and "file named" in str(error) and "model.safetensors" in str(error):
         return (
             "it has no weights as safetensors. (A GGUF file is llama.cpp's.) Choose a copy of the model that has them."

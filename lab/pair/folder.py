@@ -1,4 +1,4 @@
-"""What a model's folder holds, and what lies there in its place."""
+"""What a model's folder holds, and what may lie there instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.config import LabError
 
 HOLDS = "A model's folder holds config.json, its weights as safetensors, and tokenizer.json."
 TOKENIZERS = ("tokenizer.*", "vocab.*", "merges.txt", "*.model", "*.tiktoken", "tekken.json")
-"""Names of the files that transformers makes a tokenizer of; tokenizer_config.json alone is none."""
+"""Files that transformers can build a tokenizer from; tokenizer_config.json alone is not enough."""
 POINTER = b"version https://git-lfs"
 """How a Git LFS pointer begins (git-lfs, docs/spec.md)."""
 
@@ -21,23 +21,23 @@ class ModelLoadError(LabError):
 
 
 def weight_files(where: str | Path) -> list[Path]:
-    """Those that weights may be read from: safetensors where there are some. None of a hub id."""
+    """Files that weights may be read from: safetensors if there are any. A hub id has none."""
     return _files(where, "*.safetensors") or _files(where, "*.bin")
 
 
 def tokenizer_files(where: str | Path) -> list[Path]:
-    """Those that a tokenizer may be read from. None of a hub id."""
+    """Files that a tokenizer may be read from. A hub id has none."""
     return [path for pattern in TOKENIZERS for path in _files(where, pattern)]
 
 
 def refuse_pointers(files: Iterable[Path], name: str) -> None:
-    """A repository that is cloned without Git LFS has a few lines where its large files belong.
+    """Refuse Git LFS pointers: a clone made without Git LFS has a few lines of text in place of each large file.
 
     Raises:
-        ModelLoadError: with the first such file.
+        ModelLoadError: names the first such file.
     """
     for path in files:
-        with suppress(OSError), path.open("rb") as file:  # what cannot be read is told by who has to read it
+        with suppress(OSError), path.open("rb") as file:  # an unreadable file is reported by whoever has to read it
             if file.read(len(POINTER)) == POINTER:
                 raise ModelLoadError(
                     f"{name} could not be loaded: its {path.name} is a Git LFS pointer, which stands for the file "

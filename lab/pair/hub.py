@@ -1,4 +1,4 @@
-"""The hub, asked once whether it has a model: left to itself, transformers asks six times, and logs each of them."""
+"""Asks the hub once whether it has a model: left to itself, transformers asks six times and logs each attempt."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from lab.config import in_short
 from lab.pair.folder import HOLDS, ModelLoadError
 
 PATIENCE = 4.0
-"""Seconds for which a hub may not answer. It is asked once."""
+"""Seconds to wait for the hub's answer. It is asked once."""
 LOG_IN = "log in here with `hf auth login`, or set HF_TOKEN"
 
 
 def withheld(hub: str, token: bool | None = None, file: str = "config.json") -> Exception | None:
-    """Why the hub does not give us this file of a model. None: it does.
+    """Why the hub does not give out this file of a model. None: it does.
 
     Raises:
-        HfHubHTTPError: it refuses it to somebody without a name (``token`` False).
+        HfHubHTTPError: it refuses an anonymous request (``token`` False).
     """
     try:
         get_hf_file_metadata(hf_hub_url(hub, file), token=token, timeout=PATIENCE)
     except HfHubHTTPError as error:
-        if token is False:  # it said no: what this machine's owner has kept of it is not for everybody
+        if token is False:  # refused: the copy that this machine's owner has cached is not for everybody
             raise
         return error
-    except Exception as error:  # of any library below: nobody answered
+    except Exception as error:  # from any library underneath: nobody answered
         return error
     return None
 
 
 def refuse_withheld_weights(hub: str, name: str) -> None:
-    """Ask for the weights of a model whose configuration the hub gave: transformers takes any refusal for none there.
+    """Check that the hub gives out a model's weights: transformers reports any refusal as a model without weights.
 
     Raises:
-        ModelLoadError: there are weights, or it is not known, and they are not given.
+        ModelLoadError: the hub refuses them, or does not answer.
     """
     for file in SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME:
         reason = withheld(hub, file=file)
@@ -52,8 +52,8 @@ def refuse_withheld_weights(hub: str, name: str) -> None:
 
 
 def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
-    """Nor is it in the local cache. ``reason``: see ``withheld``, if it is for whoever asks."""
-    if isinstance(reason, GatedRepoError):  # one of the next kind, too
+    """The error for a model that is not in the local cache either. ``reason``: see ``withheld``, if it may be told."""
+    if isinstance(reason, GatedRepoError):  # a subclass of the next
         return ModelLoadError(
             f"{hub} is given only to those who have asked for it. Accept its conditions on its hub page, then {LOG_IN}."
         )

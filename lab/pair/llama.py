@@ -1,4 +1,4 @@
-"""Which models have the layers of a Llama, so that a step written for those computes them."""
+"""Which models have Llama's layers, so that a step written for those can compute them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lab.pair.models import LanguageModel
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Model types whose layers are: RMSNorm, attention with rotary embedding, RMSNorm, SwiGLU."""
+"""Model types whose layers consist of RMSNorm, attention with rotary embedding, RMSNorm and SwiGLU."""
 
 
 def unlike_llama(model: LanguageModel) -> str | None:
@@ -35,5 +35,5 @@ def unlike_llama(model: LanguageModel) -> str | None:
 
 
 def is_plain(linear: nn.Module) -> bool:
-    """A matrix and perhaps a bias: no adapter, nothing quantised."""
+    """Whether it is a matrix and perhaps a bias: no adapter, nothing quantised."""
     return type(linear) is nn.Linear and stored_tensors(linear.weight)[0] is linear.weight

@@ -38,10 +38,10 @@ target; the mismatched one has the same shape and learnt from program code."""
 
 
 def resolve_dtype(dtype: str, device: str) -> torch.dtype:
-    """A torch dtype for its name; "auto" is bfloat16 on a GPU, float16 on one too old for it, and float32 on a CPU.
+    """The torch dtype of a name; "auto" is bfloat16 on a GPU, float16 on one too old for that, float32 on a CPU.
 
-    In float32 a verify of several tokens and a decode of one round the same
-    way closely enough that every token can be compared.
+    In float32, verifying several tokens and decoding one round so nearly alike
+    that every token can be compared.
 
     Raises:
         ConfigError: not the name of a floating-point dtype.
@@ -57,7 +57,7 @@ def resolve_dtype(dtype: str, device: str) -> torch.dtype:
 
 
 def refuse_absent(where: str | Path) -> None:
-    """Refuse a folder that is not there, before a hub is asked for it.
+    """Refuse a folder that does not exist, before the hub is asked for it.
 
     Raises:
         ModelLoadError: neither a folder nor, if it is a ``str``, a hub id.
@@ -65,7 +65,7 @@ def refuse_absent(where: str | Path) -> None:
     if os.path.isdir(where):
         return
     name = str(where)
-    name = repr(name if len(name) <= 200 else f"{name[:40]}…{name[-160:]}")  # a path's end tells most
+    name = repr(name if len(name) <= 200 else f"{name[:40]}…{name[-160:]}")  # a path's end says most
     if os.path.exists(where):
         raise ModelLoadError(f"{name} is a file. Name the folder that it lies in.")
     try:
@@ -90,32 +90,32 @@ def load_model(
 ) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
 
-    It tells how far it is, and ends when it is to (``lab.pair.progress``).
+    Reports its progress and can be cancelled (``lab.pair.progress``).
 
     Args:
         place: a device, or accelerate's ``device_map``.
         rounded: see ``LanguageModel``.
-        quantization: how its linear layers are to keep their weights. None: as they were saved.
+        quantization: how its linear layers are to store their weights. None: as they were saved.
 
     Raises:
         ModelLoadError: nothing readable there, other weights than the configuration asks for, or more than the device
             has memory for.
         UnsupportedModelError: the engine would decode it wrongly (``lab.pair.refusal``, ``lab.pair.trial``), or its
-            configuration is no model's.
-        ConfigError: weights that are quantised already, or a map that leaves some of them out.
-        LoadingCancelled: whoever watches has had enough.
+            configuration describes no possible model.
+        ConfigError: the weights are quantised already, or the map leaves some of them out.
+        LoadingCancelled: cancelled by whoever watches.
     """
     refuse_absent(where)
     loading, config = watching(), None
     reason = None if os.path.isdir(where) else withheld(str(where))
-    local = {"local_files_only": reason is not None}  # then what is in the cache may do
+    local = {"local_files_only": reason is not None}  # otherwise the local cache may have it
     try:
         config = read_config(where, name, **local)
         refuse_unsupported(config, name)
-        ModelShape.from_config(config)  # else numbers that no model has would be built first
+        ModelShape.from_config(config)  # refuses impossible sizes before anything is built
         if quantization is not None:
             refuse_quantised(config, name)
-        embedded = Path(where).parent == WEIGHTS  # whole, and small
+        embedded = Path(where).parent == WEIGHTS  # complete, and small
         if loading or isinstance(place, dict) or not embedded:
             empty = without_weights(config)
         if not embedded:
@@ -134,7 +134,7 @@ def load_model(
                 device_map=place,
                 quantization_config=quantization,
                 tqdm_class=loading and loading.bar(),
-                ignore_mismatched_sizes=True,  # they are named below, all together
+                ignore_mismatched_sizes=True,  # refused below, all of them together
                 output_loading_info=True,
                 trust_remote_code=False,
                 **local,
@@ -146,11 +146,11 @@ def load_model(
             refuse_disagreement(found)
     except LabError:
         raise
-    except Exception as error:  # what is wrong with files from anywhere comes as errors of any kind
+    except Exception as error:  # files from anywhere can cause errors of any kind
         if loading:
-            loading.check()  # a download that is stopped ends in an error of transformers' own
+            loading.check()  # a cancelled download ends in an error of transformers' own
         refuse_pointers(weight_files(where), name)
-        if reason and (config is None or isinstance(error, OSError)):  # of the latter kind is a file that is not there
+        if reason and (config is None or isinstance(error, OSError)):  # OSError: a file is missing
             raise not_to_be_had(str(where), reason) from error
         if not reason and config and isinstance(error, OSError) and not os.path.isdir(where):
             refuse_withheld_weights(str(where), name)
@@ -160,7 +160,7 @@ def load_model(
 
 @contextmanager
 def _unreported() -> Iterator[None]:
-    """transformers' tables of weights that do not fit stay away: they say that it may be right, and it is refused."""
+    """Silence transformers' tables of weights that do not fit: they call that possibly fine, but here it is refused."""
 
     def quiet(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
@@ -174,17 +174,17 @@ def _unreported() -> Iterator[None]:
 
 
 def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[Any]], name: str) -> None:
-    """Refuse a model of whose weights transformers has made some up, or left some of its layers' out.
+    """Refuse a model if transformers had to make up some of its weights, or found some in its layers with no use.
 
-    What lies beside the layers that are computed is left alone: another head, or the rest of a larger model. So are
-    masks and tables that older versions saved, and what quantised weights bring with them.
+    Unused weights outside the layers are ignored: another head, or the rest of a larger model. So are masks and
+    tables that older versions saved, and the extra tensors of quantised weights.
 
     Args:
-        loaded: transformers' ``missing_keys``, ``mismatched_keys`` and ``unexpected_keys``. Weights that are tied, and
-            buffers that are computed, are in none of them.
+        loaded: transformers' ``missing_keys``, ``mismatched_keys`` and ``unexpected_keys``. Tied weights and computed
+            buffers are in none of them.
 
     Raises:
-        ModelLoadError: with the first of them.
+        ModelLoadError: names the first three.
     """
     weights = set(model.state_dict())
     stacks = {_stack(weight) for weight in weights} - {None}
@@ -206,7 +206,7 @@ def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[A
 
 
 def refuse_odd_end(model: PreTrainedModel, name: str) -> None:
-    """Raises ModelLoadError: what is to end a text is no token."""
+    """Raises ModelLoadError if ``eos_token_id`` is not a token id, nor a list of them."""
     end = getattr(model.generation_config, "eos_token_id", None)
     if not all(token is None or isinstance(token, int) for token in (end if isinstance(end, list) else [end])):
         raise ModelLoadError(
@@ -216,7 +216,7 @@ def refuse_odd_end(model: PreTrainedModel, name: str) -> None:
 
 
 def _stack(weight: str) -> str | None:
-    """Where the layers are that a weight is in one of: "model.layers" for "model.layers.0.mlp.up_proj.weight"."""
+    """The list of layers that a weight belongs to: "model.layers" for "model.layers.0.mlp.up_proj.weight"."""
     found = re.match(r"(.+?)\.\d+\.", weight)
     return found and found[1]
 
@@ -228,15 +228,15 @@ def load_tokenizer(where: str | Path, *, name: str) -> PreTrainedTokenizerBase:
         ModelLoadError: there is none.
     """
     files = tokenizer_files(where)
-    if os.path.isdir(where) and not files:  # for some models transformers makes one of a single token
+    if os.path.isdir(where) and not files:  # without files transformers may build one with a single token
         raise ModelLoadError(f"{name} has no tokenizer: neither tokenizer.json nor tokenizer.model is there. {HOLDS}")
     try:
         local = not os.path.isdir(where) and withheld(str(where)) is not None
         tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False, local_files_only=local)
-        tokenizer("a")  # some of what is wrong is found when it is used
+        tokenizer("a")  # some faults only show in use
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # as above; a panic of the tokenizer's, which is Rust, is no Exception
+    except BaseException as error:  # as above; a panic in the tokenizer's Rust code is not an Exception
         refuse_pointers(files, name)
         raise ModelLoadError(f"{name} has no tokenizer that can be read. ({in_short(error)})") from error
     if not tokenizer.is_fast:
@@ -250,10 +250,10 @@ def refuse_mismatch(
     draft: LanguageModel,
     draft_tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """A draft must mean the same by every token id.
+    """Refuse a draft whose token ids mean something else than the target's.
 
     Raises:
-        UnsupportedModelError: another tokenizer.
+        UnsupportedModelError: the tokenizers differ.
     """
     if draft_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise UnsupportedModelError(

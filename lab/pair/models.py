@@ -25,12 +25,12 @@ from lab.pair.surgery import cut, layers_of, twin
 log = logging.getLogger(__name__)
 
 SEALED_NAME = f"{NAME}_sealed"
-"""The lab's attention as compiled layers call it: torch.compile does not look inside, nor into the plan."""
+"""The lab's attention as compiled layers call it: torch.compile looks neither inside it nor into the plan."""
 
 
 class Sealed:
-    """A step's plan on its way through compiled layers: of a dataclass every field would be watched, and a step with
-    another plan compiled anew.
+    """Carries a step's plan through compiled layers: torch.compile would guard every field of a dataclass, and
+    recompile for a step with another plan.
     """
 
     def __init__(self, plan: StepPlan | BlockPlan) -> None:
@@ -45,19 +45,19 @@ class LanguageModel:
     """A causal language model and the few numbers of its shape that a cache needs.
 
     Args:
-        rounded: on a CPU multiply bfloat16 numbers if it can (``lab.native``).
+        rounded: on a CPU, multiply bfloat16 numbers if it can (``lab.native``).
 
     Attributes:
         model: the transformers model itself.
         layers, kv_heads, head_dim: shape of its keys and values.
         query_groups: query heads that share a KV head.
         vocabulary: width of its logits.
-        padding: how many of them it has no weights for (see ``with_vocabulary``); below 0: how many it has and leaves.
-        context_length: most positions it was made for; of a LongRoPE model those of its shorter texts.
+        padding: logits that it has no weights for (see ``with_vocabulary``); if negative, logits that are dropped.
+        context_length: most positions it was made for; with LongRoPE, those of its shorter texts.
         device: where tokens go in and logits come out.
         native: its step in C (``lab.native``), shared with its early exits.
-        compiled: its layers went through torch.compile.
-        compile_failure: why they did not although it was asked for.
+        compiled: whether its layers are compiled by torch.compile.
+        compile_failure: why they are not although that was asked for.
 
     Raises:
         UnsupportedModelError: see ``refuse_unsupported``.
@@ -93,12 +93,12 @@ class LanguageModel:
 
     @property
     def product_dtype(self) -> torch.dtype:
-        """Of the numbers that are multiplied in linear layers."""
+        """The dtype of the numbers that linear layers multiply."""
         return torch.bfloat16 if self.native.model and self.native.model.rounded else self.dtype
 
     @property
     def dtype_name(self) -> str:
-        """What is computed in, for people."""
+        """What is computed in, for display."""
         name, products = (str(dtype).removeprefix("torch.") for dtype in (self.dtype, self.product_dtype))
         return name if name == products else f"{name}, products of {products}"
 
@@ -108,32 +108,32 @@ class LanguageModel:
 
     @property
     def head_weights(self) -> int:
-        """Weights of the output head, which a token meets only if its logits are wanted."""
+        """Weights of the output head, which is computed only for tokens whose logits are wanted."""
         return self.model.get_output_embeddings().weight.numel()
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of the output head, in the form it is stored in."""
+        """Bytes of the output head as stored."""
         return sum(part.nbytes for part in stored_tensors(self.model.get_output_embeddings().weight))
 
     @property
     def layer_weights(self) -> int:
-        """Weights of all matrices that every token is multiplied by: neither the output head nor tables to look up."""
+        """Weights of the matrices that every token is multiplied by, without the output head and lookup tables."""
         tables = {module.weight for module in self.model.modules() if isinstance(module, nn.Embedding)}
         left_out = tables | {self.model.get_output_embeddings().weight}
         return sum(weight.numel() for weight in self.model.parameters() if weight.ndim == 2 and weight not in left_out)
 
     @property
     def routed(self) -> bool:
-        """Whether each token is sent to some of many experts, stacked in tensors of three dimensions: which weights
-        a pass reads does not follow from its number of tokens then.
+        """Whether each token is routed to a few of many experts, stacked in three-dimensional tensors: the number of
+        tokens then does not say which weights a pass reads.
         """
         return any(weight.ndim > 2 for weight in self.model.parameters())
 
     def forward(
         self, token_ids: torch.Tensor, positions: torch.Tensor, plan: StepPlan | BlockPlan, keep: torch.Tensor
     ) -> torch.Tensor:
-        """One packed forward.
+        """One packed forward pass.
 
         Args:
             token_ids: [N] int64, the new tokens of all sequences.
@@ -148,7 +148,7 @@ class LanguageModel:
             token_ids = token_ids.clamp_max(self.vocabulary - self.padding - 1)
         output = self.model(
             input_ids=token_ids[None],
-            # Kernels' steps have int32: layers would be compiled anew for them, while somebody waits.
+            # The kernels' steps pass int32: the layers would be recompiled for it while somebody waits.
             position_ids=positions[None].long() if self.compiled else positions[None],
             use_cache=False,
             logits_to_keep=keep,
@@ -161,15 +161,15 @@ class LanguageModel:
     def weight_bytes(self) -> int:
         """Bytes of weights that a pass over one token reads.
 
-        Every weight once, in the form it is stored in: a quantised one its small numbers and its scales. A
-        table that is looked up (embeddings) is left out, for a token reads one row of it, unless it is the head too.
-        All experts of a mixture are counted, of which a token reads a few; so are offloaded weights, which
+        Each weight counts once, as stored: a quantised one by its small numbers and its scales. Embedding tables
+        are left out, because a token reads one row, unless the table is also the head.
+        All experts of a mixture are counted, though a token reads only a few; so are offloaded weights, which
         come from memory or a disk for every pass.
         """
         tables = {id(module.weight) for module in self.model.modules() if isinstance(module, nn.Embedding)}
         head = self.model.get_output_embeddings()
         tables.discard(id(getattr(head, "weight", None)))
-        # By identity, so that tied weights count once. What has no dimensions is a mark of a format.
+        # By identity, so that tied weights count once. A tensor without dimensions only marks a format.
         stored = {id(weight): weight for weight in self.model.state_dict(keep_vars=True).values() if weight.dim()}
         parts = [part for key, weight in stored.items() if key not in tables for part in stored_tensors(weight)]
         return sum(part.nbytes for part in parts)
@@ -181,22 +181,22 @@ class LanguageModel:
         return other
 
     def as_compiled(self) -> LanguageModel:
-        """The same weights in modules of their own, which are compiled: nothing changes for these."""
+        """The same weights in other modules, which are compiled; this model's own stay as they are."""
         other = copy.copy(self)
         other.model = twin(self.model, {})
         other.compile()
         return other
 
     def with_vocabulary(self, width: int) -> LanguageModel:
-        """The same model with logits of another width, as its target has: models of a family round the size of their
-        tokenizer up, each in its own way. A token past its own is never proposed, and read as its last one.
+        """The same model with logits as wide as its target's: models of one family pad the size of their common
+        tokenizer differently. A token id past the model's own is never proposed, and is read as its last one.
         """
         other = copy.copy(self)
         other.vocabulary, other.padding = width, self.padding + width - self.vocabulary
         return other
 
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:
-        """The same model with ``wrap(layer)`` in the place of each layer."""
+        """The same model with ``wrap(layer)`` in place of each layer."""
         other = copy.copy(self)
         other.model = cut(self.model, self.layers, self.layers)
         layers = layers_of(other.model, self.layers)
@@ -205,11 +205,11 @@ class LanguageModel:
         return other
 
     def early_layers(self, wanted: int | None) -> int:
-        """Layers an early exit computes: those wanted, or a quarter of all."""
+        """How many layers an early exit computes: ``wanted``, or a quarter of all."""
         return max(1, self.layers // 4) if wanted is None else wanted
 
     def first(self, layers: int) -> LanguageModel:
-        """The model cut off after its first ``layers`` layers, with its last norm and its head: the same
+        """The model cut off after its first ``layers`` layers, followed by its final norm and its head: the same
         weights, and the same place for keys and values.
         """
         shorter = copy.copy(self)
@@ -219,10 +219,10 @@ class LanguageModel:
 
     @torch.inference_mode()
     def compile(self, backend: str | Callable = "inductor") -> None:
-        """Compile a layer's code, which all of them run ("regional" compilation), and try it on one token and on two.
+        """Compile the code that all layers share ("regional" compilation), and try it on one token, then on two.
 
-        The second makes code for any number. Attention stays as it is, a call from between two compiled
-        halves. A failure is kept in ``compile_failure``, and nothing is compiled then. ``backend``: of torch.compile.
+        The second try generates code for any number. Attention is not compiled: it is called between two compiled
+        halves. On failure ``compile_failure`` says why, and nothing is compiled. ``backend``: torch.compile's.
         """
         layers = layers_of(self.model, self.layers)
         for layer in layers:
@@ -236,7 +236,7 @@ class LanguageModel:
                 mask = rows <= rows[:, None]
                 plan = StepPlan((Group(slice(0, count), 1, mask.repeat(self.query_groups, 1)[None, None]),), None, None)
                 self.forward(rows, rows, plan, rows)
-        except Exception as error:  # of the compiler's many kinds, or of the one it calls
+        except Exception as error:  # of many kinds, from the compiler or from the one it calls
             log.warning("the layers of %s could not be compiled", self.name, exc_info=True)
             self.compile_failure = in_short(getattr(error, "inner_exception", error))
             for layer in layers:
@@ -245,10 +245,10 @@ class LanguageModel:
             self.compiled = False
 
     def identity(self) -> int:
-        """A number that is another one when the weights, their dtype or the active adapters are.
+        """A number that changes when the weights, their dtype or the active adapters do.
 
         It looks at addresses and version counters, not at the numbers themselves. An adapter that is
-        switched on or off in a way of its own may escape it, and so may a change of offloaded weights.
+        switched on or off in some other way may escape it, and so may a change of offloaded weights.
         """
         weights = tuple(
             (name, part.dtype, part.data_ptr(), 0 if part.is_inference() else part._version)
@@ -266,7 +266,7 @@ class LanguageModel:
     def stock_attention(self) -> Iterator[PreTrainedModel]:
         """The model with transformers' own attention, for calling ``generate`` on it.
 
-        The engine cannot run meanwhile.
+        The engine cannot run in the meantime.
         """
         plugged_in = self.model.config._attn_implementation
         self.model.set_attn_implementation("sdpa")

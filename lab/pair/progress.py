@@ -1,6 +1,6 @@
-"""How far models are loaded, and how loading is ended before it is over.
+"""Progress of loading models, and how to cancel it.
 
-Loading is watched by whoever calls it in the same context (``contextvars``), which is a thread's own:
+Loading is watched within one context (``contextvars``), which belongs to a thread:
 ``with watched(loading): load_engine(...)``.
 """
 
@@ -20,11 +20,11 @@ from transformers.utils import logging as transformers_logging
 from lab.config import LabError
 
 LEAST = 1e5
-"""Bytes of a file that is told of. The list of the files of weights is fetched before them, and smaller."""
+"""Smallest download that is reported, in bytes: the index, fetched before the files of weights, is smaller."""
 
 
 class LoadingCancelled(LabError):
-    """Loading was ended by whoever watched it."""
+    """Loading was cancelled by whoever watched it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -34,10 +34,10 @@ class LoadingCancelled(LabError):
 
 
 class Loading:
-    """What is told of models that are being loaded.
+    """The progress of models that are being loaded.
 
     Args:
-        cancelled: set: loading ends with ``LoadingCancelled``, at the next weight or the next piece of a download.
+        cancelled: once set, loading ends with ``LoadingCancelled`` at the next weight or piece of a download.
     """
 
     def __init__(self, cancelled: threading.Event | None = None) -> None:
@@ -48,7 +48,7 @@ class Loading:
         self._bytes = self._total = self._layer = self._layers = 0
 
     def begin(self, name: str, model: nn.Module, item_bytes: int) -> None:
-        """A model's weights are next. ``model`` may be without memory; a weight takes ``item_bytes`` a number."""
+        """A model's weights are next. ``model`` may be on "meta"; a weight takes ``item_bytes`` per number."""
         self.check()
         self._sizes = {name: weight.numel() * item_bytes for name, weight in model.named_parameters()}
         self._layers = 1 + max((_layer(name) for name in self._sizes), default=-1)
@@ -56,7 +56,7 @@ class Loading:
         self._total = sum(self._sizes.values())
 
     def took(self, weight: str) -> None:
-        """A weight is where it belongs."""
+        """A weight has been put where it belongs."""
         self.check()
         self._bytes += self._sizes.get(weight, 0)
         self._layer = max(self._layer, 1 + _layer(weight))
@@ -69,7 +69,7 @@ class Loading:
         """How far it is, in a sentence; empty before there is anything to tell."""
         if not self._name:
             return ""
-        # Several files have two bars, of what came and of what is written, and each file before has one of its own.
+        # Several files have two bars, for bytes received and bytes written, and each file before has its own.
         bar = max(self._fetched, key=lambda bar: bar.total or 0, default=None)
         if not self._bytes and bar and (bar.total or 0) >= LEAST:
             return f"Fetching {self._name}: {_of(bar.n, bar.total)}."
@@ -78,7 +78,7 @@ class Loading:
         return f"Loading {self._name}: {_of(self._bytes, self._total)}, layer {self._layer} of {self._layers}."
 
     def bar(self) -> type[tqdm]:
-        """For downloads: a kind of progress bar that nobody sees and that tells this."""
+        """A progress bar class for downloads: it shows nothing and reports to this object."""
         loading = self
 
         class Bar(_Fetched):
@@ -95,7 +95,7 @@ class Loading:
 
 
 class _Fetched(tqdm):
-    """Bytes ``n`` of ``total``."""
+    """A download's progress: ``n`` of ``total`` bytes."""
 
 
 _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)
@@ -103,7 +103,7 @@ _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)
 
 @contextmanager
 def watched(loading: Loading) -> Iterator[None]:
-    """``loading`` is told of what is loaded in this context."""
+    """What is loaded in this context is reported to ``loading``."""
     token = _watching.set(loading)
     try:
         yield
@@ -112,12 +112,12 @@ def watched(loading: Loading) -> Iterator[None]:
 
 
 def watching() -> Loading | None:
-    """Whoever watches in this context."""
+    """Who watches in this context, if anybody."""
     return _watching.get()
 
 
 class _Weights:
-    """Goes through weights as transformers places them, and tells of each."""
+    """Iterates over weights as transformers places them, and reports each."""
 
     def __init__(self, weights: Iterable[tuple[str, Any]], loading: Loading) -> None:
         self._weights, self._loading = weights, loading
@@ -129,7 +129,7 @@ class _Weights:
 
 
 def _instead_of_a_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """transformers' hook for its progress bars: whoever watches is told of the one over weights; others are as ever."""
+    """transformers' hook for its progress bars: the one over weights reports to whoever watches, others are as usual."""
     loading = watching()
     if loading is None or options.get("desc") != "Loading weights":
         return bar(*args, **options)

@@ -11,23 +11,23 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from lab.config import ConfigError
 
 Quantization = Literal["torchao-int8", "bitsandbytes-int8"]
-"""How linear layers keep their weights; the embedding table, the head and the norms stay as they are.
+"""How linear layers store their weights; the embedding table, the head and the norms stay as they are.
 
-"torchao-int8": a byte a number and a scale per output row, in the compute dtype; activations are not
-quantised. "bitsandbytes-int8": LLM.int8() (Dettmers et al., 2208.07339): a byte a number and a float32 scale
-per output row; activations are quantised too, token by token, but for their outliers.
+"torchao-int8": one byte per number and a scale per output row in the compute dtype; activations are not
+quantised. "bitsandbytes-int8": LLM.int8() (Dettmers et al., 2208.07339): one byte per number and a float32 scale
+per output row; activations are quantised too, per token, except for outliers.
 """
 
 
 def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[QuantizationConfigMixin | None, str]:
-    """What transformers is told, and the dtype by name: "auto" is float16 for bitsandbytes, which computes in it.
+    """The configuration for transformers, and the dtype's name: bitsandbytes computes in float16, so "auto" is that.
 
     Args:
-        kind: of the device, as in "cuda".
+        kind: of the device, such as "cuda".
 
     Raises:
         ConfigError: no such choice, a dtype that does not go with it, or its library is not installed or does not
-            know the device.
+            support the device.
     """
     if choice is None:
         return None, dtype
@@ -40,7 +40,7 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
             from torchao.quantization import Int8WeightOnlyConfig
         except ImportError as error:
             raise _missing(choice, "torchao", error) from error
-        # The settings of torch.compile are the whole process's, not a model's.
+        # torch.compile's settings are those of the whole process, not of one model.
         return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False)), dtype
     if dtype not in ("auto", "float16"):
         raise ConfigError(
@@ -61,7 +61,7 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
 
 
 def how_quantised(config: PreTrainedConfig) -> str | None:
-    """How weights were saved that are quantised, as "gptq". None: they are not."""
+    """The format of weights that were saved quantised, such as "gptq". None: they were not."""
     saved = getattr(config, "quantization_config", None)
     if not saved:
         return None
@@ -70,10 +70,10 @@ def how_quantised(config: PreTrainedConfig) -> str | None:
 
 
 def refuse_quantised(config: PreTrainedConfig, name: str) -> None:
-    """Weights that were saved quantised are not quantised again.
+    """Refuse to quantise weights that were saved quantised.
 
     Raises:
-        ConfigError: with how they are.
+        ConfigError: names their format.
     """
     if method := how_quantised(config):
         raise ConfigError(
@@ -90,7 +90,7 @@ def _missing(choice: str, package: str, error: ImportError) -> ConfigError:
 
 
 def stored_tensors(weight: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors that a weight is kept in: itself, or what a quantised one consists of."""
+    """The plain tensors that a weight is stored in: itself or, if quantised, its parts."""
     if not hasattr(weight, "__tensor_flatten__"):
         return [weight]
     names, _ = weight.__tensor_flatten__()

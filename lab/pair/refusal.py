@@ -1,4 +1,4 @@
-"""Models that the engine would decode wrongly, refused by name and with the reason."""
+"""Refuses models that the engine would decode wrongly, by name and with the reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv", "recurrent_gemma", "xlst
 def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[PreTrainedModel] | None = None) -> None:
     """Refuse a model that full attention over cached positions would decode wrongly.
 
-    Looks at the configuration alone, so it can be asked before weights are loaded.
+    Looks at the configuration alone, so it can be called before weights are loaded.
 
     Raises:
         UnsupportedModelError: names the model and the reason.
@@ -27,11 +27,11 @@ def refuse_unsupported(config: PreTrainedConfig, name: str, model_class: type[Pr
 
 
 def other_cache(config: PreTrainedConfig) -> str | None:
-    """Why a model's cache is not keys and values of every position in every layer; None: it is."""
+    """Why a model's cache is not the keys and values of every position in every layer; None: it is."""
     text = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:
         return "it is an encoder-decoder model, which also keeps keys and values of what its encoder has read"
-    # An encoder is one that transformers can give a head for masked words, unless it is told to be a decoder.
+    # A model is an encoder if transformers has a masked-LM head for it, unless it is configured as a decoder.
     if type(text) in MODEL_FOR_MASKED_LM_MAPPING and not getattr(text, "is_decoder", False):
         return "it is an encoder, whose tokens also see those after them: it does not decode, and keeps no cache"
     if getattr(text, "cross_attention_layers", None) or getattr(text, "add_cross_attention", False):
@@ -54,13 +54,13 @@ def other_cache(config: PreTrainedConfig) -> str | None:
 
 
 def _sees_all(text: PreTrainedConfig, window: object) -> bool:
-    """Whether a window is as long as the longest text that the model was made for, as Phi-4-mini's is."""
+    """Whether the window is at least as long as the longest text the model was made for, as Phi-4-mini's is."""
     longest = getattr(text, "max_position_embeddings", None)
     return isinstance(window, int) and isinstance(longest, int) and window >= longest
 
 
 def refuse_sinks(model: PreTrainedModel, name: str) -> None:
-    """Attention sinks are parameters, not configuration: look for them in the model.
+    """Refuse attention sinks: they are parameters, not configuration, so the model itself is searched.
 
     Raises:
         UnsupportedModelError: the model has them.

@@ -1,4 +1,4 @@
-"""The numbers of a model's shape that its cache follows from, read from its configuration alone."""
+"""A model's dimensions, from which its cache's follow, read from its configuration alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMBERS = (
     "vocab_size",
     "max_position_embeddings",
 )
-"""What most configurations call them."""
+"""Their names in most configurations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ModelShape:
     """A decoder-only transformer with keys and values in every layer.
 
     Attributes:
-        layers: each with keys and values of its own.
+        layers: how many there are, each with its own keys and values.
         heads, kv_heads: query heads, and the heads of keys and values that they share.
         head_dim: numbers in one head's key, and in its value.
         hidden_size, intermediate_size: width of the residual stream and of the feed-forward layers.
@@ -53,7 +53,7 @@ class ModelShape:
         """The shape a transformers configuration describes.
 
         Raises:
-            UnsupportedModelError: a number is missing, or cannot be one of a model.
+            UnsupportedModelError: a number is missing, or is one that no model can have.
         """
         text = config.get_text_config(decoder=True)
         if getattr(text, "attn_config", None) is not None:
@@ -95,10 +95,10 @@ class ModelShape:
 
 
 def steady_length(config: PreTrainedConfig, context_length: int) -> int:
-    """The length up to which a position is rotated by angles of its own, whatever else is in a step.
+    """The length up to which a position's rotary angles do not depend on what else is in a step.
 
-    Longer texts get other angles with LongRoPE (Ding et al., 2402.13753), at all their positions: those of cached keys
-    too, and those of every other text in the step.
+    A longer text gets other angles with LongRoPE (Ding et al., 2402.13753) at all its positions, those of cached keys
+    included, and so does every other text in the step.
     """
     text = config.get_text_config(decoder=True)
     rope = getattr(text, "rope_parameters", None) or {}
@@ -108,10 +108,10 @@ def steady_length(config: PreTrainedConfig, context_length: int) -> int:
 
 
 def refuse_odd_numbers(given: Mapping[str, Any]) -> None:
-    """Of a config.json that transformers cannot read.
+    """Check the numbers of a config.json that transformers cannot read.
 
     Raises:
-        UnsupportedModelError: with the first number that cannot be one of a model.
+        UnsupportedModelError: names the first number that no model can have.
     """
     for name in NUMBERS:
         if given.get(name) is not None:
@@ -119,7 +119,7 @@ def refuse_odd_numbers(given: Mapping[str, Any]) -> None:
 
 
 def _kv_heads(text: PreTrainedConfig, heads: int) -> int:
-    """One for all with ``multi_query``, which Falcon's newer architecture ignores (transformers' FalconAttention)."""
+    """KV heads: one with ``multi_query``, which Falcon's newer architecture ignores (transformers' FalconAttention)."""
     if getattr(text, "multi_query", False) and not getattr(text, "new_decoder_architecture", False):
         return 1
     return _first(text, "num_key_value_heads", "num_kv_heads") or heads

@@ -1,4 +1,4 @@
-"""A model without its weights: it takes no memory, and tells how much they would."""
+"""A model without its weights: it takes no memory, and says how much they would take."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lab.pair.memory import free_bytes
 from lab.pair.quantization import how_quantised
 
 MOST_PARTS = 1000
-"""Layers, or experts of a layer. A configuration comes from anybody, and its model is built, if without weights."""
+"""Most layers, or experts of a layer. A configuration may come from anybody, and its model is built, if empty."""
 
 
 def without_weights(config: PreTrainedConfig) -> PreTrainedModel:
-    """The model that transformers makes of a configuration, on "meta".
+    """The model that transformers builds from a configuration, on "meta".
 
     Raises:
-        UnsupportedModelError: transformers makes no causal language model of it.
+        UnsupportedModelError: transformers builds no causal language model from it, or it has too many layers.
     """
     for name, size in config.get_text_config(decoder=True).to_dict().items():
         counts = ("layer" in name or "expert" in name) and "size" not in name
         if counts and isinstance(size, int) and size > MOST_PARTS:
             raise UnsupportedModelError(f"The configuration gives {size:,} as {name}: no model has that many.")
     try:
-        # float32 is what torch's default is anyhow: transformers sets it for the whole process while it builds.
+        # transformers sets torch's default dtype, process-wide, while it builds: float32 leaves it as it is.
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
     except Exception as error:
@@ -39,15 +39,15 @@ def without_weights(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def parameters(model: PreTrainedModel) -> int:
-    """Its parameters, tied ones once."""
+    """Number of its parameters; tied ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def refuse_short_files(empty: PreTrainedModel, where: str | Path, name: str) -> None:
-    """Refuse a folder whose weights cannot be all there: transformers makes up what is missing, in as much memory.
+    """Refuse a folder whose weights cannot be complete: transformers makes up missing ones, which take memory too.
 
     Raises:
-        ModelLoadError: a number has less than a byte in the files or, if they are quantised, less than a bit.
+        ModelLoadError: the files hold less than a byte per parameter or, if quantised, less than a bit.
     """
     files = weight_files(where)
     stored, numbers = sum(path.stat().st_size for path in files), parameters(empty)
@@ -62,10 +62,10 @@ def refuse_short_files(empty: PreTrainedModel, where: str | Path, name: str) -> 
 
 
 def refuse_misfit(empty: PreTrainedModel, name: str, place: str | DeviceMap, dtype: torch.dtype) -> None:
-    """Refuse plain weights that alone are more than what is free on one device.
+    """Refuse unquantised weights that alone exceed the free memory of one device.
 
     Raises:
-        ModelLoadError: with both.
+        ModelLoadError: gives both sizes.
     """
     if not isinstance(place, str) or place == "auto" or how_quantised(empty.config):
         return

@@ -11,8 +11,8 @@ from lab.pair.devices import rebind_hook
 
 
 def cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
-    """A copy of the modules above a list of ``layers`` layers, with the first ``kept`` of them. Weights are shared, and
-    so are the layers themselves, but not the list of them."""
+    """A copy of the modules above a list of ``layers`` layers, with the first ``kept`` of them. The weights and the
+    layers themselves are shared; the list of layers is not."""
     found = copy.copy(module)
     found._modules = dict(module._modules)
     rebind_hook(found)
@@ -25,7 +25,7 @@ def cut(module: nn.Module, layers: int, kept: int) -> nn.Module:
 
 
 def twin(module: nn.Module, configs: dict[int, PreTrainedConfig]) -> nn.Module:
-    """A copy of a module and of all below it. Weights are shared; configurations, which name the attention, are not.
+    """A copy of a module and all below it. Weights are shared; configurations, which name the attention, are not.
 
     ``configs``: those copied so far, by the identity of the original; empty to begin with.
     """

@@ -1,4 +1,4 @@
-"""A model's trial: do its first layers say with the lab's attention what they say with their own?"""
+"""A model's trial: do its first layers give the same logits with the lab's attention as with their own?"""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from lab.pair.models import LanguageModel
 
 LAYERS = 2
 TOKENS, CACHED = 9, 4
-"""Of each of two texts, and how many of them a step of their own has cached."""
+"""Tokens of each of two texts, and how many of them a first step puts into the cache."""
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.05}
-"""How far logits may be off, relative to the model's own. Rounding is far below, another attention far above."""
+"""How far logits may be off, relative to the model's own. Rounding is far below, a different attention far above."""
 
 
 @torch.inference_mode()
 def refuse_disagreement(model: LanguageModel) -> None:
     """Refuse a model whose attention is more, or less, than reading each layer's keys and values from a cache.
 
-    A configuration tells some of it (``lab.pair.refusal``), but transformers has more than a hundred architectures:
-    one calls its attention twice a layer, another goes through its layers again. So the first layers compute two short
-    texts with the lab's attention, packed, in two steps and with a cache; and with their own each alone and at once.
+    The configuration reveals some of that (``lab.pair.refusal``), but transformers has more than a hundred
+    architectures: one calls its attention twice per layer, another runs through its layers again. So the first layers
+    compute two short texts with the lab's attention, packed, in two steps and with a cache; and with their own
+    attention, each text alone and in one pass.
 
     Raises:
-        UnsupportedModelError: the logits differ by more than rounding, or there are none.
+        UnsupportedModelError: the logits differ by more than rounding, or the layers fail.
     """
     first = model.first(min(LAYERS, model.layers))
     texts = torch.arange(2 * TOKENS, device=model.device).view(2, TOKENS) % model.vocabulary
@@ -39,7 +40,7 @@ def refuse_disagreement(model: LanguageModel) -> None:
         _refuse(model, f"its layers cannot be computed so ({in_short(error)})", error)
     wanted = wanted.float()
     off = (found - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(torch.finfo(torch.float32).tiny)
-    # The median, for in a mixture a token near a tie may go to another expert.
+    # The median, because in a mixture a token near a tie may go to another expert.
     if not off.median() <= LIMITS[model.dtype]:
         _refuse(model, f"what they say is {off.median():.1%} off")
 

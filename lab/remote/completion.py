@@ -1,6 +1,6 @@
-"""What a vLLM server says of a completion: the pieces of its text, how it ended, and its rounds.
+"""What a vLLM server says about a completion: the pieces of its text, how it ended, and its rounds.
 
-Messages come from another machine: whatever is not as it should be is left out.
+Messages come from another machine: whatever is malformed is left out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 MOST_NAME = 200
 MOST_ROUNDS = 100_000
 DETAILED = "--per-request-spec-decode-metrics detailed"
-"""What a server must be started with to tell of each round."""
+"""What a server must be started with to report each round."""
 
 
 @dataclass(frozen=True)
 class Speculated:
-    """Of each round that had guesses: how many were ``drafted``, and how many of those ``accepted``. Rounds without
-    guesses are not told, and neither is which tokens were guessed."""
+    """For each round with draft tokens: how many were ``drafted``, and how many of those ``accepted``. Rounds without
+    draft tokens are not reported, nor is which tokens were drafted."""
 
     drafted: tuple[int, ...]
     accepted: tuple[int, ...]
@@ -26,7 +26,7 @@ class Speculated:
 
 @dataclass(frozen=True)
 class Completed:
-    """The end of an answer. ``speculated`` is None where the server does not tell of rounds."""
+    """The end of an answer. ``speculated`` is None if the server does not report rounds."""
 
     finish_reason: str
     prompt_tokens: int | None
@@ -35,7 +35,7 @@ class Completed:
 
 
 class Answer:
-    """An answer, put together from its messages."""
+    """An answer, assembled from its messages."""
 
     def __init__(self) -> None:
         self._reason = ""
@@ -49,7 +49,7 @@ class Answer:
             self._reason = reason[:MOST_NAME]
         self._last |= {name: message[name] for name in ("usage", "metrics") if isinstance(message.get(name), dict)}
         text = choice.get("text")
-        # Half a character, which JSON can say, could not be sent on.
+        # A lone surrogate, which JSON can express, could not be sent on.
         return text.encode("utf-8", "replace").decode() if isinstance(text, str) else ""
 
     def completed(self) -> Completed:
@@ -60,11 +60,11 @@ class Answer:
 
 
 def complaint(body: bytes) -> str:
-    """What the server says is wrong, at most a line of it."""
+    """What the server says is wrong, at most 300 characters of it."""
     try:
         said = json.loads(body)
         said = said.get("error") or said.get("detail") or said
-        if isinstance(said, list):  # of what FastAPI checked: which part of the request is not as it should be
+        if isinstance(said, list):  # FastAPI's validation errors: which part of the request is wrong
             said = f"{said[0]['loc'][-1]}: {said[0]['msg']}"
         return str(said.get("message", "") if isinstance(said, dict) else said)[:300].strip(" .")
     except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
@@ -72,7 +72,7 @@ def complaint(body: bytes) -> str:
 
 
 def speculated(said: Any) -> Speculated | None:
-    """A request's rounds, if the server tells of them and they make sense."""
+    """A request's rounds, if the server reports them and they make sense."""
     if not isinstance(said, dict):
         return None
     drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")

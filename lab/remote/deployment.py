@@ -15,18 +15,18 @@ from lab.memory.capacity import Deployment
 from lab.remote.completion import DETAILED
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
-"""GPUs of one machine over which every layer is split."""
+"""Numbers of GPUs in one machine over which every layer may be split."""
 MOST_GPUS = 1024
 MOST_TOKENS = 2**31 - 1
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
 BLOCK = 16
-"""Tokens of a block where none are asked for. Most of vLLM's attention back ends take multiples of this."""
+"""Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
 HOME = "~/"
-"""A folder below the home folder of whoever types the command begins so."""
+"""How a folder below the home folder of whoever types the command begins."""
 WITHOUT = ("early_exit", "synthetic")
-"""Who proposes in this lab, and does not in vLLM."""
+"""Drafters that this lab has and vLLM has not."""
 
 
 def serve_command(
@@ -41,7 +41,7 @@ def serve_command(
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
 ) -> str:
-    """``vllm serve`` for a POSIX shell, a flag a line.
+    """The ``vllm serve`` command for a POSIX shell, one flag per line.
 
     Args:
         config: the engine's settings; those without a counterpart are left out (``differences``).
@@ -50,11 +50,11 @@ def serve_command(
         dtype: as ``--dtype``.
         max_model_len: longest sequence, prompt and output together, in tokens.
         gpu_memory_utilization: share of each GPU's memory that vLLM may take.
-        max_num_seqs, max_num_batched_tokens: of one step.
+        max_num_seqs, max_num_batched_tokens: limits of one step.
 
     Raises:
-        ConfigError: a name that is none, a draft that is missing or in a folder named from ~ on, a number that vLLM
-            refuses, or a step with fewer tokens than sequences.
+        ConfigError: not a model's name, a draft that is missing or in a folder whose name begins with ~, a number
+            that vLLM refuses, or a step with fewer tokens than sequences.
     """
     require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
     for name, number in (
@@ -95,12 +95,12 @@ def serve_command(
 
 
 def keeps_block_size(config: EngineConfig) -> bool:
-    """Whether the command asks for this block size; else vLLM takes ``BLOCK``."""
+    """Whether the command asks for this block size; otherwise vLLM takes ``BLOCK``."""
     return config.kv_cache and config.block_size % BLOCK == 0
 
 
 def differences(config: EngineConfig) -> Iterator[str]:
-    """What vLLM does otherwise than this lab with these settings, a sentence each."""
+    """What vLLM does differently from this lab with these settings, one sentence each."""
     if not config.kv_cache:
         yield "vLLM always keeps keys and values: the cache cannot be turned off."
     elif not config.paged:
@@ -162,7 +162,7 @@ def differences(config: EngineConfig) -> Iterator[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class WithDraft(Deployment):
-    """A model beside its draft: vLLM keeps the weights of both, and keys and values of every token in both.
+    """A model and its draft: vLLM keeps the weights of both, and keys and values of every token in both.
 
     ``draft``: on the same device.
     """
@@ -180,10 +180,10 @@ class WithDraft(Deployment):
 
 def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
     """What one of ``tensor_parallel`` GPUs holds: its part of every weight, and its KV heads, at least one. A draft is
-    split as its target.
+    split like its target.
 
     Raises:
-        ConfigError: vLLM cannot split a model's heads so.
+        ConfigError: vLLM cannot split a model's heads like that.
     """
     require_whole("tensor_parallel", tensor_parallel, 1, MOST_GPUS)
     shape = deployment.shape
@@ -199,7 +199,7 @@ def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
 
 
 def splits(deployment: Deployment) -> dict[int, Deployment]:
-    """``sharded`` over each number of GPUs that vLLM can split the heads over, those of a draft, too."""
+    """``sharded`` over each number of GPUs that vLLM can split the heads over, the draft's included."""
     found = {}
     for gpus in TENSOR_PARALLEL:
         try:
@@ -210,12 +210,12 @@ def splits(deployment: Deployment) -> dict[int, Deployment]:
 
 
 def fewest_gpus(deployment: Deployment, sequences: int) -> int | None:
-    """The fewest GPUs on which, beside the weights, so many sequences fit, paged. None: not even on the most."""
+    """The fewest GPUs on which so many paged sequences fit beside the weights. None: not even on the most."""
     return next((gpus for gpus, shard in splits(deployment).items() if holds(shard, sequences)), None)
 
 
 def holds(deployment: Deployment, sequences: int) -> bool:
-    """Whether so many fit, paged, and the longest one, too: vLLM does not start where that one would not."""
+    """Whether so many paged sequences fit, and also the longest one: vLLM refuses to start if that does not."""
     return deployment.sequences("paged") >= sequences and deployment.sequences("contiguous") >= 1
 
 
@@ -237,14 +237,14 @@ def _speculative(config: EngineConfig, draft: str | None) -> dict[str, str | int
 
 
 def _name(what: str, name: str) -> str:
-    """A model's name, which the shell and vLLM take for nothing else."""
+    """A model's name, if the shell and vLLM cannot take it for anything else."""
     if not name or name.startswith("-") or not name.isprintable() or name != name.strip():
         raise ConfigError(f"The {what} must be a hub id, like Qwen/Qwen3-8B, or a folder, not {name[:80]!r}.")
     return name
 
 
 def _quoted(word: str) -> str:
-    """A word for the shell, which puts in what ~ stands for only where that is not in quotes."""
+    """Quote a word for the shell, which expands ~ only outside quotes."""
     if word.startswith(HOME):
         return HOME + shlex.quote(word.removeprefix(HOME))
     return shlex.quote(word)

@@ -1,6 +1,6 @@
 """A vLLM server's /metrics page, and what happened between two readings of it.
 
-Prometheus counters only grow, and begin at zero again when the server does; gauges say how things stand. Names are
+Prometheus counters only grow, and restart from zero when the server restarts; gauges give the current state. Names are
 those of vLLM 0.32.
 """
 
@@ -32,15 +32,15 @@ STARTED = "process_start_time_seconds"
 GAUGES = (KV_USAGE, RUNNING, WAITING)
 COUNTERS = (PREEMPTIONS, GENERATED, QUERIED, HITS, DRAFTS, DRAFTED, ACCEPTED)
 MOST = 2.0**63
-"""No counter of these has ever been larger: what is comes from no vLLM, and its sums would not be finite."""
+"""No such counter is ever larger: a larger number does not come from vLLM, and sums of such would not be finite."""
 MOST_POSITIONS = 32
 """A round's later positions are left out: the lab's own gamma ends there."""
 READ = re.compile(
     rf"^[ \t]*(?:{'|'.join((*GAUGES, *COUNTERS, ACCEPTED_AT, CACHE, STARTED))})(?=[\s{{]).*", re.MULTILINE
 )
-"""A line that counts here. The parser, which takes the square of a line's length, is given no other."""
+"""A line that matters here. The parser, whose time is quadratic in a line's length, is given no others."""
 MOST_LINE, MOST_READ = 8 * 2**10, 2**19
-"""Characters of such a line, and of all of them: those of an engine have some 3,000."""
+"""Characters of such a line, and of all of them together: those of one engine have some 3,000."""
 OTHER = (
     "What came is not Prometheus text with vLLM's metrics (whose names begin with vllm:). Give the address of a vLLM "
     "server that was not started with --disable-log-stats."
@@ -53,11 +53,11 @@ class MetricsError(LabError):
 
 @dataclass(frozen=True)
 class Reading:
-    """What the page said once.
+    """What the page said at one time.
 
     Attributes:
-        at: when it was read, in seconds of a clock that only goes forward.
-        values: by metric; of several engines and models the sum, of ``KV_USAGE`` (0 to 1) the mean.
+        at: when it was read, in seconds of a monotonic clock.
+        values: by metric; the sum over several engines and models, for ``KV_USAGE`` (0 to 1) the mean.
         accepted_at: drafted tokens accepted so far, by position in their round.
         started: when the server began, in seconds since 1970, if it says so.
         block_size, num_blocks: token slots of a cache block, and blocks of all engines, if it says so.
@@ -78,19 +78,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class Rates:
-    """How things stood at the later of two readings, and what happened between them.
+    """The state at the later of two readings, and what happened between them.
 
-    None where the server does not say, or where there was nothing to take a share of.
+    None if the server does not say, or if there was nothing to take a share of.
 
     Attributes:
         seconds: between the two.
-        restarted: the counters began anew between them; what happened is then counted from that beginning on.
+        restarted: the counters restarted between them; what happened is then counted from there.
         kv_usage: share of the cache's blocks in use, 0 to 1.
         running, waiting: requests.
         preemptions, drafts: how many.
-        tokens_per_second: generated, of all requests together.
-        prefix_hit_share: of the prompts' tokens that were looked up, those found in the prefix cache.
-        mean_acceptance_length: 1 + accepted / drafts: tokens a round gives.
+        tokens_per_second: generated, over all requests.
+        prefix_hit_share: share of the prompt tokens looked up in the prefix cache that were found there.
+        mean_acceptance_length: 1 + accepted / drafts: tokens that a round yields.
         draft_acceptance_rate: accepted / drafted tokens.
         acceptance_by_position: accepted at a position / drafts.
     """
@@ -115,7 +115,7 @@ def parse(page: str, at: float) -> Reading:
     Numbers that no such metric can have (negative, not finite, beyond ``MOST``) are left out.
 
     Raises:
-        MetricsError: it is no such text, has none of vLLM's metrics, or more of them than any vLLM.
+        MetricsError: not such text, or it has none of vLLM's metrics, or more of them than any vLLM.
     """
     lines = READ.findall(page)
     if max(map(len, lines), default=0) > MOST_LINE or sum(map(len, lines)) > MOST_READ:
@@ -143,7 +143,7 @@ def parse(page: str, at: float) -> Reading:
                 elif sample.name == CACHE:
                     size, blocks = (_whole(sample.labels.get(name, "")) for name in ("block_size", "num_gpu_blocks"))
                     block_size, num_blocks = size or block_size, num_blocks + (blocks or 0)
-    except Exception as error:  # the parser raises whatever a malformed page makes it stumble over
+    except Exception as error:  # on a malformed page the parser may raise anything
         raise MetricsError(OTHER) from error
     if not found:
         raise MetricsError(OTHER)
@@ -190,7 +190,7 @@ def rates(before: Reading, after: Reading) -> Rates:
 
 
 def _fell(before: Reading, after: Reading) -> bool:
-    """Whether any counter is smaller than it was: then all have begun anew, whether the server says so or not."""
+    """Whether any counter is smaller than before: then all have restarted, whether the server says so or not."""
     both = [name for name in COUNTERS if name in before.values and name in after.values]
     pairs = [(before.values[name], after.values[name]) for name in both]
     pairs += zip(before.accepted_at, after.accepted_at, strict=False)
@@ -202,5 +202,5 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 
 def _whole(text: str) -> int | None:
-    """A label's whole number, if it is a short one."""
+    """The whole number in a label, if it is a short one."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None

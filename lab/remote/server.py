@@ -1,7 +1,7 @@
 """A client of one vLLM server: its metrics, its models, and a prompt sent to it.
 
-It asks the address it was made with and no other: redirects and proxies of the environment are not followed, and nobody
-who uses the page names an address. Answers are limited in size and time, and whatever goes wrong is a sentence.
+It connects to the address it was made with and no other: redirects and the environment's proxies are not followed, and
+no user of the page can name an address. Answers are limited in size and time, and every failure becomes a sentence.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from lab.remote.completion import MOST_NAME, Answer, Completed, complaint
 from lab.remote.metrics import MetricsError, Reading, parse
 
 CONNECT_S, READ_S, WHOLE_S, ANSWER_S = 2.0, 5.0, 10.0, 120.0
-"""Seconds to connect, for a page to go on, and for an answer to: a server that is busy lets a prompt wait."""
+"""Seconds to connect, between parts of a page, for a whole page, and between parts of an answer: a busy server lets a
+prompt wait."""
 MOST_LINE = 2**18
 """Bytes of one message of an answer."""
 MOST_BYTES = 8 * 2**20
-"""Of one answer. The metrics of a server are 50 KB."""
+"""Bytes of one answer. A server's metrics are 50 KB."""
 MOST_MODELS = 16
 
 
@@ -37,22 +38,22 @@ class Server:
     """A vLLM server at ``address`` (http or https; a path before /metrics and /v1 may be part of it).
 
     Args:
-        address: as a person writes it, such as http://127.0.0.1:8000; a final /v1 is left away.
-        key: what ``--api-key`` of the server wants, if it wants any. It is sent to that address and never shown.
+        address: as a person writes it, such as http://127.0.0.1:8000; a trailing /v1 is dropped.
+        key: the server's ``--api-key``, if it has one. It is sent to that address and never shown.
         transport: how requests travel; None: over the network.
 
     Raises:
-        ConfigError: no address of this kind, or a key that cannot be sent.
+        ConfigError: not an address of this kind, or a key that cannot be sent.
     """
 
     def __init__(self, address: str, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self.address = _checked(address)
-        key = (key or "").strip()  # a file that it was read from ends with a line break
+        key = (key or "").strip()  # a key read from a file ends with a line break
         if not (key.isascii() and key.isprintable()):
             raise ConfigError("The key of a vLLM server, in the variable VLLM_API_KEY, must be printable ASCII.")
         self._headers = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self._transport = transport
-        # Certificates are read once; over http nobody shows any.
+        # Certificates are read once; http has none to check.
         self._verify = httpx.create_ssl_context() if self.address.startswith("https") else False
 
     async def read(self) -> Reading:
@@ -76,14 +77,14 @@ class Server:
         try:
             listed = json.loads(await self._get("/v1/models"))["data"]
             names = tuple(str(model["id"])[:MOST_NAME] for model in listed[:MOST_MODELS])
-            "".join(names).encode()  # half a character, which JSON can say, could not be sent back with a prompt
+            "".join(names).encode()  # a lone surrogate, which JSON can express, could not be sent back with a prompt
             return names
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ServerError(f"{self.address}/v1/models is not a list of models: is this a vLLM server?") from error
 
     async def complete(self, model: str, prompt: str, sampling: SamplingParams) -> AsyncIterator[str | Completed]:
-        """Send a prompt: pieces of the answer's text as they come, then how it ended. Leaving early, or cancelling,
-        closes the connection, at which vLLM ends the request.
+        """Send a prompt; yields pieces of the answer's text as they come, then how it ended. Leaving early, or
+        cancelling, closes the connection, and vLLM then ends the request.
 
         Raises:
             ServerError: as ``read``, or the server refused the prompt or broke off.
@@ -118,12 +119,12 @@ class Server:
         try:
             async with asyncio.timeout(WHOLE_S), self._asked("GET", path, READ_S) as response:
                 return b"".join([part async for part in self._limited(response)])
-        except TimeoutError as error:  # it says something all the time, but comes to no end
+        except TimeoutError as error:  # it keeps sending, but never finishes
             raise ServerError(f"{self.address}{path} has not answered in full after {WHOLE_S:g} s.") from error
 
     @asynccontextmanager
     async def _asked(self, method: str, path: str, patience: float, **body: Any) -> AsyncIterator[httpx.Response]:
-        """A response that is no error, with its content still to be read."""
+        """A response that is not an error, its content still to be read."""
         timeout = httpx.Timeout(patience, connect=CONNECT_S)
         try:
             async with (
@@ -162,12 +163,12 @@ class Server:
         if status in (401, 403):
             wants = f"{where} needs a key: start the lab with the server's own in the variable VLLM_API_KEY."
             return f"{wants} It says: {said}." if said else wants
-        if status == 404 and said in ("", "Not Found"):  # FastAPI says no more of a path that it does not have
+        if status == 404 and said in ("", "Not Found"):  # all that FastAPI says about an unknown path
             return f"{where} does not exist (404): is this the address of a vLLM server?"
         return f"{where} refused with status {status}{f': {said}' if said else ''}."
 
     async def _limited(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The content as it comes, not unpacked: a small packed one can be large."""
+        """The content as it arrives, not decompressed: a few compressed bytes can expand to many."""
         size = 0
         async for part in response.aiter_raw():
             size += len(part)
@@ -176,7 +177,7 @@ class Server:
             yield part
 
     async def _messages(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-        """The messages of server-sent events, to the last, or to the one that says so."""
+        """The messages of server-sent events, up to the last, or to the one that says it is."""
         async for line in self._lines(response):
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":
@@ -192,12 +193,12 @@ class Server:
             yield message
 
     async def _lines(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """Lines as they come, with their ends. Of an end in two bytes the second may be a line of its own."""
+        """Lines as they come, with their line ends. The second byte of a CRLF may become a line of its own."""
         rest = b""
         async for part in self._limited(response):
             lines = (rest + part).splitlines(keepends=True)
             rest = lines.pop() if lines and not lines[-1].endswith((b"\n", b"\r")) else b""
-            if len(rest) > MOST_LINE:  # else every part would be put behind all that came before
+            if len(rest) > MOST_LINE:  # otherwise every part would be appended to all before it
                 raise ServerError(f"{response.url} sends a line without an end: is this a vLLM server?")
             for line in lines:
                 yield line
@@ -207,7 +208,7 @@ class Server:
 def _checked(address: str) -> str:
     try:
         parts = urlsplit(address.strip())
-        _ = parts.port, httpx.URL(address.strip()).host  # of a name that cannot be, either fails at another part
+        _ = parts.port, httpx.URL(address.strip()).host  # the two reject different malformed parts
     except (ValueError, httpx.InvalidURL):
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or not address.strip().isprintable():

@@ -1,7 +1,7 @@
 """Train the embedded pair: ``python -m lab.pair.recipe --corpus FILE``.
 
-Every stage keeps what it has made in the work folder: started again, the recipe
-goes on where it stopped and passes over what is complete.
+Every stage keeps its results in the work folder: started again, the recipe
+continues where it stopped and skips what is complete.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SHAPES = {"target": target_shape, "draft": draft_shape, "mismatched": draft_shap
 WEIGHTS = Path(__file__).parents[1] / "weights"
 DRAFT_OPTIONS = {"peak_lr": 2e-2, "tokens_a_step": 4096}  # a small model likes large and many steps
 SAMPLED_SHARE = 0.6
-"""Of the draft's training windows, those that the target wrote; the others are from the books."""
+"""Share of the draft's training windows that the target wrote; the others are from the books."""
 SHARPEN_OPTIONS = {"peak_lr": 8e-3, "tokens_a_step": 4096}
 CHECKPOINTS = {"target": "target", "draft": "sharpened", "mismatched": "mismatched"}
-"""Where each finished model is."""
+"""The checkpoint of each finished model."""
 
 
 class Recipe:
-    """The stages, in their order, over one work folder."""
+    """The stages, in order, sharing one work folder."""
 
     stages = ("tokenizer", "target", "draft", "sharpen", "mismatched", "export", "report")
 
@@ -67,7 +67,7 @@ class Recipe:
 
     @cached_property
     def _python_file(self) -> str:
-        """Named by the Python whose library it holds; one from an earlier start is kept."""
+        """Named after the Python whose library it holds; a file from an earlier start is kept."""
         earlier = sorted(self.work.glob("python-*.npy"))
         return earlier[0].name if earlier else f"python-{platform.python_version()}.npy"
 
@@ -88,13 +88,13 @@ class Recipe:
         self._train("target", [(self.tokens, 1.0)], next_token_loss, self.args.target_tokens)
 
     def run_draft(self) -> None:
-        """The draft learns from greedy text and drawn text alike: it will be used on both."""
+        """The draft learns from greedy and sampled text alike: it will be used on both."""
         target = self._target()
         parts = self._mixture(target, "samples.npy")
         self._train("draft", parts, distillation_loss(target), self.args.draft_tokens, **DRAFT_OPTIONS)
 
     def run_sharpen(self) -> None:
-        """Then what is left to gain at temperature 0.8: the shared mass itself, on text drawn at that temperature."""
+        """Then train for what is left to gain at temperature 0.8: the shared mass alone, on text sampled at it."""
         draft, _ = restore(draft_shape(), self.work / "draft.pt")
         target = self._target()
         parts = self._mixture(target, "drawn.npy", temperatures=(TEMPERATURE,), seed=1)

@@ -25,7 +25,7 @@ class Acceptance:
 
     @property
     def rate(self) -> float:
-        """Of the tokens proposed, the share that was accepted."""
+        """Share of the proposed tokens that were accepted."""
         return self.accepted / self.proposed
 
     @property
@@ -37,8 +37,8 @@ class Acceptance:
 def story_prompts(split: Split, count: int = PROMPTS) -> list[str]:
     """Beginnings of held-out paragraphs: half from unseen endings, half from unseen books.
 
-    Of each kind those paragraphs qualify that have at least twice ``PROMPT_WORDS``; the
-    ones taken stand evenly spread among them, each at the middle of its stretch.
+    Of each kind, paragraphs of at least twice ``PROMPT_WORDS`` words qualify; those taken
+    are spread evenly among them, each from the middle of its stretch.
     """
     prompts, least = [], 2 * PROMPT_WORDS
     for texts, wanted in ((split.unseen_endings, count - count // 2), (split.unseen_books, count // 2)):

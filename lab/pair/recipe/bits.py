@@ -1,4 +1,4 @@
-"""How well a model foretells a text, in units that need no tokenizer to compare: bits per byte."""
+"""How well a model predicts a text, in a unit that compares across tokenizers: bits per byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.pair.recipe.text import encode
 
 @dataclass(frozen=True)
 class Surprise:
-    """What a model paid for some texts: ``bits`` = sum of -log2 p over all their ``tokens``."""
+    """What some texts cost a model: ``bits`` = sum of -log2 p over all their ``tokens``."""
 
     bits: float
     tokens: int
@@ -36,11 +36,11 @@ class Surprise:
 def surprise(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, texts: list[str], *, rows: int = 8
 ) -> Surprise:
-    """Over every token of every text, each text following one end-of-text token.
+    """Surprise over every token of every text, each text preceded by one end-of-text token.
 
     Windows are as long as the model's context and advance by half of it; a window
-    scores what the one before it has not. A token is thus foretold from all that
-    comes before it in its text, or from at least half a context.
+    scores the tokens that the one before it did not. A token is thus predicted from
+    all that comes before it in its text, or from at least half a context.
     """
     context = model.config.max_position_embeddings
     end = tokenizer.eos_token_id
@@ -48,7 +48,7 @@ def surprise(
     for text in texts:
         ids = [end, *encode(tokenizer, [text])[:-1].tolist()]
         tokens += len(ids) - 1
-        scored = 1  # of ids; the first is only there to be followed
+        scored = 1  # of ids; the first is context only
         while scored < len(ids):
             start = 0 if scored == 1 else scored - context // 2
             windows.append(ids[start : start + context + 1])

@@ -1,4 +1,4 @@
-"""The text of the mismatched draft: the standard library of the Python that runs the recipe.
+"""The mismatched draft's training text: the standard library of the Python that runs the recipe.
 
 Every machine that can run the recipe has it, and code shares little with fairy
 tales but the tokenizer.
@@ -13,7 +13,7 @@ SKIPPED_FOLDERS = {"test", "tests", "idle_test", "idlelib", "site-packages", "di
 
 
 def standard_library(folder: Path | None = None) -> list[str]:
-    """The sources below ``folder`` (None: this Python's standard library), one text a file, in order of path.
+    """The sources below ``folder`` (None: this Python's standard library), one text per file, sorted by path.
 
     Tests and installed packages are left out, and so are files that are not UTF-8.
     """

@@ -1,4 +1,4 @@
-"""The model card: every figure measured on the exported weights, as ``card.json`` and ``README.md``."""
+"""The model card, measured on the exported weights and written as ``card.json`` and ``README.md``."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SAMPLE_TOKENS = 120
 
 
 def measure(weights: Path, split: Split, records: dict[str, Record], notes: dict[str, Any], device: str) -> dict:
-    """All that the card says, ready for JSON.
+    """Everything the card says, ready for JSON.
 
-    ``records`` tell how each model was trained, ``notes`` what on; both are passed on as they are.
+    ``records`` say how each model was trained, ``notes`` on what; both are passed on as they are.
     """
     seen = [text[-max(1, len(text) // 100) :] for text in split.train]
     kinds = {
@@ -123,7 +123,7 @@ def _sampling(seed: int) -> SamplingParams:
 
 
 def write(card: dict, weights: Path) -> None:
-    """``card.json``, and the same for people: ``README.md``."""
+    """Write ``card.json``, and the same for people: ``README.md``."""
     (weights / "card.json").write_text(json.dumps(card, indent=1, ensure_ascii=False) + "\n", "utf-8")
     (weights / "README.md").write_text(render(card), "utf-8")
 

@@ -1,8 +1,8 @@
 """The target's own continuations: the text on which a draft will have to agree with it.
 
-A draft proposes after what the target has written, not after what an author has.
-Distilling it on such text is the on-policy data of DistillSpec (Zhou et al.,
-2310.08461, section 4).
+A draft continues what the target has written, not what an author has. Distilling
+it on such text is what DistillSpec calls on-policy data (Zhou et al., 2310.08461,
+section 4).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, GenerationConfig, LlamaForCausalLM
 
 SAMPLE = 256
-"""Tokens a sample: prompt, continuation, and the end-of-text token that parts it from the next."""
+"""Tokens per sample: prompt, continuation, and the end-of-text token that separates it from the next."""
 
 PROMPTS = (8, 16, 32, 64, 96)
-"""Prompt lengths in tokens, in turn by batch."""
+"""Prompt lengths in tokens. Each serves one batch per temperature, then the next one's turn comes."""
 
 
 def grouped_attention(
@@ -34,8 +34,8 @@ def grouped_attention(
     if new > 1:
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True, scale=scaling)
         return out.transpose(1, 2).contiguous(), None
-    # The heads that share keys are rows of one matrix product: on a CPU several times as
-    # fast as the fused kernel, which wants keys repeated for every head.
+    # The heads that share keys are rows of one matrix product: on a CPU this is several times
+    # as fast as the fused kernel, which needs the keys repeated for every head.
     grouped = q.view(rows, k.shape[1], heads // k.shape[1], dim)
     weights = (grouped @ k.transpose(-1, -2) * scaling).softmax(-1, dtype=torch.float32)
     return (weights.to(v.dtype) @ v).view(rows, 1, heads, dim), None
@@ -47,10 +47,10 @@ AttentionMaskInterface.register("grouped", lambda *_, **__: None)
 
 @torch.no_grad()
 def continuations(model: LlamaForCausalLM, prompts: torch.Tensor, new_tokens: int, temperature: float) -> torch.Tensor:
-    """``prompts`` [rows, length] (int64) and what the model goes on with. [rows, length + new_tokens], int64.
+    """``prompts`` [rows, length] (int64) with the model's continuations: [rows, length + new_tokens], int64.
 
-    Temperature 0 is greedy. A text that ends is followed by a new one: every row has
-    its full length.
+    Temperature 0 is greedy. A text that ends is followed by a new one, so every row
+    has the full length.
     """
     sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     config = GenerationConfig(max_new_tokens=new_tokens, eos_token_id=None, pad_token_id=0, **sampled)
@@ -72,10 +72,11 @@ def sample_target(
     rows: int = 128,
     seed: int = 0,
 ) -> np.ndarray:
-    """``count`` samples of the target, or what ``file`` lacks of them. Shape [count x 256], uint16.
+    """``count`` samples of the target, rounded up to whole batches. Shape [samples x 256], uint16.
 
-    Each continues a random window of ``tokens`` [N] (uint16), which are to be those
-    that the target was trained on. Batches take turns at the temperatures.
+    Those already in ``file`` are not drawn again. Each sample continues a random window of
+    ``tokens`` [N] (uint16), which should be those that the target was trained on. Batches
+    cycle through the temperatures.
     """
     done = np.load(file) if file.exists() else np.empty(0, np.uint16)
     first, batches = len(done) // (rows * SAMPLE), -(-count // rows)

@@ -1,6 +1,6 @@
 """From one text file to token windows: books, held-out split, tokenizer, batches.
 
-The corpus is UTF-8, one paragraph a line, books separated by an empty line.
+The corpus is UTF-8, one paragraph per line, books separated by an empty line.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from transformers import PreTrainedTokenizerFast
 VOCABULARY = 4096
 END_OF_TEXT = "<|endoftext|>"
 
-# Two kinds of text nobody trains on: whole books (every 36th), which measure how
-# the model reads a book it has never seen, and the last hundredth of every other
-# book, which measures how it goes on with one it has.
+# Two kinds of text are held out from training: whole books (every 36th), which
+# measure how a model does on a book it has never seen, and the last hundredth of
+# every other book, which measures how it continues one that it has seen.
 UNSEEN_BOOK_STRIDE, UNSEEN_BOOK_START = 36, 2
 UNSEEN_ENDING = 0.01
 
 
 @dataclass(frozen=True)
 class Split:
-    """The corpus, divided. Every field is a list of texts, one entry a book."""
+    """The corpus, divided. Every field is a list of texts, one per book."""
 
     train: list[str]
     unseen_endings: list[str]
@@ -38,7 +38,7 @@ class Split:
 
 
 def unseen_book(index: int) -> bool:
-    """Whether the corpus' book of this index is kept from training as a whole."""
+    """Whether the book at this index of the corpus is held out as a whole."""
     return index % UNSEEN_BOOK_STRIDE == UNSEEN_BOOK_START
 
 
@@ -79,7 +79,7 @@ def train_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
-    """All texts as one run of ids, each closed by the end-of-text token. Shape [N], uint16."""
+    """All texts as one run of ids, each text followed by the end-of-text token. Shape [N], uint16."""
     end = tokenizer.eos_token_id
     ids = [[*encoding.ids, end] for encoding in tokenizer.backend_tokenizer.encode_batch(texts)]
     return np.concatenate([np.asarray(run, dtype=np.uint16) for run in ids])
@@ -87,10 +87,10 @@ def encode(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> np.ndarray:
 
 def batches(tokens: np.ndarray, rows: int, length: int, *, seed: int, skip: int = 0) -> Iterator[torch.Tensor]:
     """Endless batches [rows, length + 1] (int64); each epoch visits every window once,
-    but for a last few that fill no batch.
+    except a last few that do not fill a batch.
 
-    Windows are cut at a new random offset and shuffled anew in each epoch.
-    ``skip`` batches are passed over without being read: resuming costs nothing.
+    Each epoch cuts its windows at a new random offset and shuffles them anew.
+    The first ``skip`` batches are skipped without being read: resuming costs nothing.
     """
     windows = (len(tokens) - 1) // length - 1
     if windows < rows:
@@ -109,10 +109,10 @@ def batches(tokens: np.ndarray, rows: int, length: int, *, seed: int, skip: int 
 def mixed_batches(
     parts: Sequence[tuple[np.ndarray, float]], rows: int, length: int, *, seed: int, skip: int = 0
 ) -> Iterator[torch.Tensor]:
-    """As ``batches``, but every batch takes of each run of tokens its share of the rows.
+    """As ``batches``, but each run of tokens fills its share of the rows of every batch.
 
-    ``parts`` are pairs (tokens, share); shares add up to 1. Counts are rounded at the
-    running total, so that they add up to ``rows``.
+    ``parts`` are pairs (tokens, share); shares add up to 1. The running totals are
+    rounded, so that the counts add up to ``rows``.
     """
     edges = np.rint(np.cumsum([0.0, *(share for _, share in parts)]) * rows).astype(int)
     streams = [

@@ -29,7 +29,7 @@ Parts = Sequence[tuple[np.ndarray, float]]
 
 
 def target_shape() -> LlamaConfig:
-    """12.9M parameters, deep rather than wide: a step costs what its depth costs."""
+    """12.9M parameters, deep rather than wide: depth is what a step costs."""
     return _llama(hidden=256, ffn=704, layers=16, heads=4, kv_heads=2)
 
 
@@ -57,9 +57,9 @@ def _llama(*, hidden: int, ffn: int, layers: int, heads: int, kv_heads: int) -> 
 
 @dataclass(frozen=True)
 class Record:
-    """What a checkpoint says of its training. Unknown numbers are NaN.
+    """What a checkpoint says about its training. Unknown numbers are NaN.
 
-    ``loss`` is the mean over the last twenty steps, ``seconds`` are spent in training steps.
+    ``loss`` is the last one printed, the mean of up to twenty steps; ``seconds`` were spent training.
     """
 
     steps: int
@@ -69,7 +69,7 @@ class Record:
     hardware: str
 
     def then(self, later: Record) -> Record:
-        """Of a model that was trained on by a second training."""
+        """The record of a model that a ``later`` training continued."""
         places = dict.fromkeys((self.hardware, later.hardware))
         return Record(
             self.steps + later.steps,
@@ -103,7 +103,7 @@ def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Re
 
 
 def next_token_loss(model: LlamaForCausalLM, tokens: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy in nats a token."""
+    """Cross-entropy in nats per token."""
     logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
     return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 
@@ -123,19 +123,19 @@ def train(
     seed: int = 0,
     save_every_s: float = 300.0,
 ) -> LlamaForCausalLM:
-    """Train for ``tokens`` tokens, or go on from ``checkpoint`` if it exists; do nothing if it is complete.
+    """Train for ``tokens`` tokens, or continue from ``checkpoint`` if it exists; do nothing if it is complete.
 
     Starts from random weights, or from those of ``initial``.
 
-    Matrices inside the blocks are updated by Muon (Jordan 2024; scaled as in Liu
-    et al., 2502.16982), everything else by AdamW. Most of it runs on windows of 256
-    tokens, the last part on windows of the full context: short windows train
-    faster on a CPU, and position encodings need only be shown the rest.
+    Matrices inside the layers are updated by Muon (Jordan 2024; scaled as in Liu
+    et al., 2502.16982), everything else by AdamW. Most steps use windows of 256
+    tokens, the last ones windows of the full context: short windows train faster
+    on a CPU, and the position encodings need little of the long ones.
 
     Returns the float32 model. Progress goes to standard output.
     """
-    # Attention weights and gradients underflow as training goes on, and a CPU computes with
-    # denormal numbers many times slower than with zeros.
+    # Attention weights and gradients underflow as training goes on, and on a CPU arithmetic with
+    # denormal numbers is many times slower than with zeros.
     torch.set_flush_denormal(True)
     torch.manual_seed(seed)
     model = LlamaForCausalLM(config).to(device)
@@ -174,8 +174,8 @@ def train(
     for steps_left, length, phase_start in phases:
         if not steps_left:
             continue
-        # On a CPU the explicit attention is faster on short windows, the fused one needs
-        # less memory on long ones.
+        # On a CPU, explicit attention is faster on short windows; fused attention needs less
+        # memory on long ones.
         model.set_attn_implementation("eager" if length == SHORT and device == "cpu" else "sdpa")
         source = mixed_batches(data, tokens_a_step // length, length, seed=seed, skip=steps_left.start - phase_start)
         for step in steps_left:
@@ -216,10 +216,10 @@ def _optimizers(model: LlamaForCausalLM, lr: float) -> list[torch.optim.Optimize
 
 
 def _set_lr(optimizers: list[torch.optim.Optimizer], peak: float, progress: float) -> None:
-    """Up over the first fiftieth, flat to 40%, then down in a line to nearly nothing.
+    """Warm up over the first fiftieth, stay flat to 40%, then decay linearly to nearly nothing.
 
     A function of progress alone: a resumed run with a smaller ``tokens`` simply
-    starts to come down earlier.
+    starts to decay earlier.
     """
     factor = min(1.0, progress / 0.02 + 0.02, 0.02 + (1 - progress) / 0.6)
     for optimizer in optimizers:
