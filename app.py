@@ -1,4 +1,4 @@
-"""Decode Lab: starts the page. ``python app.py --help`` tells the options."""
+"""Decode Lab: starts the page. ``python app.py --help`` lists the options."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from contextlib import suppress
 from importlib.util import find_spec
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-# Gradio's own statistics, which nobody asks for, would look at the last ten thousand events after every one.
+# Gradio's own statistics, which nothing uses, would go through the last ten thousand events after every event.
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, which Gradio makes as a client, asks the hub
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, with Gradio as its own client, asks the hub
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a start without a word; later see ``main``
-    gc.disable()  # what is imported stays: to look through it again and again takes a quarter of the start
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during start-up ends silently; later see ``main``
+    gc.disable()  # imported objects stay: scanning them again and again takes a quarter of the start-up
 
 from lab.native.cores import cores
 
 # The engine leaves one core to the server: torch's threads wait for each other at every
-# operation, and one that has to share its core holds all of them up.
+# operation, and a thread that has to share its core holds up all of them.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() - 1)))
 
 from visualize.server.options import KEY, SHARED, ask_directly, borrows_a_gpu, in_address, is_private, read_options
 
-if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: then no forked process could use one any more
+if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401
 elif __name__ == "__main__" and read_options(None, os.environ).device == "cpu":
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nor finds one that is not to be used: the pages offer what works here
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # hide GPUs that are not to be used: the pages offer what works here
 
 import gradio as gr
 from fastapi.exceptions import RequestValidationError
@@ -61,9 +61,9 @@ from visualize.server.work import Line
 from visualize.workshop.workshop import Workshop
 
 PATIENCE = 5.0
-"""Seconds in which runs have to end when the server does; a step takes far less."""
+"""Seconds that runs have to end when the server shuts down; a step takes far less."""
 ANSWERING = 2.0
-"""Seconds more in which programs have to take what became of theirs."""
+"""Further seconds that calling programs have to receive the outcome of their runs."""
 
 
 def build(
@@ -76,9 +76,9 @@ def build(
     *,
     told: dict[str | None, str],
 ) -> gr.Blocks:
-    """All pages: the Lab at the root, every other at an address of its own. Lessons and claims are of the embedded
-    pair; the others are of whichever there are. ``line`` is one for all: there is one machine. ``attached`` is a vLLM
-    server to watch. ``borrowed``: the Lab's runs have a GPU each, on loan. ``workshop``: those who come are in one.
+    """All pages: the Lab at the root, every other page at its own address. Lessons and claims use the embedded pair,
+    the other pages any of ``engines``. There is one ``line`` for all, because there is one machine. ``attached``: a
+    vLLM server to watch. ``borrowed``: each of the Lab's runs borrows a GPU. ``workshop``: the one that visitors join.
     ``told``: see ``Programs``.
     """
     if attached:
@@ -119,11 +119,11 @@ def build(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve the page until interrupted; then end what is under way, and tell those who wait for it."""
+    """Serve the page until interrupted; then end what is under way, and tell those waiting for it."""
     share_arenas()
     options = read_options(arguments, os.environ)
     ask_directly(options.host, os.environ)
-    borrowed = borrows_a_gpu(os.environ)  # then this process itself never touches one
+    borrowed = borrows_a_gpu(os.environ)  # if so, this process itself never touches one
     place = {"device": "cpu" if borrowed else options.device, "dtype": options.dtype}
     chosen = options.target or options.draft
     if borrowed and chosen:
@@ -151,10 +151,10 @@ def main(arguments: list[str] | None = None) -> None:
     told: dict[str | None, str] = {}
     pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
     pages.queue(api_open=False)
-    pages._queue.sleep_when_free = 0.02  # each look for new clicks, by default a thousand a second, halts the engine
+    pages._queue.sleep_when_free = 0.02  # each poll for new clicks, by default a thousand a second, halts the engine
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     asked = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())  # whoever can ask this server anything is told of its end
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())  # before anybody can ask anything: all hear of its end
     try:
         pages.launch(
             app_kwargs={
@@ -188,10 +188,10 @@ def main(arguments: list[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(2)
-    signal.signal(signal.SIGINT, lambda *_: asked.set())  # until here there may be a long wait for a public link
+    signal.signal(signal.SIGINT, lambda *_: asked.set())  # not earlier: Ctrl-C has to end a long wait for a public link
     print(f"Decode Lab is at {pages.local_url.rstrip('/')}", flush=True)
     gc.collect()
-    gc.freeze()  # what has been imported stays: to look through it takes half a second, in which nobody is answered
+    gc.freeze()  # imported objects stay: scanning them takes half a second, in which nobody is answered
     gc.enable()
     if workshop:
         print(workshop.announcement(pages.share_url or pages.local_url, made_up=not key), flush=True)
@@ -199,27 +199,27 @@ def main(arguments: list[str] | None = None) -> None:
     line.close(PATIENCE)
     _let_answer(waiting)
     pages.close()
-    gc.unfreeze()  # or Triton's library complains of what it finds at the very end
+    gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Why an address cannot be had is said in a sentence, once."""
+    """Drops uvicorn's message about an address that it cannot bind: ``main`` says why in a sentence."""
     return "error while attempting to bind" not in record.getMessage()
 
 
 def _let_answer(waiting: Collection[str]) -> None:
-    """Gradio, once it is closed, gives no answers any more, and keeps those who wait for one until it is ended."""
+    """Wait for answers to be delivered: once closed, Gradio gives none, and keeps callers waiting until it ends."""
     until = time.monotonic() + ANSWERING
     while waiting and time.monotonic() < until:
         time.sleep(0.02)
 
 
 def _wait_for_a_signal(asked: threading.Event, line: Line) -> None:
-    """Until somebody presses Ctrl-C, or the system asks this process to end."""
+    """Wait until somebody presses Ctrl-C, or the system asks this process to end."""
     rested = 0
-    while not asked.wait(1):  # a wait without an end is deaf to signals on Windows
+    while not asked.wait(1):  # on Windows, a wait without a timeout is deaf to signals
         rested = 0 if line.inside else rested + 1
-        if rested and rested % REST == 0:  # again and again: what came and went within a second was not seen
+        if rested and rested % REST == 0:  # repeatedly: visits shorter than a second were not seen
             give_back()
 
 

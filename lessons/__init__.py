@@ -1,1 +1,1 @@
-"""The course: lessons in Markdown (``NN-name.md``), and what reads, runs and marks them. README.md tells the format."""
+"""The course: lessons in Markdown (``NN-name.md``), and what reads, runs and marks them. README.md has the format."""

@@ -1,8 +1,8 @@
-"""Reading lessons: ``NN-name.md``, a front matter in YAML and a text in Markdown with one heading, ``## Explain``, and
+"""Reading lessons: ``NN-name.md``, front matter in YAML and a text in Markdown with a heading ``## Explain`` and
 perhaps another, ``## For the instructor``.
 
 Everything is checked before anybody sees a lesson: keys and values, that every expression asks for figures that the
-preset gives, and that no number in the explanation, or in what an instructor is told, stands there by itself.
+preset gives, and that every number in the explanation and in the instructor's notes comes from a run or is cited.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE = re.compile(r"(\d\d)-([a-z0-9-]+)\.md")
 EXPLAIN = "## Explain"
 INSTRUCTOR = "## For the instructor"
 TOLD = ("What to say", "Wrong answers", "The answer", "CPU, small GPU, large GPU")
-"""The parts of what an instructor is told, each under a heading ``###``."""
+"""The parts of the instructor's notes, each under a heading ``###``."""
 
 
 @functools.cache
@@ -35,7 +35,7 @@ def course(folder: Path = FOLDER) -> dict[int, Lesson]:
     """All lessons by number, in order.
 
     Raises:
-        LessonError: one of them is not in order, or needs one that does not come before it.
+        LessonError: a lesson is invalid, or needs one that does not come before it.
     """
     lessons: dict[int, Lesson] = {}
     for path in sorted(folder.glob("[0-9]*.md")):
@@ -50,7 +50,7 @@ def course(folder: Path = FOLDER) -> dict[int, Lesson]:
 
 
 def read(path: Path) -> Lesson:
-    """The lesson of a file.
+    """The lesson in a file.
 
     Raises:
         LessonError: the first thing in it that is wrong.
@@ -92,7 +92,7 @@ def read(path: Path) -> Lesson:
 
 
 def _parts(source: Source) -> tuple[str, str, str]:
-    """What is read first, the explanation, and what an instructor is told."""
+    """The introduction, the explanation, and the instructor's notes."""
     body = source.body
     if body.count(f"\n{EXPLAIN}\n") != 1:
         said = f"the text has one heading {EXPLAIN!r}: what stands before it is read first."
@@ -107,7 +107,7 @@ def _parts(source: Source) -> tuple[str, str, str]:
 
 
 def measured_only(source: Source, text: str, heading: str) -> Template:
-    """The text below a heading, in which no number stands by itself. Raises LessonError."""
+    """The text below a heading. Raises LessonError for a number that neither comes from a run nor is cited."""
     line = source.line_of(f"{heading}\n") if text else source.first
     try:
         template = Template(text)
@@ -123,7 +123,7 @@ def measured_only(source: Source, text: str, heading: str) -> Template:
 
 
 def _unknown(known: Mapping[str, Any], name: str) -> str:
-    """What is wrong with the name of a figure; empty if nothing is."""
+    """What is wrong with a figure's name; empty if nothing is."""
     found: Any = known
     for place, part in enumerate(name.split(".")):
         if not isinstance(found, Mapping):

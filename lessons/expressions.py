@@ -2,10 +2,10 @@
 
 ``ratio(runs.none.itl_p50_ms, runs.cache.itl_p50_ms) > 2`` is one: numbers and words, names of figures, + - * /,
 comparisons, ``and``, ``or``, ``not``, ``a if b else c``, and calls of ``FUNCTIONS``. It is read with Python's own
-parser and nothing else of Python is in it: no other name, no index, no import, no call of anything a figure holds.
+parser, but allows nothing else of Python: no other name, no index, no import, no call of anything a figure holds.
 
-A figure of repeated runs is a list, a number a repeat. Wherever one number is wanted its median is taken;
-``ratio`` divides repeat by repeat first, since what held up a repeat held up both of its runs.
+A figure of repeated runs is a list with one number per repeat. Wherever one number is wanted, its median is taken;
+``ratio`` divides repeat by repeat first, since what slows a repeat down slows both of its runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from lessons.functions import FUNCTIONS, ExpressionError, Value, number
 
 Figures = Mapping[str, Any]
-"""What was measured: numbers, words and lists of numbers, by name, in as many levels as there are dots in a name."""
+"""What was measured: numbers, words and lists of numbers by name, nested by the dots in a name."""
 
 MOST_CHARACTERS = 400
 
@@ -28,10 +28,10 @@ _SAME = {ast.Eq: operator.eq, ast.NotEq: operator.ne}
 
 
 class Expression:
-    """An expression, parsed and found to be in the language.
+    """An expression, parsed and checked.
 
     Raises:
-        ExpressionError: it is not.
+        ExpressionError: it is not in the language.
     """
 
     def __init__(self, text: str) -> None:
@@ -47,13 +47,13 @@ class Expression:
                 f"{self.text!r} is no expression. One is, as an example: ratio(runs.a.ttft_ms, runs.b.ttft_ms) > 2"
             ) from None
         self.names = tuple(_names(self._root))
-        """Every figure that it asks for, with dots."""
+        """The dotted names of the figures that it asks for."""
 
     def value(self, figures: Figures) -> Value:
-        """What it comes to.
+        """What it evaluates to.
 
         Raises:
-            ExpressionError: a figure is not there, or of a kind that cannot be computed with; a division by zero.
+            ExpressionError: a figure is missing or of a kind that cannot be computed with, or a division by zero.
         """
         try:
             return _value(self._root, figures)
@@ -76,7 +76,7 @@ class Expression:
 
 
 def _names(node: ast.expr) -> Iterator[str]:
-    """The names in it, all parts of it being in the language."""
+    """The names in it. Raises ExpressionError for a part that is not in the language."""
     match node:
         case ast.Constant(value=int() | float() | str()):
             return

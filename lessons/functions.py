@@ -1,4 +1,4 @@
-"""What expressions can call, and what one number is."""
+"""What expressions can call, and how a value becomes one number."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MOST_GUESSES = 64
 
 
 class ExpressionError(LabError, ValueError):
-    """An expression that is none, or that cannot be computed from these figures."""
+    """Text that is not an expression, or one that cannot be computed from these figures."""
 
 
 def number(value: Value) -> float:
-    """One number: of a list its median."""
+    """A value as one number: a list's is its median."""
     if isinstance(value, (list, tuple)) and value:
         value = statistics.median(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -33,14 +33,14 @@ def number(value: Value) -> float:
 
 
 def _ratios(above: Value, below: Value) -> list[float]:
-    """Repeat by repeat; one, if they were not repeated."""
+    """The ratios repeat by repeat; a single one unless both are lists of the same length."""
     if isinstance(above, (list, tuple)) and isinstance(below, (list, tuple)) and len(above) == len(below):
         return [a / b for a, b in zip(above, below, strict=True)]
     return [number(above) / number(below)]
 
 
 def ratio(above: Value, below: Value) -> float:
-    """``above`` / ``below``; of two lists the median of the ratios, repeat by repeat."""
+    """``above`` / ``below``; for two lists, the median of the ratios repeat by repeat."""
     return statistics.median(_ratios(above, below))
 
 
@@ -73,9 +73,9 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
     "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
 }
-"""What an expression may call. ``lowest_ratio``, ``highest_ratio``: of two lists, the least and the most of all:
-what all repeats agree about is no chance. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan
-et al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost."""
+"""What an expression may call. ``lowest_ratio``, ``highest_ratio``: for two lists, the least and the greatest ratio of
+all repeats: what all repeats agree on is not chance. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8
+of Leviathan et al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost."""
 
 
 def _named(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A lesson: what its file says, once all of it is known to make sense."""
+"""A lesson: what its file says, once all of it has been checked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINUTES = 60
 
 
 class Shown(Part):
-    """A figure that is held against itself before and after a change."""
+    """A figure that is compared before and after a change."""
 
     label: str
     value: Computed
@@ -29,7 +29,7 @@ class Shown(Part):
 class Change(Part):
     """One thing to change: what is laid over the preset, why, and the figures to look at.
 
-    ``see`` is what becomes of them in a sentence, which knows the changed run's figures and, as ``before``, those of
+    ``see`` says in a sentence what becomes of them. It may use the changed run's figures and, as ``before``, those of
     the run before.
     """
 
@@ -41,14 +41,14 @@ class Change(Part):
 
 
 class Pool(Part):
-    """Where what a lesson is about can be watched: a setting of the Pool page, by its key, and what to look for."""
+    """Where a lesson's subject can be watched: a setting of the Pool page, by its key, and what to look for."""
 
     preset: str
     say: str
 
 
 class FrontMatter(Part):
-    """All that stands above a lesson's text."""
+    """Everything above a lesson's text."""
 
     title: str
     minutes: int = Field(ge=1, le=MINUTES)
@@ -61,7 +61,7 @@ class FrontMatter(Part):
     pool: list[Pool] = Field(default=[])
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        """Parts that do not go together: the place of each, and what is wrong."""
+        """Parts that do not fit together: the place of each, and what is wrong."""
         if not self.preset.experiments:
             yield "preset", f"there is no experiment; there are {', '.join(Preset.model_fields)}."
         for view in self.observe:
@@ -76,10 +76,10 @@ class FrontMatter(Part):
 
 @dataclass(frozen=True)
 class Lesson:
-    """``introduction`` comes first, ``explain`` when the run is over; both are Markdown, and so is what an
-    ``instructor`` is told, which may be nothing.
+    """``introduction`` comes first, ``explain`` after the run; both are Markdown, and so are the notes for the
+    ``instructor``, which may be empty.
 
-    ``number`` and ``name`` are those of the file, 02-name.md. ``changed``: the preset as it is tried.
+    ``number`` and ``name`` are those of the file, 02-name.md. ``changed``: the preset with the change to be tried.
     """
 
     number: int
@@ -91,7 +91,7 @@ class Lesson:
     instructor: Template
 
     def expressions(self) -> Iterator[tuple[str, Expression, Mapping[str, Any]]]:
-        """Each with the place it stands in, and the names that it may use there."""
+        """Each expression with its place, and the names that it may use there."""
         front, known = self.front, names(self.front.preset)
         for where in ("predict", "check"):
             question = getattr(front, where)
@@ -116,7 +116,7 @@ def names(preset: Preset) -> dict[str, Any]:
 
 
 def overlaid(below: Any, above: Any) -> Any:
-    """``above`` over ``below``: mappings key by key, where null takes a key away; all else whole."""
+    """``above`` laid over ``below``: mappings key by key, where null removes a key; everything else as a whole."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
     laid = {**below, **{key: overlaid(below.get(key), value) for key, value in above.items()}}

@@ -1,4 +1,4 @@
-"""An answer held against a run: what was said, what is so, and whether that is near."""
+"""An answer compared with a run: what was said, what is right, and whether that is near."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKED_OUT_SAID = "it comes to"
 
 
 class Source(NamedTuple):
-    """How what was measured is told: who ``says`` it, and what is advised where it is ``too_noisy`` to say."""
+    """How a measurement is presented: who ``says`` it, and what to do if it is ``too_noisy`` to say."""
 
     says: str
     too_noisy: str
@@ -28,13 +28,13 @@ HERE = Source("this machine measured", "Run it again on a machine that is doing 
 
 
 class AnswerError(LabError, ValueError):
-    """An answer that is none to this question."""
+    """Something that is not an answer to this question."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """``right``: the answer as the run has it, in the same form. ``said`` has both in a sentence. ``noisy``: it is not
-    near, but it is to what one of the repeats alone gave, or it lies between them."""
+    """``right``: the run's answer, in the same form. ``said``: both in a sentence. ``noisy``: the answer is not near,
+    but near to what one of the repeats alone gave, or between them."""
 
     near: bool
     noisy: bool
@@ -44,10 +44,10 @@ class Mark:
 
 
 def checked(question: AnyQuestion, answer: object) -> Answer:
-    """The answer, if it is one to this question.
+    """The answer, if it is a valid one.
 
     Raises:
-        AnswerError: it is not.
+        AnswerError: it is not an answer to this question.
     """
     if isinstance(question, Choice):
         if type(answer) is not int or not 0 <= answer < len(question.options):
@@ -71,14 +71,14 @@ def _within(value: object, low: float, high: float) -> bool:
 def mark(
     question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: bool = True, source: Source = HERE
 ) -> Mark:
-    """Hold an answer against the figures of a run.
+    """Compare an answer with the figures of a run.
 
     Args:
-        foretold: given before there was a run; else the figures were there to work it out from.
+        foretold: given before there was a run; otherwise the figures were there to work it out from.
         source: of the figures.
 
     Raises:
-        AnswerError: it is no answer to this question.
+        AnswerError: it is not an answer to this question.
         ExpressionError: the figures do not give one.
     """
     checked(question, answer)
@@ -104,36 +104,36 @@ def mark(
 
 
 def too_noisy(spread: str, source: Source) -> str:
-    """What is said of an answer that only some of the repeats bear out."""
+    """The feedback on an answer that only some of the repeats bear out."""
     return f"Too noisy to say: you may be right. {spread} {source.too_noisy}"
 
 
 def others(question: Slider | Curve) -> str:
-    """What tells how sure a run's own answer is."""
+    """What tells how certain a run's own answer is."""
     names = [name for expression in question.answers for name in expression.names]
     return "Curves that fit nearly as well" if any(name.startswith(FITTED) for name in names) else "The repeats"
 
 
 def differ(question: Curve) -> str:
-    """The same of a curve, in a sentence."""
+    """The same for a curve, as a sentence."""
     return f"{others(question)} differ."
 
 
 def drawn(question: Curve, first: str, last: str, right: list[float], verb: str) -> str:
-    """A drawn curve's ends, in words, beside those that are right."""
+    """The ends of a drawn curve beside the right ones, in words."""
     write, at = WRITE[question.unit], [f"{x:,g}" for x in question.x.at]
     return f"You drew {first} at {at[0]} and {last} at {at[-1]}; {verb} {write(right[0])} and {write(right[-1])}."
 
 
 def in_each_repeat(question: AnyQuestion, figures: Figures) -> Iterator[Answer]:
-    """What is right by each repeat that says something."""
+    """The right answer by each repeat that gives one."""
     for one in by_repeat(figures):
         with suppress(ExpressionError):
             yield right_one(question, one)
 
 
 def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
-    """Of a curve, most points are near."""
+    """Whether an answer is near the right one; a curve is if most of its points are."""
     if isinstance(question, Choice):
         return answer == right
     if isinstance(question, Curve):
@@ -142,18 +142,18 @@ def is_near(question: AnyQuestion, answer: Answer, right: Answer) -> bool:
 
 
 def borne_out(question: AnyQuestion, answer: Answer, each: list[Answer]) -> bool:
-    """The answer is near to what one of the repeats gave, or, if it is a number, lies between them."""
+    """Whether the answer is near to what one of the repeats gave or, if it is a number, lies between them."""
     between = isinstance(question, Slider) and bool(each) and min(each) <= answer <= max(each)
     return between or any(is_near(question, answer, one) for one in each)
 
 
 def right_one(question: AnyQuestion, figures: Figures) -> Answer:
-    """What the run gives. Raises ExpressionError."""
+    """The run's answer. Raises ExpressionError."""
     return _right_option(question, figures) if isinstance(question, Choice) else right_numbers(question, figures)
 
 
 def right_numbers(question: Slider | Curve, figures: Figures) -> float | list[float]:
-    """What the run gives. Raises ExpressionError."""
+    """The run's answer in numbers. Raises ExpressionError."""
     if isinstance(question, Curve):
         return [question.answer.number({**figures, "x": x}) for x in question.x.at]
     return question.answer.number(figures)
@@ -171,7 +171,7 @@ def right_answer(question: AnyQuestion, figures: Figures) -> str:
 
 
 def found_by(expressions: list[Expression], foretold: bool, source: Source) -> str:
-    """What is not measured is not said to be."""
+    """How the right answer is introduced: what was not measured is not said to be."""
     names = [name for expression in expressions for name in expression.names]
     arithmetic = names and all(name.startswith(WORKED_OUT) for name in names)
     return WORKED_OUT_SAID if arithmetic or not foretold else source.says

@@ -1,4 +1,4 @@
-"""What a learner is asked, before a run and after it: a number, one of a few, or a curve."""
+"""What a learner is asked, before and after a run: a number, one of a few options, or a curve."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Text = Annotated[Template, PlainValidator(Template)]
 
 
 def _tolerance(given: object) -> object:
-    """``25%`` of the answer; or a plain number, in the question's own unit."""
+    """Read a tolerance: ``25%`` of the answer, or a plain number in the question's own unit."""
     if isinstance(given, str) and given.endswith("%"):
         try:
             return {"share": float(given[:-1]) / 100}
@@ -39,7 +39,7 @@ class Tolerance(Part):
 
 
 class Question(Part):
-    """``near`` and ``far`` are said when the answer is known, after what it is."""
+    """``near`` or ``far`` is said after the right answer has been told."""
 
     question: Text
     near: Text = Template("")
@@ -80,7 +80,7 @@ class Slider(_OnAScale):
 
 
 class Axis(Part):
-    """``at``: the places at which a curve is given; ``label`` says what they are."""
+    """``at``: the places at which a curve has points; ``label`` says what they are."""
 
     label: str
     at: list[float] = Field(min_length=3, max_length=9)
@@ -101,14 +101,14 @@ class Curve(_OnAScale):
 
 
 class Option(Part):
-    """``when`` holds of the figures if this is the right one."""
+    """``when`` holds for the figures if this is the right one."""
 
     text: str
     when: Computed
 
 
 class Choice(Question):
-    """One of a few. The right one is the first that holds."""
+    """One of a few options. The right one is the first whose ``when`` holds."""
 
     kind: Literal["choice"]
     options: list[Option] = Field(min_length=2, max_length=6)

@@ -1,4 +1,4 @@
-"""Files with a front matter in YAML above a text in Markdown, and what is said of one that is not in order."""
+"""Files with front matter in YAML above a text in Markdown, and the error that an invalid one raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FENCE = "---"
 
 
 class LessonError(LabError):
-    """A lesson's file that says something senseless: the file, the line, what is wrong and what would be right."""
+    """An invalid lesson file. The message gives the file, the line, what is wrong and what would be right."""
 
     def __init__(self, path: Path, line: int, problem: str) -> None:
         super().__init__(f"{path.name}, line {line}: {problem}")
@@ -23,7 +23,7 @@ class LessonError(LabError):
 
 @dataclass(frozen=True)
 class Source:
-    """``given`` is what the front matter says; ``body`` stands below it, from line ``first`` on."""
+    """``given`` is what the front matter says; ``body`` is the text below it, from line ``first`` on."""
 
     path: Path
     given: Any
@@ -33,7 +33,7 @@ class Source:
 
     @classmethod
     def read(cls, path: Path) -> Source:
-        """Raises LessonError: no front matter, or it is not YAML."""
+        """Read a file. Raises LessonError: no front matter, or it is not YAML."""
         opening, *rest = path.read_text("utf-8").split(f"{FENCE}\n", 2)
         if opening or len(rest) != 2:
             raise LessonError(
@@ -50,16 +50,16 @@ class Source:
         return cls(path, given, body, source.count("\n") + 3, tree)
 
     def told(self, error: ValidationError) -> LessonError:
-        """The first of pydantic's findings as a sentence with its line."""
+        """The first of pydantic's errors as a sentence with its line."""
         found = error.errors()[0]
         where = [str(part) for part in found["loc"] if not str(part).startswith("function-")]
         said = found["msg"].removeprefix("Value error, ")
         return LessonError(self.path, self.line(found["loc"]), f"{'.'.join(where)}: {said}" if where else said)
 
     def line(self, place: tuple[str | int, ...]) -> int:
-        """The line of the file on which the key at ``place`` stands, or the last part of it that there is.
+        """The line of the file with the key at ``place``, or with the last part of it that exists.
 
-        Pydantic's places also name which of several shapes was tried; no key is called so, and they are passed over.
+        Pydantic's places also name which of several shapes was tried; no key has such a name, and they are skipped.
         """
         tree = self._tree
         line = tree.start_mark.line if tree else 0
@@ -74,5 +74,5 @@ class Source:
         return line + 2  # the fence is line 1
 
     def line_of(self, text: str) -> int:
-        """The line of the file on which ``text`` begins, which stands in the body."""
+        """The line of the file on which ``text``, a part of the body, begins."""
         return self.first + self.body[: self.body.index(text)].count("\n")

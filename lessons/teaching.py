@@ -1,7 +1,7 @@
-"""What whoever teaches the course needs of it as a whole: ``INSTRUCTOR.md``, with plans for a class of some length.
+"""What a teacher needs for the course as a whole: ``INSTRUCTOR.md``, with plans for classes of several lengths.
 
-A plan's timetable is made of the lessons' own minutes. In the file it stands between two comments, so that it can be
-read there too; what is there is replaced by what is so now.
+A plan's timetable is computed from the lessons' own minutes. In the file it stands between two comments, so that it
+can be read there too; here it is computed anew.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ BEGIN, END = "<!-- timetables -->", "<!-- end -->"
 
 
 class Pause(Part):
-    """``after`` a lesson, by its number."""
+    """A break ``after`` a lesson, given by its number."""
 
     after: int
     minutes: int = Field(ge=1, le=60)
 
 
 class Plan(Part):
-    """A class of so many ``minutes``, with so many to open and to close it, and the lessons in between."""
+    """A class of ``minutes`` minutes: some to open and to close it, and the lessons in between."""
 
     title: str
     minutes: int = Field(ge=1, le=600)
@@ -49,7 +49,7 @@ class Plan(Part):
         yield "Closing", self.closing
 
     def contradictions(self, lessons: Mapping[int, Lesson]) -> Iterator[str]:
-        """What cannot be in it."""
+        """What is wrong with the plan."""
         given: set[int] = set()
         for number in self.lessons:
             if number not in lessons:
@@ -71,7 +71,7 @@ class Plans(Part):
 
 
 def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> str:
-    """The file's Markdown, its timetables made anew.
+    """The file's Markdown, with its timetables computed anew.
 
     Raises:
         LessonError: the first thing in it that is wrong.
@@ -95,7 +95,7 @@ def guide(path: Path = GUIDE, lessons: Mapping[int, Lesson] | None = None) -> st
 
 
 def timetables(plans: list[Plan], lessons: Mapping[int, Lesson]) -> str:
-    """Markdown: how long the lessons take, and a table a plan."""
+    """Markdown: how long the lessons take, and a table for each plan."""
     minutes = sum(lesson.front.minutes for lesson in lessons.values())
     texts = [f"All {len(lessons)} lessons take {minutes} minutes, breaks not counted."]
     for plan in plans:

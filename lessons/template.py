@@ -1,7 +1,7 @@
-"""A lesson's text with places for the numbers of a run: ``{{ expression }}``, ``{{ expression | unit }}``.
+"""A lesson's text with placeholders for the numbers of a run: ``{{ expression }}``, ``{{ expression | unit }}``.
 
-What an explanation says of a run has to come from the run. Numbers that stand in it otherwise are refused, but for
-those that are cited, which are the text of a link: ``[295 operations a byte](https://...)``.
+What an explanation says about a run has to come from the run. Other numbers in it are refused, except cited ones, which
+are the text of a link: ``[295 operations a byte](https://...)``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _NUMBER = re.compile(
 
 
 class Template:
-    """Text and its places, parsed.
+    """Text and its placeholders, parsed.
 
     Raises:
-        ExpressionError: a place with no expression in it, or in an unknown unit.
+        ExpressionError: a placeholder without an expression, or with an unknown unit.
     """
 
     def __init__(self, text: str) -> None:
@@ -49,19 +49,19 @@ class Template:
         return [part[0] for part in self._parts if isinstance(part, tuple)]
 
     def fill(self, figures: Figures) -> str:
-        """The text with all places filled.
+        """The text with all placeholders filled.
 
         Raises:
-            ExpressionError: a figure is missing, or is none that its place can hold.
+            ExpressionError: a figure is missing, or of a kind that its placeholder cannot hold.
         """
         return "".join(part if isinstance(part, str) else _written(*part, figures) for part in self._parts)
 
     def blank(self, mark: str) -> str:
-        """The text with ``mark`` in all places."""
+        """The text with ``mark`` in all placeholders."""
         return "".join(part if isinstance(part, str) else mark for part in self._parts)
 
     def hard_coded(self) -> list[str]:
-        """Numbers in the text that come neither from a run nor from a source that is cited."""
+        """Numbers in the text that come neither from a run nor from a cited source."""
         in_places = [expression.text for expression in self.expressions if not expression.names]
         return in_places + [found.group() for found in _NUMBER.finditer(_NOT_PROSE.sub(" ", self.text))]
 

@@ -9,14 +9,14 @@ from typing import Literal, get_args
 BYTES = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 
 TINY = 1e-9
-"""What is below is nothing, or rounding."""
+"""Anything below is zero, or rounding."""
 
 Unit = Literal["number", "count", "tokens", "times", "percent", "ms", "bytes", "nats"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 
 
 def significant(value: float) -> str:
-    """Three significant digits, no exponent; from a thousand on whole and in groups."""
+    """Three significant digits, no exponent; from a thousand on, whole numbers with digits in groups."""
     if not math.isfinite(value):
         return "–"
     if abs(value) < TINY:

@@ -1,4 +1,4 @@
-"""What a lesson has its learner look at. ``say`` is what to look for."""
+"""What a lesson shows its learner. ``say`` is what to look for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class View(Part):
 
 
 class Player(View):
-    """A run of a setting (that of median speed), step by step."""
+    """A setting's run (the one of median speed), step by step."""
 
     view: Literal["player"]
     run: str
@@ -40,7 +40,7 @@ class Race(View):
 
 
 class Speed(View):
-    """Tokens a second of each setting."""
+    """Tokens per second of each setting."""
 
     view: Literal["speed"]
 
@@ -56,14 +56,14 @@ class GrowthChart(View):
 
 
 class Theory(View):
-    """A ``round`` on a clock; curves with the runs on them: ``tokens`` a round, ``speedup``, and acceptance by
+    """A ``round`` on a clock; or curves with the runs on them: ``tokens`` per round, ``speedup``, or acceptance by
     ``positions``."""
 
     view: Literal["round", "tokens", "speedup", "positions"]
 
 
 class Overlap(View):
-    """p and q word by word, what a rule accepts and what comes out, with q to be moved and the rule to be chosen."""
+    """p and q word by word, what a rule accepts and what comes out; q can be moved and the rule chosen."""
 
     view: Literal["overlap"]
 
@@ -73,7 +73,7 @@ class Overlap(View):
 
 
 class Distances(View):
-    """How far what each rule draws is from p, draw by draw."""
+    """How far each rule's outcome is from p, draw by draw."""
 
     view: Literal["distances"]
 

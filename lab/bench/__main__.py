@@ -1,8 +1,8 @@
 """Measurements: ``python -m lab.bench ladder`` (speed of each toggle), ``kv`` (error of each
 KV format), ``ab`` (two settings, quality and speed), ``serve`` (many requests at once), ``window`` (the
 adaptive window against fixed ones), ``roofline`` (steps against what the device can do), ``logprobs`` (what recording
-distributions costs), ``claims`` (what articles say, checked), ``llama`` (beside llama.cpp), ``vllm`` (beside a vLLM
-server with the same pair), ``gpu`` (what a GPU does with the engine)."""
+distributions costs), ``claims`` (the articles' claims, checked), ``llama`` (against llama.cpp), ``vllm`` (against a
+vLLM server with the same pair), ``gpu`` (what a GPU does with the engine)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a start without a word; later see ``main``
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during start-up ends silently; later see ``main``
 
 from transformers.utils import logging as transformers_logging
 
@@ -38,7 +38,7 @@ from lab.pair.devices import best_device
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:
-    """The type of an option: a whole number. ``why``: what fewer would be too few for."""
+    """The type of an option: a whole number of at least ``least``. ``why``: what they are needed for."""
 
     def read(text: str) -> int:
         if text.strip().lstrip("+-").isdecimal() and int(text) >= least:
@@ -52,14 +52,14 @@ TOKENS = at_least(2, "one token to wait for, one to time")
 
 
 def commands() -> Parser:
-    """A command for each bench, which sets ``run`` (but for ``gpu``) and ``fail``."""
+    """A command for each bench, which sets ``run`` (except for ``gpu``) and ``fail``."""
     parser = Parser(prog="python -m lab.bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True)
 
     def bench(
         name: str, run: Callable, text: str, *, tokens: int = 0, repeats: int = 0, least: Callable[[str], int] = TOKENS
     ) -> argparse.ArgumentParser:
-        """``tokens``, ``repeats``: what these options are by default; 0: there is none. ``least``: see ``at_least``."""
+        """``tokens``, ``repeats``: defaults of these options; 0: no such option. ``least``: see ``at_least``."""
         command = benches.add_parser(name, help=text)
         command.set_defaults(run=run, fail=command.error)
         add_pair(command)
@@ -133,8 +133,8 @@ def commands() -> Parser:
 
 
 def main() -> int:
-    """Returns the exit status: 0, 2 (the user can mend it), 130 (interrupted) or 141 (whoever reads the output has read
-    enough). Whatever becomes of the output, a whole measurement is written to its file."""
+    """Returns the exit status: 0, 2 (the user can mend it), 130 (interrupted) or 141 (the output's reader has closed
+    the pipe). Whatever becomes of the output, a complete measurement is written to its file."""
     parser = commands()
     args = parser.parse_args()
 
@@ -161,7 +161,7 @@ def main() -> int:
 
 
 def _written(path: Path) -> int | None:
-    """When, in nanoseconds. None: there is no such file."""
+    """When it was written, in nanoseconds. None: there is no such file."""
     return path.stat().st_mtime_ns if path.exists() else None
 
 
@@ -176,7 +176,7 @@ def _measure(args: argparse.Namespace) -> None:
     with writable(args.json):
         engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
         result, table = args.run(engine, args)
-        args.report(f"\n{table}\n")  # first: the file may fail
+        args.report(f"\n{table}\n")  # first, because writing the file may fail
         write(args.json, {"bench": args.bench, "machine": describe_machine(engine.device), **result})
     args.report(f"written to {args.json}")
 
@@ -218,7 +218,7 @@ def _ab(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
 
 
 def _serve(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    # Here, for it asks for a newer transformers than the other benches.
+    # Imported here: it needs a newer transformers than the other benches.
     from lab.bench.serve import format_serve, run_serve
 
     _require_draft(engine)
@@ -263,7 +263,7 @@ def _llama(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
 
 
 def _vllm(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    # Here, for it needs httpx, which no other bench does.
+    # Imported here: it needs httpx, which no other bench does.
     from lab.bench.vllm import format_vllm, run_vllm
     from lab.remote.server import Server
 

@@ -1,12 +1,12 @@
 """Quality beside speed: two settings of the engine, A and B, over the same prompts.
 
 Both decode every prompt, one right after the other and in alternating order, so that a
-busy machine slows both alike. Quality: how far greedy outputs agree, and what A and B think of
-the texts that both wrote (teacher forcing). Whose text it is matters: a setting finds its own likelier than another's,
-so each reads both, and B against A is A against B the other way round. Every output has the same length: the
-end-of-text token does not end it.
+busy machine slows both alike. Quality: how far greedy outputs agree, and how likely A and B find
+the texts that each of them wrote (teacher forcing). It matters whose text it is: a setting finds its own likelier than
+another's, so each reads both, and comparing B with A gives the inverse of comparing A with B. Every output has the
+same length: the end-of-text token does not end it.
 
-With ``enable_prefix_caching`` all but the first decoding of a prompt find its prefix cached.
+With ``enable_prefix_caching``, every decoding of a prompt but the first finds its prefix cached.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from lab.decode.engine import Engine
 from lab.trace.recorder import Run
 
 TIMES = ("ttft_ms", "itl_p50_ms", "tokens_per_second")
-"""Of ``Measured``: what has a mean over prompts."""
+"""The fields of ``Measured`` that have a mean over prompts."""
 GUESSED: dict[str, Callable[..., Any]] = {
     "draft_acceptance_rate": lambda rounds, proposed, accepted: accepted / proposed,
     "mean_acceptance_length": lambda rounds, proposed, accepted: 1 + accepted / rounds,
 }
-"""What follows from all prompts' ``Guesses`` added up, as ``lab.trace.metrics`` defines it for one run."""
+"""Computed from the sum of all prompts' ``Guesses``, as ``lab.trace.metrics`` defines it for one run."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One setting on one prompt (``lab.trace.metrics`` defines the times). Times: median over the repeats; guesses:
-    of all of them."""
+    """One setting on one prompt (``lab.trace.metrics`` defines the times). Times are medians over the repeats, guesses
+    are those of all repeats."""
 
     ttft_ms: float
     itl_p50_ms: float
@@ -53,8 +53,8 @@ class Pair:
 
     Attributes:
         exact_match_length: tokens until their greedy outputs first differ.
-        identical: they never do.
-        tokens: those of both outputs, A's and B's, on which both settings are scored, at temperature 1.
+        identical: whether they never do.
+        tokens: those of both outputs, A's and B's, on which both settings are scored at temperature 1.
         kl: KL(A || B) of the next-token distributions, in nats, summed over the tokens.
         a_surprise, b_surprise: -log p of the tokens, in nats, summed.
     """
@@ -83,11 +83,11 @@ def run_ab(
     """Measure A and B and compare them.
 
     Returns:
-        A JSON-ready dict: what was measured, ``summarise``'s figures, and the prompts' own as ``samples``.
+        A JSON-ready dict: what was measured, ``summarise``'s figures, and those of each prompt as ``samples``.
 
     Raises:
         ConfigError: nothing to measure, or a setting that this engine cannot have.
-        LabError: more tokens than the context leaves, or a run failed, or went on without a part of its setting.
+        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     if max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
@@ -125,7 +125,7 @@ def measure_pair(
     *,
     b_first: bool = False,
 ) -> Pair:
-    """Both settings on one prompt, taking turns; ``b_first``: B has the first one. Repeat i is drawn with seed i."""
+    """Both settings on one prompt, taking turns; ``b_first``: B has the first turn. Repeat i samples with seed i."""
     a_runs, b_runs = [], []
     for repeat in range(repeats):
         turns = [(a_runs, a), (b_runs, b)]
@@ -168,9 +168,9 @@ def summarise(pairs: list[Pair]) -> dict[str, object]:
     """Means over prompts, and ratios of those means, each with its interval.
 
     Returns:
-        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; what guesses came to is of all
-        prompts' together, None where there were none. ``exact_match_length``, ``identical_outputs`` (a share) and
-        ``kl`` (nats a token).
+        ``metrics``: per metric its mean under ``a`` and ``b``, and ``ratio``, B / A; figures of guesses are over all
+        prompts together, None if there were no guesses. ``exact_match_length``, ``identical_outputs`` (a share) and
+        ``kl`` (nats per token).
     """
     sides = [pair.a for pair in pairs], [pair.b for pair in pairs]
     metrics: dict[str, dict[str, object]] = {}
@@ -198,7 +198,7 @@ def summarise(pairs: list[Pair]) -> dict[str, object]:
 
 
 def _of_guesses(figure: Callable[..., Any], a: list[Guesses], b: list[Guesses]) -> dict[str, object]:
-    """``figure`` of each side's guesses, added up over prompts, and B / A."""
+    """``figure`` of each side's guesses, summed over prompts, and B / A."""
     columns = {
         which: [[one.rounds for one in side], [one.proposed for one in side], [one.accepted for one in side]]
         for which, side in (("a", a), ("b", b))
@@ -226,7 +226,7 @@ def _measured(runs: list[Run]) -> Measured:
 
 
 LABELS = {"perplexity": "perplexity, both texts"}
-"""Where a metric's name does not say enough."""
+"""For metrics whose name does not say enough."""
 
 
 def format_ab(result: dict) -> str:

@@ -1,4 +1,4 @@
-"""Requests that arrive while others are decoded: an engine of their own, driven a step at a time."""
+"""Requests that arrive while others are decoded, on an engine of their own that is driven step by step."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def arrivals(
     cancelled: threading.Event | None = None,
 ) -> Iterator[Step]:
     """Decode ``jobs``, which arrive all at once or one ``every`` so many steps, with the models of ``engine`` and
-    nothing cached. Their sequences' owner numbers count up, through all continuations of a job and then to the next
-    job's. Steps in which nothing happens, because the next has not arrived, take no time and are left out.
+    nothing cached. Their sequences are numbered (``owner``) in order: all continuations of a job, then the next job's.
+    Steps in which nothing happens, because the next job has not arrived, take no time and are left out.
 
-    Setting ``cancelled`` ends it after the step under way: the last one tells of the ends.
+    Setting ``cancelled`` ends it after the step under way; the last step then reports that the requests have ended.
 
     Raises:
-        LabError: one of the jobs can never be decoded, or synthetic guesses are asked for. None is begun then.
+        LabError: one of the jobs can never be decoded, or synthetic guesses are asked for. No job is begun then.
     """
     if config.speculative == "synthetic":
         raise ConfigError(

@@ -1,8 +1,8 @@
-"""Several settings of the engine on one prompt, and what each costs. Whether they write the same: ``difference``.
+"""Several settings of the engine on one prompt, and what each costs. For whether they write the same: ``difference``.
 
 Every setting decodes the prompt once briefly to warm up and then ``repeats`` times, in an order that changes with
-every repeat. Each output has the same length: neither the end-of-text token nor a stop string ends it. A speed-up is
-that of two runs of the same repeat, made soon after one another.
+every repeat. Each output has the same length: neither the end-of-text token nor a stop string ends it. A speed-up
+compares two runs of the same repeat, made soon after one another.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """``number`` of ``of`` runs, from 1. ``repeat`` 0: to warm up, not counted."""
+    """Run ``number`` of ``of``, from 1. ``repeat`` 0: to warm up, not counted."""
 
     number: int
     of: int
@@ -47,7 +47,7 @@ class Turn(NamedTuple):
 
 
 def turns(names: Sequence[str], repeats: int) -> list[Turn]:
-    """Who is next: all once to warm up, then ``repeats`` rounds of all."""
+    """The order of runs: all settings once to warm up, then ``repeats`` times all of them."""
     order = [(name, 0) for name in names]
     for repeat, some in enumerate(shuffled(names, repeats), 1):
         order += [(name, repeat) for name in some]
@@ -64,17 +64,17 @@ def compare(
     cancelled: threading.Event | None = None,
     watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
 ) -> Iterator[tuple[Turn, Run]]:
-    """Decode ``prompt`` with every setting in turn; a run is made when it is asked for.
+    """Decode ``prompt`` with every setting in turn; a run is made when the iterator is asked for it.
 
     Args:
-        sampling: all draw with its seed, which is set. Its ``stop`` is not heeded.
-        cancelled: set: the run under way ends, is not given, and no other begins.
-        watch: told the tokens so far of the run under way.
+        sampling: its seed must be set and is used for all runs. Its ``stop`` is ignored.
+        cancelled: once set, the run under way ends and is not yielded, and no other begins.
+        watch: told how many tokens the run under way has so far.
 
     Raises:
         ConfigError: not two to five settings, nothing to time, or a setting that this engine cannot have.
         PromptError: a prompt that cannot be decoded.
-        LabError: a run failed, or went on without a part of its setting. As with the others, the setting is named.
+        LabError: a run failed, or part of its setting was given up. As with the others, the setting is named.
     """
     if not FEWEST <= len(configs) <= MOST:
         raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(configs)}.")
@@ -91,7 +91,7 @@ def in_turns(
     cancelled: threading.Event,
     watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
 ) -> Iterator[tuple[Turn, Run]]:
-    """As ``compare``, of cases that may differ in everything. Raises what decoding raises, by the case's name."""
+    """As ``compare``, for cases that may differ in everything. Raises what decoding raises, with the case's name."""
     for turn in turns(list(cases), repeats):
         engine, prompt, config, sampling = cases[turn.name]
         most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
@@ -112,7 +112,7 @@ def in_turns(
 
 @contextmanager
 def _named(name: str, config: EngineConfig) -> Iterator[None]:
-    """What is wrong within is told by the name of its setting. Of a prompt only the size of a pool can be to blame."""
+    """Prefixes errors raised inside with the setting's name; a prompt's error only if the setting sizes the pool."""
     try:
         yield
     except LabError as error:
@@ -139,12 +139,12 @@ class Summary:
     """The runs of one setting (``lab.trace.metrics`` defines each figure).
 
     Attributes:
-        rates: tokens a second of each run.
-        factors: of the first setting's tokens a second, of each repeat that has both.
-        speedup: of them. None: no repeat has both yet.
+        rates: tokens per second of each run.
+        factors: tokens per second over the first setting's, for each repeat that has both.
+        speedup: the spread of these factors. None: no repeat has both yet.
         likely_speedup: their geometric mean, and how sure that is.
         ttft_ms, itl_p50_ms, itl_p99_ms: medians.
-        acceptance: accepted proposals / proposals, of all runs together. None: nothing was proposed.
+        acceptance: accepted proposals / proposals, over all runs together. None: nothing was proposed.
         kv_reserved_bytes, kv_used_bytes, peak_memory_bytes: the most of any run.
     """
 
@@ -163,18 +163,18 @@ class Summary:
 
     @property
     def one_run(self) -> bool:
-        """Whether the speed-up is of one repeat: nobody can tell whether chance has made it."""
+        """Whether the speed-up comes from a single repeat, which may be chance."""
         return len(self.factors) == 1
 
     @property
     def clear(self) -> bool:
-        """Whether chance is not likely to have made the speed-up, which takes two repeats at least to tell."""
+        """Whether the speed-up is unlikely to be chance. It takes at least two repeats to tell."""
         likely = self.likely_speedup
         return likely is not None and likely.low is not None and not likely.low < 1 < likely.high
 
 
 def summarise(runs: Mapping[str, Sequence[Run]]) -> dict[str, Summary]:
-    """Of every setting that has a run; speed-ups are of the first setting. Runs stand in the order of their repeats."""
+    """A summary of every setting that has a run; speed-ups are over the first setting. Runs are in order of repeats."""
     reference = [run.metrics.tokens_per_second for run in next(iter(runs.values()), ())]
     return {name: _summary(some, reference) for name, some in runs.items() if some}
 

@@ -1,7 +1,7 @@
 """Where the outputs of several settings part, and how sure the target was there under each.
 
-A run records how likely its own token was. How likely the other run's was, and the second likeliest, the target says
-when it reads the run's text again under the run's own setting (``lab.bench.score``).
+A run records how likely its own token was. To find out how likely the other run's token was, and the second likeliest,
+the target reads the run's text again under the run's own setting (``lab.bench.score``).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lab.trace.recorder import Run
 
 @dataclass(frozen=True)
 class Choice:
-    """What a run wrote at a place, where another wrote something else. Probabilities are the target's under the run's
-    setting, after temperature, top-k and top-p; of a greedy run before.
+    """What a run wrote at a place where another wrote something else. Probabilities are the target's under the run's
+    setting, after temperature, top-k and top-p; for a greedy run, before them.
 
     Attributes:
         text: its piece of the text.
-        p: of its token, as the run recorded it.
-        other_p: of the token that the other run wrote there. None: the other has ended.
-        margin: that of the likeliest token less that of the second likeliest.
+        p: probability of its token, as the run recorded it.
+        other_p: probability of the token that the other run wrote there. None: the other has ended.
+        margin: probability of the likeliest token minus that of the second likeliest.
     """
 
     text: str
@@ -48,16 +48,16 @@ class Difference:
 
 
 def first_difference(a: Run, b: Run) -> int | None:
-    """Tokens before the first that differs. None: the same tokens."""
+    """How many tokens precede the first that differs. None: the tokens are the same."""
     place = matching(a.token_ids, b.token_ids)
     return None if place == len(a.token_ids) == len(b.token_ids) else place
 
 
 def first_differences(engine: Engine, runs: Mapping[str, Run]) -> dict[tuple[str, str], Difference]:
-    """Of every two ``runs`` of one prompt by ``engine`` whose tokens are not the same.
+    """The difference between every two ``runs`` of one prompt by ``engine`` whose tokens are not the same.
 
-    Each text is read again once, by a forward over many tokens: where that rounds otherwise than decoding does, so
-    may its probabilities.
+    Each text is read again once, many tokens per forward pass: where that rounds differently than decoding does, its
+    probabilities may differ as well.
     """
     pairs = combinations(runs, 2)
     places = {pair: first_difference(*(runs[name] for name in pair)) for pair in pairs}

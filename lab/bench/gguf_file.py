@@ -1,4 +1,4 @@
-"""A Llama as a GGUF file, the form in which llama.cpp reads models: its weights and its shape, and no tokenizer."""
+"""A Llama as a GGUF file, the format that llama.cpp reads: its weights and its shape, without a tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write_gguf(model: PreTrainedModel, path: Path, dtype: str) -> None:
     """Write a Llama's matrices in ``dtype`` ("bf16", "f16" or "f32"), its norms in float32.
 
     Raises:
-        UnsupportedModelError: it is no Llama, or its rotary embedding is scaled.
+        UnsupportedModelError: it is not a Llama, it has biases, or its rotary embedding is scaled.
     """
     config = model.config
     plain = config.model_type == "llama" and not (config.attention_bias or config.mlp_bias)
@@ -55,5 +55,5 @@ def write_gguf(model: PreTrainedModel, path: Path, dtype: str) -> None:
 
 
 def _rotary_pairs(weight: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """[heads * head_dim, hidden], the two numbers that are turned together half a head apart -> side by side."""
+    """[heads * head_dim, hidden]: makes the two numbers that are rotated together, half a head apart, adjacent."""
     return weight.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2).contiguous()

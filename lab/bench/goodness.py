@@ -1,4 +1,4 @@
-"""Whether what was drawn follows a distribution."""
+"""Whether draws follow a distribution."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def g_test(counts: torch.Tensor, expected: torch.Tensor, *, least: float = 0.0) 
     Args:
         counts: [n], draws of each outcome.
         expected: [n], their probabilities.
-        least: outcomes expected less often than this count as one: the statistic's own distribution is that of
-            chi-square only where each is expected a few times.
+        least: outcomes expected less often than this are pooled into one: the statistic follows chi-square only if
+            each outcome is expected a few times.
 
     Returns:
-        0 where something came that never should.
+        0 if an outcome of probability 0 was drawn.
     """
     counts, expected = counts.double(), expected.double()
     draws = counts.sum()

@@ -1,7 +1,7 @@
-"""How long a token takes as the text grows, with a cache and without one.
+"""How long a token takes as the text grows, with and without a cache.
 
-A curve is drawn through medians of ten steps each: one that something else held up would else bend it. What holds up
-several medians in a row makes its power less sure (``power.worth``).
+A curve is drawn through medians of ten steps each: a single step that something else held up would otherwise bend it.
+What holds up several medians in a row makes its exponent less certain (``power.worth``).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lab.trace.events import Committed, StepTimed
 from lab.trace.recorder import Run
 
 TOGETHER = 10
-"""Steps of which a median is taken."""
+"""Steps per median."""
 CACHED, UNCACHED = "with a cache", "without"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Lengths in tokens, those a pass had read when it was over, and milliseconds of the step."""
+    """Lengths in tokens, those read by the end of each step's pass, and milliseconds of the step."""
 
     lengths: tuple[int, ...]
     ms: tuple[float, ...]
 
     @property
     def medians(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Lengths and milliseconds of every ten steps; what is left over at the end goes with none."""
+        """Lengths and milliseconds of every ten steps; steps left over at the end are dropped."""
         starts = range(0, len(self.ms) - TOGETHER + 1, TOGETHER)
         lengths, ms = (
             tuple(statistics.median(values[start : start + TOGETHER]) for start in starts)
@@ -42,7 +42,7 @@ class Curve:
 
     @property
     def fit(self) -> Power:
-        """Through the medians. Raises ValueError for fewer than fifty steps."""
+        """The curve through the medians. Raises ValueError for fewer than fifty steps."""
         return fit_power(*self.medians, consecutive=True)
 
 
@@ -61,7 +61,7 @@ def measure_growth(
     cancelled: threading.Event,
     watch: Callable[[str, int], None] = lambda name, tokens: None,
 ) -> dict[str, Curve]:
-    """Decode greedily with and without a cache; ``watch`` is told who has so many tokens. Empty if cancelled.
+    """Decode greedily with and without a cache; ``watch`` is told which has how many tokens. Empty if cancelled.
 
     Raises:
         ConfigError: too few tokens to draw a curve through.

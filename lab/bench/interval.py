@@ -1,7 +1,7 @@
-"""How sure a figure is: confidence intervals over prompts (or windows of a text), 95% throughout.
+"""How certain a figure is: confidence intervals over prompts (or windows of a text), 95% throughout.
 
 Prompts are resampled, not tokens: tokens of one text are alike, and counting each
-as a sample of its own would make a figure look surer than it is.
+as a separate sample would make a figure look more certain than it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LEVEL = 0.95
 RESAMPLES = 10_000
 SEED = 0
 FEWEST = 6
-"""Samples of a bootstrap: with fewer its intervals hold the truth far less often than ``LEVEL`` says."""
+"""Fewest samples of a bootstrap: with fewer, its intervals hold the truth far less often than ``LEVEL`` says."""
 METHOD = (
     f"{LEVEL:.0%} bootstrap over prompts (or windows), the same resamples for both sides of a ratio or difference: "
     f"{RESAMPLES:,} resamples, seed {SEED}, percentiles expanded for small samples (Hesterberg, 1411.5279); none "
@@ -31,7 +31,7 @@ METHOD = (
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and its confidence interval. ``low`` and ``high`` are None where too few samples say too little of the
+    """A figure and its confidence interval. ``low`` and ``high`` are None if there are too few samples to tell the
     spread."""
 
     value: float
@@ -55,9 +55,9 @@ def ratio_interval(
     resamples: int = RESAMPLES,
     seed: int = SEED,
 ) -> Interval:
-    """sum(numerator) / sum(denominator), one entry a prompt; without a denominator the mean.
+    """sum(numerator) / sum(denominator), one entry per prompt; without a denominator, the mean.
 
-    A difference is the mean of the prompts' differences; a ratio of means is that of the sums. The interval is
+    A difference is the mean of the prompts' differences; a ratio of means equals that of the sums. The interval is
     ``bootstrap``'s, which says what it raises.
     """
     below = [1.0] * len(numerator) if denominator is None else denominator
@@ -74,20 +74,21 @@ def bootstrap(
     """A figure that follows from sums over prompts.
 
     Percentile bootstrap (Efron, 1979). Its plain percentiles are too narrow for few samples: 95%
-    covers about 89% with 8 of them. They are therefore taken where Student's t of n - 1 degrees of freedom
+    covers about 89% with 8 of them. They are therefore taken where Student's t with n - 1 degrees of freedom
     would put them (Hesterberg, 1411.5279: expanded percentiles). Of 2,000 simulated data sets each (standard error
-    0.5%), these hold the truth of
+    0.5%), the resulting intervals hold the truth of
 
     - a mean of normal samples: 50% with 2 samples, 75% with 3, 88% with 4, 92% with 5, 93% with 6, 95% from 12 on;
-    - a ratio of two that share what prompts differ in: as much, within a percent;
+    - a ratio of two such means that vary together over prompts: as often, within a percent;
     - a mean of exponential samples, which are strongly skewed: 89% with 6, 92% with 12.
 
-    Fewer than ``FEWEST`` therefore get none. A resample that has no figure (a denominator of 0) may have any: it counts
-    as one below the low end and above the high one. Where so many have none that an end is nowhere, there is none.
+    Fewer than ``FEWEST`` samples therefore get no interval. A resample without a figure (a denominator of 0) might have
+    any: it counts as below the low end and above the high one. If so many have none that an end is undefined, there is
+    no interval.
 
     Args:
-        columns: one entry a prompt each.
-        figure: called with the sum of each column: numbers, or as many of each as there are resamples.
+        columns: each with one entry per prompt.
+        figure: called with the sum of each column: single numbers, or arrays of one number per resample.
 
     Raises:
         ValueError: no samples, columns of several lengths, or no figure of all samples.
@@ -121,9 +122,9 @@ def bootstrap(
 def median_interval(values: Sequence[float]) -> Interval:
     """The median, and two of the values between which it lies with a probability of ``LEVEL`` or more.
 
-    Each value is as likely to be below the median as above it, whatever their distribution: what is left out at either
-    end follows from the binomial distribution. Fewer than six are too few for that; then it is from the least of
-    them to the most.
+    Each value is as likely to be below the median as above it, whatever their distribution: how many may be left out at
+    either end follows from the binomial distribution. Fewer than six are too few for that: then the interval runs from
+    the least of them to the greatest. A single value has none.
 
     Raises:
         ValueError: no values.
@@ -141,9 +142,9 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def share_interval(count: int, n: int) -> Interval:
-    """count / n (Wilson, 1927): unlike the bootstrap's, not of zero width when all n are alike.
+    """count / n with Wilson's interval (1927): unlike the bootstrap's, it has a width even when all n are alike.
 
-    It takes the n to be independent of each other, as texts of different prompts are and tokens of one text are not.
+    It assumes that the n are independent, as texts of different prompts are and tokens of one text are not.
     """
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     share = count / n
@@ -153,10 +154,10 @@ def share_interval(count: int, n: int) -> Interval:
 
 
 def factor_interval(factors: Sequence[float]) -> Interval:
-    """The geometric mean of factors, each of two measurements made together, with Student's t interval of their
+    """The geometric mean of factors, each from two measurements made together, with Student's t interval of their
     logarithms.
 
-    It takes these to be normally distributed, which the bootstrap does not, and therefore holds from two on.
+    It assumes that these are normally distributed, which the bootstrap does not, and therefore works from two on.
 
     Raises:
         ValueError: no factors.
@@ -174,7 +175,7 @@ def factor_interval(factors: Sequence[float]) -> Interval:
 def student_t(level: float, freedom: int) -> float:
     """The t that a Student variable stays within, either side of 0, with probability ``level``.
 
-    With t = sqrt(freedom) tan(angle) the density is cos(angle)^(freedom - 1), which is easily added up.
+    With t = sqrt(freedom) tan(angle) the density is cos(angle)^(freedom - 1), which is easily integrated.
     """
     angle = np.linspace(0, np.pi / 2, 100_001)
     density = np.cos(angle) ** (freedom - 1)

@@ -1,4 +1,4 @@
-"""What a KV format costs in quality: how far off stored keys and values are, and what follows from that.
+"""What a KV format costs in quality: how far off stored keys and values are, and what that does to the output.
 
 A text is cut into windows side by side, each read from an empty cache; the first
 token of a window is given and all others are scored. All formats read the same windows.
@@ -19,7 +19,7 @@ from lab.decode.engine import Engine
 from lab.kv.storage import FORMATS, KVStorage, bytes_per_token
 
 WINDOW = 1024
-"""Tokens of a window, if the model's context is as long."""
+"""Tokens of a window, if the model's context is that long."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FormatError:
         bytes_ratio: those of "auto" / its own.
         perplexity: exp of the mean surprise.
         perplexity_ratio: its own / that of "auto".
-        kl: mean KL("auto" || format) of next-token distributions, nats a token.
+        kl: mean KL("auto" || format) of next-token distributions, nats per token.
     """
 
     kv_dtype: str
@@ -77,8 +77,8 @@ def run_kv(engine: Engine, texts: list[tuple[str, str]], report: Callable[[str],
 
 
 def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], None]) -> list[FormatError]:
-    """Every format on windows of token ids, each of two tokens at least and the model's context at most."""
-    surprises: dict[str, list[float]] = {form: [] for form in FORMATS}  # a sum a window
+    """Every format on windows of token ids, each at least two tokens long and at most the model's context."""
+    surprises: dict[str, list[float]] = {form: [] for form in FORMATS}  # one sum per window
     divergences: dict[str, list[float]] = {form: [] for form in FORMATS}
     squares = {form: torch.zeros(2, 2, dtype=torch.float64) for form in FORMATS}
     for done, ids in enumerate(windows, 1):
@@ -126,10 +126,10 @@ def kv_errors(engine: Engine, windows: list[list[int]], report: Callable[[str], 
 
 @torch.inference_mode()
 def storing_squares(native: KVStorage, other: KVStorage, tokens: int) -> torch.Tensor:
-    """Keep in ``other`` what ``native`` holds in its first slots, and compare.
+    """Store in ``other`` what ``native`` holds in its first slots, and compare.
 
     Returns:
-        [2, 2] float64 on the CPU: sums of squares of what it is off by and of what was kept; of keys, of values.
+        [2, 2] float64 on the CPU: sums of squares of the error and of what was stored; of keys and of values.
     """
     sums = torch.zeros(2, 2, dtype=torch.float64)
     for source, layer in zip(native.layers, other.layers, strict=True):

@@ -1,4 +1,4 @@
-"""The ladder: what each toggle does to speed, beside transformers' own generation.
+"""The ladder: what each toggle does to speed, compared with transformers' own generation.
 
 Everything runs greedily on the same weights in one process. Within a repeat all
 rows take turns on a prompt before the next prompt begins, and the order changes
@@ -43,7 +43,7 @@ Generate = Callable[[str], int]
 
 @dataclass(frozen=True)
 class Row:
-    """Output tokens a second: median and quartiles over ``samples`` calls."""
+    """Output tokens per second: median and quartiles over ``samples`` calls."""
 
     name: str
     median: float
@@ -53,7 +53,7 @@ class Row:
 
 
 def ladder_configs(gamma: int) -> dict[str, EngineConfig]:
-    """The rungs: the cache, then one more lever at a time beside it, then all of them."""
+    """The rungs: no cache, the cache, then one more lever at a time beside it, then all of them."""
     return {
         "no cache": EngineConfig(kv_cache=False),
         "cache": EngineConfig(),
@@ -67,7 +67,7 @@ def ladder_configs(gamma: int) -> dict[str, EngineConfig]:
 
 
 def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
-    """Find the best gamma, then time every rung and both of transformers' own ways.
+    """Find the best gamma, then time every rung and transformers' own generation, plain and assisted.
 
     Returns:
         A JSON-ready dict: ``gammas`` and ``ladder`` rows, the best gamma, and the ratios that matter.
@@ -147,7 +147,7 @@ def time_rows(
 
 
 def timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[int, float]:
-    """Tokens, and the seconds they took. Plugging transformers' own attention in and out is not part of them."""
+    """Tokens, and the seconds they took. Plugging transformers' own attention in and out is not timed."""
     models = engine.models(BY_TORCH) if name.startswith("transformers") else ()
     with ExitStack() as stack:
         for model in models:
@@ -160,7 +160,7 @@ def timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[i
 
 
 def _unrecorded(generate: Generate) -> Generate:
-    """The same, and of all events only those without which there is no run are made."""
+    """The same, making only those events without which there is no run."""
 
     def silent(prompt: str) -> int:
         emit = Recorder.emit
@@ -189,7 +189,7 @@ def stock_generate(
         ids = engine.tokenizer(prompt, return_tensors="pt").input_ids.to(engine.device)
         options: dict[str, object] = {}
         if gamma is not None:
-            # The same window every round, as in the lab: neither its schedule nor its early stop.
+            # The same window every round, as in the lab: without transformers' schedule and its early stop.
             settings = draft.model.generation_config
             settings.num_assistant_tokens = gamma
             settings.num_assistant_tokens_schedule = "constant"

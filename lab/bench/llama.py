@@ -1,8 +1,8 @@
-"""The engine beside llama.cpp on a CPU: the same weights, prompts, number of tokens and threads, in one process.
+"""The engine against llama.cpp on a CPU: the same weights, prompts, number of tokens and threads, in one process.
 
 llama.cpp (https://github.com/ggml-org/llama.cpp, through llama-cpp-python) is called as its own programs call it: a
-prompt in one batch, then token by token, greedily. No text is made of its tokens and no event is told, which the engine
-does. Its cache holds float16, its default.
+prompt in one batch, then token by token, greedily. Unlike the engine, it neither turns its tokens into text nor emits
+events. Its cache holds float16, its default.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 
 DTYPES = ("bf16", "f16", "f32")
-"""Of llama.cpp's matrices. With the first it multiplies what the engine does where the processor has bfloat16."""
+"""Of llama.cpp's matrices. With the first it multiplies the same numbers as the engine on a processor with bfloat16."""
 GAMMA = 6
-"""Of the ladder's windows, 8 came out fastest when it was recorded (docs/bench/ladder-cpu.json) and 6 next, well within
-the spread over prompts."""
+"""When the ladder was recorded (docs/bench/ladder-cpu.json), 8 was the fastest of its windows and 6 the next, well
+within the spread over prompts."""
 
 Decode = Callable[[list[int], int], list[int]]
-"""Prompt and number of tokens -> the tokens after it."""
+"""Prompt and number of tokens -> the tokens that follow."""
 
 
 def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
     """Time the engine and llama.cpp in turns.
 
     Returns:
-        A JSON-ready dict: ``rows`` as the ladder's; ``alike``, of each row of llama.cpp and each prompt the tokens
-        before the first that is not the engine's; and the ratios.
+        A JSON-ready dict: ``rows`` as the ladder's; ``alike``, for each of llama.cpp's rows and each prompt the number
+        of tokens before the first that is not the engine's; and the ratios.
 
     Raises:
         LabError: llama.cpp is not installed, the target is not on a CPU, or more tokens than its context leaves.
@@ -102,7 +102,7 @@ def _imported() -> tuple[Callable, str]:
 
 @functools.cache
 def _begin() -> object:
-    """Once, and silently. Returns what has to be kept: its log goes on calling it."""
+    """Initialise the library, once and silently. Returns the log callback, which has to be kept alive."""
     import llama_cpp as library
 
     silent = library.llama_log_callback(lambda *_: None)
@@ -113,7 +113,7 @@ def _begin() -> object:
 
 @contextmanager
 def llama_cpp(path: Path, context: int, threads: int) -> Iterator[Decode]:
-    """llama.cpp with a model from a GGUF file. The tokens are the likeliest ones; end of text is one like any other.
+    """llama.cpp with a model from a GGUF file, decoding greedily; end of text is a token like any other.
 
     Raises:
         LabError: it cannot load the file, or a step fails.

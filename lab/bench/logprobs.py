@@ -1,7 +1,7 @@
 """What recording the distributions around each verdict adds to a step.
 
-The same requests with and without, in turns. Recording changes no token, so step i of the one has the same work as
-step i of the other, and every step of a repeat is compared with its own twin.
+The same requests run with and without it, in turns. Recording changes no token, so step i of the one does the same
+work as step i of the other, and every step of a repeat is compared with its own twin.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_logprobs(
 
 
 def _steps(engine: Engine, job: Job) -> list[float]:
-    """Milliseconds of a request's rounds, in their order."""
+    """Milliseconds of a request's rounds, in order."""
     (run,), _ = finish(engine, [job], CONFIG)
     return [event.total_ms for event in run.events if isinstance(event, StepTimed) and event.step_kind == "verify"]
 

@@ -20,13 +20,13 @@ from lab.trace.metrics import inter_token_ms
 from lab.trace.recorder import Run
 
 Figures = dict[str, float]
-"""Of one measurement, by name."""
+"""The figures of one measurement, by name."""
 
 Measured = TypeVar("Measured")
 
 
 def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[Run], float]:
-    """Submit all jobs, wait for all; the runs and the seconds it took.
+    """Submit all jobs and wait for all; returns the runs and the seconds they took together.
 
     Raises:
         LabError: one of them failed.
@@ -47,7 +47,7 @@ def sound(run: Run) -> Run:
     """The run, if it did what its setting says and there is something to time.
 
     Raises:
-        LabError: it failed, went on without a part of its setting, or gave one token only.
+        LabError: it failed, gave up part of its setting, or gave only one token.
     """
     start = f"decoding {run.prompt[:40]!r}"
     if run.reason == "error":
@@ -69,12 +69,12 @@ class Guesses:
 
     @property
     def acceptance(self) -> float | None:
-        """``Metrics.draft_acceptance_rate`` of all of them together. None: nothing was proposed."""
+        """``Metrics.draft_acceptance_rate`` over all of them. None: nothing was proposed."""
         return self.accepted / self.proposed if self.proposed else None
 
 
 def guessed(runs: Iterable[Run]) -> Guesses:
-    """Of all ``runs`` together: one without proposals says nothing of how often they are right."""
+    """The guesses of all ``runs`` together: a run without proposals says nothing about how often they are right."""
     rounds = proposed = accepted = 0
     for run in runs:
         proposals = [event for event in run.events if isinstance(event, Proposed)]
@@ -94,7 +94,7 @@ def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs
 
 
 def latencies(tokens: int, seconds: float, ttft: list[float], gaps: list[float]) -> Figures:
-    """Tokens a second of the whole; percentiles of ``ttft`` (a request each) and ``gaps`` (between the tokens
+    """Tokens per second overall; percentiles of ``ttft`` (one per request) and of ``gaps`` (between the tokens
     of all requests), in milliseconds.
     """
     figures = {"tokens_per_second": tokens / seconds}
@@ -105,9 +105,10 @@ def latencies(tokens: int, seconds: float, ttft: list[float], gaps: list[float])
 
 
 def in_flight(runs: list[Run]) -> Figures:
-    """Sequences in a step, slots that are reserved and not used, preemptions. Means are over the steps.
+    """Sequences in a step, slots reserved but not used, preemptions. Means are over the steps.
 
-    A step of n sequences is told n times, once to each, so it counts as n n-ths. Without a cache nothing is reserved.
+    A step of n sequences is reported n times, once to each, so each report counts as 1/n. Without a cache nothing is
+    reserved.
     """
     events = [event for run in runs for event in run.events]
     told = [event for event in events if isinstance(event, StepTimed)]
@@ -127,7 +128,7 @@ def in_flight(runs: list[Run]) -> Figures:
 def take_turns(
     rows: dict[str, Callable[[], Measured]], repeats: int, report: Callable[[str], None]
 ) -> dict[str, list[Measured]]:
-    """Call every row ``repeats`` times, interleaved in changing order, after once each to warm up."""
+    """Call every row ``repeats`` times, interleaved in changing order, after one call each to warm up."""
     results: dict[str, list[Measured]] = {name: [] for name in rows}
     for row in rows.values():
         row()
@@ -139,7 +140,7 @@ def take_turns(
 
 
 def summarise(samples: list[Figures]) -> Figures:
-    """Medians, and quartiles of the tokens a second."""
+    """Medians, and quartiles of the tokens per second."""
     rates = [figures["tokens_per_second"] for figures in samples]
     lower, upper = map(float, np.percentile(rates, (25, 75)))
     return {name: statistics.median(figures[name] for figures in samples) for name in samples[0]} | {

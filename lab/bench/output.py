@@ -1,4 +1,4 @@
-"""Where a measurement goes: lines for whoever watches, and a file. What fails there takes no measurement with it."""
+"""Where a measurement goes: lines for whoever watches, and a file. If writing them fails, no measurement is lost."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ class Output:
     """The standard output.
 
     Attributes:
-        failure: why nothing more is said. None: nothing has failed.
+        failure: why nothing more is printed. None: nothing has failed.
     """
 
     def __init__(self) -> None:
         self.failure: OSError | None = None
 
     def say(self, line: str) -> None:
-        """Never raises: where it can no longer be written (``| head``), the measurement goes on in silence."""
+        """Print a line. Never raises: if the output is closed (``| head``), the measurement goes on silently."""
         try:
             print(line, flush=True)
         except OSError as error:
             self.failure = error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered is discarded
 
 
 @contextmanager
 def writable(path: Path) -> Iterator[None]:
-    """Before a measurement, see that its file can be written; what is in it stays. None is left if nothing comes of it.
+    """Before a measurement, check that its file can be written; its content stays. A new file left empty is removed.
 
     Raises:
-        LabError: it cannot.
+        LabError: it cannot be written.
     """
     new = not path.exists()
     with _told(path):
@@ -50,7 +50,7 @@ def writable(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, result: dict) -> None:
-    """As JSON, which has no number that is none: NaN and the infinities are null, and cost no measurement.
+    """Write as JSON. NaN and the infinities, which JSON does not have, become null rather than an error.
 
     Raises:
         LabError: it cannot be written.

@@ -1,4 +1,4 @@
-"""How something grows: y = constant + factor x^exponent, and how sure the exponent is."""
+"""How something grows: y = constant + factor x^exponent, and how certain the exponent is."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from lab.bench.interval import LEVEL, student_t
 
 EXPONENTS = np.arange(10, 401) / 100
-"""Those that are tried. What ends at the first or the last of them may go beyond."""
+"""Exponents that are tried. An interval that ends at the first or the last of them may extend beyond."""
 FEWEST = 5
-"""Points: there are three numbers to find, and their scatter."""
+"""Fewest points: there are three parameters to find, and their scatter."""
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Power:
     """The likeliest curve and the exponents that do about as well.
 
     Attributes:
-        constant, factor: neither is negative, for times are not.
-        low, high: ``interval.LEVEL`` of the exponent.
-        grows: a flat line does worse than scatter would have it. Else the exponent means nothing.
+        constant, factor: neither is negative, because times are not.
+        low, high: the exponent's interval at ``interval.LEVEL``.
+        grows: whether a flat line fits worse than scatter explains. If not, the exponent means nothing.
     """
 
     constant: float
@@ -41,17 +41,18 @@ def fit_power(
 ) -> Power:
     """Least squares: for every exponent the best constant and factor, then the best of all.
 
-    The interval has the exponents whose squares a t (flat line: an F) test does not tell from the least: the profile
-    likelihood. Both take the scatter to be normal, and independent from point to point unless they are consecutive.
+    The interval holds the exponents whose sum of squares a t test does not tell from the least (profile likelihood); a
+    flat line is rejected by an F test. Both assume scatter that is normal, and independent from point to point unless
+    the points are consecutive.
 
     Args:
         x, y: x above 0.
         exponents: those that are tried.
-        consecutive: the points were measured one after another in one run, so that what slows one down slows its
-            neighbours down, too. They then count as ``worth`` says.
+        consecutive: the points were measured one after another in one run, so that what slows one down also slows its
+            neighbours. They then count as ``worth`` says.
 
     Raises:
-        ValueError: fewer than five points, or all at one x.
+        ValueError: fewer than five points, all at one x, or an x that is not above 0.
     """
     xs, ys = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
     if len(xs) < FEWEST or np.ptp(xs) == 0 or xs.min() <= 0:
@@ -77,15 +78,15 @@ def fit_power(
         exponent=exponent,
         low=float(likely.min()),
         high=float(likely.max()),
-        grows=bool(flat > squares[best] * (1 - LEVEL) ** (-2 / freedom)),  # the F of two more numbers
+        grows=bool(flat > squares[best] * (1 - LEVEL) ** (-2 / freedom)),  # F test of two more parameters
     )
 
 
 def worth(residuals: np.ndarray) -> float:
-    """Of consecutive residuals of a fit: how many independent ones each is worth, from 1 down to a nineteenth.
+    """How many independent residuals each of a fit's consecutive residuals is worth, from 1 down to a nineteenth.
 
-    (1 - r) / (1 + r), r being the correlation of neighbours, as of an autoregressive process of the first order (Bayley
-    and Hammersley, 1946). Where the mean and a curve have been fitted, r comes out too low by some 4 (1 + r) / n: with
+    (1 - r) / (1 + r), with r the correlation of neighbours, as for a first-order autoregressive process (Bayley and
+    Hammersley, 1946). After a mean and a curve have been fitted, r comes out too low by some 4 (1 + r) / n: with
     that added, simulated intervals hold the truth as often as ``tests/bench/test_power.py`` says.
     """
     squares = float(residuals @ residuals)

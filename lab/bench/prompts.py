@@ -12,12 +12,12 @@ from lab.pair.loading import WEIGHTS
 
 
 def held_out_prompts() -> list[str]:
-    """The model card's: beginnings of paragraphs that the embedded pair was not trained on."""
+    """The model card's prompts: beginnings of paragraphs that the embedded pair was not trained on."""
     return json.loads((WEIGHTS / "card.json").read_text("utf-8"))["acceptance"]["prompts"]
 
 
 def refuse_cut(engine: Engine, prompts: Iterable[str], max_tokens: int) -> None:
-    """Raises LabError: the model's context would end an output before it has so many tokens."""
+    """Raises LabError if the model's context would end an output before it has ``max_tokens`` tokens."""
     longest = max(len(engine.tokenizer(prompt)["input_ids"]) for prompt in prompts)
     if max_tokens > (room := engine.context_length - longest):
         raise LabError(
@@ -27,7 +27,7 @@ def refuse_cut(engine: Engine, prompts: Iterable[str], max_tokens: int) -> None:
 
 
 def read_text(path: Path) -> str:
-    """A UTF-8 file.
+    """The text of a UTF-8 file.
 
     Raises:
         LabError: it cannot be read, is not UTF-8, or holds nothing.

@@ -1,4 +1,4 @@
-"""The limits of this device, and how near the steps of decoding come to them.
+"""The limits of this device, and how close decoding steps come to them.
 
 Every row is a kind of step, taken from runs of the engine itself; rows take turns. A figure is the median over
 the row's steps. A verify has two rows: the draft's passes, and the target's one pass after them.
@@ -20,9 +20,9 @@ from lab.trace.events import StepKind, StepTimed
 from lab.trace.roofline import Bound, Limits, Work
 
 TOGETHER = 16
-"""Sequences of the batch."""
+"""Sequences in the batch."""
 PREFILL_TOKENS = 512
-"""Or half the model's context."""
+"""Tokens of the long prompt, or half the model's context if that is less."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Row:
 
     Attributes:
         bytes, flops: what it has to move and to compute.
-        least_ms: the time that this takes at best on the device.
+        least_ms: the least time that this can take on the device.
         ms: the time that it took.
-        step_ms: the time of the whole step around it, drafting, sampling and telling included.
-        share: least_ms / ms, of each step.
-        bound: what it is bound by.
+        step_ms: the time of the whole step around it, including drafting, sampling and reporting.
+        share: least_ms / ms, computed per step.
+        bound: what limits it.
     """
 
     name: str
@@ -115,7 +115,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
 def _steps(
     engine: Engine, prompts: Iterable[str], config: EngineConfig, max_tokens: int, kind: StepKind
 ) -> list[StepTimed]:
-    """The steps of one kind, as the first of the requests was told them. Of verifies those with a full window, of
+    """The steps of one kind, as reported to the first of the requests. Of verifies only those with a full window, of
     prefills those with a full chunk.
     """
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
@@ -129,7 +129,7 @@ def _steps(
 
 
 def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> Row:
-    """One kind of passes, each its work and the milliseconds it took."""
+    """One kind of pass; ``passes`` gives the work of each and the milliseconds it took."""
     works = [work for work, _ in passes]
     return Row(
         name=name,

@@ -1,6 +1,6 @@
-"""What a model thinks of a given text under a given setting (teacher forcing).
+"""How likely a model finds a given text under a given setting (teacher forcing).
 
-The text goes through the engine's own forward, and keys and values through its own
+The text goes through the engine's own forward pass, and keys and values through its own
 storage: each token sees the stored, perhaps quantised, keys and values of itself and of all
 tokens before it, as it does in decoding.
 """
@@ -19,7 +19,7 @@ from lab.kv.storage import KVStorage
 from lab.kv.table import BlockTable
 
 CHUNK = 256
-"""Tokens a forward; more would only take more memory."""
+"""Tokens per forward pass; more would only take more memory."""
 
 
 def new_storage(engine: Engine, kv_dtype: str, slots: int) -> KVStorage:
@@ -37,15 +37,15 @@ def log_probabilities(
 
     Args:
         token_ids: N of them, at most the model's context.
-        config: its cache settings and who computes count; a drafter changes no distribution.
-        storage: whole blocks for N - 1 tokens, which are in slots 0 .. N - 2 afterwards. None: one of its own.
+        config: its cache settings and kernels matter; a drafter changes no distribution.
+        storage: whole blocks for N - 1 tokens, which are in slots 0 .. N - 2 afterwards. None: a new one.
 
     Yields:
         [n, vocabulary] float64 natural logarithms, chunk by chunk; N - ``first`` rows in all.
     """
     target, _ = engine.models(config)
     ids = torch.tensor(token_ids[:-1], device=target.device)
-    table, chunk = None, len(ids)  # without a cache a forward computes everything, or forgets
+    table, chunk = None, len(ids)  # without a cache, one pass has to compute everything
     if config.kv_cache:
         blocks = -(-len(ids) // config.block_size)
         table = BlockTable(BlockPool(blocks, config.block_size), 0, _ignore, paged=config.paged)
@@ -70,4 +70,4 @@ def surprise(log_p: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
 
 
 def _ignore(*_: object, **__: object) -> None:
-    """The scorer's blocks are nobody's story."""
+    """Events of the scorer's blocks are not recorded."""

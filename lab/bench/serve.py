@@ -1,6 +1,6 @@
 """Serving: many requests at once against one after another, in time and in memory.
 
-All requests of a measurement arrive at the same moment, so time to first token counts waiting.
+All requests of a measurement arrive at the same moment, so time to first token includes waiting.
 Everything runs on the same weights in one process, every measurement on a fresh engine: no
 cache carries over. Rows take turns; figures are medians over the repeats.
 """
@@ -27,13 +27,13 @@ GAMMA = 4
 SIZES = (1, 2, 4, 8, 16, 32)
 TEMPERATURES = (0.0, 0.8)
 GROWTH_TOKENS = 64
-"""Output of each request where the batch grows: all the same, so that its size holds to the end."""
+"""Output of each request in the rows on growth: the same for all, so that the batch keeps its size to the end."""
 SHARED_TOKENS = 192
-"""The system prompt with which all prompts begin in the rows on a shared prefix."""
+"""Length of the system prompt with which all prompts begin in the rows on a shared prefix."""
 PARAGRAPH_TOKENS = 384
 """The most a request may need in the rows on memory."""
 SCARCITY = 3
-"""There the pool has a third of the blocks that all requests together fill in the end."""
+"""In those rows the pool has a third of the blocks that all requests together fill in the end."""
 PAYS, LOSES, UNTOLD = "pays", "loses", "cannot be told"
 """What speculation does at a batch size."""
 
@@ -128,11 +128,11 @@ def growth_name(size: int, temperature: float, speculative: str) -> str:
 
 
 def memory_rows(engine: Engine, prompts: list[str], most: int) -> tuple[Rows, dict[str, object]]:
-    """Every request writes one paragraph of at most ``most`` tokens, and nobody knows before how long it gets: the
+    """Every request writes one paragraph of at most ``most`` tokens, and nobody knows in advance how long it gets: the
     model's own long tail.
 
-    A seed settles a text in any company and any cache, but for a draw within rounding of another token
-    (1e-7: seen once in 2,000 tokens), so all rows do the same work or nearly:
+    A seed determines a text in any batch and any cache, except where a draw falls within rounding of another token
+    (1e-7: seen once in 2,000 tokens), so all rows do the same work, or nearly:
 
     - contiguous, the most: a request reserves the most it may need, as it has to;
     - contiguous, foreseen: it reserves what it will turn out to need, which no server knows;
@@ -175,11 +175,11 @@ def ratio(figures: dict[str, Figures], row: str, base: str) -> float:
 
 
 def speculation(samples: dict[str, list[Figures]], temperature: float) -> dict[str, object]:
-    """Speed with speculation / without by batch size, and what can be told of it.
+    """Speed with speculation / without by batch size, and what can be told from it.
 
     Returns:
         ``ratio_by_size``: of the medians. ``sure_by_size``: the ratio repeat by repeat, its mean and 95% interval
-        (``factor_interval``). ``told_by_size``: "pays" or "loses", if the whole interval is on that side of 1; else
+        (``factor_interval``). ``told_by_size``: "pays" or "loses" if the whole interval is on that side of 1, else
         "cannot be told". ``stops_paying_at``: the size from which on it loses at every size. None: that cannot be told,
         or there is none.
     """

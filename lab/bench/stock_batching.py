@@ -1,4 +1,4 @@
-"""transformers' own continuous batching, to stand beside the lab's."""
+"""transformers' own continuous batching, to compare with the lab's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE_SIZE = 16
 
 @dataclass(frozen=True)
 class StockRuns:
-    """``outputs``: token ids of each job. ``seconds``: of the whole. ``ttft`` and ``gaps`` in milliseconds: of
+    """``outputs``: token ids of each job. ``seconds``: for all of them. ``ttft`` and ``gaps`` in milliseconds: of
     every job, and between all neighbouring tokens.
     """
 
@@ -31,8 +31,8 @@ class StockRuns:
 def serve_stock(engine: Engine, jobs: list[Job], max_batch_tokens: int) -> StockRuns:
     """Decode all jobs greedily at once, each to its own length.
 
-    ``generate_batch`` takes one length for all; this is what it calls, where each request has its own. Neither
-    making its cache nor stopping its thread is timed, and it is given token ids, not text.
+    ``generate_batch`` takes one length for all; the manager that it calls takes one per request. Neither making
+    its cache nor stopping its thread is timed, and it is given token ids, not text.
 
     Raises:
         LabError: it did not finish.

@@ -1,10 +1,10 @@
-"""Speculation as the theory has it, beside what runs did (Leviathan et al., 2211.17192).
+"""Speculation in theory, beside what runs did (Leviathan et al., 2211.17192).
 
-The theory takes every proposal to be accepted with one probability a, independently of all others, a pass of the
-target over gamma + 1 tokens to take the time of a pass over one, and nothing else to take any time. Then a round
-gives (1 - a^(gamma + 1)) / (1 - a) tokens (equation 1; ``lab.decode.window.tokens_per_round``), and decoding is
-faster by (1 - a^(gamma + 1)) / ((1 - a)(gamma c + 1)), c being the time of a pass of the draft over that of one of the
-target (theorem 3.8).
+The theory assumes that every proposal is accepted with the same probability a, independently of all others, that a
+pass of the target over gamma + 1 tokens takes as long as a pass over one, and that nothing else but drafting takes any
+time. Then a round gives (1 - a^(gamma + 1)) / (1 - a) tokens (equation 1; ``lab.decode.window.tokens_per_round``), and
+decoding is faster by (1 - a^(gamma + 1)) / ((1 - a)(gamma c + 1)), where c is the time of a pass of the draft over that
+of a pass of the target (theorem 3.8).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from lab.trace.recorder import Run
 
 
 def speedup(acceptance: float, gamma: int, cost: float, pass_ratio: float = 1.0) -> float:
-    """Theorem 3.8: times as fast as without speculation. ``cost``: c.
+    """Theorem 3.8: the speed-up over decoding without speculation. ``cost``: c.
 
-    ``pass_ratio``: time of a pass over gamma + 1 tokens, over that over one; not in the theorem, which has 1.
+    ``pass_ratio``: time of a pass over gamma + 1 tokens / time of one over a single token; the theorem has 1.
     """
     return tokens_per_round(acceptance, gamma) / (gamma * cost + pass_ratio)
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Milliseconds of a step, each the median of many: drafting, the target's pass, and all else."""
+    """Milliseconds of a step, each the median of many: drafting, the target's pass, and everything else."""
 
     draft: float
     target: float
@@ -48,12 +48,12 @@ class Speculated:
     """What runs of one setting did, over their rounds of a full window.
 
     Attributes:
-        acceptance: accepted of judged proposals: the a that is likeliest if the theory's assumption holds.
-        judged, accepted: by position, of runs that differ in what they drew or were asked.
-        tokens: a round of these gave.
-        round: what it took.
+        acceptance: accepted / judged proposals: the likeliest a if the theory's assumption holds.
+        judged, accepted: by position, counting runs of the same prompt and draws once.
+        tokens: what such a round gave.
+        round: what such a round took.
         plain: what a step took without speculation, which gives one token.
-        speedup: tokens a second over those without speculation, repeat by repeat.
+        speedup: tokens per second over those without speculation, repeat by repeat.
     """
 
     gamma: int
@@ -67,12 +67,12 @@ class Speculated:
 
     @property
     def cost(self) -> float:
-        """c: time of a proposal over that of a pass of the target over one token."""
+        """c: time of a proposal / time of a pass of the target over one token."""
         return self.round.draft / self.gamma / self.plain.target
 
     @property
     def pass_ratio(self) -> float:
-        """Time of a pass over gamma + 1 tokens over that over one. The theory takes it to be 1."""
+        """Time of a pass over gamma + 1 tokens / time of one over a single token. The theory assumes 1."""
         return self.round.target / self.plain.target
 
     @property
@@ -85,12 +85,15 @@ class Speculated:
 
     @property
     def expected_with_pass(self) -> float:
-        """The same with the time that the wide pass takes here."""
+        """The same, with the time that the wide pass takes here."""
         return speedup(self.acceptance, self.gamma, self.cost, self.pass_ratio)
 
 
 def without_speculation(name: str, configs: Mapping[str, EngineConfig]) -> str | None:
-    """The setting to hold ``name`` against: without speculation, its cache the same if there is such a one."""
+    """The setting to compare ``name`` with: the one without speculation whose cache is most like its own.
+
+    Both have a cache or neither has. None: there is no such setting.
+    """
     own = configs[name]
     plain = {
         other: config
@@ -107,8 +110,8 @@ def without_speculation(name: str, configs: Mapping[str, EngineConfig]) -> str |
 def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
     """``runs`` of one setting beside those without speculation, in the order of their repeats.
 
-    Times are of all of them. Verdicts are counted once where repeats share prompt and seed: those say nothing new, and
-    an interval on all of them would be too narrow.
+    Times are those of all runs. Verdicts are counted once if repeats share prompt and seed: the others say nothing
+    new, and an interval over all of them would be too narrow.
 
     None: no speculation, a window that changes, or no whole round.
     """

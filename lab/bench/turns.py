@@ -10,8 +10,8 @@ Row = TypeVar("Row")
 
 
 def shuffled(rows: Iterable[Row], times: int) -> Iterator[list[Row]]:
-    """All rows, ``times`` times over: in an order that is drawn, then in the reverse of it; then in a new one. Over an
-    even number of times each row so comes as often before another as after it; over an odd one, once more or less.
+    """All rows, ``times`` times over: in a random order, then in its reverse, then in a new one. Over an even number of
+    times, each row thus comes before another as often as after it; over an odd number, once more or once less.
     The orders are the same in every process."""
     order, shuffle = list(rows), random.Random(0).shuffle
     for turn in range(times):

@@ -1,8 +1,8 @@
-"""Beside a vLLM server with the same pair of models: whether it writes the same text and keeps as many guesses a round.
+"""Against a vLLM server with the same pair: whether it writes the same text and accepts as many draft tokens a round.
 
-The two share no code. vLLM tells of each round how many guesses it had and how many were accepted, not which they were
-(``lab.remote.completion``). Greedy, so that nothing is drawn. Where the arithmetic differs, rounding turns two tokens
-round that are nearly as likely: the texts part there, and the rounds with them.
+The two share no code. For each round vLLM reports how many tokens were drafted and how many accepted, not which
+(``lab.remote.completion``). Decoding is greedy, so that nothing is drawn. Where the arithmetic differs, rounding may
+swap two tokens that are almost equally likely: the texts part there, and the rounds with them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
     """Have both decode every prompt of the ladder.
 
     Returns:
-        A JSON-ready dict: ``rows`` with, by prompt, the tokens, whether the texts are the same, how many guesses of
-        each round were accepted here (``ours``) and there (``theirs``), and in how many rounds from the first as many
-        were (``alike``). Rounds here are those of a full window: none is drafted past the end.
+        A JSON-ready dict: ``rows`` with, by prompt, the tokens, whether the texts are the same, how many draft tokens
+        of each round were accepted here (``ours``) and there (``theirs``), and for how many rounds from the first the
+        counts agree (``alike``). Rounds here are those of a full window: none is drafted past the end.
 
     Raises:
-        LabError: the server cannot be asked, or does not tell of rounds.
+        LabError: the server cannot be asked, or does not report rounds.
     """
     models = asyncio.run(server.models())
     if not models:

@@ -1,8 +1,8 @@
 """The adaptive window against fixed ones, over a mix in which no fixed one is best everywhere.
 
-- easy: stories, greedy, the draft that was distilled from the target. Its text soon repeats itself.
-- middling: the same draft, program code at temperature 1.5: nothing either model has read much of.
-- hard: stories, greedy, a draft that knows another language only: it is all but never right.
+- easy: stories, greedy, with the draft distilled from the target. The text soon repeats itself.
+- middling: program code at temperature 1.5, with the same draft: nothing that either model has read much of.
+- hard: stories, greedy, with a draft that knows only another language: it is almost never right.
 
 A large window suits the first, a small one the second, none the third. One request
 at a time. Every setting has engines of its own, so that the adaptive one knows no
@@ -82,7 +82,7 @@ def run_window(
     times = take_turns(calls, repeats, report)
 
     def rates(name: str, wanted: set[str]) -> list[float]:
-        """Of each repeat: all tokens of the kinds wanted over all their time."""
+        """For each repeat, all tokens of the wanted kinds / all their time."""
         some = [times[key] for key in times if key[0] == name and key[1] in wanted]
         return [sum(n for n, _ in again) / sum(s for _, s in again) for again in zip(*some, strict=True)]
 
@@ -113,7 +113,7 @@ def timed(engine: Engine, job: Job, config: EngineConfig) -> tuple[int, float]:
 
 
 def against_fixed(rows: dict[str, dict[str, float]], part: str) -> dict[str, float | str]:
-    """The adaptive window's speed on a part of the mix, to that of the worst and the best fixed one."""
+    """The adaptive window's speed on a part of the mix, relative to the worst and the best fixed setting."""
     fixed = {name: row[part] for name, row in rows.items() if name != ADAPTIVE}
     worst, best = min(fixed, key=fixed.__getitem__), max(fixed, key=fixed.__getitem__)
     return {

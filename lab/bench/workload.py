@@ -1,4 +1,4 @@
-"""What is asked of an engine that serves many: prompts, and outputs whose lengths have a long tail."""
+"""What many users ask of an engine: prompts, and outputs whose lengths have a long tail."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 
 Mix = Literal["equal", "tailed", "paragraph"]
-"""How long outputs get. "equal": all alike. "tailed": log-normal (``Lengths``), and known in advance. "paragraph": to
+"""How long outputs get. "equal": all the same. "tailed": log-normal (``Lengths``), known in advance. "paragraph": to
 the end of a paragraph, which nobody knows in advance."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A request before it is submitted. ``continuations``: so many of its prompt, each with a seed of its own."""
+    """A request before it is submitted. ``continuations``: how many of its prompt, each with its own seed."""
 
     prompt: str
     sampling: SamplingParams
@@ -28,7 +28,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Log-normal numbers of tokens, rounded and clipped: most are short, a few several times as long."""
+    """Log-normal lengths in tokens, rounded and clipped: most are short, a few several times as long."""
 
     median: int = 48
     sigma: float = 0.8
@@ -42,7 +42,7 @@ class Lengths:
 
 
 def write(engine: Engine, lengths: list[int]) -> list[str]:
-    """Texts that the target writes itself at temperature 1: an opening, and ``lengths[i]`` tokens after it."""
+    """Texts that the target itself writes at temperature 1: an opening, and ``lengths[i]`` tokens after it."""
     requests = []
     for i, length in enumerate(lengths):
         opening = PROMPTS[i % len(PROMPTS)]
@@ -62,18 +62,18 @@ def exactly(prompts: list[str], lengths: list[int], temperature: float = 0.0) ->
 def crowd(
     count: int, mix: Mix, tokens: int, *, temperature: float, seed: int, beginning: str = "", continuations: int = 1
 ) -> list[Job]:
-    """Jobs of many users: texts the embedded pair has not been trained on, each to go on from.
+    """Jobs of many users: texts the embedded pair was not trained on, to be continued.
 
     Args:
         count: sequences of all jobs together.
         tokens: of an output: exactly so many ("equal"), their median ("tailed"), at most ("paragraph").
-        seed: the first sequence's; the others' follow it.
+        seed: of the first sequence; the others' count up from it.
         beginning: of every prompt, before its own text.
-        continuations: of every job; the last has what is left.
+        continuations: of every job; the last one gets what is left.
     """
     texts = (*held_out_prompts(), *PROMPTS)
     firsts = range(0, count, continuations)
-    # Asked again, a text begins later: no two prompts are the same.
+    # A text used again begins later: no two prompts are the same.
     own = [" ".join(texts[i % len(texts)].split()[4 * (i // len(texts)) :]) for i in range(len(firsts))]
     prompts = [f"{beginning}\n{text}" if beginning else text for text in own]
     drawn = [tokens] * len(firsts)

@@ -1,4 +1,4 @@
-"""The articles' claims, checked: what was said, an experiment that tests it on this machine, and a verdict by a rule.
+"""The articles' claims, checked: what was said, an experiment that tests it on this machine, and a verdict by rule.
 
 >>> from lab import load_engine
 >>> from lab.claims import CLAIMS

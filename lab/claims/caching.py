@@ -1,4 +1,4 @@
-"""A token's time by the length of the text, with a cache and without: what the cache gains."""
+"""A token's time by the length of the text, with and without a cache: what the cache gains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHORT = 128
 
 
 class Times(NamedTuple):
-    """Milliseconds of a token by length in tokens, medians. ``ratios``: without over with a cache, by repeat."""
+    """Milliseconds per token by length in tokens, medians. ``ratios``: without a cache over with it, by repeat."""
 
     lengths: tuple[int, ...]
     cached: tuple[float, ...]

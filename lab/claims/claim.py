@@ -1,4 +1,4 @@
-"""A claim as data: what was said, what tests it here, and the rule by which the numbers decide."""
+"""A claim as data: what was said, what tests it here, and the rule that turns the numbers into a verdict."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ NOISE = (
     "of a median: 95%, or from the least to the most where there are fewer than six values. It is over texts, each "
     "measured once, or over repeats, and then for this text or load only.)"
 )
-"""What every rule that rests on times says besides."""
+"""What every rule that rests on times adds."""
 GAMMA = 5
-"""Guesses a round, as the articles have it where they name a number."""
+"""Guesses per round, the number that the articles use where they name one."""
 TEXTS = 6
-"""Each measured once, where a figure is one of a kind of text: the fewest whose median has a 95% interval. Repeats of a
-text are alike. Counted as samples of their own they would make the figure look surer than it is (Miller, 2411.00640, on
-clustered questions)."""
+"""Texts of each kind, each measured once: the fewest whose median has a 95% interval. Repeats of one text are alike;
+counted as separate samples they would make a figure look more certain than it is (Miller, 2411.00640, on clustered
+questions)."""
 PLACES = 65
-"""At which an interval is tried: a rule may ask for what lies in the middle of it."""
+"""Points of an interval at which a rule is tried: the verdict may change in the middle of it."""
 
 Kind = Literal["measured", "formula", "claimed"]
-"""Where a number is from: this machine, just now; a calculation; the article."""
+"""Where a number comes from: this machine, just now; a calculation; the article."""
 
 Values = Mapping[str, float]
-"""An experiment's numbers by their keys: all that a rule sees."""
+"""An experiment's numbers by key: all that a rule sees."""
 
 
 class Number(NamedTuple):
-    """One number as it came. An infinite one says that there is none.
+    """One number, unrounded. An infinite one says that there is none.
 
-    ``unit``: "×" stands before the number, "%" has the number as a share, any other stands after it. ``low``, ``high``:
-    of repeated times, or of those of several texts, between which the number lies.
+    ``unit``: "×" is written before the number, any other after it; for "%" the number is a share. ``low``, ``high``:
+    the ends of its interval, over repeats or over texts.
     """
 
     key: str
@@ -62,25 +62,25 @@ class Number(NamedTuple):
 
     @classmethod
     def median(cls, key: str, label: str, measured: Sequence[float], unit: str = "") -> Number:
-        """Of a figure that was measured several times: once in each of several texts, or over and over in one."""
+        """The median of a figure measured several times: once in each of several texts, or repeatedly in one."""
         sure = median_interval(measured)
         return cls(key, label, sure.value, unit, low=sure.low, high=sure.high)
 
     @property
     def text(self) -> str:
-        """For people, to three digits."""
+        """For display, to three digits."""
         return self._written(self.value)
 
     @property
     def places(self) -> list[float]:
-        """Where else in its interval the number may be."""
+        """Where else in its interval the number may lie."""
         if self.low is None or self.high is None:
             return []
         return [self.low + (self.high - self.low) * i / (PLACES - 1) for i in range(PLACES)]
 
     @property
     def spread(self) -> str:
-        """The interval; empty where there is none."""
+        """The interval; empty if there is none."""
         ends = (self.low, self.high)
         return "" if None in ends else " to ".join(map(self._written, ends))
 
@@ -97,7 +97,7 @@ class Number(NamedTuple):
 
 
 class Series(NamedTuple):
-    """Points of one name. ``x``: numbers in a chart of lines, names in one of bars, the same in all its series."""
+    """Points under one name. ``x``: numbers in a line chart, names in a bar chart; the same in all its series."""
 
     name: str
     x: tuple[float, ...] | tuple[str, ...]
@@ -108,7 +108,7 @@ class Series(NamedTuple):
 class Chart(NamedTuple):
     """A small picture of the numbers. ``log``: which axes are logarithmic.
 
-    ``x``, ``y``: what is on the axes. Bars lie on their side, each with its name at the left.
+    ``x``, ``y``: labels of the axes. Bars are horizontal, each with its name at the left.
     """
 
     form: Literal["lines", "bars"]
@@ -130,7 +130,7 @@ class Found(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """``why``: the conditions, or what is wrong. ``needs``: what would make it true; empty where it is."""
+    """``why``: the conditions, or what is wrong. ``needs``: what would make the claim true; empty if it is."""
 
     word: Word
     why: str
@@ -151,7 +151,7 @@ class Claim:
 
     Attributes:
         quote: a few of its words. source: the article's title.
-        tested: what the statement comes to, and what is done to find out.
+        tested: what the statement amounts to, and how that is tested.
         rule: ``judge`` in words.
         arithmetic: the experiment is a calculation: it loads no model and takes milliseconds.
     """
@@ -178,7 +178,7 @@ class Claim:
         return Checked(found, self.verdict(found), time.perf_counter() - began)
 
     def verdict(self, found: Found) -> Verdict:
-        """The rule's, unless a number's interval reaches over to another: then it would be chance."""
+        """The rule's verdict, unless a number's interval reaches into another one: then it would be chance."""
         verdict = self.judge(found.values)
         for number in found.numbers:
             for place in number.places:
@@ -196,7 +196,7 @@ class Claim:
 
 
 def of(values: Values, what: str) -> dict[str, float]:
-    """The values whose keys are ``what`` and a name, by that name: of every kind of text, of every rung."""
+    """The values whose keys are ``what`` and a name, by that name: a kind of text, or a rung."""
     return {name.removeprefix(f"{what}: "): value for name, value in values.items() if name.startswith(f"{what}: ")}
 
 
@@ -206,13 +206,13 @@ def at_lengths(values: Values) -> dict[int, float]:
 
 
 def listed(words: Sequence[str]) -> str:
-    """One or more: with commas, and an "and" before the last."""
+    """One or more words, with commas and an "and" before the last."""
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def plain(value: float) -> str:
-    """Three digits, thousands apart, no power of ten where there need be none."""
+    """Three digits, thousands separated, no power of ten unless needed."""
     if value == 0 or abs(value) < 1e-3:
         return f"{value:.2g}"
     if abs(value) >= 100:

@@ -1,8 +1,8 @@
-"""Whether the target's distribution comes out, whatever rule accepts and redraws (``lab.claims.rules``).
+"""Whether the target's distribution comes out of several rules that accept and redraw (``lab.claims.rules``).
 
-Guesses are drawn from the draft's own distributions after real texts, and judged in thousands by each rule. What
-comes out is held against the target's distribution by a G-test. A wrong rule, a redraw from p itself, goes through
-the same test: it shows what the test would notice.
+Guesses are drawn from the draft's own distributions after real texts, and each rule judges thousands of them. The
+outcome is compared with the target's distribution by a G-test. A wrong rule, a redraw from p itself, goes through
+the same test, to show that the test would notice one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lab.pair.models import LanguageModel
 TOPIC = "Accepting and redrawing"
 TEMPERATURE = 0.8
 NOTICED = 1e-6
-"""p-values below this: a right rule gets there once in a million tests."""
+"""A p-value below this counts as wrong: a correct rule gets there once in a million tests."""
 LEAST = 10.0
 
 
 def contexts(trial: Trial) -> list[Context]:
-    """After beginnings that neither model was trained on. Raises Stopped."""
+    """Both distributions after beginnings that neither model was trained on. Raises Stopped."""
     engine, sampling = trial.engine("matched"), SamplingParams(temperature=TEMPERATURE)
 
     @torch.inference_mode()
@@ -46,7 +46,7 @@ def contexts(trial: Trial) -> list[Context]:
 
 
 def p_value(rule: Rule, places: list[Context], guesses: int) -> tuple[float, float]:
-    """Of the G-test after all texts, and the share of guesses that was kept. The draws are the same for all rules."""
+    """The G-test's p-value over all texts, and the share of guesses kept. The draws are the same for all rules."""
     generator, worst, kept_share = torch.Generator().manual_seed(0), 1.0, 0.0
     for context in places:
         u_guess, u, u_next = torch.rand(3, guesses, dtype=torch.float64, generator=generator)
@@ -58,7 +58,7 @@ def p_value(rule: Rule, places: list[Context], guesses: int) -> tuple[float, flo
 
 
 def control(places: list[Context], guesses: int) -> Number:
-    """Raises LabError if the test would not notice a redraw from p: then it says nothing of other rules."""
+    """Raises LabError if the test does not notice a redraw from p: then it says nothing about other rules."""
     value, _ = p_value(with_target, places, guesses)
     if value >= NOTICED:
         raise LabError(
@@ -92,7 +92,7 @@ def accept_by_target(trial: Trial) -> Found:
                 Number("pq", "sum of p q, what it keeps on average", pq, "%", "formula"),
                 Number("standard_kept", "guesses kept by the papers' rule", standard_kept, "%"),
                 Number("shared", "sum of min(p, q), what that keeps", shared, "%", "formula"),
-                # The article's loop draws no bonus token: a round that is all kept gives gamma tokens.
+                # The article's loop draws no bonus token: a fully accepted round gives gamma tokens.
                 Number("tokens", f"tokens a pass, γ {GAMMA}, article", tokens_per_round(pq, GAMMA - 1), "", "formula"),
                 Number("standard_tokens", "tokens a pass, papers", tokens_per_round(shared, GAMMA), "", "formula"),
             )

@@ -24,7 +24,7 @@ INT8 = EngineConfig(kv_dtype="int8")
 
 
 def quality(trial: Trial) -> Found:
-    """Held-out beginnings, each continued by the target, read with every format; and greedy texts compared."""
+    """Reads held-out beginnings, each continued by the target, with every format; and compares greedy texts."""
     engine = trial.engine("matched")
     prompts = held_out_prompts()[: FEWEST if trial.small else 12]
     tokens = 24 if trial.small else 160

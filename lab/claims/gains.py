@@ -1,7 +1,7 @@
-"""Speed-ups that were promised of speculation: what is measured, and the acceptance that each would take.
+"""Speed-ups promised of speculation: what is measured, and the acceptance that each would take.
 
-Leviathan et al. (2211.17192), theorem 3.8, with the time of all but the draft's and the target's passes left out and
-a wide pass as fast as a narrow one: what a large target on an idle device comes near to.
+By theorem 3.8 of Leviathan et al. (2211.17192), which counts the time of the draft's and the target's passes only, with
+a wide pass as fast as a narrow one: a large target on an idle device comes close to that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lab.claims.trial import Trial
 GAMMAS = range(1, 33)
 """Windows to choose from; 32 is the widest that the engine takes."""
 TENTH = 0.1
-"""c of a draft of a tenth of the target's size, where time is that of reading weights."""
+"""c of a draft a tenth of the target's size, if the time goes into reading weights."""
 SEVEN_TWO = 7.2
 CHATBOT_COST = 1.5 / 175
 PLAIN = "stories (temperature 0.8)"
@@ -43,12 +43,12 @@ POINTS = 48
 
 
 def best_speedup(acceptance: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
-    """Times as fast at the best of some windows."""
+    """The speed-up at the best of some windows."""
     return max(speedup(acceptance, gamma, cost) for gamma in gammas)
 
 
 def needed_acceptance(faster: float, cost: float, gammas: Sequence[int] = GAMMAS) -> float:
-    """The least acceptance at which one of some windows makes decoding so many times as fast. Infinite: not even 1."""
+    """The least acceptance at which the best of some windows gives that speed-up. Infinite: not even 1 does."""
     if best_speedup(1.0, cost, gammas) < faster:
         return math.inf
     low, high = 0.0, 1.0
@@ -86,7 +86,7 @@ def two_to_three(trial: Trial) -> Found:
     found = trial.once(guesses)
     numbers = measured(trial)
     for kind, one in found.items():
-        predicted = one.rounds.tokens / (GAMMA * TENTH + 1)  # theorem 3.8, with the tokens as they came
+        predicted = one.rounds.tokens / (GAMMA * TENTH + 1)  # theorem 3.8, with the tokens measured
         label = f"at c 0.1 with the tokens per round measured here, {kind}"
         numbers.append(Number(key("large", kind), label, predicted, "×", "formula"))
     one = found[PLAIN].rounds
@@ -127,7 +127,7 @@ def judge_two_to_three(values: Values) -> Verdict:
 
 
 def _alike(values: Values) -> str:
-    """Of the greedy texts with a draft and without."""
+    """How many greedy texts are the same with a draft as without."""
     texts, parted = plain(values["texts"]), values["texts"] - values["same"]
     if not parted:
         return f"All {texts} greedy texts stay the same."

@@ -1,4 +1,4 @@
-"""Fewer KV heads by a line of configuration: the embedded target as a multi-head model, loaded with only one."""
+"""Fewer KV heads by a line of configuration: the embedded target as a multi-head model, loaded with one KV head."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lab.memory.models import known
 from lab.pair.models import LanguageModel
 
 LOST = 0.1
-"""Nats a token of divergence that count as another model."""
+"""Divergence in nats per token that counts as another model."""
 LEFT = 1
-"""KV heads that are asked for."""
+"""KV heads asked for."""
 
 
 def multi_head(target: LanguageModel) -> PreTrainedModel:
-    """A model with a KV head for every query head that says what ``target`` says: shared heads are written out.
+    """A model with the output of ``target`` and a KV head for every query head: shared heads are repeated.
 
     Raises:
-        LabError: keys and values do not come from layers that can be told apart.
+        LabError: keys and values do not come from layers of their own.
     """
     weights = {name: tensor.cpu().clone() for name, tensor in target.model.state_dict().items()}
     projections = [name for name in weights if name.endswith(("k_proj.weight", "v_proj.weight"))]
@@ -130,7 +130,7 @@ def judge_heads(values: Values) -> Verdict:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without transformers' reports of what does not fit: that is what is asked."""
+    """Without transformers' reports of what does not fit: that is what the experiment is about."""
     level = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)

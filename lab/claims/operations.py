@@ -1,4 +1,4 @@
-"""Operations of a token, with a cache and without, by counting; and the time they take."""
+"""A token's operations, counted with a cache and without, and the time they take."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lab.decode.work import PassWork, Span
 from lab.memory.models import known
 
 BEFORE = 1000
-"""Tokens before the one that is computed, in the article's example."""
+"""Tokens before the one computed, in the article's example."""
 NEAR = 3.0
-"""Counts that differ by less than this factor are of one order."""
+"""Counts that differ by at most this factor are of the same order."""
 
 
 # -- counting --------------------------------------------------------------------------------
 
 
 class Operations(NamedTuple):
-    """Of a pass. ``pairs``: of a query and a key that it sees, in one head of one layer."""
+    """Of a pass. ``pairs``: of a query and a key it attends to, in one head of one layer."""
 
     flops: float
     attention_flops: float
@@ -108,8 +108,8 @@ def complexity(trial: Trial) -> Found:
     model, large = engine.target, known()["llama-3.1-8b"]
     large_weights = large.parameters - 2 * large.shape.vocabulary * large.shape.hidden_size  # neither table nor head
     large_width = large.shape.layers * large.shape.heads * large.shape.head_dim
-    # Two FLOPs a weight and token, four a number of the width and position that is seen. A token with the cache sees
-    # all n positions of its text, one of a text that is computed as a whole half of them on average.
+    # Two FLOPs per weight and token; four per number of the width and position attended to. With the cache a token
+    # attends to all n positions of its text; in a text computed as a whole, to half of them on average.
     even = model.layer_weights / (model.layers * model.kv_heads * model.query_groups * model.head_dim)
     even_8b = large_weights / large_width
     numbers = [
@@ -153,7 +153,7 @@ def judge_complexity(values: Values) -> Verdict:
         )
 
     def is_odd(way: str, most: float) -> bool:
-        """Surely above the power that attention's part alone has."""
+        """Whether it is surely above the power of attention's part alone."""
         return bool(values[f"{way}_grows"]) and values[f"{way}_low"] > most and not is_sure(way, most)
 
     found = f"a token's time, above a constant, {said('uncached')} without the cache, and {said('cached')} with it"

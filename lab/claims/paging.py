@@ -1,4 +1,4 @@
-"""What paging lets in, and what that is worth in tokens a second."""
+"""How many requests paging lets in, and what that is worth in tokens per second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATE = "tokens_per_second"
 
 
 def paging(trial: Trial) -> Found:
-    # Here, for it asks for a newer transformers than all else.
+    # Imported here: it needs a newer transformers than everything else.
     from lab.bench.serve import memory_rows
 
     engine = trial.engine("matched")

@@ -18,7 +18,7 @@ WIDE = 100
 def run_claims(
     load: Callable[[str], Engine], ids: Sequence[str], report: Callable[[str], None], *, small: bool = False
 ) -> dict[str, object]:
-    """Check claims one after another; what two of them rest on is measured once.
+    """Check claims one after another; what several of them rest on is measured once.
 
     Args:
         load: see ``Trial``.
@@ -47,7 +47,7 @@ def run_claims(
 
 
 def _as_json(number: Number) -> dict[str, object]:
-    """JSON has no infinity: where there is no such number it has null."""
+    """A number for JSON, which has no infinity: null says that there is none."""
     value = None if math.isinf(number.value) else number.value
     return number._asdict() | {"value": value, "text": number.text, "spread": number.spread}
 

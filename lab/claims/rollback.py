@@ -1,4 +1,4 @@
-"""Speculation by hand on the engine's own forward, with the rejected tokens taken out of the cache, or left in it."""
+"""Speculation by hand on the engine's own forward pass, with rejected tokens removed from the cache, or left in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lab.pair.models import LanguageModel
 
 
 class Written(NamedTuple):
-    """``left``: rejected tokens that are still in the cache. ``kl``: nats, a round, from what it should have said."""
+    """``left``: rejected tokens still in the cache. ``kl``: nats from the right distribution, mean over rounds."""
 
     token_ids: list[int]
     left: int
@@ -31,13 +31,13 @@ class Written(NamedTuple):
 
 @torch.inference_mode()
 def speculate(engine: Engine, prompt: list[int], tokens: int, *, roll_back: bool) -> Written:
-    """Greedy speculation, a round a pass, one sequence.
+    """Greedy speculation for one sequence, one round per pass.
 
-    Rolling back is a number: the position that the next token is written to. Without it that number goes on behind the
-    rejected tokens, and attention sees them.
+    Rolling back sets a number: the position that the next token is written to. Without rollback that number goes on
+    past the rejected tokens, and attention sees them.
     """
     target, draft = engine.target, engine.draft
-    room = len(prompt) + (GAMMA + 1) * (tokens + 1)  # every round gives a token at least
+    room = len(prompt) + (GAMMA + 1) * (tokens + 1)  # every round gives at least one token
     blocks = -(-room // EngineConfig.block_size)
     table = BlockTable(BlockPool(blocks, EngineConfig.block_size), 0, lambda *_, **__: None, paged=False)
     table.reserve(room)

@@ -51,7 +51,7 @@ def with_target(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Ten
 
 
 def with_absolute(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
-    """Negative weights made to run by dropping their signs."""
+    """On rejection a draw from |p - q|: negative weights made usable by dropping their signs."""
     kept = by_ratio(context, draws)
     return kept, torch.where(kept, draws.guess, draw((context.p - context.q).abs(), draws.u_next))
 
@@ -59,12 +59,12 @@ def with_absolute(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.T
 def by_target(context: Context, draws: Draws) -> tuple[torch.Tensor, torch.Tensor]:
     """Kept with probability p; on rejection a draw from p without the rejected token.
 
-    It comes out as y where y was guessed and kept, q(y) p(y), or another x was rejected and y drawn in its place, the
+    The outcome is y if y was guessed and kept, q(y) p(y), or if another x was rejected and y drawn in its place, the
     sum of q(x) (1 - p(x)) p(y) / (1 - p(x)) = (1 - q(y)) p(y): together p(y).
     """
     p, guess = context.p, draws.guess
     kept = draws.u < p[guess]
-    # The guess has no share of the line from 0 to 1: a point at or behind it moves on by as much.
+    # The guess's own stretch of the line from 0 to 1 is cut out: a point at or past its start moves on by its length.
     point = draws.u_next * (1 - p[guess])
     point = torch.where(point >= p.cumsum(0)[guess] - p[guess], point + p[guess], point)
     return kept, torch.where(kept, guess, draw(p, point))

@@ -33,7 +33,7 @@ HALF = torch.float16
 
 
 def published() -> dict[str, Model]:
-    """Models other than the lab's own whose context is long enough."""
+    """Models with a long enough context, without the lab's own."""
     return {
         key: model
         for key, model in known().items()
@@ -42,7 +42,7 @@ def published() -> dict[str, Model]:
 
 
 def token_bytes(model: Model, kv_dtype: KVFormat = "auto", kv_heads: int | None = None) -> int:
-    """Of one token in all layers, beside weights of 16 bits."""
+    """Bytes of one token in all layers, beside 16-bit weights."""
     shape = model.shape
     heads = kv_heads or shape.kv_heads
     return bytes_per_token(kv_dtype, layers=shape.layers, kv_heads=heads, head_dim=shape.head_dim, dtype=HALF)

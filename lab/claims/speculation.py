@@ -1,4 +1,4 @@
-"""What a draft's guesses come to: how many are kept, how many tokens a pass gives, how much faster it gets."""
+"""What a draft's guesses are worth: how many are accepted, how many tokens a pass gives, how much faster it gets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOPIC = "What speculation gains"
 PROMISED = 0.6, 0.7
 """The acceptance that the article gives for its pair."""
 BEGINNINGS = 8
-"""Of texts of each kind, over which acceptance has its interval: the guesses of one text are too much alike for one."""
+"""Texts of each kind. Acceptance has its interval over them, because the guesses within one text are too alike."""
 MORE_CODE = (
     "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        ",
     "with open(path) as file:\n    for line in file:\n        name, value = line.split(",
@@ -46,8 +46,8 @@ MORE_CODE = (
 
 
 class Guessed(NamedTuple):
-    """Of one kind of text: what its rounds did, how many of its greedy texts are what plain decoding writes, and how
-    many times as fast each of its texts was."""
+    """For one kind of text: what its rounds did, how many of its greedy texts are what plain decoding writes, and the
+    speed-up of each of its texts."""
 
     rounds: Speculated
     same: int
@@ -56,8 +56,8 @@ class Guessed(NamedTuple):
 
 
 def kinds(trial: Trial) -> dict[str, Kind]:
-    """From easy to hard: greedy stories, drawn ones, program code, and stories by the wrong draft; of each
-    ``BEGINNINGS``, of stories that the pair was not trained on."""
+    """From easy to hard: greedy stories, sampled ones, program code, and stories with the wrong draft; ``BEGINNINGS``
+    of each. The pair was not trained on these stories."""
     easy, middling, hard = mix(trial.engine("matched"), trial.engine("mismatched")).values()
     stories, code = tuple(held_out_prompts()[:BEGINNINGS]), (*CODE, *MORE_CODE)[:BEGINNINGS]
     return {
@@ -103,7 +103,7 @@ def key(what: str, kind: str) -> str:
 
 
 def accepted_by_text(trial: Trial) -> dict[str, tuple[list[int], list[int]]]:
-    """By kind of text, of each of its texts: guesses accepted, and judged, in rounds of a full window.
+    """By kind of text, for each of its texts: guesses accepted, and judged, in rounds of a full window.
 
     Raises:
         Stopped, LabError.

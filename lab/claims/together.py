@@ -34,7 +34,7 @@ LADDER = {
     "cache + paged": 45,
     f"all (gamma {GAMMA})": 52,
 }
-"""The article's tokens a second, by the rung's name in ``lab.bench.ladder``."""
+"""The article's tokens per second, by the rung's name in ``lab.bench.ladder``."""
 NEAR = 0.25
 
 

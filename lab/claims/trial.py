@@ -1,4 +1,4 @@
-"""What an experiment is given: an engine, its size, and a way to be stopped and to let others in between."""
+"""What an experiment is given: an engine, its size, and a way to be stopped and to let others have their turn."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Stopped(Exception):
 
 
 class Trial:
-    """One visit of experiments, one after another.
+    """A series of experiments, one after another.
 
     Args:
-        load: an engine of the embedded target with the "matched" or the "mismatched" draft.
-        small: sizes for a test: seconds fewer, and figures not to be trusted.
-        cancelled: set: the experiment ends with ``Stopped`` before its next measurement.
+        load: gives an engine of the embedded target with the "matched" or the "mismatched" draft.
+        small: use sizes for a test: it takes less time, and the figures are not to be trusted.
+        cancelled: once set, the experiment ends with ``Stopped`` before its next measurement.
         report: told in a few words what is under way.
-        turn: entered around every measurement, so that others' come in between.
+        turn: entered around every measurement, so that others' can come in between.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Trial:
             return work()
 
     def take_turns(self, rows: Mapping[str, Callable[[], Measured]], repeats: int) -> dict[str, list[Measured]]:
-        """Each row ``repeats`` times in changing order, after once to warm up.
+        """Each row ``repeats`` times in changing order, after one run to warm up.
 
         Raises:
             Stopped: the trial was cancelled.
@@ -79,11 +79,11 @@ class Trial:
     def generate(
         self, engine: Engine, prompt: str, config: EngineConfig, max_tokens: int, temperature: float = 0.0
     ) -> Run:
-        """A run of just so many tokens, part of a measurement. All runs have one seed.
+        """A run of exactly ``max_tokens`` tokens, part of a measurement. All runs have the same seed.
 
         Raises:
             Stopped: the trial was cancelled.
-            LabError: the run failed, or went on without a part of its setting.
+            LabError: the run failed, or part of its setting was given up.
         """
         sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1, ignore_eos=True)
         run = Run(engine.stream(prompt, config, sampling, cancelled=self._cancelled))
@@ -91,7 +91,7 @@ class Trial:
         return sound(run)
 
     def once(self, measurement: Callable[[Trial], Measured]) -> Measured:
-        """What several claims rest on is measured once."""
+        """Measure once what several claims rest on."""
         if measurement not in self._known:
             self._known[measurement] = measurement(self)
         return self._known[measurement]
@@ -102,6 +102,6 @@ class Trial:
 
 
 def passage(engine: Engine, tokens: int) -> str:
-    """About so many tokens of prose that the embedded pair was not trained on (some of it twice, if need be)."""
+    """About ``tokens`` tokens of prose that the embedded pair was not trained on (some of it twice, if need be)."""
     ids = engine.tokenizer(" ".join(held_out_prompts()), verbose=False)["input_ids"]
     return engine.tokenizer.decode((ids * (tokens // len(ids) + 1))[:tokens])

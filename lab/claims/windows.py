@@ -1,4 +1,4 @@
-"""Which window is best, by how much is accepted."""
+"""Which window is best, depending on how much is accepted."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def windows(trial: Trial) -> Found:
 
 
 def fastest(rates: Mapping[int, Sequence[float]]) -> Number:
-    """The window of the highest median rate; from the least to the most of those that are not surely slower.
+    """The window with the highest median rate; its interval spans all windows that are not surely slower.
 
     Args:
-        rates: tokens a second by window, of texts in the same order in all.
+        rates: tokens per second by window, for the same texts in the same order.
     """
     best = max(rates, key=lambda gamma: statistics.median(rates[gamma]))
     ratios = {gamma: [a / b for a, b in zip(some, rates[best], strict=True)] for gamma, some in rates.items()}

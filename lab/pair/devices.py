@@ -21,8 +21,7 @@ def best_device() -> str:
 
 def multiplies_bfloat16(device: torch.device | str) -> bool:
     """Whether a GPU's tensor cores multiply bfloat16: from compute capability 8.0 (Ampere, 2020) on. Compiled for 7.5
-    (a T4), Triton 3.6's kernels use no tensor cores in any dtype, need seven times the instructions, and overflow the
-    registers.
+    (a T4), Triton 3.6's kernels use no tensor cores in any dtype, need seven times the instructions, and spill.
     """
     try:
         return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -174,7 +174,7 @@ def _unreported() -> Iterator[None]:
 
 
 def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[Any]], name: str) -> None:
-    """Refuse a model if transformers had to make up some of its weights, or found some in its layers with no use.
+    """Refuse a model if transformers had to make up some of its weights, or left weights of its layers unused.
 
     Unused weights outside the layers are ignored: another head, or the rest of a larger model. So are masks and
     tables that older versions saved, and the extra tensors of quantised weights.
@@ -206,7 +206,7 @@ def refuse_other_weights(model: PreTrainedModel, loaded: Mapping[str, Iterable[A
 
 
 def refuse_odd_end(model: PreTrainedModel, name: str) -> None:
-    """Raises ModelLoadError if ``eos_token_id`` is not a token id, nor a list of them."""
+    """Raises ModelLoadError if ``eos_token_id`` is neither a token id nor a list of them."""
     end = getattr(model.generation_config, "eos_token_id", None)
     if not all(token is None or isinstance(token, int) for token in (end if isinstance(end, list) else [end])):
         raise ModelLoadError(

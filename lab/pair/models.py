@@ -188,7 +188,7 @@ class LanguageModel:
         return other
 
     def with_vocabulary(self, width: int) -> LanguageModel:
-        """The same model with logits as wide as its target's: models of one family pad the size of their common
+        """The same model with logits as wide as its target's: models of one family pad the vocabulary of their common
         tokenizer differently. A token id past the model's own is never proposed, and is read as its last one.
         """
         other = copy.copy(self)

@@ -129,7 +129,7 @@ class _Weights:
 
 
 def _instead_of_a_bar(bar: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """transformers' hook for its progress bars: the one over weights reports to whoever watches, others are as usual."""
+    """transformers' hook for its progress bars: the one over weights reports to whoever watches; others are kept."""
     loading = watching()
     if loading is None or options.get("desc") != "Loading weights":
         return bar(*args, **options)

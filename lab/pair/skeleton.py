@@ -14,14 +14,14 @@ from lab.pair.memory import free_bytes
 from lab.pair.quantization import how_quantised
 
 MOST_PARTS = 1000
-"""Most layers, or experts of a layer. A configuration may come from anybody, and its model is built, if empty."""
+"""Most layers, or experts of a layer: a configuration may come from anybody, and a model is built from it."""
 
 
 def without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     """The model that transformers builds from a configuration, on "meta".
 
     Raises:
-        UnsupportedModelError: transformers builds no causal language model from it, or it has too many layers.
+        UnsupportedModelError: transformers builds no causal language model from it, or it has too many parts.
     """
     for name, size in config.get_text_config(decoder=True).to_dict().items():
         counts = ("layer" in name or "expert" in name) and "size" not in name

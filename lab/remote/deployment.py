@@ -24,9 +24,9 @@ KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_
 BLOCK = 16
 """Tokens of a block if no size is asked for. Most of vLLM's attention back ends take multiples of this."""
 HOME = "~/"
-"""How a folder below the home folder of whoever types the command begins."""
+"""How the name of a folder below the user's home folder begins."""
 WITHOUT = ("early_exit", "synthetic")
-"""Drafters that this lab has and vLLM has not."""
+"""Drafters of this lab that vLLM does not have."""
 
 
 def serve_command(

@@ -177,7 +177,7 @@ class Server:
             yield part
 
     async def _messages(self, response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
-        """The messages of server-sent events, up to the last, or to the one that says it is."""
+        """The messages of server-sent events, up to "[DONE]" or the end."""
         async for line in self._lines(response):
             data = line.removeprefix(b"data:").strip()
             if data == b"[DONE]":

@@ -1,4 +1,4 @@
-"""What a lesson can measure: one file a kind of experiment."""
+"""What a lesson can measure: one file per kind of experiment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 
 
 class Preset(Part):
-    """The experiments of a lesson, in the order in which they are made. A kind has its figures under its name."""
+    """The experiments of a lesson, in the order in which they run. The figures of a kind are under its name."""
 
     models: Models | None = None
     runs: Runs | None = None
@@ -53,14 +53,14 @@ class Preset(Part):
 
 _KINDS = {name: get_args(field.annotation)[0] for name, field in Preset.model_fields.items()}
 WORKED_OUT = tuple(f"{name}." for name, kind in _KINDS.items() if kind.arithmetic)
-"""How the names of figures begin that no machine has measured."""
+"""Prefixes of the names of figures that are computed, not measured."""
 FITTED = "growth."
-"""How those begin that were measured once, step after step: a curve says how sure they are."""
+"""Prefix of those that were measured once, step after step: a fitted curve says how certain they are."""
 
 
 def by_repeat(figures: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The figures that each repeat alone would have given, or curves that fit one run nearly as well as the likeliest.
-    None: nothing tells how sure they are."""
+    Empty: nothing tells how certain they are."""
     each = {name: some for name, found in figures.items() if (some := _KINDS[name].by_repeat(found))}
     repeats = min(map(len, each.values()), default=0)
     return [{**figures, **{name: some[i] for name, some in each.items()}} for i in range(repeats)]

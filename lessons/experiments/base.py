@@ -1,8 +1,8 @@
 """What all experiments of a lesson's preset have in common.
 
-An experiment is a part of the preset in the front matter, under its name; the name is also where expressions find its
-figures: ``runs.cache.ttft_ms`` was measured by ``runs``. It does its work in portions, so that other visitors' runs
-come in between.
+An experiment is a part of the preset in the front matter. Its name there is also where expressions find its figures:
+``runs.cache.ttft_ms`` was measured by ``runs``. It does its work in portions, so that other visitors' runs can come in
+between.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lab.decode.engine import Engine
 from lab.trace.recorder import Run
 
 Load = Callable[[str], Engine]
-"""The engine of a model pair, "matched" or "mismatched"."""
+"""Gives the engine of a model pair, "matched" or "mismatched"."""
 Watch = Callable[[str, float], None]
-"""Told in words what is being done, and which share of the experiment is."""
+"""Told in words what is being done, and what share of the experiment is done."""
 
 
 def _name(given: str) -> str:
@@ -31,23 +31,23 @@ def _name(given: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""What a lesson calls a setting or a model of its own."""
+"""A lesson's own name for a setting or a model."""
 
 
 def spoken(name: str) -> str:
-    """A name for people."""
+    """A name for display."""
     return name.replace("_", " ")
 
 
 class Part(BaseModel):
-    """A part of the front matter: unknown keys are refused, nothing is changed later, no number is taken for a word."""
+    """A part of the front matter: unknown keys are refused, fields are read-only, no number is taken for a word."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
     @model_validator(mode="before")
     @classmethod
     def _keys(cls, given: Any) -> Any:
-        """Say what the keys are, where one is wrong or missing."""
+        """Say what the keys are if one is wrong or missing."""
         fields = {info.alias or name: info for name, info in cls.model_fields.items()}
         if not isinstance(given, dict):
             raise ValueError(f"a mapping is wanted, with the keys {', '.join(fields)}.")
@@ -64,8 +64,8 @@ class Measured:
     """What an experiment found.
 
     Attributes:
-        figures: JSON-ready numbers, words and lists of numbers by name, in one level or two.
-        runs: the recorded runs, if there are any to look at, by setting in the order of the repeats.
+        figures: JSON-ready numbers, words and lists of numbers by name, nested in one or two levels.
+        runs: the recorded runs, if there are any to look at, by setting, in the order of the repeats.
     """
 
     figures: dict[str, Any]
@@ -76,7 +76,7 @@ Work = Generator[None, None, Measured]
 
 
 def whole(work: Work) -> Measured:
-    """All portions, one after another."""
+    """Do all portions, one after another."""
     while True:
         try:
             next(work)
@@ -85,8 +85,8 @@ def whole(work: Work) -> Measured:
 
 
 class Experiment(Part, ABC):
-    """What is to be measured. ``arithmetic``: worked out, or drawn with a seed, with no engine; everywhere the same.
-    ``repeated``: every list among its figures has a number a repeat.
+    """What is to be measured. ``arithmetic``: computed, or drawn with a seed, without an engine; the same everywhere.
+    ``repeated``: every list among its figures has one number per repeat.
     """
 
     arithmetic: ClassVar[bool] = False
@@ -94,11 +94,11 @@ class Experiment(Part, ABC):
 
     @abstractmethod
     def names(self) -> Mapping[str, Any]:
-        """Every figure that it gives, by name; what a figure holds does not matter here."""
+        """Every figure that it gives, by name; the values do not matter here."""
 
     @classmethod
     def by_repeat(cls, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The figures of this kind that each repeat alone would have given. None: nothing was repeated."""
+        """The figures of this kind that each repeat alone would have given. Empty: nothing was repeated."""
         if not cls.repeated:
             return []
         counts = {len(value) for group in found.values() for value in group.values() if isinstance(value, list)}
@@ -111,7 +111,7 @@ class Experiment(Part, ABC):
 
     @abstractmethod
     def work(self, load: Load, cancelled: threading.Event, watch: Watch) -> Work:
-        """Measure, a portion a step; what it returns in the end is without meaning once ``cancelled`` is set.
+        """Measure, one portion per ``yield``; what it returns in the end means nothing once ``cancelled`` is set.
 
         Raises:
             LabError: something in it cannot be done.

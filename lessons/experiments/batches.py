@@ -35,18 +35,18 @@ FIGURES = {
     "output_tokens": "of all requests",
 }
 OPENING_TOKENS = 8
-"""What a prompt has of its own beyond an opening sentence."""
+"""What a prompt has of its own after an opening sentence."""
 
 
 class Batch(Part):
-    """Requests that come all at once. Its other keys are those of EngineConfig.
+    """Requests that arrive all at once. Its other keys are those of EngineConfig.
 
     Attributes:
         requests: how many.
-        output_tokens: of each; with ``paragraph`` the most, for a request then ends with its paragraph, when the model
-            ends it, and nobody knows that before.
-        system_tokens: of a beginning that all prompts have in common.
-        temperature: draws have the request's number as seed.
+        output_tokens: of each; with ``paragraph`` the most, because a request then ends when the model ends its
+            paragraph, which nobody knows in advance.
+        system_tokens: length of a beginning that all prompts share.
+        temperature: the seed is the request's number.
     """
 
     requests: int = Field(ge=1, le=64)
@@ -84,7 +84,7 @@ class Batch(Part):
 
 
 class Batches(Experiment):
-    """Batches in turns, each on a fresh engine, so that no cache is left from another."""
+    """Batches in turns, each on a fresh engine, so that none finds the cache of another."""
 
     repeated = True
 
@@ -120,7 +120,7 @@ class Batches(Experiment):
 def serve(
     engine: Engine, jobs: list[Job], config: EngineConfig, cancelled: threading.Event, tell: Any
 ) -> dict[str, float]:
-    """All jobs at once on an engine of their own; in its pool there is room for all, unless the setting says less.
+    """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it.
 
     Raises:
         LabError: a request failed.
@@ -132,7 +132,7 @@ def serve(
     requests = [fresh.submit(job.prompt, config, job.sampling) for job in jobs]
     events: list[list[Event]] = [[] for _ in jobs]
     most, tokens = sum(job.sampling.max_tokens for job in jobs), 0
-    for request, own in zip(requests, events, strict=True):  # whoever waits for one drives all
+    for request, own in zip(requests, events, strict=True):  # waiting for one request drives all of them
         for event in request:
             own.append(event)
             if isinstance(event, Committed):

@@ -24,7 +24,7 @@ FIGURES = {
 
 
 class Formats(Experiment):
-    """So many texts of so many tokens, drawn at temperature 1, each read in every format."""
+    """``texts`` of ``tokens`` tokens each, drawn at temperature 1 and read in every format."""
 
     texts: int = Field(default=3, ge=1, le=10)
     tokens: int = Field(default=256, ge=8, le=1000)
@@ -44,5 +44,5 @@ class Formats(Experiment):
 
 
 def _plain(row: dict[str, Any]) -> dict[str, float]:
-    """Intervals are left to the bench: a lesson tells the value."""
+    """The values without their intervals, which are left to the bench."""
     return {name: row[name]["value"] if isinstance(row[name], dict) else row[name] for name in FIGURES}

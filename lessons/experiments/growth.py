@@ -28,7 +28,7 @@ FIGURES = {
 
 
 class Growth(Experiment):
-    """One prompt, decoded greedily for so many tokens, with a cache and then without."""
+    """One prompt, decoded greedily for ``tokens`` tokens, with a cache and then without."""
 
     prompt: str = Field(min_length=1)
     tokens: int = Field(ge=FEWEST * TOGETHER + 1, le=600)
@@ -38,7 +38,7 @@ class Growth(Experiment):
 
     @classmethod
     def by_repeat(cls, found: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Made once: for the times stand the flattest curves that fit nearly as well, and then the steepest."""
+        """Measured only once: instead of the times, the flattest curves that fit nearly as well, then the steepest."""
         return [
             {own: {**one, "ms": fitted(one, one[end])} for own, one in found.items()}
             for end in ("exponent_low", "exponent_high")
@@ -55,19 +55,19 @@ class Growth(Experiment):
 
 
 def share(name: str, done: float) -> float:
-    """Of the time: with a cache it is over in no time, without one its square counts."""
+    """Share of the whole time: with a cache a run takes almost none, without one it grows with the square."""
     return 0.05 * done if name == CACHED else 0.05 + 0.95 * done**2
 
 
 def fitted(one: Mapping[str, Any], exponent: float) -> list[float]:
-    """The times of each step by a curve of this exponent through these figures. Raises ValueError."""
+    """The time of each step by a curve with this exponent through these figures. Raises ValueError."""
     curve = Curve(tuple(one["lengths"]), tuple(one["ms"]))
     fit = fit_power(*curve.medians, np.array([exponent]))
     return [fit(length) for length in curve.lengths]
 
 
 def figures(curve: Curve) -> dict[str, Any]:
-    """Those of one curve."""
+    """The figures of one curve."""
     fit, (_, medians) = curve.fit, curve.medians
     return {
         "lengths": list(curve.lengths),

@@ -30,7 +30,7 @@ FIGURES = {
 
 
 class Models(Experiment):
-    """Models of ``lab/memory/models.json`` and the embedded pair, by names of the lesson's own."""
+    """Models of ``lab/memory/models.json`` and the embedded pair, under the lesson's own names."""
 
     arithmetic = True
 
@@ -57,7 +57,7 @@ class Models(Experiment):
 
 
 def figures(key: str) -> dict[str, Any]:
-    """Those of one model."""
+    """The figures of one model."""
     model = known()[key]
     shape = model.shape
 

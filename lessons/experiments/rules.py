@@ -1,6 +1,6 @@
-"""``rules``: three ways to accept a proposal and to replace it, on a small vocabulary, where the law can be seen.
+"""``rules``: three ways to accept a proposal or replace it, on a vocabulary so small that distributions can be seen.
 
-A word is proposed from q many times over, and accepted or replaced by each rule. What comes out is held against p.
+A word is proposed from q many times, and accepted or replaced by each rule. The outcome is compared with p.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lab.decode.sampling import draw
 from lessons.experiments.base import Experiment, Load, Measured, Watch, Work
 
 PORTION = 250
-"""Proposals judged at once; after each it is looked how far what came out is from p."""
+"""Proposals judged at once; after each portion the distance of the outcome from p is recorded."""
 RULES = {
     "target_alone": "drawn from p, with no proposal: how far chance alone strays",
     "residual": "accepted with min(1, p/q), else redrawn from max(p - q, 0)",
@@ -37,7 +37,7 @@ FIGURES = {
 
 
 class Rules(Experiment):
-    """p and q over so many words, drawn with a seed: the larger ``apart``, the less alike."""
+    """p and q over ``words`` words, drawn with a seed: the larger ``apart``, the less alike."""
 
     arithmetic = True
 
@@ -87,7 +87,7 @@ class Rules(Experiment):
 
 
 def by_rule(rule: str, p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The words that come out, and which were proposed and kept.
+    """The words that come out, and which of them are proposals that were kept.
 
     Args:
         p, q: [words] float64.
@@ -100,7 +100,7 @@ def by_rule(rule: str, p: torch.Tensor, q: torch.Tensor, u: torch.Tensor) -> tup
     if rule == "target_alone":
         return draw(p, u[2]), torch.zeros(n, dtype=torch.bool)
     proposals = draw(q, u[0])
-    if rule == "residual":  # the engine's own
+    if rule == "residual":  # the engine's own rule
         rows = p.expand(n, 2, -1), q.expand(n, 1, -1)
         verdict = judge_sampled(*rows, proposals[:, None], *_pair(u))
         kept = verdict.accepted > 0
@@ -121,7 +121,7 @@ def keeping(rule: str, p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """What a rule draws from in the end, by calculation, and the share of proposals that it keeps."""
+    """The distribution that a rule gives in the end, by calculation, and the share of proposals that it keeps."""
     if rule == "target_alone":
         return p, 0.0
     kept, replaced = parts_of(rule, p, q)
@@ -129,7 +129,7 @@ def law_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, f
 
 
 def parts_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How often each word is proposed and kept, and how often drawn in place of a rejected one. Two of [words]."""
+    """How often each word is proposed and kept, and how often drawn in place of a rejected one. Both are [words]."""
     kept = q * keeping(rule, p, q)
     rejected = q - kept
     if rule == "residual":
@@ -143,12 +143,12 @@ def parts_of(rule: str, p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor,
 
 
 def moved(p: torch.Tensor, q: torch.Tensor, to: float) -> torch.Tensor:
-    """q on its way from p: at 0 it is p, at 1 itself, and beyond 1 less like p than it is. [words]."""
+    """q moved relative to p: at 0 it is p, at 1 it is q, and beyond 1 it is less like p than q is. [words]."""
     return torch.lerp(p.log(), q.log(), to).softmax(-1)
 
 
 class Picture(NamedTuple):
-    """Probabilities of each word, from the one that p has most over q to the one that q has most over p."""
+    """Probabilities of each word, in rising order of q / p."""
 
     p: list[float]
     q: list[float]
@@ -157,7 +157,7 @@ class Picture(NamedTuple):
 
 
 def picture(rule: str, p: Sequence[float], q: Sequence[float], to: float) -> Picture:
-    """What a rule comes to with q ``moved``."""
+    """What a rule gives with q ``moved``."""
     target, draft = (torch.tensor(some, dtype=torch.float64) for some in (p, q))
     order = (draft / target).argsort()
     target, draft = target[order], moved(target[order], draft[order], to)

@@ -63,11 +63,11 @@ OF_ROUNDS = {
     "guess_cost": "time of a guess, over that of a pass of the target over one token",
     "pass_ratio": "time of a pass over all guesses, over that over one token",
 }
-"""Figures of a setting that speculates with a fixed window, where one with the same cache does not speculate."""
+"""Figures of a setting that speculates with a fixed window, if there is one without speculation to compare it with."""
 
 
 class Setting(Part):
-    """What is a setting's own: ``prompt`` and ``draft`` by name, the rest fields of EngineConfig and SamplingParams."""
+    """A setting's own values: ``prompt`` and ``draft`` by name; the rest are of EngineConfig and SamplingParams."""
 
     prompt: str | None = None
     draft: Literal["matched", "mismatched"] = "matched"
@@ -93,7 +93,7 @@ class Setting(Part):
 
 
 class Runs(Experiment):
-    """Settings that take turns. ``sampling`` is what they share. All draw with one seed, and none ends early."""
+    """Settings that take turns. ``sampling`` is what they share; the seed is 1 by default. No run ends early."""
 
     repeated = True
 
@@ -119,7 +119,7 @@ class Runs(Experiment):
         return EngineConfig(**self.settings[name].config)
 
     def how(self, name: str) -> SamplingParams:
-        """Raises ConfigError, or TypeError for a field that there is not."""
+        """Raises ConfigError, or TypeError for a field that does not exist."""
         return SamplingParams(**{"seed": 1} | self.sampling | self.settings[name].sampling)
 
     def names(self) -> Mapping[str, Any]:
@@ -127,7 +127,7 @@ class Runs(Experiment):
         return dict.fromkeys(self.settings, of_one)
 
     def case(self, load: Load, name: str) -> Case:
-        """A cache of one context is room enough, and small enough to be seen block by block."""
+        """What a setting decodes. A cache of one context is enough, and small enough to be seen block by block."""
         setting, config = self.settings[name], self.config(name)
         engine = load(setting.draft)
         if config.kv_cache and config.num_blocks is None:
@@ -152,7 +152,7 @@ class Runs(Experiment):
 
 
 def figures(runs: Mapping[str, list[Run]]) -> dict[str, dict[str, Any]]:
-    """By setting and name: a list with a number a repeat, or one number. What was not measured is left out."""
+    """By setting and name: a list with one number per repeat, or one number. What was not measured is left out."""
     first = next(iter(runs.values()))
     configs = {name: some[0].config for name, some in runs.items()}
     found: dict[str, dict[str, Any]] = {}
@@ -206,7 +206,7 @@ def figures_of(run: Run) -> dict[str, float]:
 
 
 def _verdicts(run: Run) -> dict[str, Judged]:
-    """The first guess that was kept, the first rejected, and the closest call; none where nothing is drawn."""
+    """The first guess that was kept, the first rejected, and the closest call; empty if nothing is drawn."""
     drawn = [event for event in run.events if isinstance(event, Judged) and event.u is not None]
     found = {"refused" if not event.accepted else "kept": event for event in reversed(drawn)}
     if unsure := [event for event in drawn if event.p < event.q]:

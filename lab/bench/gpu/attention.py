@@ -19,20 +19,20 @@ from lab.pair.memory import free_bytes
 
 BLOCK_SIZE = 16
 CONTEXTS = (32_768, 8_192, 1_024, 131_072)
-"""Those that say most first."""
+"""The most informative ones first."""
 BATCHES = (1, 8, 32)
 COLUMNS = (("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa"))
-"""Of the table: formats, and how the cache lies."""
+"""Columns of the table: formats, and how the cache is laid out."""
 OTHERS = (("int8", "contiguous"), ("int4", "contiguous"))
 
 
 def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
-    """Fill ``cases``: microseconds of one layer's attention for one new token a sequence, and GB/s of keys, values and
-    scales; and ``ratios``. The table's kinds come first. A case that does not fit in half of the free memory is left
-    out. Before them ``products``, which take little time.
+    """Fill ``cases``: microseconds of one layer's attention for one new token per sequence, and GB/s of keys, values
+    and scales; and ``ratios``. The table's columns come first. A case that does not fit in half of the free memory is
+    left out. Before them come the ``products``, which take little time.
 
     Raises:
-        ConfigError: kernels cannot run here.
+        ConfigError: the kernels cannot run here.
     """
     choose_kernels("triton", device)
     shape, contexts, batches, repeats = LLAMA_8B, CONTEXTS, BATCHES, 10
@@ -69,7 +69,7 @@ def time_case(
     blocks: str,
     repeats: int,
 ) -> list[dict]:
-    """``blocks``: how the cache lies; "sdpa" is torch's own attention over a contiguous one. Empty: it does not fit."""
+    """``blocks``: the cache's layout; "sdpa" is torch's own attention over a contiguous one. Empty: it does not fit."""
     kept = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
     read = context * batch * bytes_per_token(kv_format, layers=1, **kept)
     if device.type == "cuda" and read > free_bytes(device) / 2:
@@ -118,7 +118,7 @@ def _by_kernel(
 
 
 def _fill(tensor: torch.Tensor, head_dim: int) -> None:
-    """Numbers of a cache, or scales: never zeros, which a GPU multiplies faster."""
+    """Fill with numbers of a cache, or scales: not all zeros, which a GPU multiplies faster."""
     if tensor.is_floating_point():
         tensor.normal_() if tensor.shape[-1] == head_dim else tensor.uniform_(0.005, 0.02)
     elif tensor.dtype == torch.int8:
@@ -138,7 +138,7 @@ def _by_sdpa(
 
 
 def ratios(cases: list[dict]) -> list[dict]:
-    """Times over those of the native contiguous cache, by context and batch."""
+    """Times / those of the native contiguous cache, by context and batch."""
     by_key = {(c["context"], c["batch"], c["format"], c["blocks"]): c["microseconds"] for c in cases}
     return [
         {"context": context, "batch": batch, "format": kv_format, "blocks": blocks, "of_native": time / native}

@@ -1,4 +1,4 @@
-"""Part 4: how many sequences of a long-tailed mix fit in a fixed piece of memory, and how fast they go together."""
+"""Part 4: how many sequences of a long-tailed mix fit in a fixed piece of memory, and how fast they run together."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from lab.trace.events import Admitted
 
 KV_BYTES = 20 * 10**9
 REQUESTS = 256
-"""More than fit at INT8, or it would seem that no more do."""
+"""More than fit with INT8: with fewer, it would look as if no more fitted."""
 LENGTHS = Lengths(median=1024, sigma=0.8, shortest=16, longest=3072)
-"""Of prompts. An answer's length nobody knows: it is asked for up to 4,096 tokens and ends when it ends."""
+"""Lengths of prompts. Nobody knows an answer's length: it may take up to 4,096 tokens and ends when it ends."""
 MEAN_OUTPUT = 128
 CONFIGS = {
     "paged": EngineConfig(paged=True),
     "paged INT8": EngineConfig(paged=True, kv_dtype="int8"),
     "contiguous": EngineConfig(),
 }
-"""The one that is slowest last: where time is short it serves fewer."""
+"""The slowest last: if time is short, it serves fewer requests."""
 
 
 def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
-    """Fill ``rows``: most and mean sequences in flight, how many still waited then, the share of reserved slots unused,
-    preemptions, and output tokens a second of the whole.
+    """Fill ``rows``: most and mean sequences in flight, how many others waited at the peak, the share of reserved slots
+    unused, preemptions, and output tokens per second overall.
 
-    A seed settles where an answer ends, so all rows do the same work, but for one that has time for fewer ``requests``.
+    A seed determines where an answer ends, so all rows do the same work, except one with time for fewer ``requests``.
 
     Raises:
         LabError: the device is too small.
@@ -54,7 +54,7 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
     ]
     short = [Job(job.prompt, SamplingParams(max_tokens=4, temperature=1.0, seed=0)) for job in jobs[:2]]
     sheet.result |= {"kv_bytes": kv_bytes, "max_tokens": most, "mean_output": mean, "rows": {}}
-    longest = max(lengths) + 8 * mean  # an answer of more is one in three thousand
+    longest = max(lengths) + 8 * mean  # one answer in three thousand is longer
     slowest = 0.0
     for name, config in CONFIGS.items():
         began = time.perf_counter()
@@ -63,7 +63,7 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
             asked = jobs[: requests // 4]
         with sheet.attempt(name):
             lab = engine(target, max_num_seqs=requests, kv_bytes=kv_bytes)
-            finish(lab, short, config)  # compiles what is to be compiled
+            finish(lab, short, config)  # compiles what has to be compiled
             lab.warm_up(config, sequences=_seats(lab, config, lengths, most), longest=longest)
             sheet.result["rows"][name] = _serve(lab, asked, config)
         lab = None
@@ -73,7 +73,7 @@ def run_capacity(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, smal
 
 
 def _seats(lab: Engine, config: EngineConfig, lengths: list[int], most: int) -> int:
-    """No more sequences can be in flight: the memory holds so many of the shortest."""
+    """The most sequences that can be in flight: as many of the shortest as the memory holds."""
     least = min(lengths) + (0 if config.paged else most)
     return min(len(lengths), max(1, lab.default_num_blocks(config) * config.block_size // least))
 

@@ -1,4 +1,4 @@
-"""The device that is measured: what it is, and how to time what it does."""
+"""The device being measured: what it is, and how to time what it does."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lab.limits import timed
 from lab.machine import describe_machine
 
 ROTATED_BYTES = 2**30
-"""So much is read before the same again: many times what a GPU's own cache holds, and long enough for the time until
-the first kernel begins not to count."""
+"""Bytes read before any is read again: many times what a GPU's own cache holds, and enough to make the time until the
+first kernel begins negligible."""
 MOST_LAYERS = 256
 
 
 def describe(device: torch.device) -> dict[str, object]:
-    """Name, memory, driver and versions, beside what ``describe_machine`` tells."""
+    """Name, memory, driver and versions, in addition to what ``describe_machine`` says."""
     found: dict[str, object] = describe_machine(str(device))
     try:
         found["triton"] = importlib.metadata.version("triton")
@@ -43,12 +43,12 @@ def _driver() -> str:
 
 
 def layers_to_rotate(read: int, device: torch.device) -> int:
-    """Layers that read as many bytes each, so that none finds its own in the device's cache. One on a CPU."""
+    """How many layers, reading ``read`` bytes each, so that none finds its data in the device's cache. One on a CPU."""
     return min(MOST_LAYERS, -(-ROTATED_BYTES // read)) if device.type == "cuda" else 1
 
 
 def layer_seconds(over: Callable[[int], object], layers: int, device: torch.device, repeats: int) -> float:
-    """Median time of a layer. All are launched at once: a short kernel would else be timed by its launch."""
+    """Median time of a layer. All are launched together: otherwise a short kernel's time would be its launch's."""
 
     def run() -> object:
         for layer in range(layers):
@@ -60,9 +60,9 @@ def layer_seconds(over: Callable[[int], object], layers: int, device: torch.devi
 
 
 def clean_up(device: torch.device) -> None:
-    """Free what is not referenced any more."""
+    """Free memory that nothing refers to."""
     gc.collect()
     if device.type == "cuda":
-        with suppress(RuntimeError):  # after a capture that failed: what is measured next says what is wrong
+        with suppress(RuntimeError):  # after a failed capture; the next measurement reports what is wrong
             torch.cuda.synchronize(device)
             torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Part 2: a model as large as people use. How near decoding comes to the speed of memory; speculation; prefill."""
+"""Part 2: a model of a size in common use. How close decoding comes to memory bandwidth; speculation; prefill."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lab.trace.recorder import Run
 
 PROMPT_TOKENS = 128
 PASSES = 3
-"""Over the pairs of acceptance and gamma."""
+"""Passes over the pairs of acceptance and gamma."""
 
 
 def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
     """Fill ``decode`` (by way of computing: tokens/s, GB/s, fraction of a copy's), ``speculation`` (by acceptance and
-    gamma: measured speed-up, and the formula's with the measured c) and ``prefill`` (by back end of attention).
+    gamma: measured speed-up, and the formula's with the measured c) and ``prefill`` (by attention back end).
     """
     shapes = (TINY_TARGET, TINY_DRAFT) if small else (LLAMA_8B, LLAMA_1B)
-    # The pairs that say most come first.
+    # The most informative gammas come first.
     tokens, gammas, long = (24, (1, 3), 40) if small else (256, (4, 2, 1, 8, 3, 6, 5, 7), 8192)
     script = random_script(shapes[0], device)
     target = Scripted(shapes[0], script, "8B-shaped", dtype=dtype, device=device)
@@ -73,7 +73,7 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
             }
             sheet.say(f"  {name}: {rates['median']:.1f} tokens/s, {moved / copies:.0%} of a copy's bandwidth")
 
-    few = min(tokens, 64)  # launched one by one they take several times as long
+    few = min(tokens, 64)  # launched one by one, kernels take several times as long
     measure("decode", 3)
     measure("decode, layers of transformers", 2, by=unfused)
     if lab.cuda_graphs:

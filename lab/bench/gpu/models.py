@@ -1,7 +1,7 @@
-"""Models of any size with random weights, which compute all they would and say what is written for them.
+"""Models of any size with random weights, which compute what real ones do and output a script instead.
 
-Random weights say nothing, and where their likeliest token is nearly a tie a verify of several tokens may
-choose another one than a decode. So their own logits are computed and put aside.
+The output of random weights means nothing, and where their likeliest token is nearly a tie, a verify of several tokens
+may choose another one than a decode. So their own logits are computed and discarded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from lab.kv.plan import BlockPlan, StepPlan
 from lab.pair.models import LanguageModel
 
 END = 1
-"""The id that ends a text. A script has only larger ones."""
+"""The id that ends a text. A script has only larger ids."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a Llama."""
+    """The shape of a Llama."""
 
     layers: int
     hidden: int
@@ -54,25 +54,25 @@ class Shape:
 
 
 LLAMA_8B = Shape(32, 4096, 32, 8, 128, 14336, 128256, 131072, tied=False)
-"""Llama 3.1 8B's (its config.json), but for the scaling of rotary frequencies."""
+"""Llama 3.1 8B's (its config.json), without the scaling of rotary frequencies."""
 LLAMA_1B = Shape(16, 2048, 32, 8, 64, 8192, 128256, 131072, tied=True)
-"""Llama 3.2 1B's."""
+"""Llama 3.2 1B's, likewise."""
 TINY_TARGET = Shape(2, 64, 4, 2, 16, 128, 300, 2048, tied=False)
 TINY_DRAFT = Shape(1, 32, 2, 1, 16, 64, 300, 2048, tied=True)
 
 
 class Scripted(LanguageModel):
-    """A model of random weights, made on the device, that says ``script``.
+    """A model with random weights, created on the device, that outputs ``script``.
 
     Attributes:
-        script: [context] int64, the token after each position. Writing into it changes what is said next, in
-            captured steps too.
+        script: [context] int64, the token after each position. Writing into it changes the output, in captured
+            steps too.
     """
 
     def __init__(
         self, shape: Shape, script: torch.Tensor, name: str, *, dtype: torch.dtype, device: torch.device, end: float = 0
     ) -> None:
-        """``end``: probability that it says END instead, at temperature 1: lengths are then geometric."""
+        """``end``: probability of END instead, at temperature 1: lengths are then geometric."""
         with torch.device(device):
             model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype)
         super().__init__(model.requires_grad_(False), name)
@@ -91,7 +91,7 @@ class Scripted(LanguageModel):
 
 
 def random_script(shape: Shape, device: torch.device) -> torch.Tensor:
-    """[context] int64. A wrong guess is the next larger id, and that one is in the vocabulary too."""
+    """[context] int64. A wrong guess is the next larger id, which is in the vocabulary too."""
     return torch.randint(END + 1, shape.vocabulary - 1, (shape.context,), device=device)
 
 
@@ -110,11 +110,11 @@ def tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
 
 
 def engine(target: Scripted, draft: Scripted | None = None, **settings: object) -> Engine:
-    """``settings``: of ``Engine``. A step in C has a head of its own, and would say what the weights say."""
+    """``settings``: of ``Engine``. No step in C: it computes the head itself and would output what the weights say."""
     kernels = "auto" if target.device.type == "cuda" else "reference"
     return Engine(target, tokenizer(target.vocabulary), draft, kernels=kernels, **settings)
 
 
 def prompt(tokens: int, first: int = 2) -> str:
-    """A text of so many tokens, none like that of another ``first``."""
+    """A text of ``tokens`` tokens that begins with another token for each ``first`` below 200."""
     return " ".join(f"t{2 + (first + 7 * i) % 200}" for i in range(tokens))

@@ -1,4 +1,4 @@
-"""Part 1: the embedded pair. The ladder with graphs and without, compiled, and beside transformers' own ways."""
+"""Part 1: the embedded pair. The ladder with and without CUDA graphs, compiled, and against transformers' own ways."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ RATIOS = (
 
 
 def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> None:
-    """Fill ``rows``: output tokens a second of whole greedy calls, medians and quartiles; and ``static``, with one
-    prompt only, for transformers compiles its static cache anew for each length. What says most comes first.
+    """Fill ``rows``: output tokens per second of whole greedy calls, medians and quartiles; and ``static``, with one
+    prompt only, because transformers compiles its static cache anew for each length. What says most comes first.
     """
     max_tokens = 6 if small else 128
     prompts, rounds = (PROMPTS[:1], 2) if small else (PROMPTS[:4], 4)
@@ -55,7 +55,7 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     first["transformers assisted generation"] = stock(GAMMA)
     if "cache, no graphs" in singly:
         first["cache, no graphs"] = singly.pop("cache, no graphs")
-    for name, config in configs.items():  # a window that the end cuts short is a graph too, and the prompt says which
+    for name, config in configs.items():  # a last, shorter window has its own graph; the prompt decides which
         if config.speculative != "off" and engine.cuda_graphs:
             with sheet.attempt(f"{name}, to warm up"):
                 for prompt in prompts:
@@ -69,7 +69,7 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     if engine.cuda_graphs:
         rows["cache, no graphs"] = first["cache, no graphs"]
         rows["cache, compiled, no graphs"] = lab(replace(compiled, cuda_graphs=False))
-    rows["transformers generate, static cache"] = stock(cache="static")  # compiled whole, for longer than all before it
+    rows["transformers generate, static cache"] = stock(cache="static")  # whole, and longer to compile than the others
     time_rows(sheet, engine, "static", rows, prompts[:1], rounds, reserve=15)
 
     if singly and sheet.has_time(10, "the other rows without graphs"):
@@ -87,10 +87,10 @@ def time_rows(
     *,
     reserve: float,
 ) -> None:
-    """Time all rows once a round, each round with the next prompt and in another order.
+    """Time all rows once per round, each round with the next prompt and in another order.
 
-    The first round warms every row up before it is timed, so that each has a figure early. Another one begins only if
-    it would leave ``reserve`` seconds to what comes later. A row that fails is not asked again.
+    The first round warms up every row before timing it, so that each has a figure early. Another round begins only if
+    it would leave ``reserve`` seconds for what comes later. A row that fails is not run again.
     """
     found: dict[str, dict] = sheet.result.setdefault(into, {})
     rates: dict[str, list[float]] = {name: [] for name in rows}
@@ -118,7 +118,7 @@ def ratios(result: dict) -> dict[str, float]:
 
 
 def format_pair(result: dict) -> list[str]:
-    """The lines of the table that the bench ends with."""
+    """This part's lines of the bench's final table."""
     lines = []
     for part in ("rows", "static"):
         lines += [f"{row['median']:9.1f} tokens/s  {name}" for name, row in result.get(part, {}).items()]

@@ -1,7 +1,7 @@
-"""One part of the bench, in a process of its own: a device that one part has broken is whole again for the next.
+"""One part of the bench, in a process of its own: a device error in one part does not affect the next.
 
-``session`` starts it: ``python -m lab.bench.gpu.part NAME FILE UNTIL OPTIONS``, the options those of ``run_part`` as
-JSON. What it finds is in the file (``Sheet``).
+``session`` starts it: ``python -m lab.bench.gpu.part NAME FILE UNTIL OPTIONS``, with the options of ``run_part`` as
+JSON. Its results are in the file (``Sheet``).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ RUN: dict[str, Callable] = {"1": run_pair, "2": run_large, "3": run_attention, "
 
 
 def run_part(name: str, sheet: Sheet, *, device: str, dtype: str, small: bool, folder: str | None = None) -> None:
-    """Fill the sheet. ``name``: a part's number, or "recording"; ``folder``: where that leaves its files.
+    """Fill the sheet. ``name``: a part's number, or "recording"; ``folder``: where a recording puts its files.
 
-    What fails is in the sheet.
+    Failures are recorded in the sheet.
     """
     try:
         place = torch.device(device, 0) if device == "cuda" else torch.device(device)
@@ -39,7 +39,7 @@ def run_part(name: str, sheet: Sheet, *, device: str, dtype: str, small: bool, f
         sheet.keep()
         if name == "recording":
             record(sheet, Path(folder), device=place, dtype=dtype, small=small)
-        elif name == "1":  # where it computes in C there is more to "auto" than a dtype
+        elif name == "1":  # for a step in C, "auto" is more than a dtype
             run_pair(sheet, device=place, dtype=dtype, small=small)
         else:
             RUN[name](sheet, device=place, dtype=resolve_dtype(dtype, device), small=small)
@@ -51,9 +51,9 @@ def run_part(name: str, sheet: Sheet, *, device: str, dtype: str, small: bool, f
 
 def main(name: str, path: str, until: str, options: str) -> None:
     transformers_logging.set_verbosity_error()
-    gc.freeze()  # what has been imported stays: ``clean_up`` need not look through it every time
+    gc.freeze()  # imported modules stay: ``clean_up`` need not scan them every time
     run_part(name, Sheet(Path(path), float(until)), **json.loads(options))
-    # All is said. Taking things down in good order can fail or hang on a device that is broken.
+    # Everything is written. An orderly shutdown can fail or hang on a broken device.
     sys.stdout.flush()
     os._exit(0)
 

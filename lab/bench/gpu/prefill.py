@@ -1,4 +1,4 @@
-"""A long prompt read by each back end of attention: what flash attention saves."""
+"""A long prompt read with each attention back end: what flash attention saves."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 
 CHOICES = ("flash", "efficient", "auto", "math")
-"""The one that takes most memory last. "auto" is the engine's own kernels on a GPU."""
+"""The one that needs the most memory last. "auto" is the engine's own kernels on a GPU."""
 RUNS = 3
 
 
 def time_prefill(sheet: Sheet, lab: Engine, tokens: int) -> None:
-    """Fill ``prefill``: milliseconds of the target's passes over a prompt, and the most memory that was in use."""
+    """Fill ``prefill``: milliseconds of the target's passes over a prompt, and the peak memory in use."""
     found = sheet.result["prefill"] = {}
     blocks = -(-(tokens + 1) // EngineConfig().block_size)
     sampling = SamplingParams(max_tokens=1, ignore_eos=True)

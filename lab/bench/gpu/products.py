@@ -1,4 +1,4 @@
-"""The products of a layer for a step of few rows, with what lies beside them: the lab's kernel against torch's."""
+"""A layer's matrix products in a step of few rows, with the operations fused into them: the lab's against torch's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPSILON = 1e-5
 
 
 def time_products(sheet: Sheet, model: str, shape: Shape, device: torch.device, repeats: int) -> None:
-    """Add to ``products``: microseconds, and GB/s of the matrix. In bfloat16, all that the lab's kernel multiplies."""
+    """Add to ``products``: microseconds, and GB/s of the matrix. In bfloat16, which the lab's kernel requires."""
     found = sheet.result.setdefault("products", [])
     attended = shape.heads * shape.head_dim
     for name, way, outputs, inputs in (
@@ -51,7 +51,7 @@ def time_products(sheet: Sheet, model: str, shape: Shape, device: torch.device, 
 
 
 Ways = dict[str, Callable[[int], torch.Tensor]]
-"""By whom, and how, given a layer."""
+"""Name of each implementation, and what computes a layer with it."""
 
 
 def _normed(matrices: torch.Tensor, rows: int) -> Ways:

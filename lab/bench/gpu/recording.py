@@ -1,4 +1,4 @@
-"""Runs of the embedded pair on this device, kept to be replayed where there is none like it."""
+"""Runs of the embedded pair on this device, saved to be replayed on machines without one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CONFIGS = {
 
 
 def record(sheet: Sheet, folder: Path, *, device: torch.device, dtype: str, small: bool) -> None:
-    """Save a run of each setting for a few prompts; ``files`` are their names. The second run is kept: nothing is
-    compiled or captured in it.
+    """Save a run of each setting for each of two prompts; ``files`` are their names. The second run is saved: nothing
+    is compiled or captured in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     engine = load_engine(device=str(device), dtype=dtype)

@@ -1,4 +1,4 @@
-"""What the parts read in a run."""
+"""What the parts read from a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def steps(run: Run, kind: str) -> list[StepTimed]:
 
 
 def refuse_failures(runs: Iterable[Run]) -> None:
-    """Raises LabError if one failed, or went on without a part of what was to be measured."""
+    """Raises LabError if a run failed, or gave up part of what was to be measured."""
     for run in runs:
         fallen = next((event for event in run.events if isinstance(event, FellBack)), None)
         if fallen:

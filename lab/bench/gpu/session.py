@@ -1,4 +1,4 @@
-"""The parts one after another, each in a process of its own with a limit of time: none can take another down."""
+"""Runs the parts one after another, each in its own process with a time limit: none can take another down."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TITLES = {
 }
 RECORDING = "recording"
 SECONDS = {"1": 130, "2": 125, "3": 75, "4": 105, RECORDING: 20}
-"""Most a part may take, its process's start included: 455 in all. What it leaves, the next ones may take."""
+"""The most a part may take, starting its process included: 455 in all. What it leaves, the next ones may use."""
 TO_DIE = 10
-"""Seconds that a process is given after it was killed. One that waits for a broken driver may never go."""
+"""Seconds to wait for a killed process to end. One that is waiting for a broken driver may never end."""
 FORMATS = {"1": format_pair, "2": format_large, "3": format_attention, "4": format_capacity}
 
 
@@ -42,7 +42,7 @@ def run_gpu(
     folder: Path | None,
     dtype: str = "auto",
 ) -> str:
-    """Run the parts, writing all that is known to ``out`` after each. ``folder``: for recorded runs.
+    """Run the parts, writing all results so far to ``out`` after each. ``folder``: for recorded runs.
 
     This process does not touch the device.
 
@@ -72,7 +72,7 @@ def apart(name: str, out: Path, until: float, options: dict, report: Callable[[s
     """Run a part in a process, and stop it at ``until``, in seconds as ``time.time`` counts them.
 
     Returns:
-        The part's entry (``Sheet``) as far as it came, with ``seconds``, and ``failure`` if it did not come to its end.
+        The part's entry (``Sheet``) as far as it got, with ``seconds``, and ``failure`` if it did not finish.
     """
     sheet = out.with_name(f"{out.name}.part-{name}")
     sheet.parent.mkdir(parents=True, exist_ok=True)
@@ -98,9 +98,9 @@ def command(name: str, sheet: Path, until: float, options: dict) -> list[str]:
 
 
 def _run(command: list[str], until: float) -> str:
-    """Run a process till it ends or is stopped. Returns which of the two, in words."""
+    """Run a process until it ends or is stopped. Returns which of the two, in words."""
     began = time.time()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which it keeps: Ctrl-C is for this process, which ends it
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the child inherits it: on Ctrl-C this process ends it
     try:
         process = subprocess.Popen(command)
     except OSError as error:
@@ -119,7 +119,7 @@ def _run(command: list[str], until: float) -> str:
 
 
 def format_gpu(result: dict) -> str:
-    """The table: every part's lines, and why one has fewer than it should."""
+    """The table: every part's lines, and why any are missing."""
     machine = result["machine"]
     versions = (f"{name} {machine.get(name, '-')}" for name in ("driver", "torch", "transformers", "triton"))
     name = machine.get("accelerator", machine.get("processor", "a device that could not be asked"))
@@ -130,7 +130,7 @@ def format_gpu(result: dict) -> str:
             lines.append(f"not all of it: {entry['failure'][:200]}")
         try:
             lines += FORMATS[part](entry["result"])
-        except Exception as error:  # half a measurement: the other lines are wanted
+        except Exception as error:  # a partial measurement must not cost the other lines
             lines.append(f"too little was measured for a table ({type(error).__name__}: {error})")
         lines += format_gaps(entry["result"])
     if "failure" in (recorded := result.get("recorded", {})):

@@ -1,4 +1,4 @@
-"""What a part of the bench has measured so far, in a file as soon as it is known: a part may end at any moment."""
+"""What a part of the bench has measured so far, written to a file at once: a part may end at any moment."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 from lab.bench.output import Output
 
 MOST_GAPS = 6
-"""Lines of a table on what is missing."""
+"""The most lines that a table has on what is missing."""
 
 
 class Sheet:
-    """A part's results, on disk whenever something has been added.
+    """A part's results, written to disk as they are added.
 
     Args:
-        path: the file, JSON. None: they are kept in memory only.
+        path: the file, JSON. None: results are kept in memory only.
         until: when the part will be stopped, in seconds as ``time.time`` counts them.
 
     Attributes:
-        entry: all that is known of the part. ``done``: it came to its end; ``failure``, ``traceback``: what ended it.
-        result: what it measured, the entry's own. ``failures``: what could not be measured, and why;
+        entry: all that is known about the part. ``done``: it finished; ``failure``, ``traceback``: what ended it.
+        result: what it measured, part of the entry. ``failures``: what could not be measured, and why;
             ``left_out``: what there was no time for.
     """
 
@@ -41,20 +41,20 @@ class Sheet:
         return self._until - time.time()
 
     def keep(self) -> None:
-        """Write all to the file, which is whole at any moment."""
+        """Write everything to the file, which is complete at any moment."""
         if self._path:
             new = self._path.with_name(f"{self._path.name}.new")
             new.write_text(json.dumps(self.entry, default=str), "utf-8")
             new.replace(self._path)
 
     def say(self, line: str) -> None:
-        """To whoever watches; and keep what is known."""
+        """Print a line for whoever watches, and write what is known."""
         Output().say(line)
         self.keep()
 
     @contextmanager
     def attempt(self, what: str) -> Iterator[None]:
-        """Measure ``what``, and keep it. If it fails, that is told in ``failures``, and the part goes on."""
+        """Measure ``what``, and write it. If it fails, ``failures`` says so, and the part goes on."""
         try:
             yield
         except Exception as error:
@@ -63,7 +63,7 @@ class Sheet:
         self.keep()
 
     def has_time(self, seconds: float, what: str) -> bool:
-        """Whether so many seconds are left. If not, ``left_out`` tells of ``what`` is not done."""
+        """Whether so many seconds are left. If not, ``what`` is added to ``left_out``."""
         if self.seconds_left >= seconds:
             return True
         self.result.setdefault("left_out", []).append(f"{what} ({max(self.seconds_left, 0):.0f} s were left)")
@@ -71,7 +71,7 @@ class Sheet:
         return False
 
     def fail(self, error: Exception) -> None:
-        """The whole part ends with an error."""
+        """Record the error that ends the whole part."""
         self.entry |= {"failure": _told(error), "traceback": "".join(traceback.format_exception(error))}
         self.say(f"  failed: {_told(error)[:300]}")
 
@@ -81,13 +81,13 @@ def _told(error: Exception) -> str:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles of what was measured, and how often it was."""
+    """Median and quartiles of what was measured, and the number of samples."""
     lower, median, upper = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else 3 * [*values]
     return {"median": median, "lower": lower, "upper": upper, "samples": len(values)}
 
 
 def format_gaps(result: dict) -> list[str]:
-    """The lines on what is missing in a part."""
+    """Lines on what is missing from a part."""
     lines = [f"failed: {what}: {why[:160]}" for what, why in result.get("failures", {}).items()]
     lines += [f"left out: {what}" for what in result.get("left_out", ())]
     return lines[:MOST_GAPS] + [f"and {len(lines) - MOST_GAPS} more"] * (len(lines) > MOST_GAPS)

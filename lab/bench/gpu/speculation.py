@@ -1,7 +1,7 @@
-"""Speculation with a draft that is right as often as is asked for, against what the formula says.
+"""Speculation with a draft that is right with a chosen probability, against what the formula says.
 
-A round of gamma proposals, each right with probability a, gives (1 - a^(gamma + 1)) / (1 - a) tokens in the mean and
-takes 1 + gamma c passes' time (Leviathan et al., 2211.17192), c being a proposal's time in decode steps.
+A round of gamma proposals, each right with probability a, gives (1 - a^(gamma + 1)) / (1 - a) tokens on average and
+takes the time of 1 + gamma c passes (Leviathan et al., 2211.17192), where c is a proposal's time in decode steps.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ RATES = (0.5, 0.7, 0.9)
 
 
 class Speculation:
-    """Fills ``speculation``: a row for every acceptance and gamma, made of all runs so far.
+    """Fills ``speculation``: a row for every acceptance and gamma, from all runs so far.
 
     Args:
-        lab: with a draft whose script may be written into.
+        lab: an engine with a draft whose script may be written into.
         script: the target's.
         plain: the setting without speculation.
-        gammas: those first that are wanted first.
-        decode: decodes, all tokens or so many.
+        gammas: in the order in which they are measured.
+        decode: decodes with a setting, all tokens or the given number.
     """
 
     def __init__(
@@ -56,10 +56,10 @@ class Speculation:
         sheet.result["speculation"] = []
 
     def warm_up(self, longest: int) -> None:
-        """Capture and compile all that the measured runs need, of up to ``longest`` tokens.
+        """Capture and compile everything that the measured runs need, for up to ``longest`` tokens.
 
-        First the graphs of every window, for a window that the run's end cuts short is another gamma's. Then a short
-        run of each, by a draft that is wrong as often as it will be.
+        First the graphs of every window, because a window that the run's end cuts short is that of a smaller gamma.
+        Then a short run of each, with a draft that is often wrong.
         """
         for config in self._configs.values():
             self._lab.warm_up(config, longest=longest)
@@ -68,9 +68,9 @@ class Speculation:
             self._decode(config, 4 * (gamma + 1))
 
     def measure(self, reserve: float) -> bool:
-        """Another run of every pair, while it leaves ``reserve`` seconds; and a plain one, to which they are compared.
+        """Another run of every pair while ``reserve`` seconds are left, and a plain run to compare them with.
 
-        The draft is wrong in other places in each pass.
+        The draft is wrong at other positions in each pass.
 
         Returns:
             Whether there was time for all.
@@ -98,7 +98,7 @@ class Speculation:
 
 
 def _figures(run: Run, gamma: int, base: float, step_ms: float) -> dict[str, float]:
-    """Of one run. ``base``: tokens/s of a plain one, whose steps take ``step_ms``."""
+    """The figures of one run. ``base``: tokens/s of a plain one, whose steps take ``step_ms``."""
     rounds = [step for step in steps(run, "verify") if step.target_tokens == gamma + 1]
     proposal_ms = statistics.median(step.draft_ms for step in rounds) / gamma
     c, given, speedup = proposal_ms / step_ms, run.metrics.mean_acceptance_length, run.metrics.tokens_per_second / base
@@ -114,8 +114,8 @@ def _figures(run: Run, gamma: int, base: float, step_ms: float) -> dict[str, flo
 
 
 def _row(rate: float, gamma: int, runs: list[dict[str, float]]) -> dict:
-    """Medians over the runs. ``formula``: with the acceptance that was asked for; ``formula_as_accepted``: with the
-    tokens a round that the same runs gave, of which a few dozen rounds give now more and now fewer.
+    """Medians over the runs. ``formula``: with the acceptance asked for; ``formula_as_accepted``: with the tokens per
+    round of the same runs, which vary from run to run because a run has only a few dozen rounds.
     """
     medians = {name: statistics.median(run[name] for run in runs) for name in runs[0]}
     expected = tokens_per_round(rate, gamma)

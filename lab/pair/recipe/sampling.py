@@ -1,8 +1,8 @@
 """The target's own continuations: the text on which a draft will have to agree with it.
 
-A draft continues what the target has written, not what an author has. Distilling
-it on such text is what DistillSpec calls on-policy data (Zhou et al., 2310.08461,
-section 4).
+A draft continues what the target has written, not what an author has. DistillSpec
+(Zhou et al., 2310.08461, section 4), too, distils on text that a model has written;
+its on-policy data, however, is the draft's own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAMPLE = 256
 """Tokens per sample: prompt, continuation, and the end-of-text token that separates it from the next."""
 
 PROMPTS = (8, 16, 32, 64, 96)
-"""Prompt lengths in tokens. Each serves one batch per temperature, then the next one's turn comes."""
+"""Prompt lengths in tokens, in turn: each serves one batch per temperature."""
 
 
 def grouped_attention(

@@ -29,7 +29,7 @@ Parts = Sequence[tuple[np.ndarray, float]]
 
 
 def target_shape() -> LlamaConfig:
-    """12.9M parameters, deep rather than wide: depth is what a step costs."""
+    """12.9M parameters, deep rather than wide: the cost of a step follows its depth."""
     return _llama(hidden=256, ffn=704, layers=16, heads=4, kv_heads=2)
 
 
