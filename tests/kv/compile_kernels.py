@@ -32,7 +32,8 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
     binary = run(self, *args, grid=grid, warmup=True, **kwargs)
     with NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(binary.asm["cubin"])
-        command = [CUOBJDUMP, "-res-usage", "-sass", file.name]
+        wanted = ["-res-usage", "-sass"] if {"GATED", "COLUMNS"} & kwargs.keys() else ["-res-usage"]  # of loops: slow
+        command = [CUOBJDUMP, *wanted, file.name]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     of_a_thread = re.search(r"REG:(\d+) STACK:(\d+)", shown).groups()
     loop = []

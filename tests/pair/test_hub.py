@@ -6,16 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import tiny_models
-from tests.hub import serving
+from tests.hub import Hub, serving
 
 ROOT = Path(__file__).parents[2]
+Told = tuple[Any, list[str]]
+"""A pair's tokens, or what is wrong with it; and what was told of its progress."""
 TRY = """
 import json, sys, threading, time
 from lab import EngineConfig, LabError, SamplingParams, load_engine
@@ -79,23 +81,45 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def loaded(
-    models: Path,
-    cache: Path,
-    *pairs: tuple[str, ...],
-    stop_at: str = "",
-    seconds: float = 0.0,
-    refusals: Mapping[str, int] | None = None,
-    **variables: str,
-) -> list[tuple[Any, list[str]]]:
-    """What becomes of each pair, by a process that asks the hub: its tokens or what is wrong, and what was told. The
-    first is stopped when it has told ``stop_at``. ``variables``: of its environment, besides."""
-    with serving(models, gated=("some/kept",), seconds=seconds, refusals=refusals) as hub:
-        command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
-        env = os.environ | hub.variables | {"HF_HOME": str(cache)} | variables
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
+def loaded(models: Path, cache: Path, *pairs: tuple[str, ...], seconds: float = 0.0, **asked: str) -> list[Told]:
+    """What becomes of each pair, by a process that asks a hub. ``asked``: see ``ask``."""
+    with serving(models, seconds=seconds) as hub:
+        told, _ = ask(hub, cache, *pairs, **asked)
+    return told
+
+
+def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **variables: str) -> tuple[list[Told], str]:
+    """What becomes of each pair, by a process that asks the hub, and what that process wrote to its standard error. The
+    first pair is stopped when it has told ``stop_at``. ``variables``: of its environment, besides."""
+    command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
+    env = os.environ | hub.variables | {"HF_HOME": str(cache)} | variables
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout), done.stderr
+
+
+@dataclass
+class Refused:
+    """Models that a process asked for one after another and did not get.
+
+    Attributes:
+        says: of each model, by its name.
+        asked: the paths that the hub was asked for.
+        errors: what the process wrote to its standard error.
+    """
+
+    says: dict[str, str]
+    asked: list[str]
+    errors: str
+
+
+@pytest.fixture(scope="module")
+def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
+    names = [f"some/{name}" for name in ("none", "kept", "shell", "gguf", "mute", "target", "large")]
+    withheld = {"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403}
+    with serving(models, gated=("some/kept",), refusals=withheld) as hub:
+        told, errors = ask(hub, tmp_path_factory.mktemp("cache"), *((name,) for name in names))
+        return Refused({name: says for name, (says, _) in zip(names, told, strict=True)}, hub.asked, errors)
 
 
 def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path) -> None:
@@ -121,39 +145,28 @@ def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, name: str
     assert len(later) == 6
 
 
-def test_what_cannot_be_had_is_said_and_what_to_do(models, tmp_path) -> None:
-    names = ("some/none", "some/kept", "some/shell", "some/gguf", "some/mute")
-    none, kept, shell, gguf, mute = (says for says, _ in loaded(models, tmp_path, *((name,) for name in names)))
+def test_a_model_that_is_not_to_be_had_is_reported_with_what_to_do(refused) -> None:
+    none, kept = refused.says["some/none"], refused.says["some/kept"]
     assert none.startswith("The hub has no model some/none, or shows it only to some.")
     assert "hf auth login" in none
     assert kept.startswith("some/kept is given only to those who have asked for it.")
     assert "hf auth login" in kept
-    assert shell.startswith("There is no config.json in some/shell. A model's folder holds")
-    assert gguf.startswith("some/gguf could not be loaded: it has no weights as safetensors")
-    assert mute.startswith("some/mute has no tokenizer")
+    assert refused.says["some/shell"].startswith("There is no config.json in some/shell. A model's folder holds")
+    assert refused.says["some/mute"].startswith("some/mute has no tokenizer")
 
 
-def test_weights_that_the_hub_does_not_give_are_not_said_to_be_missing(models, tmp_path) -> None:
-    (says, _), (shards, _) = loaded(
-        models,
-        tmp_path,
-        *(("some/target",), ("some/large",)),
-        refusals={"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403},
-    )
-    assert says.startswith("some/target could not be loaded: the hub answered 403 when asked for its weights."), says
-    assert "hf auth login" in says
-    assert shards.startswith("some/large could not be loaded: the hub answered 403"), shards
+def test_only_a_model_without_weights_is_said_to_have_none(refused) -> None:
+    assert refused.says["some/gguf"].startswith("some/gguf could not be loaded: it has no weights as safetensors")
+    for name in "some/target", "some/large":  # in one file, and in several
+        says = refused.says[name]
+        assert says.startswith(f"{name} could not be loaded: the hub answered 403 when asked for its weights."), says
+        assert "hf auth login" in says
 
 
-def test_a_hub_that_has_not_got_a_model_is_asked_once(models, tmp_path) -> None:
-    names = ("some/none", "some/kept")
-    with serving(models, gated=("some/kept",)) as hub:
-        command = [sys.executable, "-c", TRY, json.dumps([[name] for name in names]), ""]
-        env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
-        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
-        for name in names:
-            assert [path for path in hub.asked if name in path] == [f"/{name}/resolve/main/config.json"]
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_hub_that_refuses_a_model_is_asked_once(refused) -> None:
+    for name in "some/none", "some/kept":
+        assert [path for path in refused.asked if name in path] == [f"/{name}/resolve/main/config.json"]
+    assert refused.errors == ""
 
 
 def test_what_is_wrong_with_a_model_in_the_cache_is_said_without_a_network(models, tmp_path) -> None:
