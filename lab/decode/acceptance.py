@@ -6,7 +6,7 @@ min(1, p(x) / q(x)). The first rejected one is replaced by a draw from the resid
 max(p - q, 0) renormalised; if all are accepted, one bonus token is drawn from
 p. The tokens kept are then distributed exactly as if drawn from p one by one.
 
-Pure functions of tensors: no model, no sequence, and no wait for the device.
+Pure functions of tensors: no model, no sequence, and nothing that waits for the device.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lab.decode.sampling import draw
 
 
 class Verdict(NamedTuple):
-    """Tensors, on the device that judged.
+    """The outcome of one round or several, as tensors on the device that judged.
 
     Attributes:
-        accepted: [...] int64, proposals kept, 0 to g.
+        accepted: [...] int64, number of proposals kept, 0 to g.
         next_token: [...] int64, the token after them, recovered or bonus.
     """
 
@@ -31,13 +31,13 @@ class Verdict(NamedTuple):
 
 
 def judge_matching(own: torch.Tensor, proposals: torch.Tensor) -> Verdict:
-    """Keep the proposals that are the target's own tokens, up to the first that is not.
+    """Keep the proposals that match the target's own tokens, up to the first that does not.
 
-    Under greedy decoding its own token is the likeliest. A token drawn from p before anything was
-    proposed will do as well: whatever is proposed, the tokens kept are then those drawn from p.
+    Under greedy decoding the target's own token is the most likely one. A token drawn from p without
+    regard to the proposal works as well: whatever is proposed, the tokens kept are those drawn from p.
 
     Args:
-        own: [..., g + 1] int64, the target's, after the last known token and after each proposal.
+        own: [..., g + 1] int64, the target's tokens after the last known token and after each proposal.
         proposals: [..., g] int64.
     """
     accepted = _leading(proposals == own[..., :-1])
@@ -49,14 +49,14 @@ def judge_sampled(
 ) -> Verdict:
     """Keep each proposal x with probability min(1, p(x) / q(x)) until one is rejected.
 
-    A proposal from a q that is not finite is rejected and p drawn from: nothing is lost but time.
+    A proposal from a q that is not finite is rejected and replaced by a draw from p: only time is lost.
 
     Args:
         p: [..., g + 1, vocabulary], the target's distributions.
-        q: [..., g, vocabulary], the draft's, which the proposals were drawn from.
+        q: [..., g, vocabulary], the draft's distributions, which the proposals were drawn from.
         proposals: [..., g] int64.
         u: [..., g] float64 in [0, 1), one for each verdict.
-        u_next: [..., g + 1] float64 in [0, 1), for the token after them, one for each place it may have.
+        u_next: [..., g + 1] float64 in [0, 1), for the token after them, one for each position it may take.
     """
     p_proposed = p[..., :-1, :].gather(-1, proposals[..., None])[..., 0]
     q_proposed = q.gather(-1, proposals[..., None])[..., 0]
@@ -73,18 +73,18 @@ def judge_sampled(
 
 
 def row(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """x[..., index, :] with an index of its own for each place. [..., n, vocabulary], [...] -> [..., vocabulary]."""
+    """Row ``index`` of each [n, vocabulary] matrix in x. [..., n, vocabulary], [...] -> [..., vocabulary]."""
     first = torch.arange(index.numel(), device=x.device) * x.shape[-2]
     return x.flatten(0, -2).index_select(0, first + index.flatten()).view(*index.shape, -1)
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """What a rejected proposal's replacement is drawn from: max(p - q, 0), not normalised. [..., vocabulary]."""
+    """The weights that a recovered token is drawn from: max(p - q, 0), not normalised. [..., vocabulary]."""
     left = (p - q).clamp_min(0)
-    # A rejection where p = q everywhere can only come from rounding; the residual is then empty, and p is right.
+    # With p = q everywhere a rejection can only come from rounding; the residual is then empty, and p is right.
     return torch.where(left.sum(-1, keepdim=True) == 0, p, left)
 
 
 def _leading(kept: torch.Tensor) -> torch.Tensor:
-    """How many are kept before the first that is not. [..., g] bool -> [...] int64."""
+    """How many are kept before the first that is not: [..., g] bool -> [...] int64."""
     return kept.long().cumprod(-1).sum(-1)

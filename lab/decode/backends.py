@@ -1,4 +1,4 @@
-"""What computes a request's steps: the engine's kernels or torch, captured or launched singly, compiled or not."""
+"""What computes a request's steps: the engine's kernels or torch, with or without CUDA graphs and compilation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Pair = tuple[LanguageModel, LanguageModel | None]
 
 
 class Backends:
-    """An engine's target and draft, and the same weights computed otherwise for requests that ask for it.
+    """An engine's target and draft, and the other ways to compute them that a request can ask for.
 
-    What is asked for may be a request's configuration or its pool's setting.
+    ``asked`` in the methods is a request's configuration or its pool's setting.
 
     Attributes:
         kernels: what computes a request with ``kernels="auto"``.
-        cuda_graphs: whether its steps can be captured: Triton's kernels, and a GPU that holds the whole models.
-        target, draft: as those kernels compute them.
+        cuda_graphs: whether its steps can be captured: with Triton's kernels, and each model whole on one GPU.
+        target, draft: the models, computed by those kernels.
 
     Raises:
-        ConfigError: kernels where they cannot run.
+        ConfigError: the chosen kernels cannot run here.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Backends:
         self.cuda_graphs = self.kernels == "triton" and all(map(can_be_captured, self._models))
 
     def prepare(self) -> None:
-        """Before the first step, and after weights or adapters have changed."""
+        """Get the models ready: call before the first step, and after weights or adapters have changed."""
         with self._compiling:
             self._compiled = None
         if self.kernels == "c":
@@ -68,7 +68,7 @@ class Backends:
         return tuple(model.identity() for model in self._models)
 
     def models(self, asked: EngineConfig | PoolSetting) -> Pair:
-        """Target and draft as they are to be computed. Compiling takes some seconds, the first time it is asked for."""
+        """Target and draft, computed as asked. Compiling takes some seconds the first time."""
         if not asked.torch_compile:
             return self._by_torch if asked.kernels == "reference" else (self.target, self.draft)
         with self._compiling:
@@ -81,7 +81,7 @@ class Backends:
         return self.kernels == "triton" and asked.kernels == "auto"
 
     def captures(self, asked: EngineConfig | PoolSetting) -> bool:
-        """Whether steps with a cache are CUDA graphs."""
+        """Whether steps with a cache are captured as CUDA graphs."""
         return self.cuda_graphs and asked.cuda_graphs and self.by_triton(asked)
 
     def refuse(self, asked: EngineConfig) -> None:
@@ -98,11 +98,11 @@ class Backends:
 
 
 def choose_kernels(choice: KernelChoice, device: torch.device) -> Kernel:
-    """Who computes a step on ``device``. "auto": Triton's kernels on a GPU if Triton is installed and has tensor cores
-    for them, C on a CPU.
+    """The kernels that compute a step on ``device``. "auto": Triton's on a GPU that has tensor cores for bfloat16, if
+    Triton is installed; C on a CPU; otherwise the reference.
 
     Raises:
-        ConfigError: no such choice, or kernels are asked for where they cannot run.
+        ConfigError: no such choice, or kernels that cannot run on this device.
     """
     if choice not in get_args(KernelChoice):
         raise ConfigError(f"kernels must be one of {', '.join(map(repr, get_args(KernelChoice)))}, not {choice!r}.")

@@ -10,11 +10,11 @@ import torch
 
 
 class StepClock:
-    """Each ``mark(part)`` ends a part that began at the mark before (or at the start).
+    """Times the parts of a step: each ``mark(part)`` ends a part that began at the previous mark (or at the start).
 
     On a CPU marks read the clock. On CUDA they record events in the stream, which
-    cost nothing to the device; ``read`` is asked once the step's result has been
-    copied to the host, when nothing is left to wait for.
+    cost the device nothing; ``read`` is called once the step's result has been
+    copied to the host, when there is nothing left to wait for.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Who proposes tokens for the target to verify: four kinds, one interface."""
+"""Drafters, which propose tokens for the target to verify: four kinds, one interface."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Proposals(NamedTuple):
 
     Attributes:
         tokens: [g] int64, g > 0.
-        q: [g, vocabulary] float32, the distribution each was drawn from. None: they were not drawn
-            and are kept when they are the target's own tokens.
+        q: [g, vocabulary] float32, the distribution each was drawn from. None: they were not drawn,
+            and are kept if they match the target's own tokens.
     """
 
     tokens: torch.Tensor
@@ -38,12 +38,12 @@ class Proposals(NamedTuple):
 
 
 class Drafter(ABC):
-    """Proposes for all of its sequences of a step at once.
+    """Proposes tokens for all of its sequences in a step at once.
 
     Anything its methods raise is caught: its sequences then go on without a drafter.
 
     Attributes:
-        times: what a step's proposals took, by their number for each sequence.
+        times: milliseconds that a step's proposals took, by the most that were proposed for one sequence.
     """
 
     def __init__(self) -> None:
@@ -51,29 +51,29 @@ class Drafter(ABC):
 
     @abstractmethod
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        """At most ``windows[i]`` tokens to follow ``sequences[i]``; None where it has no idea."""
+        """At most ``windows[i]`` tokens to follow ``sequences[i]``; None where it has nothing to propose."""
 
     def work(self, sequences: list[Sequence], windows: list[int]) -> Work:
-        """What ``propose`` is about to move and compute, its model's passes all together."""
+        """What ``propose`` is about to move and compute, over all of its model's passes."""
         return Work()
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
-        """Whether ``propose`` is about to read more than it does round by round: a text that grew without it."""
+        """Whether ``propose`` is about to read more than in a usual round, because a text grew without it."""
         return False
 
     def read(self, sequences: list[Sequence], stops: list[int]) -> Work:
-        """Take in the first ``stops[i]`` tokens of ``sequences[i]``, of which the target reads the last in this step:
-        so a prompt comes in chunks here too. Returns what it moved and computed."""
+        """Read the first ``stops[i]`` tokens of ``sequences[i]``, which is as far as the target gets in this step: so
+        a prompt comes in chunks here too. Returns what it moved and computed."""
         return Work()
 
 
 class ModelDrafter(Drafter):
-    """A model decoding ahead by itself, all sequences in one forward.
+    """A model that decodes ahead on its own, all sequences in one forward pass.
 
-    Either a smaller model with the target's tokenizer, whose keys and values live in
-    the same slots as the target's in a storage of its own; or the target's own first layers
-    (``early_exit``: Elhoushi et al., 2404.16710, without their training, and without their reuse of these
-    layers' work in the verify), which read what the target stored, and write what it will write over.
+    Either a smaller model with the target's tokenizer, whose keys and values have
+    the same slot numbers as the target's in a storage of their own; or the target's own first layers
+    (``early_exit``: Elhoushi et al., 2404.16710, but without their training, and without reusing these
+    layers' work when verifying), which read what the target stored and write what it will overwrite.
     """
 
     def __init__(self, model: LanguageModel, storage: KVStorage | None, *, early_exit: bool = False) -> None:
@@ -84,9 +84,9 @@ class ModelDrafter(Drafter):
         self._passes = PassWork(model, storage)
 
     def propose(self, sequences: list[Sequence], windows: list[int]) -> list[Proposals | None]:
-        """The first forward also reads what the model has not seen yet: the newest token, and without a cache all.
+        """The first forward pass also reads the tokens the model has not seen yet, or without a cache all of them.
 
-        The last proposal is not fed back: if it is accepted, the next round begins with it.
+        The last proposal is not fed back: if it is accepted, the next round begins by reading it.
         """
         device, samplings = self._model.device, [sequence.sampling for sequence in sequences]
         starts = [self._read(sequence) for sequence in sequences]
@@ -131,7 +131,7 @@ class ModelDrafter(Drafter):
         samplings: list[SamplingParams],
         draws: tuple[torch.Tensor, ...],
     ) -> list[Proposals]:
-        """A forward for every token of the longest window. ``draws``: [window] float64 of each sequence."""
+        """One forward pass per token of the longest window. ``draws``: [window] float64 for each sequence."""
         batch = list(batch)
         tokens: list[list[torch.Tensor]] = [[] for _ in batch]
         rows: list[list[torch.Tensor]] = [[] for _ in batch]
@@ -164,20 +164,20 @@ class ModelDrafter(Drafter):
         return total
 
     def is_behind(self, sequences: list[Sequence]) -> bool:
-        # After a round that was kept whole it reads two tokens, its own last proposal and the bonus.
+        # After a fully accepted round it reads two tokens: its own last proposal and the bonus token.
         return any(sequence.table and len(sequence.tokens) - self._read(sequence) > 2 for sequence in sequences)
 
     def _read(self, sequence: Sequence) -> int:
-        """Tokens that have the model's keys and values."""
+        """How many tokens already have this model's keys and values."""
         return sequence.computed if self._early_exit else sequence.draft_length
 
 
 class PromptLookup(Drafter):
-    """What followed the text's last few tokens when they occurred in it before: no model, no cost.
+    """Proposes what followed the text's last few tokens where they occurred earlier: no model, no cost.
 
-    Saxena, "Prompt Lookup Decoding" (2023), who takes the first occurrence that enough tokens follow (here it is the
-    last such one); Yang et al., 2304.04487. It draws nothing: q is 1 on its proposal, so that speculative sampling
-    keeps it with probability p.
+    Saxena, "Prompt Lookup Decoding" (2023), who takes the first occurrence followed by enough tokens (here it is the
+    last); Yang et al., 2304.04487. Nothing is drawn: q is 1 on each proposal, so speculative sampling accepts it with
+    probability p.
     """
 
     def __init__(self, shortest: int, longest: int, vocabulary: int, device: torch.device) -> None:
@@ -199,22 +199,24 @@ class PromptLookup(Drafter):
         ]
 
     def _text(self, sequence: Sequence) -> np.ndarray:
-        """Its tokens, [length] C integers. A text only grows, for what is rejected was never in it; so only what is new
-        is copied."""
+        """The sequence's tokens, [length] C integers. A text only grows, since rejected proposals were never in it; so
+        only new tokens are copied."""
         text = self._texts.setdefault(sequence, array("i"))
         text.extend(sequence.tokens[len(text) :])
         return np.frombuffer(text, np.intc)
 
 
 def lookup(text: np.ndarray, count: int, shortest: int, longest: int) -> list[int]:
-    """Up to ``count`` tokens that followed an earlier occurrence of the longest ending that has one: the last that so
-    many follow, or else the first. (In a text that goes round in a circle, few follow the very last.)
+    """Up to ``count`` tokens that followed an earlier occurrence of the longest suffix of ``text`` that has one.
+
+    Of several occurrences, it is the last one that ``count`` tokens follow, or else the first. (In a text that repeats
+    itself, few tokens follow the very last.)
 
     Args:
         text: [length] of integers, length > 0.
-        shortest, longest: tokens of an ending.
+        shortest, longest: length of the suffix in tokens.
     """
-    length, ends = 1, np.flatnonzero(text[:-1] == text[-1]) + 1  # behind each occurrence of the last token
+    length, ends = 1, np.flatnonzero(text[:-1] == text[-1]) + 1  # just after each occurrence of the last token
     while length < longest and len(ends):
         longer = ends[ends > length]
         longer = longer[text[longer - length - 1] == text[-length - 1]]
@@ -229,10 +231,10 @@ def lookup(text: np.ndarray, count: int, shortest: int, longest: int) -> list[in
 
 
 class Synthetic(Drafter):
-    """Not a drafter: it knows what the target will say, and says it with probability ``rate``.
+    """Not a real drafter: it knows the target's next tokens, and proposes each of them with probability ``rate``.
 
-    ``own`` are the tokens of the same request decoded plainly before. A proposal that is not the target's
-    token is rejected, and the target's comes in its place: the text is the plain one at any rate.
+    ``own`` are the tokens of the same request, decoded plainly beforehand. Any other proposal is rejected and
+    replaced by the target's token, so the text is the plain one whatever the rate.
     """
 
     def __init__(self, rate: float, own: list[int], vocabulary: int, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""A step's drafting: which drafter reads or proposes for whom, how much, and what is done when one fails."""
+"""A step's drafting: which drafter reads or proposes for which sequences, how much, and what happens if it fails."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 
 class Drafted(NamedTuple):
-    """What a step's drafters have done.
+    """What a step's drafters did.
 
     Attributes:
-        proposals: by sequence; those with none are not in it.
-        work: moved and computed.
-        windows: who was asked, and the most that it proposed for a sequence; 0 if it read more than it does round by
-            round, which took longer than usual.
+        proposals: by sequence; sequences without any are absent.
+        work: what was moved and computed.
+        windows: for each drafter that was asked, the most tokens it proposed for one sequence; 0 if it failed, or read
+            more than in a usual round and so took longer.
     """
 
     proposals: dict[Sequence, Proposals]
@@ -37,7 +37,7 @@ class Drafted(NamedTuple):
 
 
 class Drafters:
-    """The drafters of one pool. Sequences that ask for the same share one, and so its forwards."""
+    """The drafters of one pool. Sequences that ask for the same drafter share it, and so its forward passes."""
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, cache: Cache | None) -> None:
         self._target = target
@@ -46,11 +46,11 @@ class Drafters:
         self._shared: dict[tuple[object, ...], Drafter] = {}
 
     def join(self, sequence: Sequence) -> None:
-        """Give a sequence the drafter that it asks for, unless it gave one up."""
+        """Give a sequence the drafter that it asks for, unless it has given one up."""
         sequence.drafter = None if sequence.gave_up_drafter else self._of(sequence)
 
     def window(self, sequence: Sequence) -> int:
-        """Tokens to propose: gamma, but none with the prompt, and never past the sequence's end or the
+        """How many tokens to propose: gamma, but none during the prompt, and never past the sequence's end or the
         draft's context. A round of g proposals yields up to g + 1 tokens.
         """
         if sequence.drafter is None or not sequence.generated:
@@ -58,9 +58,9 @@ class Drafters:
         return max(0, min(sequence.window.gamma, self._room(sequence, len(sequence.tokens))))
 
     def propose(self, turns: list[Turn], clock: StepClock) -> Drafted:
-        """Every drafter reads and proposes for all of its sequences. One that fails is not asked again.
+        """Let every drafter read and propose for all of its sequences. One that fails is not asked again.
 
-        ``clock`` gets a part "draft", for what is read, and one for each drafter's proposals.
+        ``clock`` gets one part "draft" for reading, and one per drafter for its proposals.
         """
         reading: dict[Drafter, list[Turn]] = defaultdict(list)
         proposing: dict[Drafter, list[Turn]] = defaultdict(list)
@@ -94,7 +94,7 @@ class Drafters:
         return sequence.drafter is not None and self._room(sequence, len(sequence.tokens) + 1) > 0
 
     def _room(self, sequence: Sequence, known: int) -> int:
-        """Tokens that can be proposed after ``known`` ones."""
+        """How many tokens can be proposed after ``known`` tokens."""
         room = sequence.end - known - 1
         if sequence.config.speculative == "draft":
             room = min(room, self._draft.context_length - known)
@@ -115,7 +115,7 @@ class Drafters:
                 return self._share(
                     ("ngram", low, high), lambda: PromptLookup(low, high, target.vocabulary, target.device)
                 )
-            case "synthetic":  # it knows one request's answers only
+            case "synthetic":  # not shared: it knows only one request's tokens
                 own = sequence.oracle.tokens[sequence.prompt_length :]
                 return Synthetic(config.synthetic_acceptance_rate, own, target.vocabulary, target.device)
         return None
@@ -127,14 +127,14 @@ class Drafters:
 
 
 def give_up(sequence: Sequence, reason: str) -> None:
-    """The sequence goes on without a drafter. ``reason`` in a sentence."""
+    """Let the sequence go on without a drafter. ``reason`` is a sentence."""
     sequence.drafter, sequence.gave_up_drafter = None, True
     sequence.recorder.emit(FellBack, part="drafter", reason=reason)
 
 
 @contextmanager
 def _given_up_by(sequences: list[Sequence]) -> Iterator[None]:
-    """A drafter that fails here is not asked again."""
+    """If the drafter of ``sequences`` fails in this block, let them go on without it."""
     try:
         yield
     except Exception as error:

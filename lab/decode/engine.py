@@ -1,8 +1,8 @@
 """The engine: requests come in, pools take turns, events go out.
 
-``stream`` and ``submit`` hand a request over; whoever waits for an event drives the
-engine, a step at a time, for everybody. A step belongs to one pool, and all of that
-pool's sequences share it.
+``stream`` and ``submit`` hand a request over; the thread that waits for an event drives
+the engine, one step at a time, for everybody. A step belongs to one pool and is shared
+by all of that pool's sequences.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from lab.trace.events import Event
 from lab.trace.recorder import Run, Watch
 
 MOST = 2**53
-"""Of the limits below: what every program can count to."""
+"""Largest value of the limits below: every program can count that far."""
 BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
-"""Default budget of a step: a prompt's chunk of this size takes a fraction of a second."""
+"""Default token budget of a step: a prompt chunk of this size takes a fraction of a second."""
 
 
 class Engine:
@@ -43,27 +43,27 @@ class Engine:
 
     Args:
         max_num_seqs: most sequences in one step.
-        max_num_batched_tokens: most tokens in one step, proposals included; longer prompts come in chunks. Without a
-            cache, where a step computes a whole text, one sequence may take more. None: 8,192 on a GPU, 512 on a CPU.
-        kv_bytes: memory for all caches together, but for a block at least. None: 90% of what a GPU has free, 25% of it
-            on a CPU.
-        kernels: who writes and reads the caches. "triton": kernels on a GPU, "c": a step in C on a CPU
-            (``lab.native``; made ready here, in a few seconds the first time), "reference": torch. "auto": Triton on a
-            GPU if it is installed and the GPU's compute capability is 8.0 or more, C on a CPU. Where they fail, the
-            reference goes on (``FellBack``).
-        fuse_layers: with Triton's kernels, compute layers like a Llama's in few launches (``lab.fused``). False: as
-            transformers does, to see what that is worth.
-        watch: told of every event of every sequence, in the order in which they happen, by the thread that makes
-            it; the engine waits for its return. If it raises, that is logged, and everything goes on.
+        max_num_batched_tokens: most tokens in one step, proposals included; longer prompts are read in chunks. Without
+            a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU, 512 on a CPU.
+        kv_bytes: memory for all caches together; a pool gets one block even if that is more. None: 90% of a GPU's free
+            memory, 25% of a CPU's.
+        kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU (``lab.native``; made
+            ready here, in a few seconds the first time); "reference": torch. "auto": Triton on a GPU of compute
+            capability 8.0 or more if it is installed, C on a CPU. If they fail, the reference takes over
+            (``FellBack``).
+        fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.fused``). False: compute
+            them as transformers does, for comparison.
+        watch: called with every event of every sequence, in order, by the thread that emits it; the engine waits for
+            it to return. If it raises, the error is logged and the engine goes on.
 
     Attributes:
-        target, draft: the models, as a request with ``kernels="auto"`` has them computed.
-        kernels: by which it has them computed.
-        cuda_graphs: whether its steps can be captured. Where capturing fails, kernels are launched singly
-            (``FellBack``); where compiling does, layers go on as they are.
+        target, draft: the models, as they are computed for a request with ``kernels="auto"``.
+        kernels: what computes such a request.
+        cuda_graphs: whether its steps can be captured. If capturing fails, kernels are launched one by one
+            (``FellBack``); if compiling fails, layers run uncompiled.
 
     Raises:
-        ConfigError: a limit below what one round of speculation needs, or kernels where they cannot run.
+        ConfigError: a limit below what one round of speculation needs, or kernels that cannot run here.
     """
 
     def __init__(
@@ -119,35 +119,35 @@ class Engine:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of prompt and output together."""
+        """The most tokens that prompt and output may have together."""
         return self.target.context_length
 
     def models(self, config: EngineConfig) -> tuple[LanguageModel, LanguageModel | None]:
-        """Target and draft as such a request has them computed."""
+        """Target and draft as they are computed for a request with this ``config``."""
         return self._backends.models(config)
 
     def default_num_blocks(self, config: EngineConfig) -> int:
-        """Blocks of a pool whose num_blocks is None: at most 8 full contexts, or what fits. 0 without a cache."""
+        """Blocks of a pool whose num_blocks is None: 8 full contexts, or as many as fit. 0 without a cache."""
         return self._budget.setting(replace(config, num_blocks=None)).num_blocks
 
     def token_bytes(self, config: EngineConfig) -> int:
-        """Bytes of cache that a token takes: all layers, keys, values and scales, and the draft's where it drafts."""
+        """Bytes of cache per token: keys, values and scales of all layers, the draft's included if it drafts."""
         return self._budget.token_bytes(config)
 
     def occupancy(self) -> Occupancy:
-        """Blocks of all pools by state."""
+        """How many blocks of all pools are in each state."""
         pools = [pool.cache.blocks.occupancy() for pool in self._pools if pool.cache]
         return Occupancy(*(sum(state) for state in zip(*pools, strict=True))) if pools else Occupancy(0, 0, 0)
 
     def queue(self) -> tuple[int, int]:
-        """Sequences that are computed, and those that wait for room."""
+        """How many sequences are running, and how many wait for room."""
         pools = list(self._pools)
         unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._inbox))
         waiting = sum(len(pool.scheduler.waiting) for pool in pools) + unplaced
         return sum(len(pool.scheduler.running) for pool in pools), waiting
 
     def ahead(self, cancelled: threading.Event) -> int | None:
-        """Sequences that get room before the one that ``cancelled`` would end; None: it has room, or is not here."""
+        """How many sequences get room before the one that ``cancelled`` ends; None: it has room, or is not here."""
         unplaced = [one for one in self._pools.unplaced if one.ready]  # with no pool yet
         for queue in (unplaced, *([*pool.scheduler.waiting] for pool in self._pools)):
             for place, sequence in enumerate(queue):
@@ -157,7 +157,7 @@ class Engine:
 
     @property
     def capturing(self) -> str | None:
-        """The step that is becoming a CUDA graph now, for whoever waits for it."""
+        """The step that is being captured as a CUDA graph at this moment, to tell those who wait for it."""
         graphs = (pool.cache.graphs for pool in self._pools if pool.cache and pool.cache.graphs)
         return next((captured.capturing for captured in graphs if captured.capturing), None)
 
@@ -175,9 +175,9 @@ class Engine:
         *,
         cancelled: threading.Event | None = None,
     ) -> Iterator[Event]:
-        """Decode ``prompt``, yielding events as they come; the request begins with the first one asked for.
+        """Decode ``prompt``, yielding events as they come; the request begins when the first one is asked for.
 
-        Setting ``cancelled`` ends it after the step under way. Errors: see ``submit``.
+        Setting ``cancelled`` ends it after the current step. Errors: see ``submit``.
         """
         begin = self.prepare(prompt, config, sampling, cancelled=cancelled)
 
@@ -195,12 +195,12 @@ class Engine:
     ) -> Request:
         """Hand a request over; it joins the batch of those with the same pool settings.
 
-        A failure later on ends it with ``Finished(reason="error")``, or is got round (``FellBack``).
+        A later failure ends it with ``Finished(reason="error")``, or is worked around (``FellBack``).
 
         Raises:
             PromptError: the prompt is empty, not valid text, or can never fit.
-            ConfigError: speculation without a draft model, more layers to exit from than there are, or
-                more blocks than memory holds.
+            ConfigError: the configuration cannot be met here: no draft model, an early exit after more layers than
+                there are, more blocks than memory holds, or a way to compute that does not run.
         """
         return self.prepare(prompt, config, sampling)()[0]
 
@@ -223,13 +223,13 @@ class Engine:
         continuations: int = 1,
         cancelled: threading.Event | None = None,
     ) -> Callable[[], list[Request]]:
-        """Check a request now, and hand it over when what is returned is called.
+        """Check a request now; calling what is returned hands it over.
 
         Args:
-            continuations: so many requests for one prompt, with seeds from ``sampling.seed`` upwards. With paged blocks
-                the prompt is computed once: the others take its blocks as they are, and copy a partly filled one when
+            continuations: number of requests for the prompt, with seeds from ``sampling.seed`` upwards. With paged
+                blocks the prompt is computed once: the others share its blocks, and copy a partly filled one before
                 they write to it.
-            cancelled: setting it ends them all after the step under way.
+            cancelled: setting it ends them all after the current step.
 
         Raises: what ``submit`` raises.
         """
@@ -258,12 +258,12 @@ class Engine:
         longest: int | None = None,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Capture the CUDA graphs that requests like ``config`` need; else each is captured when it is first met.
+        """Capture the CUDA graphs that requests like ``config`` need; otherwise each is captured on first use.
 
         Args:
-            sequences: as many of them at once.
-            longest: tokens of a sequence, prompt and output. None: the whole context.
-            report: told what is captured, before it is.
+            sequences: the most that run at once.
+            longest: the most tokens in a sequence, prompt and output. None: the whole context.
+            report: called with a line about each graph before it is captured.
 
         Raises:
             ConfigError: more blocks than memory holds.
@@ -280,7 +280,7 @@ class Engine:
                 capture_ahead(pool.cache, *self.models(config), config, sequences, longest, report)
 
     def advance(self, sequence: Sequence) -> None:
-        """Return when ``sequence`` has an event or is over: by another thread's step, or by one made here."""
+        """Return when ``sequence`` has an event or is finished, through another thread's step or one made here."""
 
         def served() -> bool:
             return sequence.recorder.pending or sequence.finished
@@ -295,11 +295,11 @@ class Engine:
                 raise RuntimeError("nobody works on this request: it belongs to another engine, or was dropped")
 
     def abandon(self, sequence: Sequence) -> None:
-        """Nobody reads this sequence's events any more: end it, here and now if no other thread is at work."""
+        """End a sequence whose events nobody reads any more, at once if no other thread is driving."""
         sequence.cancelled.set()
         with self._turn:
             if self._driven:
-                self._abandoned = True  # for whoever drives, and who may not go on to another step
+                self._abandoned = True  # left to the thread that drives, in case it makes no further step
                 return
             self._driven = True
         with self._driving():
@@ -307,7 +307,7 @@ class Engine:
 
     @contextmanager
     def _driving(self) -> Iterator[None]:
-        """For the thread that has set ``_driven``: let go of it in the end."""
+        """For the thread that has set ``_driven``: clear it at the end."""
         try:
             yield
         finally:
@@ -319,7 +319,7 @@ class Engine:
                 raise
 
     def _let_go(self, *, anyway: bool = False) -> bool:
-        """No longer drive; False if there is still something to take out, unless ``anyway``."""
+        """Stop driving. False if an abandoned sequence is still to be taken out, unless ``anyway``."""
         with self._turn:
             if self._abandoned and not anyway:
                 self._abandoned = False
@@ -331,13 +331,13 @@ class Engine:
     def step(self) -> bool:
         """One step of one pool, with all of its sequences. False if there is nothing to do.
 
-        For a caller who drives the engine alone; ``Request`` calls it by itself.
+        For a caller that drives the engine alone; iterating a ``Request`` does so by itself.
         """
         self._take_in()
         return self._pools.step()
 
     def _take_in(self) -> None:
-        """Put what has come into pools, and take out what has been cancelled."""
+        """Put new sequences into pools, and take out those that were cancelled."""
         if self._inbox and self._pools.drop_if_stale():
             self._backends.prepare()
         while self._inbox:

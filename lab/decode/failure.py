@@ -1,4 +1,4 @@
-"""What went wrong, in sentences for the user."""
+"""Explains failures in sentences for the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other we
 
 
 def explain(error: Exception) -> str:
-    """An error in a sentence for the user."""
+    """A sentence about an error, for the user."""
     if isinstance(error, LabError):
         return str(error)
     if is_out_of_memory(error):

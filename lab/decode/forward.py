@@ -1,4 +1,4 @@
-"""Packing the new tokens of sequences into one forward of a model."""
+"""Packs the new tokens of several sequences into one forward pass of a model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ log = logging.getLogger(__name__)
 
 
 class NewTokens(NamedTuple):
-    """What one sequence brings to a forward.
+    """One sequence's part of a forward pass.
 
     Attributes:
         token_ids: [count] int64 on the model's device.
         start: position of the first.
-        table: where its keys and values go. None without a cache: ``start`` is then 0.
+        table: where their keys and values go. None without a cache: ``start`` is then 0.
         keep: logits are wanted for the last ``keep`` of them.
     """
 
@@ -46,12 +46,12 @@ def forward(
 ) -> torch.Tensor:
     """Compute the new tokens of every sequence in ``batch`` and store their keys and values.
 
-    On a CPU a step in C computes them (``lab.native``), once that is ready. A kernel that fails is not asked
-    again: the reference computes the same tokens, writing over what the kernel may have stored. Likewise a CUDA
-    graph, and kernels go on one by one.
+    On a CPU a step in C computes them (``lab.native``), once that is ready. If a kernel fails, kernels are given
+    up: the reference computes the same tokens, overwriting what the kernel may have stored. If a CUDA graph fails,
+    graphs are given up, and kernels are launched one by one.
 
     Args:
-        sdpa: another choice than "auto" asks for torch's attention with that back end, and so for the reference.
+        sdpa: any choice but "auto" is a back end of torch's attention, and so selects the reference.
 
     Returns:
         [sum of keep, vocabulary] float32 logits, sequence by sequence.
@@ -73,7 +73,7 @@ def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage
     token_ids = torch.cat([new.token_ids for new in batch])
     longest_new, longest = max(len(new.token_ids) for new in batch), max(new.stop for new in batch)
     graphs = storage.graphs
-    # Of a prompt hardly any logits are wanted: what it brings is computed once, not again and again.
+    # A prompt's chunk (few of its logits are wanted) is not captured: a step of its shape hardly comes again.
     if graphs and graphs.on and all(len(new.token_ids) - new.keep <= 1 for new in batch):
         bucket = Bucket.of(len(batch), longest_new, longest)
         if bucket:
@@ -92,7 +92,7 @@ def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage
 
 
 def _packed(batch: list[NewTokens]) -> Packed:
-    """By numpy: so many small operations take it half of torch's time."""
+    """Pack a batch, in numpy: so many small operations take it half of torch's time."""
     size = batch[0].table.pool.block_size
     lengths = np.array([new.stop for new in batch], np.int32)
     counts = np.array([len(new.token_ids) for new in batch], np.int32)
@@ -148,9 +148,9 @@ def _by_reference(
 
 
 def _shape(new: NewTokens, index: int, *, alone: bool) -> tuple[int, ...]:
-    """Sequences that agree on this are computed together: padding then costs less than half.
+    """The key by which sequences are grouped: less than half of what a group reads is then padding.
 
-    Without a cache the packed rows themselves are read, and each sequence is on its own.
+    Without a cache attention reads the packed rows themselves, and each sequence is a group of its own.
     """
     if alone or new.table is None:
         return len(new.token_ids), index
@@ -162,7 +162,7 @@ def _group(
 ) -> tuple[Group, torch.Tensor, torch.Tensor | None]:
     """The group whose rows begin at ``first``, with its rows' positions and slots to write, [S * T] int64 each.
 
-    ``masked``: make the mask that it needs.
+    ``masked``: build the mask that it needs.
     """
     device, count, sequences = model.device, len(members[0].token_ids), len(members)
     rows = slice(first, first + sequences * count)
@@ -180,7 +180,7 @@ def _group(
     table = members[0].table
     size = table.pool.block_size
     if sequences == 1 and not table.paged:
-        # The blocks are neighbours, so the slots are one run: reading them needs no gathering.
+        # The blocks are contiguous, so the slots are one run: reading them needs no gather.
         base = table.blocks[0] * size
         return Group(rows, 1, mask, slice(base, base + longest)), position[0], base + position[0]
     height = -(-longest // size)
@@ -189,6 +189,6 @@ def _group(
     slots = (blocks[:, :, None] * size + torch.arange(size, device=device)).flatten(1)[:, :longest]
     write = slots.gather(1, position)
     if sequences > 1:
-        # Padding is masked, but must hold numbers: 0 x NaN is NaN. A sequence's first slot does.
+        # Padding is masked but must be finite: 0 x NaN is NaN. A sequence's first slot is.
         slots = torch.where(everything <= position[:, -1:], slots, slots[:, :1])
     return Group(rows, sequences, mask, slots.flatten()), position.flatten(), write.flatten()

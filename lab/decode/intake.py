@@ -1,4 +1,4 @@
-"""From a prompt to a sequence, or to a sentence that says why not."""
+"""Turns a prompt into a sequence, or raises an error that says why not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lab.trace.roofline import Limits
 
 
 class Intake:
-    """Checks what is asked for, and numbers it in the order in which it came."""
+    """Checks requests, and numbers them in order of arrival."""
 
     def __init__(
         self,
@@ -54,7 +54,10 @@ class Intake:
         *,
         hidden: bool = False,
     ) -> Sequence:
-        """``hidden``: for another's sake, nobody is told of it. Raises what ``Engine.submit`` raises."""
+        """The sequence of a request. ``hidden``: it serves another, and no watcher is told of it.
+
+        Raises what ``Engine.submit`` raises.
+        """
         config, sampling = config or EngineConfig(), sampling or SamplingParams()
         if not isinstance(config, EngineConfig) or not isinstance(sampling, SamplingParams):
             raise ConfigError(
@@ -91,7 +94,7 @@ class Intake:
         if config.speculative == "synthetic":
             plain = replace(config, speculative="off")
             sequence.oracle = self.sequence(prompt, plain, sampling, sequence.cancelled, hidden=True)
-        self._limits(config)  # here, so that measuring and compiling are in nobody's time and in no peak of memory
+        self._limits(config)  # here, so that measuring and compiling count in no request's time or peak memory
         return sequence
 
     def announce(self, sequence: Sequence) -> None:
@@ -120,7 +123,7 @@ class Intake:
         )
 
     def _limits(self, config: EngineConfig) -> Limits | None:
-        """The device's, measured when the first request of all asks; None where a step's work cannot be counted."""
+        """The device's limits, measured when first asked for; None where a step's work cannot be counted."""
         if self._target.routed or (config.speculative == "draft" and self._draft.routed):
             return None
         target, _ = self._backends.models(config)
@@ -136,7 +139,7 @@ class Intake:
                 f"The prompt is not valid text: it contains half a character (a lone surrogate) at position "
                 f"{error.start}."
             ) from error
-        with self._encoding:  # tokenizers are not made for several threads
+        with self._encoding:  # tokenizers are not thread-safe
             tokens = self._tokenizer(prompt)["input_ids"] if prompt else []
         if not tokens:
             raise PromptError("The prompt is empty. Write at least one word to go on from.")
@@ -163,5 +166,5 @@ class Intake:
 
 
 def seeded(sampling: SamplingParams) -> SamplingParams:
-    """A seed that was picked is recorded like one that was given."""
+    """``sampling`` with a seed, picked here if none was given, so that it is recorded either way."""
     return sampling if sampling.seed is not None else replace(sampling, seed=secrets.randbits(31))

@@ -1,7 +1,7 @@
-"""The distributions around each verdict, for whoever asks to see them (``SamplingParams.logprobs``).
+"""The distributions around each verdict, for requests that ask to see them (``SamplingParams.logprobs``).
 
-Of the likeliest tokens under target, draft and residual their probabilities are gathered on the device that
-judges, and come over in the round's one copy.
+The probabilities of the most likely tokens under target, draft and residual are gathered on the device that
+judges, and come over in the step's one copy.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from lab.decode.acceptance import Verdict, residual
 
 FIGURES = 4
-"""Of a token around a verdict: its id, p, q and what the residual gives it."""
+"""For a token around a verdict: its id, p, q and residual probability."""
 
 
 class Around(NamedTuple):
     """The tokens around one verdict, each once, the proposal first. On the host.
 
     Attributes:
-        q: None: the drafter has no distribution.
+        q: None if the drafter has no distribution.
         residual: max(p - q, 0), normalised. None where nothing was drawn from it.
-        overlap: sum of min(p, q) over the vocabulary: how likely a proposal drawn here is kept (Leviathan et al.,
-            2211.17192, theorem 3.5). None where no verdict was drawn.
+        overlap: sum of min(p, q) over the vocabulary: the probability that a proposal drawn here is accepted
+            (Leviathan et al., 2211.17192, theorem 3.5). None where no verdict was drawn.
     """
 
     token_ids: list[int]
@@ -36,14 +36,14 @@ class Around(NamedTuple):
 def gather(
     p: torch.Tensor, q: torch.Tensor | None, proposals: torch.Tensor, verdict: Verdict, count: int, drawn: bool
 ) -> torch.Tensor:
-    """The figures of the tokens around each of S rounds' g proposals.
+    """The figures of the tokens around each proposal of S rounds with g proposals each.
 
     Args:
         p: [S, g + 1, vocabulary], the target's distributions.
         q: [S, g, vocabulary], the draft's; None if it has none.
         proposals: [S, g] int64.
-        count: of the likeliest tokens under each distribution.
-        drawn: verdicts were drawn, and a rejected proposal's replacement from the residual.
+        count: how many of the most likely tokens under each distribution.
+        drawn: verdicts were drawn, and recovered tokens are drawn from the residual.
 
     Returns:
         [S, g * tokens * FIGURES + g] float32; for ``read``.
@@ -51,7 +51,7 @@ def gather(
 
     def likeliest(weights: torch.Tensor) -> torch.Tensor:
         top = weights.topk(min(count, weights.shape[-1]))
-        return torch.where(top.values > 0, top.indices, proposals[..., None])  # fewer have a weight: the proposal again
+        return torch.where(top.values > 0, top.indices, proposals[..., None])  # no weight left: repeat the proposal
 
     p = p[:, :-1]
     none = torch.zeros_like(p)
@@ -68,7 +68,7 @@ def gather(
 
 
 def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn: bool) -> list[Around]:
-    """What ``gather`` gave for one round of ``window`` proposals, verdict by verdict, as far as it was judged."""
+    """What ``gather`` gave for one round of ``window`` proposals, for each verdict up to the first rejection."""
     numbers, overlaps = numbers[:-window], numbers[-window:]
     share = len(numbers) // window
     found = []
@@ -76,7 +76,7 @@ def read(numbers: list[float], window: int, accepted: int, *, has_q: bool, drawn
         some = numbers[position * share : (position + 1) * share]
         rows = [some[at : at + FIGURES] for at in range(0, share, FIGURES)]
         replaced = drawn and position == accepted
-        if drawn and not replaced:  # the residual and its draw, at the end, are of a rejection
+        if drawn and not replaced:  # the last rows, of the residual and its draw, apply to a rejection only
             rows = rows[: 1 + 2 * (len(rows) - 2) // 3]
         once = {int(row[0]): row for row in rows}
         found.append(

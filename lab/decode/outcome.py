@@ -1,4 +1,4 @@
-"""A step's result: judged on the device, brought to the host once, told as events."""
+"""A step's result: judged on the device, copied to the host once, emitted as events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lab.transfer import on_device
 
 
 class Round(NamedTuple):
-    """What is to be judged of one sequence: its proposals, and the target's logits after each.
+    """One sequence's part of what is to be judged in a step.
 
     ``proposals`` None: a step without any, which gives one token.
     """
@@ -36,10 +36,10 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """On the host. ``p``, ``q`` and ``u`` are of the proposed tokens, ``p_next`` of the token after them.
+    """A judged round, on the host. ``p``, ``q`` and ``u`` are the proposed tokens', ``p_next`` the next token's.
 
-    ``finite``: the target's output is. ``draft_finite``: the drafter's is; proposals that follow from what
-    is not are left out. ``around``: of each judged proposal, if asked for.
+    ``finite``: whether the target's output is. ``draft_finite``: whether the drafter's is; proposals from the
+    first non-finite q on are left out. ``around``: for each judged proposal, if asked for.
     """
 
     proposed: list[int]
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) -> list[Outcome]:
-    """Judge on the device, then bring everything the host needs over in one copy. In C where the step is.
+    """Judge on the device, then copy everything the host needs at once. In C if the step is.
 
     Args:
         logits: [sum of (window + 1), vocabulary] float32, the target's, round by round.
@@ -67,7 +67,7 @@ def judge(logits: torch.Tensor, rounds: list[Round], *, native: bool = False) ->
     samplings = [round.sequence.sampling for round in rounds for _ in range(round.window + 1)]
     u = on_device(torch.cat(draws), logits.device)  # [rows, 3]
     kinds = [(it.window, _drawn(it), _has_q(it), it.sequence.sampling.logprobs) for it in rounds]
-    # Where every verdict is drawn, the target's own tokens are not asked for.
+    # Where every verdict is drawn, the target's own tokens are not needed.
     p, own = sample(logits, samplings, None if all(kind[1] for kind in kinds) else u[:, CHOOSE])
 
     first_row, rows = [], 0
@@ -109,13 +109,13 @@ def _judge_in_c(logits: torch.Tensor, rounds: list[Round], draws: list[torch.Ten
 
 
 def _draws(round: Round) -> torch.Tensor:
-    """[window + 1, 3], of the output's places that the round may fill."""
+    """[window + 1, 3], the draws for the output positions that the round may fill."""
     first = round.sequence.generated
     return round.sequence.draws[first : first + round.window + 1]
 
 
 def _drawn(round: Round) -> bool:
-    """Whether verdicts are drawn; else a proposal is kept when it is the target's own token."""
+    """Whether verdicts are drawn; otherwise a proposal is kept if it is the target's own token."""
     return _has_q(round) and not round.sequence.sampling.greedy
 
 
@@ -126,10 +126,10 @@ def _has_q(round: Round) -> bool:
 def _judge_alike(
     p: torch.Tensor, u: torch.Tensor, own: torch.Tensor, proposals: list[Proposals | None], drawn: bool, logprobs: int
 ) -> torch.Tensor:
-    """Judge S rounds of one window g. Returns [S, numbers of each].
+    """Judge S rounds with the same window g. Returns [S, numbers per round].
 
-    They are: g proposals, their p, their q, the number accepted, the next token and its p, and what ``gather``
-    gives if ``logprobs`` are asked for.
+    The numbers are g proposals, their p, their q, the number accepted, the next token and its p, and what
+    ``gather`` gives if ``logprobs`` are asked for.
 
     Args:
         p: [S, g + 1, vocabulary].
@@ -157,7 +157,7 @@ def _outcome(numbers: list[float], round: Round, u: list[float] | None) -> Outco
     tokens, p, q = numbers[:window], numbers[window : 2 * window], numbers[2 * window : 3 * window]
     accepted, next_token, p_next, *around = numbers[3 * window :]
     sound = next((i for i, value in enumerate(q) if not isfinite(value)), window)
-    if accepted > sound:  # greedy: the target agrees by itself with what a broken draft came upon
+    if accepted > sound:  # greedy: the target happens to agree with a broken draft
         accepted, next_token, p_next = sound, tokens[sound], p[sound]
     return Outcome(
         proposed=[int(token) for token in tokens[:sound]],
@@ -174,8 +174,8 @@ def _outcome(numbers: list[float], round: Round, u: list[float] | None) -> Outco
 
 
 def commit(sequence: Sequence, outcome: Outcome, token_text: Callable[[int], str]) -> None:
-    """Add a step's tokens to the sequence and tell what happened. Tokens after a stop are dropped: of them only the
-    verdicts are told, for those were given."""
+    """Add a step's tokens to the sequence and emit its events. Tokens after a stop are dropped; their verdicts are
+    still emitted, since they were given."""
     emit, step = sequence.recorder.emit, sequence.step
     window, accepted = len(outcome.proposed), outcome.accepted
     for i, (token, q) in enumerate(zip(outcome.proposed, outcome.q, strict=True)):

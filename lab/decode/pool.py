@@ -3,7 +3,7 @@
 A step takes every sequence's tokens that are not computed yet (a whole prompt at
 first, one token afterwards), lets drafters add proposals, computes them all in
 one pass, judges, commits, and rolls the cache back to what was kept. Prefill,
-plain decoding and verification are the same step with other numbers.
+plain decoding and verification are the same step with different numbers of tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pool:
     """One cache, its queue and its batch. ``setting.num_blocks`` 0: no cache.
 
     Attributes:
-        failed: sequences that a step could not go on with, and why; for the engine to decide about.
+        failed: sequences that a step could not continue, and why; ``Pools`` decides what becomes of them.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Pool:
         self.scheduler = Scheduler(
             self.cache.blocks if self.cache else None,
             self.cache.copy_block if self.cache else None,
-            self._drafters.window,  # no method of the pool's: it goes, cache and all, when dropped
+            self._drafters.window,  # not a method of the pool: with no cycle, a dropped pool frees its cache at once
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
         )
@@ -70,19 +70,19 @@ class Pool:
         self._target = target
         self._draft = draft
         self._devices = {target.device, *target.layer_devices}
-        self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # a text for every token met
-        self._token_bytes = functools.cache(budget.token_bytes)  # a pool ends when its models change
+        self._token_text = functools.cache(functools.partial(token_text, tokenizer))  # of every token met
+        self._token_bytes = functools.cache(budget.token_bytes)  # a pool is dropped when its models change
         self._costs = Costs()
         self._passes = PassWork(target, self.cache.target if self.cache else None)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. It gets the drafter it asks for."""
+        """Queue a sequence, with the drafter it asks for."""
         self._drafters.join(sequence)
         self.scheduler.add(sequence)
 
     @property
     def worth_keeping(self) -> bool:
-        """Whether something in it could still be found, or steps have been captured that would be captured again."""
+        """Whether it holds prefixes that can still be found, or captured steps."""
         if self.cache is None:
             return False
         return self.cache.blocks.occupancy().cached > 0 or bool(self.cache.graphs and self.cache.graphs.count)
@@ -95,7 +95,7 @@ class Pool:
                 sequence.finish("cancelled")
 
     def shrink(self) -> None:
-        """After a step that the device had no memory for: the next one is smaller if several are left."""
+        """Make the next step smaller, after one that ran out of memory, if several sequences are left."""
         self.scheduler.shrink()
         for sequence in self.scheduler.running:
             sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again
@@ -104,7 +104,7 @@ class Pool:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Compute one batch. Raises what the target's forward raises; nothing is committed then."""
+        """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
         clock.mark("rest")
@@ -124,7 +124,7 @@ class Pool:
         self._close(clock, turns, told, batch, drafted)
 
     def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
-        """What each turn brings to the target's forward: known tokens, and proposals after them."""
+        """Each turn's part of the target's forward pass: known tokens, then proposals."""
         starts = [turn.sequence.computed for turn in turns]
         known = [turn.sequence.tokens[start : start + turn.count] for turn, start in zip(turns, starts, strict=True)]
         batch = []
@@ -137,11 +137,11 @@ class Pool:
         return batch
 
     def _tell(self, turn: Turn, round: Round, outcome: Outcome | None) -> str:
-        """Commit what a turn gave; returns what kind of step it was."""
+        """Commit a turn's outcome and return the kind of step it was."""
         sequence = turn.sequence
         prefill = not sequence.generated or (turn.count > 1 and sequence.table is not None)
         kind = "prefill" if prefill and not round.window else "verify" if round.window else "decode"
-        if outcome is None:  # a part of a prompt
+        if outcome is None:  # a chunk of known tokens
             sequence.keep(sequence.computed + turn.count)
         elif not outcome.finite:
             self.failed.append((sequence, LabError(NOT_FINITE)))
@@ -150,7 +150,7 @@ class Pool:
                 sequence.recorder.emit(Prefilled, tokens=sequence.prompt_length, cached_tokens=sequence.cached_tokens)
             try:
                 commit(sequence, outcome, self._token_text)
-            except Exception as error:  # its own: the others' texts are what they are
+            except Exception as error:  # this sequence's alone: the others go on
                 log.exception("the tokens of a sequence could not be told")
                 self.scheduler.remove(sequence)
                 sequence.finish("error", explain(error))
@@ -161,7 +161,7 @@ class Pool:
             elif sequence.drafter and kind != "prefill" and not sequence.reason:
                 self._follow(sequence, outcome)
         if sequence.table and sequence.shares_prefixes:
-            # A block that drafting requests may find holds the draft's keys and values as well.
+            # A block that drafting requests can find must hold the draft's keys and values as well.
             drafted = sequence.config.speculative == "draft"
             length = min(sequence.computed, sequence.draft_length) if drafted else sequence.computed
             sequence.table.store_full(sequence.tokens, length, sequence.root, sequence.config.cache_priority)
@@ -186,7 +186,7 @@ class Pool:
     def _close(
         self, clock: StepClock, turns: list[Turn], kinds: list[str], batch: list[NewTokens], drafted: Drafted
     ) -> None:
-        """Time the step for every sequence in it, and let go of those that are done."""
+        """Report the step's time to every sequence in it, and finish those that are done."""
         parts, total = clock.read()
         total = max(total, sum(parts.values()))
         draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
@@ -195,7 +195,7 @@ class Pool:
         broken = {sequence for sequence, _ in self.failed}
         spans = [Span(new.start, new.stop, new.keep) for new in batch]
         tokens, verifying = sum(stop - start for start, stop, _ in spans), self._passes.of(spans)
-        # A text that is read, or read again, costs less a token than a round.
+        # Reading a text, for the first time or again, costs less per token than a round does.
         reading = "prefill" in kinds or any(turn.count > 1 and turn.sequence.table for turn in turns)
         if not reading:
             self._costs.observe(tokens, parts["verify"], around)
@@ -234,7 +234,7 @@ class Pool:
                 sequence.finish(sequence.reason)
 
     def _tell_failures(self, turns: list[Turn]) -> None:
-        """Every sequence is told once of what its steps go on without, the one that joins later too."""
+        """Tell every sequence once which parts its steps go on without, even one that joins later."""
         for part, reason in self._failures().items():
             for turn in turns:
                 if part not in turn.sequence.gave_up:

@@ -19,16 +19,15 @@ log = logging.getLogger(__name__)
 
 
 class Pools:
-    """Gives every sequence to the pool that it asks for; pools with work take turns.
+    """Puts every sequence into the pool that it asks for; pools with work take turns.
 
-    A pool is made when it is first asked for. One that nobody uses any more makes room for the
-    next; if it still holds prefixes that can be found, or captured steps, only when its memory is needed. A sequence
-    whose pool has no room yet waits.
+    A pool is made when it is first asked for. An idle one is dropped when the next is made; if it still holds prefixes
+    that can be found, or captured steps, only if its memory is needed. A sequence whose pool has no room yet waits.
 
     Args:
         make: makes a pool.
         announce: begins a sequence's record.
-        identity: of the weights in use; another one means that all that is cached is worth nothing.
+        identity: identifies the weights in use; when it changes, everything cached is worthless.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Pools:
         self._budget = budget
         self._identity = identity
         self._known_identity = identity()
-        self._pools: dict[PoolSetting, Pool] = {}  # the one that waited longest for its turn first
+        self._pools: dict[PoolSetting, Pool] = {}  # the longest wait for a turn first
         self.unplaced: list[Sequence] = []
 
     def __iter__(self) -> Iterator[Pool]:
@@ -75,7 +74,7 @@ class Pools:
                 log.warning("a step of %d sequences ran out of memory; the next one is smaller", len(running))
             elif not isinstance(error, LabError):
                 log.exception("a step failed")
-            # Who had the last token in it is done; the others go on if a smaller step may do.
+            # A sequence that has its last token is done; the others go on if a smaller step may succeed.
             stuck = [sequence for sequence in running or pool.scheduler.waiting if sequence.reason or not smaller]
             pool.failed += [(sequence, error) for sequence in stuck]
         failed, pool.failed = dict(pool.failed), []
@@ -87,9 +86,9 @@ class Pools:
         return True
 
     def _go_on_without(self, sequence: Sequence, setting: PoolSetting, error: Exception) -> None:
-        """A sequence failed in a pool: from quantised storage it moves to plain storage, from there nowhere.
+        """Move a sequence that failed in a pool from quantised to plain storage; from plain storage it ends.
 
-        Nor does it where memory ran out: plain storage takes more.
+        It also ends if memory ran out: plain storage takes more.
         """
         if sequence.reason:  # it had its last token
             sequence.finish(sequence.reason)
@@ -116,8 +115,8 @@ class Pools:
         self.unplaced = [sequence for sequence in self.unplaced if not sequence.finished]
 
     def place(self) -> None:
-        """Put the sequences that wait for a place into their pools, as far as there is memory. Who came after one that
-        there is none for waits as well: else the pools that hold the memory might never be idle."""
+        """Put waiting sequences into their pools, as far as there is memory. After one that there is no memory for, all
+        others wait as well: otherwise the pools that hold the memory might never become idle."""
         left, short = [], False
         for sequence in self.unplaced:
             ready = sequence.ready
@@ -130,14 +129,14 @@ class Pools:
         self.unplaced = left
 
     def _begin(self, sequence: Sequence) -> None:
-        """The clock of a synthetic run does not count its preparation."""
+        """Begin a sequence's record if that is still to do: a synthetic run's clock does not count its preparation."""
         if not sequence.hidden and not sequence.recorder.began:
             self._announce(sequence)
 
     def _place(self, sequence: Sequence) -> bool:
-        """False if there is no memory for its pool yet."""
+        """Put a sequence into its pool. False if there is no memory for that pool yet."""
         try:
-            # Asked again, for it may have fallen back to a format that needs more memory.
+            # Checked again, since it may have fallen back to a format that needs more memory.
             self._budget.refuse_misfit(sequence.prompt_length, sequence.end, sequence.config)
             pool = self.pool_for(sequence.config)
             if pool is None:
@@ -151,7 +150,7 @@ class Pools:
         return True
 
     def pool_for(self, config: EngineConfig) -> Pool | None:
-        """The pool of such requests, made if there is none; None while there is no memory for it."""
+        """The pool for requests with this ``config``, made if there is none; None while there is no memory for it."""
         setting = self._budget.setting(config)
         if setting not in self._pools:
             if not self._make_room(setting):
@@ -160,22 +159,23 @@ class Pools:
         return self._pools[setting]
 
     def _made(self, setting: PoolSetting) -> Pool:
-        """A new pool; if the device has less memory than the budget says, those that nobody uses go for it."""
+        """A new pool; if the device has less memory than the budget says, idle pools are dropped for it."""
         try:
             return self._make(setting)
         except Exception as error:
             if not (is_out_of_memory(error) and self._drop_idle()):
                 raise
-        return self._make(setting)  # here, where the error no longer keeps what it had got
+        return self._make(setting)  # here, where the error no longer keeps the first attempt's memory alive
 
     def _drop_idle(self) -> bool:
-        """Give up the pools that nobody uses, with all that they keep. False if there are none."""
+        """Drop the idle pools, with all that they hold. False if there are none."""
         busy = {setting: pool for setting, pool in self._pools.items() if len(pool.scheduler)}
         dropped, self._pools = len(self._pools) > len(busy), busy
         return dropped
 
     def _root(self, sequence: Sequence) -> Prefix:
-        """With a draft model a block holds its keys and values too: such blocks are found by such requests."""
+        """Where the sequence's prefixes begin. Requests with a draft model have a root of their own: the blocks that
+        they find hold the draft's keys and values too."""
         return Prefix.root((self._known_identity, sequence.config.speculative == "draft"))
 
     def _make_room(self, setting: PoolSetting) -> bool:
@@ -187,7 +187,7 @@ class Pools:
         return self.bytes_in_use() + wanted <= self._budget.limit or not self._pools
 
     def drop_if_stale(self) -> bool:
-        """Keys and values that other weights computed are worth nothing: compute everything again.
+        """If the weights have changed, drop all keys and values, which are worthless, and compute everything again.
 
         Returns:
             Whether the weights have changed.

@@ -1,4 +1,4 @@
-"""What the caller of the engine holds while a request is decoded."""
+"""The caller's handle on a request while it is decoded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """One request under way. Iterate it for its events; each comes once, to one of the threads if several iterate."""
+    """A request in progress. Iterate it for its events; if several threads do, each event goes to one of them."""
 
     def __init__(self, engine: Engine, sequence: Sequence) -> None:
         self._engine = engine
@@ -23,7 +23,7 @@ class Request:
     def __iter__(self) -> Iterator[Event]:
         """The events as they come. Closing this iterator before the end cancels the request.
 
-        Waiting for an event is what drives the engine, all of its requests at once.
+        Waiting for an event is what drives the engine, for all of its requests at once.
         """
         recorder = self._sequence.recorder
         try:
@@ -37,11 +37,11 @@ class Request:
                 self._engine.abandon(self._sequence)
 
     def result(self) -> Run:
-        """Wait for the end. For a request whose events nobody has read yet."""
+        """Wait for the end and return the run, for a request whose events nobody has read yet."""
         return Run(self)
 
     def cancel(self) -> None:
-        """End it before its next step: its blocks are given back, and a ``Finished`` event comes."""
+        """End the request before its next step: its blocks are given back, and a ``Finished`` event follows."""
         self._sequence.cancelled.set()
 
     @property

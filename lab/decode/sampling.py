@@ -14,8 +14,8 @@ from lab.transfer import on_device
 def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[SamplingParams]) -> torch.Tensor:
     """The distribution that tokens are drawn from: temperature, then top-k, then top-p.
 
-    Speculation applies it to draft and target alike, before p and q are compared.
-    Greedy decoding draws nothing; its distribution is the plain softmax, for reading.
+    Speculation applies these to draft and target alike, before p and q are compared.
+    Greedy decoding draws nothing; its distribution is the plain softmax, for display.
 
     Args:
         logits: [..., vocabulary] float32.
@@ -38,7 +38,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
     ordered, order = p.sort(dim=-1, descending=True)
     top_k = column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows])
     ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k, 0.0)
-    # A token stays while those before it have not reached top_p of what top-k left: the first always stays.
+    # A token stays if those before it sum to less than top_p of what top-k left: the first always stays.
     top_p = column([torch.inf if row.greedy or row.top_p == 1 else row.top_p for row in rows])
     before = ordered.cumsum(-1) - ordered
     ordered = ordered.masked_fill(before >= top_p * ordered.sum(-1, keepdim=True), 0.0)
@@ -46,7 +46,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
 
 
 def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """Draw from unnormalised weights by inverting their cumulative sum: one uniform a draw.
+    """Draw from unnormalised weights by inverting their cumulative sum: one uniform number per draw.
 
     Args:
         weights: [..., vocabulary], not negative, at least one above 0.
@@ -60,24 +60,24 @@ def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
     total = cumulative[..., -1]
     point = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
     token = torch.searchsorted(cumulative, point[..., None], right=True)[..., 0]
-    return token.clamp_max(weights.shape[-1] - 1)  # only weights that are not finite get that far
+    return token.clamp_max(weights.shape[-1] - 1)  # needed only where weights are not finite
 
 
 def sample(
     logits: torch.Tensor, sampling: Sequence[SamplingParams], u: torch.Tensor | None, *, native: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each row's next token is drawn from, and the token: the likeliest where it is greedy.
+    """Each row's distribution and its next token: drawn, or the most likely one where the row is greedy.
 
     Args:
         logits: [rows, vocabulary] float32.
-        u: [rows] float64 in [0, 1). None: nothing is drawn, and the tokens are the likeliest.
-        native: the step in C computes the model, so C may do this too.
+        u: [rows] float64 in [0, 1). None: nothing is drawn, and the tokens are the most likely ones.
+        native: the step in C computes the model, so C does this too.
 
     Returns:
         [rows, vocabulary] float32 as from ``distribution``, and [rows] int64.
 
     Raises:
-        MemoryError: too little, in C.
+        MemoryError: C could not allocate what it needs.
     """
     if native:
         return in_c.sample(logits, sampling, u)

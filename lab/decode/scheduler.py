@@ -1,10 +1,10 @@
-"""Which sequences compute how many tokens in the next step.
+"""Decides which sequences compute how many tokens in the next step.
 
 There is no prefill phase and no decode phase, only known tokens that are not computed
 yet: many at first (or again, after a preemption), one afterwards. Every step serves
-the running sequences in the order in which they came, then admits waiting ones, until
-its budget of tokens is used up (continuous batching: Yu et al., Orca, OSDI 2022; a
-prompt in chunks beside decoding: Agrawal et al., 2308.16369).
+the running sequences in order of arrival, then admits waiting ones, until its token
+budget is used up (continuous batching: Yu et al., Orca, OSDI 2022; chunked prefill
+beside decoding: Agrawal et al., 2308.16369).
 
 Nothing here depends on a model; a step's cost is counted in tokens and blocks.
 """
@@ -35,7 +35,7 @@ class Turn:
 
     @property
     def complete(self) -> bool:
-        """The newest token is among them, so that the next one can be chosen."""
+        """Whether the newest token is among them, so that the next one can be chosen."""
         return self.count == self.sequence.outstanding
 
 
@@ -44,11 +44,11 @@ class Scheduler:
 
     Args:
         blocks: the pool; None without a cache, when every step computes each sequence from its beginning.
-        copy: copies a block, for sequences that share one and part.
-        window: tokens a sequence would propose in its next round. Asked once a step; the answer must not
-            depend on who else is running.
-        max_num_seqs: sequences in a step.
-        max_num_batched_tokens: tokens of all sequences in a step, proposals included.
+        copy: copies a block, for sequences that share one and diverge.
+        window: how many tokens a sequence would propose in its next round. Asked once a step; the answer must
+            not depend on which others are running.
+        max_num_seqs: most sequences in a step.
+        max_num_batched_tokens: most tokens of all sequences in a step, proposals included.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class Scheduler:
         self._copy = copy
         self._window = window
         self._max_num_seqs = self._seats = max_num_seqs
-        self._crowd: list[Sequence] = []  # for whom there are fewer seats
+        self._crowd: list[Sequence] = []  # while one of them runs, there are fewer seats
         self._max_num_batched_tokens = max_num_batched_tokens
 
     def __len__(self) -> int:
         return len(self.waiting) + len(self.running)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. One that has been computed before (in another pool, say) keeps its place by age."""
+        """Queue a sequence by age: one that has been computed before (in another pool, say) keeps its place."""
         younger = sum(1 for _ in takewhile(lambda other: other.order > sequence.order, reversed(self.waiting)))
         self.waiting.insert(len(self.waiting) - younger, sequence)
 
@@ -108,7 +108,7 @@ class Scheduler:
         return turns
 
     def shrink(self) -> None:
-        """Of several, preempt the newer half, and let no more run at once until all of the older half have ended."""
+        """If several are running, preempt the newer half; no more run at once until all of the older half have ended."""
         if len(self.running) < 2:
             return
         self._seats = len(self.running) // 2
@@ -119,10 +119,10 @@ class Scheduler:
     # -- one sequence's share -----------------------------------------------------------------
 
     def _turn(self, sequence: Sequence, count: int, budget: int, *, alone: bool) -> Turn | None:
-        """What of the budget a sequence with ``count`` tokens to compute takes.
+        """The turn of a sequence with ``count`` tokens to compute, within the budget. None: it has to wait.
 
-        ``alone``: the first of a step always gets something to do. A window is never cut to the
-        budget: what a sequence proposes would then depend on its company.
+        ``alone``: it is the first of the step, which always gets something to do. A window is never cut
+        to the budget: what a sequence proposes would then depend on what else is running.
         """
         window = self._window(sequence)
         if count + window <= budget:
@@ -135,7 +135,7 @@ class Scheduler:
     # -- room in the pool ---------------------------------------------------------------------
 
     def _make_room(self, turn: Turn) -> bool:
-        """Reserve what the turn writes; while the pool is dry, preempt the newest sequence, perhaps this one.
+        """Reserve what the turn writes; while the pool has too little, preempt the newest sequence, perhaps this one.
 
         Returns:
             Whether any was preempted.
@@ -164,7 +164,7 @@ class Scheduler:
     # -- joining -------------------------------------------------------------------------------
 
     def _admit(self, sequence: Sequence, budget: int, *, alone: bool) -> Turn | None:
-        """Let the first of the queue join if its tokens so far fit in the pool; None: not yet."""
+        """Let ``sequence``, the first in the queue, join if its tokens so far fit in the pool; None: not yet."""
         sharing = self._blocks and sequence.config.paged
         leader = sequence.leader if sharing and sequence.leader in self.running else None
         if leader and not leader.generated:
@@ -203,9 +203,9 @@ class Scheduler:
         return turn
 
     def _shared(self, sequence: Sequence, leader: Sequence | None) -> tuple[int, list[tuple[int, Prefix]]]:
-        """Tokens that need not be computed, and the blocks that were found by prefix.
+        """How many tokens need not be computed, and the blocks that were found by prefix.
 
-        All blocks of another continuation of the same prompt, up to its last token; else those found.
+        A running ``leader`` shares all of the prompt but its last token; otherwise the blocks found count.
         """
         if leader and not sequence.generated:
             return min(sequence.prompt_length - 1, leader.computed), []
@@ -215,7 +215,7 @@ class Scheduler:
         return len(found) * self._blocks.block_size, found
 
     def _fits(self, turn: Turn, cached: int, found: list[tuple[int, Prefix]]) -> bool:
-        """Whether the pool has the blocks that an admission takes."""
+        """Whether the pool has the blocks that an admission needs."""
         pool, sequence = self._blocks, turn.sequence
         if pool is None:
             return True

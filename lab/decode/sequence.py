@@ -28,25 +28,25 @@ class Sequence:
     """The state of a request between steps.
 
     Attributes:
-        prompt: the text that was asked for.
-        order: sequences are served in this order; it is their owner number in block events.
+        prompt: the prompt's text.
+        order: sequences are served in this order; it is also their owner number in block events.
         tokens: prompt and output, oldest first.
         end: the length at which it stops, by max_tokens or the model's context.
-        draws: [end - prompt_length, 3] float64 in [0, 1), for each token of the output: to propose
-            it, to judge the proposal, and to choose it in a proposal's place. They belong to
-            the place and come from the seed alone: no other sequence, no preemption and no
-            window changes them. A place is judged once, so none is used twice.
-        table: its cache blocks; ``table.length`` tokens have the target's keys and
+        draws: [end - prompt_length, 3] float64 in [0, 1), for each output position: to propose its
+            token, to judge the proposal, and to choose the token if no proposal is kept. They come from
+            the seed alone: no other sequence, no preemption and no window changes them. Each position
+            has one verdict; a proposal that got none is drawn again with the same number.
+        table: its cache blocks; the first ``table.length`` tokens have the target's keys and
             values. None without a cache.
-        draft_length: tokens that have the draft's keys and values, in the same slots.
-        root: where the chain of its prefixes begins: which models compute them. None: not in a pool yet.
+        draft_length: how many tokens have the draft's keys and values, in the same slots.
+        root: where its chain of prefixes begins: the models that compute it. None: not in a pool yet.
         leader: another sequence with the same prompt, whose blocks it may begin with.
-        oracle: the same request decoded plainly, for a synthetic drafter to know the answers from.
-        hidden: it is another's oracle: it leaves nothing in the cache for that one to find.
-        drafter: who proposes; None: nobody (yet).
-        gave_up_drafter: it failed, and another is not wanted.
-        gave_up: parts of the engine that failed, of which it has been told.
-        cached_tokens: tokens that were found in the cache when it was first admitted. Later it finds its own.
+        oracle: the same request decoded plainly, which tells a synthetic drafter the target's tokens.
+        hidden: it is another sequence's oracle, and leaves nothing in the cache for that one to find.
+        drafter: what proposes for it. None: nothing (yet).
+        gave_up_drafter: its drafter failed, and it gets no other.
+        gave_up: failed parts of the engine that it has been told of.
+        cached_tokens: tokens found in the cache at its first admission. At later ones it may find its own.
     """
 
     prompt: str
@@ -86,7 +86,7 @@ class Sequence:
 
     @property
     def computed(self) -> int:
-        """Tokens the target need not compute again."""
+        """How many tokens the target need not compute again."""
         return self.table.length if self.table else 0
 
     @property
@@ -96,12 +96,12 @@ class Sequence:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be computed: what its drafter has to know is known."""
+        """Whether it can be computed: its oracle, if it has one, is finished."""
         return not self.oracle or self.oracle.finished
 
     @property
     def outstanding(self) -> int:
-        """Known tokens that are still to compute; at least the newest."""
+        """How many known tokens are still to be computed; at least the newest."""
         return len(self.tokens) - self.computed
 
     def append(self, token_id: int) -> str:
@@ -117,23 +117,23 @@ class Sequence:
         return piece
 
     def keep(self, length: int) -> None:
-        """Only the first ``length`` tokens' keys and values are wanted: rolling back is moving a number."""
+        """Keep only the first ``length`` tokens' keys and values: rolling back just sets a number."""
         if self.table:
             self.table.roll_back(length)
             self.draft_length = min(self.draft_length, length)
 
     def release(self) -> None:
-        """Give the cache back: all tokens will have to be computed again."""
+        """Give its cache blocks back: all tokens will have to be computed again."""
         if self.table:
             self.table.release()
         self.draft_length = 0
 
     def finish(self, reason: StopReason, message: str = "") -> None:
-        """Give everything back and say why it is over. The second time nothing happens."""
+        """Give everything back and emit why it ended. A second call does nothing."""
         if self.finished:
             return
         self.reason = reason
         self.release()
-        self.table = self.drafter = None  # they know the cache, which a request that somebody keeps shall not keep
+        self.table = self.drafter = None  # they refer to the cache, which a request must not keep alive
         self.recorder.emit(Finished, reason=reason, text=self.text.flush(), message=message)
         self.finished = True

@@ -11,11 +11,11 @@ from transformers import PreTrainedTokenizerBase
 class TextStream:
     """The text of a growing list of tokens.
 
-    A character whose bytes span tokens comes with the last of them. Text that may
+    A character whose bytes span several tokens comes with the last of them. Text that may
     be the beginning of a stop string is held back until that is settled.
 
     Args:
-        context: tokens already there; some tokenizers spell a token by what is before it.
+        context: tokens already there; with some tokenizers a token's text depends on what precedes it.
         stop: the text ends before the first of these strings.
     """
 
@@ -28,14 +28,14 @@ class TextStream:
         self._undecoded: list[int] = []
         self._before = ""
         before = tokenizer.decode(context, skip_special_tokens=True)
-        if before.endswith("\N{REPLACEMENT CHARACTER}"):  # half a character, or so it seems: all of it is to come again
+        if before.endswith("\N{REPLACEMENT CHARACTER}"):  # apparently half a character: decode it all again
             self._undecoded, self._before = list(context), before
         self._held = ""
         self.stopped = False
-        """A stop string has come; no more text will."""
+        """Whether a stop string has come; no text follows it."""
 
     def push(self, token_id: int) -> str:
-        """The text this token adds; often the token's own, sometimes none or more."""
+        """The text this token adds: often the token's own, sometimes none or more."""
         if self.stopped:
             return ""
         self._undecoded.append(token_id)
@@ -46,7 +46,7 @@ class TextStream:
         return self._release(self._held + self._new(piece))
 
     def flush(self) -> str:
-        """What was still held back, at the end: half a stop string, half a character."""
+        """The text still held back at the end: half a stop string, half a character."""
         if self.stopped:
             return ""
         tail = self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
@@ -59,14 +59,14 @@ class TextStream:
             return self._stream.step(self._tokenizer.backend_tokenizer, token_id)
         except Exception as error:
             # With byte fallback (Llama 2's tokenizer) half a character makes the whole ones just before it unreadable,
-            # which have been told already. From here on the text is what comes after them.
+            # though their text has been returned already. From here on only what follows them is decoded.
             if "prefix" not in str(error):
                 raise
         self._stream = DecodeStream(ids=list(self._undecoded), skip_special_tokens=True)
         return self._tokenizer.decode(self._undecoded, skip_special_tokens=True)
 
     def _new(self, text: str) -> str:
-        """What of it the context did not have, in which the last signs may have become a character."""
+        """The part of ``text`` that the context lacked; replacement characters at its end may have become real ones."""
         said, self._before = self._before, ""
         while not text.startswith(said):
             said = said[:-1]
@@ -83,17 +83,17 @@ class TextStream:
         return text[:cut]
 
     def _end(self, text: str) -> int:
-        """Where the first stop string in it begins; its length if there is none."""
+        """Where the first stop string in ``text`` begins; the length of ``text`` if there is none."""
         return min((at for stop in self._stop if (at := text.find(stop)) >= 0), default=len(text))
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` that ``stop`` begins with."""
+    """Length of the longest suffix of ``text`` that ``stop`` begins with, short of all of ``stop``."""
     longest = min(len(text), len(stop) - 1)
     return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)
 
 
 def token_text(tokenizer: PreTrainedTokenizerBase, token_id: int) -> str:
-    """A token on its own, for showing; a part of a character is shown as the vocabulary spells it."""
+    """A token's own text, for display; part of a character is shown as the vocabulary spells it."""
     text = tokenizer.decode([token_id])
     return tokenizer.convert_ids_to_tokens(token_id) or "" if not text or "\N{REPLACEMENT CHARACTER}" in text else text

@@ -1,4 +1,4 @@
-"""Capturing CUDA graphs before they are needed."""
+"""Captures CUDA graphs before they are needed."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def capture_ahead(
     longest: int,
     report: Callable[[str], None],
 ) -> None:
-    """Capture what up to ``sequences`` requests like ``config`` need, of up to ``longest`` tokens each.
+    """Capture the graphs that up to ``sequences`` requests like ``config``, of up to ``longest`` tokens each, need.
 
-    The target decodes, and verifies a whole window; a draft model reads one token or, after a round of which
-    all was accepted, two. An early exit, and windows cut short, are captured when they are met.
+    The target decodes single tokens and verifies whole windows; a draft model reads one token, or two after a
+    fully accepted round. Early exits and windows cut short are captured on first use.
     """
     wanted = [(target, cache.target, 1)]
     if config.speculative != "off":

@@ -1,11 +1,11 @@
 """How many tokens to propose: a fixed number, or the one that promises the most tokens a second.
 
-With acceptance probability a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a)
-tokens on average (Leviathan et al., 2211.17192, equation 1) and takes the time of g proposals, of
-one pass over g + 1 tokens a sequence, and of what surrounds them. The adaptive window is the g with
-the best quotient: what Leviathan's section 3.5 does with constants, Liu et al. (2406.14066) do with
-measured times ("goodput"), and so it is done here. Acceptance is that of recent rounds, times are
-those of recent steps.
+With acceptance rate a, a round of g proposals gives (1 - a^(g + 1)) / (1 - a) tokens on
+average (Leviathan et al., 2211.17192, equation 1). It takes the time of g proposals, of one
+pass over g + 1 tokens per sequence, and of the work around them. The adaptive window is the g
+with the best ratio of the two: Leviathan's section 3.5 computes it from constants, Liu et al.
+(2406.14066, "goodput") and this module from measured times. The acceptance rate is that of
+recent rounds, the times are those of recent steps.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 FORGET = 0.9
-"""What a round leaves of the weight of those before it in the estimate of acceptance."""
+"""Factor by which each round reduces the weight of earlier ones in the estimated acceptance rate."""
 PROBE_EVERY = 32
-"""Rounds after which a window of 0 is tried at 1: what is never proposed is never accepted."""
+"""Rounds after which a window of 0 is tried at 1: what is never proposed can never be accepted."""
 AGEING = 0.5
-"""What is left then of the weight of all rounds before: they are long ago, and a few good probes shall count."""
+"""Factor by which such a try reduces the weight of all earlier rounds: a few good probes should outweigh the past."""
 PRIOR = (3.0, 4.0)
-"""Accepted and judged proposals that a request seems to have had before its first: one bad round is no verdict."""
+"""Accepted and judged proposals that a request is credited with at first, so that one bad round decides nothing."""
 RELUCTANCE = 1.05
-"""A new window must promise so much more than the present one: measurements are noisy."""
+"""Factor by which a new window must promise more than the current one: measurements are noisy."""
 KEPT = 21
-"""Measurements of a size: the median of the last so many counts."""
+"""Measurements kept per size, of which the median counts."""
 SIZES = 16
-"""Sizes that a line is drawn through: those met last."""
+"""Sizes that a line is fitted to: those met last."""
 REFIT_EVERY = 16
-"""Measurements; the first so many are each taken into account at once."""
+"""Measurements between two fits; up to this many, each one causes a fit."""
 
 
 def tokens_per_round(acceptance: float, gamma: int) -> float:
@@ -41,12 +41,12 @@ def tokens_per_round(acceptance: float, gamma: int) -> float:
 
 
 class Line:
-    """Milliseconds by size: a constant and so much for each one more, from the last measurements of every size.
+    """Milliseconds as a linear function of size, fitted to the last measurements of every size.
 
-    It is the line of Theil and Sen (Sen 1968) through the sizes' medians: its slope is the median of the slopes of all
-    pairs of sizes, so that steps which something else slowed down do not bend it. A pair counts by the measurements
-    of the size that has fewer. A size that is seldom met is not forgotten for one that is met in every step. Until a
-    second size is known, there is taken to be no constant; so a smaller window is tried.
+    It is the Theil-Sen line (Sen 1968) through the sizes' medians: its slope is the median of the slopes of all
+    pairs of sizes, so that steps slowed down by something else do not bend it. A pair is weighted by the measurements
+    of the size that has fewer. A size that is rarely met is not displaced by one that is met in every step. Until a
+    second size is known, the constant is taken to be 0, so that a smaller window is tried.
     """
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ class Line:
 
     @property
     def known(self) -> bool:
-        """Whether anything is measured."""
+        """Whether anything has been measured."""
         return self._seen > 0
 
     @property
     def compared(self) -> bool:
-        """Whether there is a second size, without which a constant is not told from a slope."""
+        """Whether a second size is known, without which constant and slope cannot be told apart."""
         return len(self._times) > 1
 
     def observe(self, size: int, ms: float) -> None:
@@ -74,7 +74,7 @@ class Line:
             self._fit = None
 
     def ms(self, size: int) -> float:
-        """0 before anything is measured."""
+        """The estimate for ``size``; 0 before anything is measured."""
         if self._fit is None:
             self._fit = _line([(size, statistics.median(times), len(times)) for size, times in self._times.items()])
         constant, slope = self._fit
@@ -82,10 +82,10 @@ class Line:
 
 
 class Costs:
-    """Measured times of a pool's steps without their drafting, in milliseconds; that is each drafter's own.
+    """Measured times of a pool's steps in milliseconds, without drafting, which each drafter times itself.
 
-    All are near enough to lines over the few tokens of a round: a pass of the target by the tokens in it, and so what
-    surrounds it (the verdict, the events), drafting by the proposals. Prompts are not: a token more costs them less.
+    Over the few tokens of a round all are near enough to lines: the target's pass and the work around it (verdicts,
+    events) by the tokens in the pass, drafting by the proposals. Prompts are not: there another token costs less.
     """
 
     def __init__(self) -> None:
@@ -98,29 +98,29 @@ class Costs:
 
     @property
     def compared(self) -> bool:
-        """Whether passes of two sizes have been timed: until then any other size's time is taken to be as it suits a
-        try, and nothing to tell anybody."""
+        """Whether passes of two sizes have been timed. Until then the estimate for any other size only invites a try,
+        and is not worth reporting."""
         return self._passes.compared
 
     @property
     def known(self) -> bool:
-        """Whether there has been a step: in a pool that a request comes to in the middle of its output, not yet."""
+        """Whether a step has been timed; not yet, if a request has just moved here in the middle of its output."""
         return self._passes.known
 
     def pass_ms(self, tokens: int) -> float:
-        """A pass of the target over ``tokens``."""
+        """The estimate for a pass of the target over ``tokens``."""
         return self._passes.ms(tokens)
 
     def round_ms(self, gamma: int, sequences: int, known: int, drafting: Line) -> float:
-        """A whole round of ``gamma`` proposals for each of ``sequences``; ``drafting`` by that number takes so long.
-        ``known``: tokens that its pass computes beside proposals."""
+        """The estimate for a round of ``gamma`` proposals for each of ``sequences``. ``known``: tokens that its pass
+        computes besides proposals; ``drafting``: times by number of proposals."""
         tokens = known + sequences * gamma
         return (drafting.ms(gamma) if gamma else 0.0) + self.pass_ms(tokens) + self._around.ms(tokens)
 
 
 def _line(points: Sequence[tuple[int, float, int]]) -> tuple[float, float]:
     """Constant and slope, neither of them negative, through points (size, ms, how often it was measured)."""
-    slope = _weighted_median([(ms / size, count) for size, ms, count in points])  # then the constant is not negative
+    slope = _weighted_median([(ms / size, count) for size, ms, count in points])  # no more, or the constant is negative
     pairs = itertools.combinations(points, 2)
     slopes = [((ms_b - ms_a) / (b - a), min(count_a, count_b)) for (a, ms_a, count_a), (b, ms_b, count_b) in pairs]
     if slopes:
@@ -129,14 +129,14 @@ def _line(points: Sequence[tuple[int, float, int]]) -> tuple[float, float]:
 
 
 def _weighted_median(values: list[tuple[float, int]]) -> float:
-    """Of pairs (value, weight)."""
+    """The weighted median of pairs (value, weight)."""
     values.sort()
     sums = list(itertools.accumulate(weight for _, weight in values))
     return values[bisect.bisect_left(sums, sums[-1] / 2)][0]
 
 
 def promises(acceptance: float, most: int, round_ms: Callable[[int], float]) -> list[float]:
-    """Expected tokens a millisecond with 0 .. ``most`` proposals a round; ``round_ms(g)``: a round's time."""
+    """Expected tokens a millisecond with 0 .. ``most`` proposals a round, which takes ``round_ms(g)``."""
     found, tokens, likely = [], 0.0, 1.0
     for gamma in range(most + 1):
         tokens += likely  # which makes it tokens_per_round(acceptance, gamma)
@@ -156,7 +156,7 @@ class Window:
     """The window of one request.
 
     Attributes:
-        most: never more than this; the window itself unless it is adaptive.
+        most: upper limit of gamma, and gamma itself unless the window is adaptive.
         gamma: tokens to propose in the next round.
     """
 
@@ -172,17 +172,18 @@ class Window:
 
     @property
     def acceptance(self) -> float:
-        """Accepted of judged proposals in recent rounds; three quarters before there are any."""
+        """Share of judged proposals that were accepted in recent rounds; three quarters before there are any."""
         return self._accepted / self._judged
 
     def observe(self, accepted: int, judged: int, sequences: int, known: int, costs: Costs, drafting: Line) -> bool:
-        """After a round: of ``judged`` proposals ``accepted`` were kept, in a batch of ``sequences``, whose next pass
-        computes ``known`` tokens beside proposals: the newest of each, or without a cache their whole texts.
-        ``drafting``: the times of the request's own drafter, by proposals. Where it had no idea, nothing is learnt of
-        it.
+        """Take in a round, in which ``accepted`` of ``judged`` proposals were kept, and choose the next gamma.
+
+        The next pass, for ``sequences``, computes ``known`` tokens besides proposals: the newest of each, or without
+        a cache their whole texts. ``drafting``: the times of the request's own drafter by number of proposals. A round
+        in which it proposed nothing changes nothing.
 
         Returns:
-            Whether gamma has changed. What it changes to is best if the whole batch did the same.
+            Whether gamma has changed. The new one is best if the whole batch uses it.
         """
         if not self.adaptive or (self.gamma and not judged):
             return False

@@ -1,13 +1,13 @@
-"""What a pass of a model has to move and to compute, counted from lengths: the device is not asked.
+"""What a model's pass has to move and to compute, counted from lengths without asking the device.
 
 Bytes are the traffic that no cache can save ("compulsory" in Williams et al. 2009): the weights once for all tokens of
-the pass, the output head's only if logits are wanted, and every slot of a sequence once as it is stored, those of past
-tokens to be read and those of new ones to be written. FLOPs are those of matrix products: two a weight and token, and
-four a number of a head's vector for each position that a new token sees, itself included. (Kaplan et al., 2001.08361,
-section 2.1, count two for each position of the context, whatever a token sees of it: the same on average over a text
-that is as long as the context, where a token sees half of it.)
+the pass, the output head's only if logits are wanted, and every KV slot of a sequence once as it is stored, read for
+past tokens and written for new ones. FLOPs are those of matrix products: two per weight and token, and four per
+element of a head's vector for each position that a new token sees, itself included. (Kaplan et al., 2001.08361,
+section 2.1, count two for each position of the context, however many of them a token sees: the same on average over a
+text as long as the context, where a token sees half of it.)
 
-Left out, for they are small beside these: activations, the rows looked up in an embedding table, norms, rotary
+Left out because they are small in comparison: activations, the rows looked up in an embedding table, norms, rotary
 embedding, softmax.
 """
 
@@ -22,7 +22,7 @@ from lab.trace.roofline import Work
 
 
 class Span(NamedTuple):
-    """The tokens at positions ``start`` to ``stop`` - 1 of a sequence; of the last ``keep`` logits are wanted."""
+    """The tokens at positions ``start`` to ``stop`` - 1 of a sequence; logits are wanted for the last ``keep``."""
 
     start: int
     stop: int
@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 
 class PassWork:
-    """Counts the passes of one model over one storage. None: no cache, so that nothing is stored or read again."""
+    """Counts the work of one model's passes over ``storage``. None: no cache, so that nothing is stored or read."""
 
     def __init__(self, model: LanguageModel, storage: KVStorage | None) -> None:
         self._model = model
@@ -45,7 +45,7 @@ class PassWork:
         spans = list(spans)
         heads = any(span.keep for span in spans)
         moved, flops = self._bytes + heads * self._head_bytes, 0
-        if self._model.native.model:  # the step in C reads matrices as bfloat16, two bytes less a weight
+        if self._model.native.model:  # the step in C reads matrices as bfloat16, two bytes less per weight
             moved -= 2 * (self._weights + heads * self._head_weights)
         for start, stop, keep in spans:
             new = stop - start
