@@ -108,7 +108,7 @@ class Scheduler:
         return turns
 
     def shrink(self) -> None:
-        """If several are running, preempt the newer half; no more run at once until all of the older half have ended."""
+        """If several run, preempt the newer half, and let no more run at once until all of the older half are done."""
         if len(self.running) < 2:
             return
         self._seats = len(self.running) // 2

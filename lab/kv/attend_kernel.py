@@ -1,20 +1,20 @@
-"""Triton: attention that reads a cache where it lies, block by block.
+"""Triton: attention that reads a cache in place, block by block.
 
 A program takes a tile of one sequence's new tokens, with all query heads that share one KV head, and goes
-once over the keys and values that they may see: running maximum, running sum, no matrix of scores in
-memory (FlashAttention: Dao et al., 2205.14135). A position's slot comes from the block table
-(PagedAttention: Kwon et al., 2309.06180); a contiguous sequence has a table too. Tokens see each other by
-position, so a decoded token, a verify of several and a prompt's chunk differ in nothing but their number.
+once over the keys and values that they may see, with a running maximum and a running sum but no matrix of
+scores in memory (FlashAttention: Dao et al., 2205.14135). A position's slot comes from the block table
+(PagedAttention: Kwon et al., 2309.06180); a contiguous sequence has a table too. The causal mask follows
+from positions, so a decoded token, a verified window and a prompt's chunk differ only in their number of tokens.
 
-One new token of one sequence is too little for a GPU: its positions are then split over several programs,
-and a second kernel combines what they found, weighed by their sums (Flash-Decoding: Dao et al., 2023).
+One new token of one sequence is too little work for a GPU: its positions are then split over several
+programs, and a second kernel combines their results, weighted by their sums (Flash-Decoding: Dao et al., 2023).
 
 INT8 and INT4 are dequantised in registers. An INT8 scale belongs to a whole vector, so it multiplies a
 score, or a weight, instead of the vector's numbers: a little more exact than the reference, which rounds
-what it dequantised to the model's dtype. Where few rows share that work, bytes are loaded in pairs: only
-numbers of two bytes reach the tensor cores transposed, as values must, without being gathered one by one.
-The two or four neighbours in such a number are not interleaved again: each is a part of the keys and
-values, a tile of its own with its own dimensions of the query.
+dequantised numbers to the model's dtype. Where few rows share that work, bytes are loaded in pairs: only
+two-byte numbers reach the tensor cores transposed, as values must, without being gathered one by one.
+The two or four neighbours in such a number are not interleaved again: each of them is a part, which has
+a tile of keys or values of its own and its own dimensions of the query.
 """
 
 from __future__ import annotations
@@ -30,35 +30,36 @@ from lab.kv.storage import LayerStorage, parts
 
 LOG2_E = 1.4426950408889634
 MOST_ROWS = 64
-"""Of a tile: new tokens x the query heads of a KV head."""
+"""Most rows of a tile: new tokens x the query heads of a KV head."""
 TILE_BYTES = 16 * 1024
-"""Keys of a tile, in the dtype they are multiplied in: two such tiles, twice over, fit every GPU's shared memory. Twice
-as many where they lie there in pairs of bytes: what has to be done once a tile is then done half as often."""
+"""Bytes of a tile's keys, in the dtype they are multiplied in: two such tiles, twice over, fit every GPU's shared
+memory. Twice as many where they lie there in pairs of bytes, so that the work per tile is done half as often."""
 MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32 = 16, 8 * 1024
-"""Float32 is multiplied number by number, not by tensor cores, and a tile of it that is larger does not fit in a
-processor's registers: assembled for compute capability 9.0 by Triton 3.6, native, heads of 128, 64 rows keep 6 KB a
-thread in memory, these none."""
+"""Float32 is multiplied number by number, not by tensor cores, and a larger tile of it does not fit in a
+multiprocessor's registers: assembled for compute capability 9.0 by Triton 3.6, native, heads of 128, 64 rows spill
+6 KB per thread to memory, these none."""
 MOST_SPLITS = 128
 SHORTEST_SPLIT = 128
-"""Tokens that are worth a program of their own. What it finds is written and read again, in float32: with four query
-heads to a KV head and one new token, 6% of the bytes of so many bfloat16 keys and values, 12% of INT8's. They are two
-tiles of heads of 128, or one of INT8 or INT4. Reasoned, not measured."""
+"""Fewest tokens that are worth a program of their own. Its result is written and read again, in float32: with four
+query heads per KV head and one new token, 6% of the bytes of these tokens' bfloat16 keys and values, 12% of INT8's.
+With heads of 128 the tokens are two tiles, or one of INT8 or INT4. Reasoned, not measured."""
 LONGEST_WHOLE = 512
-"""Tokens of a sequence. Up to so many, which is the shortest context that is captured, launching a second kernel is
-reckoned to take longer than it saves."""
+"""Most tokens of a sequence that is not split. Up to this length, the shortest context that is captured, launching a
+second kernel is assumed to take longer than it saves."""
 RESIDENT, RESIDENT_WIDE = 4, 2
-"""Programs that a processor runs at once: of 16 rows, and of more."""
+"""Programs that a multiprocessor runs at once: of 16 rows, and of more."""
 REGISTERS = 128
-"""That a thread may have where four programs of 128 threads are to run at once: a processor has 65,536. For heads of
-128, compute capability 9.0, Triton 3.6 takes 96 for native, and by itself 152 for INT8 and 158 for INT4: the fourth
-program would wait until one of three has ended. Held to 128, a thread keeps 16 bytes in memory. Counted in the machine
-code, as are its instructions for 64 positions: 450 for native, 780 for INT8, 702 for INT4. Not measured on a GPU."""
+"""Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
+and compute capability 9.0, Triton 3.6 takes 96 for native, and without a limit 152 for INT8 and 158 for INT4: a fourth
+program would wait until one of three has ended. Limited to 128, a thread spills 16 bytes to memory. Counted in the
+machine code, as are the instructions for 64 positions: 450 for native, 780 for INT8, 702 for INT4. Not measured on a
+GPU."""
 
 
 def attend(
     layer: LayerStorage, query: torch.Tensor, plan: BlockPlan, scaling: float | None = None, splits: int | None = None
 ) -> torch.Tensor:
-    """Every new token to all positions up to its own. Sums are float32.
+    """Let every new token attend to all positions up to its own. Sums are float32.
 
     Args:
         layer: the new keys and values are in it already.
@@ -78,14 +79,14 @@ def attend(
     rows = max(16, triton.next_power_of_2(shared), triton.next_power_of_2(min(shared * plan.longest_new, most_rows)))
     # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
     dtype = torch.float32 if INTERPRETED and query.dtype == torch.bfloat16 else query.dtype
-    # 32 numbers are enough for tensor cores of four warps; Triton knows that what lies 16 numbers apart is aligned.
+    # 32 such numbers are enough for tensor cores of four warps; a stride divisible by 16 tells Triton of alignment.
     if form != "native" and rows == 16 and keys.shape[-1] >= 64 and keys.shape[-1] % 32 == 0:
         keys, values = keys.view(torch.int16), values.view(torch.int16)
         tile_bytes *= 2
     columns = min(128, max(16, tile_bytes // (triton.next_power_of_2(dim) * dtype.itemsize)))
     width = keys.shape[-1]
     padded = max(16, triton.next_power_of_2(width))
-    # A tile each, or as many as so many tokens can need however they are divided among the sequences.
+    # One tile per sequence, or as many as all tokens can need however they are divided among the sequences.
     tile = rows // shared
     programs = sequences if plan.longest_new <= tile else tokens // tile + sequences
     resident = RESIDENT if rows == 16 else RESIDENT_WIDE
@@ -130,8 +131,9 @@ def attend(
         COLUMNS=columns,
         SPLITS=splits,
         num_warps=4,
-        # A tile is loaded when the last one has been used: the wait is for the processor's other programs to fill. A
-        # third stage loads ahead, but twice the shared memory leaves room for fewer of them (read in Triton's output).
+        # A tile is loaded once the last one has been used: the multiprocessor's other programs fill the wait. A third
+        # stage loads ahead, but takes twice the shared memory, which leaves room for fewer of them (read in Triton's
+        # output).
         num_stages=2,
         maxnreg=REGISTERS if rows == 16 and not exact and form != "native" else None,
     )
@@ -143,7 +145,7 @@ def attend(
 
 
 def _splits(programs: int, resident: int, longest: int, device: torch.device) -> int:
-    """A power of two: enough for every processor to have the programs that it runs at once, none with little to do."""
+    """How many splits, a power of two: as many programs as the device runs at once, but none with too little to do."""
     if longest <= LONGEST_WHOLE:
         return 1
     wanted = min(resident * _processors(device) // programs, longest // SHORTEST_SPLIT, MOST_SPLITS)
@@ -155,7 +157,7 @@ def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-# A kernel is compiled again for every kind of argument: not for a table that has grown, nor for where in the
+# A kernel is compiled again for every kind of argument, but not for a table that has grown, nor for where in the
 # plan's one tensor a part happens to begin.
 @triton.jit(do_not_specialize=("sequences", "height"), do_not_specialize_on_alignment=("tables", "starts", "lengths"))
 def _attend_kernel(
@@ -170,7 +172,7 @@ def _attend_kernel(
     tables,
     starts,
     lengths,
-    scaling,  # of scores to the base 2
+    scaling,  # of scores, to base 2
     sequences,
     height,
     query_token,
@@ -189,7 +191,7 @@ def _attend_kernel(
     WIDTH: tl.constexpr,  # of a stored vector, in such numbers
     PADDED: tl.constexpr,
     GROUPS: tl.constexpr,  # of an INT4 vector, each with a scale
-    PADDED_GROUP: tl.constexpr,  # numbers of one
+    PADDED_GROUP: tl.constexpr,  # stored numbers in a group
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
@@ -203,7 +205,7 @@ def _attend_kernel(
     if tile * TOKENS >= new:
         return
 
-    # The tile's rows: token by token, the heads of each side by side, so that they share the keys that are loaded.
+    # The tile's rows: token by token, the heads of each side by side, so that all share the keys that are loaded.
     row = tl.arange(0, ROWS)
     token = tile * TOKENS + row // SHARED
     head = kv_head * SHARED + row % SHARED
@@ -211,7 +213,7 @@ def _attend_kernel(
     length = tl.load(lengths + sequence).to(tl.int32)
     position = length - new + token
 
-    # Dimensions PARTS * i and after are in number i, the first in its lowest bits.
+    # Stored number i holds PARTS dimensions, from PARTS * i on, the first in its lowest bits.
     i = tl.arange(0, PADDED)
     stored = i < WIDTH
     row_at = (first + token).to(tl.int64)
@@ -237,7 +239,7 @@ def _attend_kernel(
         slot = block.to(tl.int64) * BLOCK_SIZE + column % BLOCK_SIZE
         numbers = (slot * numbers_slot + kv_head * numbers_head)[:, None] + i[None, :]
         scales = slot * scales_slot + kv_head * scales_head
-        # Nothing is loaded from where no token is: what stale slots hold may be NaN, and 0 x NaN is.
+        # Nothing is loaded from where no token is: stale slots may hold NaN, and 0 x NaN is NaN.
         mask = inside[:, None] & stored[None, :]
 
         k = tl.load(keys + numbers, mask=mask, other=0)
@@ -264,7 +266,7 @@ def _attend_kernel(
             v_scale = _group_scales(value_scales, scales, inside, GROUPS, PADDED, PADDED_GROUP)
         elif FORMAT == "int8":
             vector_scale = tl.load(value_scales + scales, mask=inside, other=0.0)
-            if tl.float16 == DTYPE:  # a small weight times a small scale would vanish
+            if tl.float16 == DTYPE:  # a small weight times a small scale would underflow
                 v_scale = vector_scale[:, None]
             else:
                 weight *= vector_scale[None, :]
@@ -288,9 +290,9 @@ def _attend_kernel(
 def _tile(starts, sequences, TOKENS: tl.constexpr):
     """This program's sequence, and which of its tiles.
 
-    Sequence s has the programs from starts[s] // TOKENS + s on, at most one of them too many, and finds itself by
-    halving: no list of tiles has to be brought here (as in vLLM's Triton attention). Where there are as many programs
-    as sequences, each has one tile.
+    Sequence s has the programs from starts[s] // TOKENS + s on, at most one of them too many. A program finds its
+    sequence by bisection: no list of tiles has to be passed (as in vLLM's Triton attention). Where there are as many
+    programs as sequences, each has one tile.
     """
     program = tl.program_id(0)
     several = tl.num_programs(0) > sequences
@@ -317,8 +319,8 @@ def _group_scales(scales, at, inside, GROUPS: tl.constexpr, PADDED: tl.constexpr
 def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
     """One part of every stored number, times its scale if there is one."""
     if FORMAT == "int4":
-        # 128 in bfloat16, and 2^23 in float32, end in a bit that counts ones: half a byte is added with "or", and need
-        # not be converted. They are taken off exactly, with the 8; the product is rounded once.
+        # In 128 as bfloat16, and in 2^23 as float32, the last bit is worth 1: half a byte is added with "or", and need
+        # not be converted. Both are subtracted exactly, with the 8; the product is rounded once.
         half = (numbers >> 4 * part) & 15
         if tl.bfloat16 == DTYPE:
             x = (half.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136
@@ -335,7 +337,7 @@ def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.co
 
 @triton.jit
 def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.constexpr, SPLITS: tl.constexpr):
-    """One token and query head: the splits' sums, each as if it had known the largest score of all."""
+    """Combine the splits' sums for one token and query head, each rescaled to the largest score of all."""
     row = tl.program_id(0).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     split, i = tl.arange(0, SPLITS), tl.arange(0, PADDED)
     maximum = tl.load(maxima + row * SPLITS + split)
@@ -349,4 +351,4 @@ def _combine_kernel(out, found, maxima, sums, DIM: tl.constexpr, PADDED: tl.cons
 
 
 INTERPRETED = not isinstance(_attend_kernel, triton.JITFunction)
-"""TRITON_INTERPRET=1 was set when this file was imported: the kernels run in Python, on CPU tensors."""
+"""Whether TRITON_INTERPRET=1 was set when this file was imported: the kernels then run in Python, on CPU tensors."""

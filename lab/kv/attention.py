@@ -1,11 +1,11 @@
-"""The one attention function of transformers' models: every toggle that torch or Triton computes goes through it.
+"""The one attention function of transformers' models: where torch or Triton computes, every toggle goes through it.
 
-A step is a packed forward with a plan (``lab.kv.plan``). Decoding one token, verifying several proposals and reading a
-prompt differ only in how many new tokens a sequence brings.
+A step is a packed forward pass with a plan (``lab.kv.plan``). Decoding one token, verifying several proposals and
+reading a prompt differ only in how many new tokens a sequence has.
 
 There are two ways to compute it here: the reference, in torch, which gathers the slots that it reads (``StepPlan``),
-and Triton kernels, which read a cache block by block (``BlockPlan``). A step in C, the default on a CPU, has a third
-way of its own (``lab/native/attention.h``).
+and Triton kernels, which read a cache block by block (``BlockPlan``). A step in C, the default on a CPU, has attention
+of its own (``lab/native/attention.h``).
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from lab.config import ConfigError, in_short
 from lab.kv.plan import BlockPlan, Group, SdpaChoice, StepPlan
 
 NAME = "decode_lab"
-"""What the function is called in transformers' registry."""
+"""The function's name in transformers' registry."""
 
 BACKENDS = {
     "math": SDPBackend.MATH,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,
 }
-"""Torch's ways to compute attention: with the whole matrix of scores in memory; in pieces (Rabe and Staats,
+"""Torch's ways to compute attention: with the whole matrix of scores in memory; in chunks (Rabe and Staats,
 2112.05682); in tiles that never leave the processor (FlashAttention: Dao et al., 2205.14135)."""
 
 
@@ -56,7 +56,7 @@ def attention(
         query: [1, heads, N, head_dim], rotary embedding applied.
         key, value: [1, kv_heads, N, head_dim].
         scaling: factor on the scores; None: 1 / sqrt(head_dim).
-        plan: the step's plan, handed through ``model.forward(..., plan=...)``.
+        plan: the step's plan, passed through ``model.forward(..., plan=...)``.
 
     Returns:
         [1, N, heads, head_dim] and no attention weights.
@@ -95,9 +95,9 @@ def _attend(
 ) -> torch.Tensor:
     """query [heads, S * T, d]; key, value [S * L, kv_heads, d] -> [S * T, heads, d].
 
-    The query heads that share a KV head are laid side by side as if they were
-    more queries, so that keys and values are never repeated (grouped-query
-    attention: Ainslie et al., 2305.13245).
+    The query heads that share a KV head are laid out as additional queries, so
+    that keys and values are never repeated (grouped-query attention: Ainslie
+    et al., 2305.13245).
     """
     (heads, count, dim), kv_heads, rows = query.shape, key.shape[1], group.sequences
     count //= rows
@@ -119,8 +119,8 @@ def _attend_by(
 ) -> torch.Tensor:
     """One sequence by one back end: query [heads, T, d]; key, value [L, kv_heads, d] -> [T, heads, d].
 
-    The last of its L tokens are the T new ones. No back end but "math" takes a mask of any shape, so keys and
-    values are repeated for the query heads that share them, and which positions are seen is told in words.
+    The T new tokens are the last of its L. No back end but "math" takes a mask of any shape, so keys and values
+    are repeated for the query heads that share them, and the mask is given by name (``causal_lower_right``).
     """
     shared = query.shape[0] // key.shape[1]
     key, value = (x.transpose(0, 1).repeat_interleave(shared, 0)[None] for x in (key, value))
@@ -131,15 +131,15 @@ def _attend_by(
 
 @functools.cache
 def refuse_sdpa(choice: SdpaChoice, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
-    """Refuse a back end that cannot compute this here, by trying it on a few numbers.
+    """Refuse a back end that does not run here, by trying it on a few numbers.
 
     Raises:
-        ConfigError: names what it cannot.
+        ConfigError: names the dtype, device and head size that it does not run with.
     """
     if choice == "auto":
         return
     try:
-        with warnings.catch_warnings():  # why each back end is not taken; the sentence below says enough
+        with warnings.catch_warnings():  # they say why each back end was not taken; the error below suffices
             warnings.simplefilter("ignore")
             for seen in (8, 16):
                 key = torch.zeros(seen, 1, head_dim, dtype=dtype, device=device)
@@ -165,7 +165,7 @@ def attend_by_kernels(
     Raises:
         KernelError: see there.
     """
-    # Here, so that the lab works where Triton is not installed.
+    # Imported here, so that the lab works where Triton is not installed.
     from lab.kv.attend_kernel import attend
     from lab.kv.store_kernel import store
 
@@ -177,12 +177,12 @@ def attend_by_kernels(
 
 @contextmanager
 def launching(on: torch.Tensor) -> Iterator[None]:
-    """Triton launches on the device of ``on``; whatever is wrong with a kernel is a ``KernelError``."""
+    """Make Triton launch on the device of ``on``, and turn whatever is wrong with a kernel into a ``KernelError``."""
     try:
         with torch.cuda.device_of(on):
             yield
     except (torch.OutOfMemoryError, KernelError):
-        raise  # of memory the reference would take more
+        raise  # the reference would take more memory
     except Exception as error:
         raise KernelError(in_short(error)) from error
 

@@ -1,11 +1,11 @@
-"""Which blocks of the cache are free, and who shares the others.
+"""Which blocks of the cache are free, and how the others are shared.
 
 A block is ``block_size`` slots; a slot holds the keys and values of one token
 position, in every layer (PagedAttention: Kwon et al., 2309.06180, section 4.1).
 
-A block is **live** while a sequence's table has it, **cached** when none has but its prefix
-can still be found, and **free** otherwise. Several tables may have one block, each of
-them a reference.
+A block is **live** while it is in a sequence's table, **cached** when it is in none but its
+prefix can still be found, and **free** otherwise. Several tables may share a block; each
+of them counts as a reference.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class BlockPool:
         self._references = [0] * num_blocks
         self._free = list(range(num_blocks))  # ascending
         self._prefixes = PrefixIndex()
-        self._priority: dict[int, int] = {}  # of stored blocks, as far as it counts: 0 with "lru"
-        # By priority, the least recently used first. (Of an OrderedDict it is at hand; a dict looks for it behind all
-        # that were taken out before.)
+        self._priority: dict[int, int] = {}  # of stored blocks; always 0 with "lru"
+        # One per priority, the least recently used block first. (An OrderedDict has its first key at hand; a dict
+        # searches for it behind all that were removed before.)
         self._cached: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(HIGHEST_PRIORITY + 1)]
 
     def occupancy(self) -> Occupancy:
@@ -66,15 +66,15 @@ class BlockPool:
         return _first_run(self._free, count) is not None
 
     def references(self, block: int) -> int:
-        """How many tables have it."""
+        """How many tables share the block."""
         return self._references[block]
 
     def is_stored(self, block: int) -> bool:
-        """Its prefix can be found: it must not be written to."""
+        """Whether its prefix can be found: then it must not be written to."""
         return block in self._prefixes
 
     def prefix(self, block: int) -> Prefix:
-        """What a stored block is found by."""
+        """The prefix that a stored block is found by."""
         return self._prefixes.prefix(block)
 
     def live_blocks(self) -> list[int]:
@@ -86,9 +86,9 @@ class BlockPool:
     # -- taking and giving back --------------------------------------------------------------
 
     def take(self, count: int, emit: Emit, *, neighbours: bool = False) -> list[int]:
-        """``count`` blocks, each with one reference: the lowest free ones, then cached ones by policy.
+        """Take ``count`` blocks, each with one reference: the lowest free ones, then cached ones by eviction policy.
 
-        ``neighbours``: side by side, and free.
+        ``neighbours``: take free ones only, side by side.
 
         Raises:
             PoolExhaustedError: not enough blocks, or no run that long. Nothing is taken.
@@ -111,9 +111,9 @@ class BlockPool:
         return taken
 
     def share(self, block: int, priority: int = 0) -> int:
-        """One more reference to a live or cached block; returns how many it has now.
+        """Add a reference to a live or cached block; returns how many it then has.
 
-        ``priority``: of who takes it. A stored block keeps the highest.
+        ``priority``: that of the sequence that takes it. A stored block keeps the highest.
         """
         stored = block in self._prefixes
         if not self._references[block]:
@@ -126,7 +126,7 @@ class BlockPool:
         return self._references[block]
 
     def give_back(self, block: int) -> int:
-        """One reference less; returns how many are left. Without any it is cached or free."""
+        """Drop a reference; returns how many are left. With none left the block is cached or free."""
         if not self._references[block]:
             raise AssertionError(f"block {block} is given back and nobody has it")
         self._references[block] -= 1
@@ -140,16 +140,16 @@ class BlockPool:
     # -- prefixes ----------------------------------------------------------------------------
 
     def store(self, block: int, prefix: Prefix, priority: int = 0) -> bool:
-        """Let a full live block be found by its prefix. False if another block holds that prefix already."""
+        """Make a full live block findable by its prefix. False if another block holds that prefix already."""
         added = self._prefixes.add(block, prefix)
         if added:
             self._priority[block] = priority if self._by_priority else 0
         return added
 
     def find(self, tokens: Sequence[int], root: Prefix) -> list[tuple[int, Prefix]]:
-        """The blocks that hold the beginning of ``tokens``, as far as there are, with their prefixes.
+        """The stored blocks that hold the beginning of ``tokens``, with their prefixes.
 
-        At least one token is left over: its forward gives the next token's logits.
+        At least one token is left over: computing it gives the next token's logits.
         """
         found, prefix, size = [], root, self.block_size
         for end in range(size, len(tokens), size):
@@ -157,7 +157,7 @@ class BlockPool:
             block = self._prefixes.find(prefix)
             if block is None:
                 break
-            prefix = self.prefix(block)  # the chain in the index, so that the next is compared from here on only
+            prefix = self.prefix(block)  # the index's own chain, so that the next comparison stops here
             found.append((block, prefix))
         return found
 

@@ -15,14 +15,14 @@ from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
 from lab.pair.memory import free_bytes
 from lab.pair.models import LanguageModel
 
-# Share of the free memory that all caches together may take, and the most it is
-# useful for one to take when num_blocks is None: so many full contexts.
+# The share of free memory that all caches together may take, and the full contexts
+# that a pool has room for at most when num_blocks is None.
 MEMORY_SHARE = {"cuda": 0.9, "cpu": 0.25}
 FULL_CONTEXTS = 8
 
 
 class PoolSetting(NamedTuple):
-    """What requests must agree on to share a pool, ``num_blocks`` settled. 0 blocks: no cache."""
+    """What requests must agree on to share a pool, with ``num_blocks`` settled. 0 blocks: no cache."""
 
     kv_dtype: KVFormat
     paged: bool
@@ -39,12 +39,12 @@ class PoolSetting(NamedTuple):
 class Cache:
     """A pool of blocks and what its slots hold.
 
-    Target and draft have a storage each and share the blocks: position i of a
-    sequence has one slot, in which the target keeps its keys and values and the draft its own.
+    Target and draft have a storage each and share the blocks: position i of a sequence has
+    one slot number, under which the target keeps its keys and values and the draft its own.
     Kernels that fail for one of them are given up for both, and so are CUDA graphs.
 
     Args:
-        cuda_graphs: capture the steps of kernels.
+        cuda_graphs: capture steps that kernels compute.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class Cache:
 
 
 class Budget:
-    """How much memory caches take, and how much they may.
+    """How much memory caches take, and how much they may take.
 
     Args:
-        limit: bytes for all caches together. None: a share of what is free when first asked, on the device
-            that is the first to be full.
+        limit: bytes for all caches together. None: a share of what is free when first asked for, so that no
+            device is filled beyond that share.
     """
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
@@ -95,7 +95,7 @@ class Budget:
         """The pool that a request asks for.
 
         Raises:
-            ConfigError: so many blocks are more than the budget.
+            ConfigError: ``num_blocks`` exceeds the budget.
         """
         computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
@@ -148,7 +148,7 @@ class Budget:
         return tokens * sum(_token_bytes(model, setting.kv_dtype) for model in (self._target, self._draft) if model)
 
     def token_bytes(self, config: EngineConfig) -> int:
-        """Bytes one token of a request takes: all layers, keys, values and scales; the draft's too if it drafts."""
+        """Bytes per token of a request: keys, values and scales of all layers, the draft's too if it drafts."""
         if not config.kv_cache:
             return 0
         models = [self._target, self._draft] if config.speculative == "draft" and self._draft else [self._target]
@@ -166,7 +166,7 @@ def _token_bytes(model: LanguageModel, kv_dtype: KVFormat) -> int:
 
 
 def _limit(models: list[LanguageModel]) -> int:
-    """Bytes of caches, when every token takes some on each device that computes layers."""
+    """Bytes for all caches. Every token takes some on each device that computes layers; the first to be full limits."""
     on_device: Counter[torch.device] = Counter()
     for model in models:
         for device in model.layer_devices:

@@ -1,12 +1,12 @@
-"""CUDA graphs: a forward's kernels launched all together instead of one by one.
+"""CUDA graphs: a forward pass's kernels launched all together instead of one by one.
 
-A small step asks a GPU for hundreds of short kernels, and launching each from Python takes longer than running
+A small step runs hundreds of short kernels on a GPU, and launching each from Python takes longer than running
 it. A graph is a recording of them that is launched at once (NVIDIA, CUDA C++ Programming Guide, "CUDA Graphs";
 for decoding see gpt-fast and vLLM). It replays the same launches on the same addresses, so inputs and
-output stay where they are, and a step must be brought to one of a few shapes: it is padded to its bucket.
+output stay where they are, and every step must have one of a few shapes: it is padded to its bucket.
 
-Steps that bring few tokens a sequence are captured: decoding, drafting, verifying. A prompt has work enough for
-every launch, and lengths without number.
+Steps with few tokens per sequence are captured: decoding, drafting, verifying. A prompt gives every launch
+enough work, and may have any length.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from lab.transfer import on_device, pinned
 log = logging.getLogger(__name__)
 
 NEW_TOKENS = (*range(1, 10), 13, 16, 17, 25, 33)
-"""Of a sequence in a step, at most: a token and a window of up to 32."""
+"""Most new tokens of a sequence in a captured step: one and a window of up to 32."""
 MOST_ROWS = 256
-"""Of a step. With more the GPU is busy for longer than the host needs to launch."""
+"""Most rows of a captured step. With more the GPU is busy for longer than the host needs to launch."""
 SHORTEST_CONTEXT = 512
 CAPTURING = threading.Lock()
-"""Of the process. No other thread may begin a capture meanwhile, wait for the whole device or empty its allocator: CUDA
-permits none of it, and the capture fails."""
+"""Held during a capture, one per process. Meanwhile no other thread may begin a capture, wait for the whole device or
+empty its allocator: CUDA permits none of it, and the capture fails."""
 
 
 class Bucket(NamedTuple):
-    """The shape of a captured step: each of ``sequences`` brings at most ``new`` tokens and has at most ``context``."""
+    """The shape of a captured step: ``sequences``, each of at most ``new`` new tokens and ``context`` in all."""
 
     sequences: int
     new: int
@@ -54,10 +54,10 @@ class Bucket(NamedTuple):
 
     @classmethod
     def of(cls, sequences: int, longest_new: int, longest: int) -> Bucket | None:
-        """The smallest that holds a step; None if none does.
+        """The smallest bucket that holds a step; None if none does.
 
-        Sequences and contexts come in powers of two. A context is a part of it, for the attention kernel's launch
-        follows from the longest a sequence can be.
+        Sequences and contexts come in powers of two. The context matters because the attention kernel's launch depends
+        on how long a sequence can be.
         """
         new = next((tokens for tokens in NEW_TOKENS if tokens >= longest_new), None)
         if new is None:
@@ -69,7 +69,7 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A captured step: its inputs, to be written into; how to run it; and where its logits then are."""
+    """A captured step: its inputs, to be overwritten; how to run it; and where its logits then are."""
 
     token_ids: torch.Tensor
     numbers: torch.Tensor
@@ -78,17 +78,17 @@ class Captured:
 
 
 class Graphs:
-    """The captured steps of the models that share a cache. The addresses of its slots are in them, and theirs.
+    """The captured steps of the models that share a cache. They contain the addresses of its slots and of the models.
 
-    A bucket is captured when it is first met. All graphs of a cache share one pool of memory, for
-    no two run at a time. One that cannot be captured or replayed ends it for all: steps are launched kernel by
+    A bucket is captured on first use. All graphs of a cache share one pool of memory, since no two run at
+    the same time. If one cannot be captured or replayed, all are given up: steps are launched kernel by
     kernel again.
 
     Attributes:
-        on: graphs are in use.
-        failure: why they are not any more.
-        capturing: what is being captured now, for whoever waits for it. The first time its kernels are compiled too,
-            which takes seconds.
+        on: whether graphs are in use.
+        failure: why they were given up.
+        capturing: what is being captured at this moment, to tell those who wait for it. The first time, kernels are
+            compiled too, which takes seconds.
     """
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class Graphs:
 
     @property
     def count(self) -> int:
-        """Steps that have been captured."""
+        """How many steps have been captured."""
         return len(self._captured)
 
     def give_up(self, reason: str) -> None:
@@ -110,7 +110,7 @@ class Graphs:
         self._place = None
 
     def capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured | None:
-        """The graph of a bucket, captured now if it was not before. None: it failed, and graphs are given up."""
+        """The graph of a bucket, captured now if need be. None: capturing failed, and graphs are given up."""
         try:
             if (model, bucket) not in self._captured:
                 self.capturing = f"{model.name}, {bucket}"
@@ -138,7 +138,7 @@ class Graphs:
             packed: on the host.
 
         Returns:
-            [K, vocabulary] float32 logits; None if it could not be done, and graphs are given up.
+            [K, vocabulary] float32 logits; None if it failed, and graphs are given up.
         """
         captured = self.capture(model, bucket, block_size, storage)
         if captured is None:
@@ -158,7 +158,7 @@ class Graphs:
         self.give_up(in_short(error))
 
     def _capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured:
-        """Record a step of nothing but padding. (Nothing of the recording is kept that knows this object.)"""
+        """Record a step of nothing but padding. (What is kept of the recording does not refer to this object.)"""
         nothing = Packed.nothing().padded(bucket.rows, bucket.sequences, -(-bucket.context // block_size))
         numbers = on_device(nothing.joined(), model.device)
         token_ids = torch.zeros(bucket.rows, dtype=torch.long, device=model.device)
@@ -173,7 +173,7 @@ class Graphs:
 class Place:
     """The stream that graphs are captured in, and the memory that they share.
 
-    A pool of memory whose graphs are all gone cannot be used again (pytorch raises), so both go together.
+    A pool of memory whose graphs are all gone cannot be reused (pytorch raises), so both are dropped together.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -183,11 +183,11 @@ class Place:
             self._pool = torch.cuda.graph_pool_handle()
 
     def record(self, run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
-        """Capture ``run``. Returns what replays it, in the stream that is then current, and the tensor it returned.
+        """Capture ``run``. Returns a function that replays it in the then current stream, and the tensor it returned.
 
-        It is run once before, in the same stream, so that kernels are compiled.
+        ``run`` is called once before, in the same stream, so that kernels are compiled.
         """
-        # The inner context brings the current stream back also where a capture fails while it is being ended.
+        # The inner context restores the current stream even if a capture fails while it is being ended.
         with CAPTURING, torch.cuda.device(self._device), torch.cuda.stream(torch.cuda.current_stream()):
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
@@ -212,10 +212,10 @@ class Place:
         return replay, output
 
     def _recover(self) -> None:
-        """Bring torch out of a capture that failed. What is called for where it got out by itself says so.
+        """Bring torch out of a capture that failed. Each call here raises if torch got out of it by itself.
 
-        torch 2.11 leaves its allocator in it, which frees no memory from then on (pytorch/pytorch#180395), and its
-        random numbers, of which every later draw fails: a capture that succeeds takes them out.
+        torch 2.11 leaves its allocator in the capture, which then frees no memory (pytorch/pytorch#180395), and its
+        random number generator, whose every later draw then fails: a capture that succeeds takes that out.
         """
         with suppress(AttributeError, RuntimeError):
             torch._C._cuda_endAllocateToPool(self._device.index or 0, self._pool)
@@ -228,19 +228,19 @@ class Place:
 
 
 def _drop_workspaces() -> None:
-    """The memory that cuBLAS works in. A graph has its address: taken within the capture, it is of the graph's own
-    memory, where nobody else can free it. (Between captures torch's own trees of graphs do as here,
-    torch/_inductor/cudagraph_trees.py, and would free what was taken before one.)
+    """Free cuBLAS's workspaces. A graph contains their addresses: a workspace allocated within the capture is in the
+    graph's own memory, where nobody else can free it. (torch's own graph trees, torch/_inductor/cudagraph_trees.py,
+    drop workspaces too between captures, and would free one that was allocated before.)
     """
     with suppress(AttributeError):  # torch without CUDA
         torch._C._cuda_clearCublasWorkspaces()
 
 
 def can_be_captured(model: LanguageModel) -> bool:
-    """Whether all of a model is on one GPU, and its layers wait for nothing.
+    """Whether all of a model is on one GPU, and its layers never wait for that.
 
-    What another device computes would be missing in a replay. bitsandbytes' INT8 looks for outliers in every product,
-    and a capture cannot wait for what it finds.
+    What another device computes would be missing from a replay. bitsandbytes' INT8 looks for outliers in every product,
+    and a capture cannot wait for the result.
     """
     devices = {weight.device for weight in model.model.parameters()}
     waits = getattr(model.model, "is_loaded_in_8bit", False)

@@ -1,4 +1,4 @@
-"""The numbers of a step that kernels compute: made on the host, brought to the device in one copy."""
+"""The index tensors of a step that kernels compute: made on the host, brought to the device in one copy."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lab.kv.storage import KVStorage
 
 
 class Packed(NamedTuple):
-    """Of S sequences with N new tokens between them. All are int32: half the bytes on their way to the device.
+    """S sequences with N new tokens between them. All tensors are int32: half the bytes to copy to the device.
 
     Attributes:
-        positions: [N] of the new tokens, sequence by sequence.
-        write: [N], a slot for each; -1: none.
+        positions: [N], those of the new tokens, sequence by sequence.
+        write: [N], a slot for each new token; -1: none.
         kept: [K], the rows whose logits are wanted.
-        starts: [S + 1], the row at which each sequence begins; last N.
-        lengths: [S], tokens of each, the new ones included.
-        tables: [S, B], the blocks of each in the order of their positions, the shorter ones padded.
+        starts: [S + 1], the row at which each sequence begins; the last is N.
+        lengths: [S], tokens of each sequence, the new ones included.
+        tables: [S, B], the blocks of each sequence in order of position, shorter rows padded.
     """
 
     positions: torch.Tensor
@@ -32,15 +32,15 @@ class Packed(NamedTuple):
 
     @classmethod
     def nothing(cls) -> Packed:
-        """No sequence at all: padded, a step that does no harm."""
+        """No sequence at all: padded, it is a step that changes nothing."""
         none = torch.zeros(0, dtype=torch.int32)
         return cls(none, none, none, torch.zeros(1, dtype=torch.int32), none, none.view(0, 0))
 
     def padded(self, rows: int, sequences: int, height: int) -> Packed:
-        """The same step in larger tensors: N ``rows``, all of them kept, S ``sequences``, B ``height``.
+        """The same step in larger tensors: N and K ``rows``, S ``sequences``, B ``height``.
 
-        A padded sequence has no new token. A padded row is no sequence's and is written nowhere; what is
-        computed for it means nothing.
+        A padding sequence has no new tokens. A padding row belongs to no sequence and is written nowhere;
+        what is computed for it is meaningless.
         """
         new, known = rows - len(self.positions), sequences - len(self.lengths)
         return Packed(
@@ -53,7 +53,7 @@ class Packed(NamedTuple):
         )
 
     def joined(self) -> torch.Tensor:
-        """All of them in one tensor."""
+        """All of the tensors in one."""
         return torch.cat([part.flatten() for part in self])
 
     def split(self, joined: torch.Tensor) -> Packed:
@@ -62,7 +62,7 @@ class Packed(NamedTuple):
         return Packed(*(part.view(like.shape) for part, like in zip(parts, self, strict=True)))
 
     def plan(self, block_size: int, longest_new: int, longest: int, storage: KVStorage) -> BlockPlan:
-        """For the attention of a forward over these rows; the arguments are the plan's attributes."""
+        """The plan of a forward pass over these rows; the arguments are attributes of the plan."""
         return BlockPlan(
             write=self.write,
             starts=self.starts,

@@ -1,8 +1,8 @@
-"""A step's plan: what its attention needs to know of the sequences whose tokens it packs.
+"""A step's plan: what attention needs to know about the sequences whose tokens the step packs.
 
-``input_ids`` of a packed forward is [1, N]: some new tokens of some sequences, one after another. A plan says which
-rows are whose, into which slots their keys and values go, and which slots each sequence may look at. It goes with the
-step through all layers: a ``StepPlan`` for attention by torch, a ``BlockPlan`` for the kernels.
+``input_ids`` of a packed forward pass is [1, N]: new tokens of several sequences, one after another. A plan says which
+rows belong to which sequence, into which slots their keys and values go, and which slots each sequence may read. It
+goes with the step through all layers: a ``StepPlan`` for attention by torch, a ``BlockPlan`` for the kernels.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import torch
 from lab.kv.storage import KVStorage
 
 SdpaChoice = Literal["auto", "math", "efficient", "flash"]
-"""Who computes attention of a prompt by torch (``lab.kv.attention.BACKENDS``)."""
+"""Which of torch's back ends computes a prompt's attention (``lab.kv.attention.BACKENDS``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What follows a step through the layers, to wherever they are."""
+    """What goes with a step through the layers, on whichever devices they are."""
 
     copies: dict[torch.device, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def to(self, device: torch.device | int | str, non_blocking: bool = False) -> Plan:
         """The plan with its tensors on ``device``, copied there once a step.
 
-        accelerate's hooks call it, as they call every argument's ``to``, before each module of a model that is
-        on several devices.
+        accelerate's hooks call it before each module of a model on several devices, as they call ``to`` of
+        every argument.
         """
         device = torch.device(device)
         if device not in self.copies:
@@ -40,11 +40,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Group(Plan):
-    """Sequences that bring equally many new tokens and are about equally long: one call of the kernel.
+    """Sequences with equally many new tokens and of about equal length: one call of torch's attention.
 
     Attributes:
-        rows: theirs of the packed tokens, sequence by sequence.
-        sequences: how many they are; S below. Each has T new tokens and at most L in all.
+        rows: their rows of the packed tokens, sequence by sequence.
+        sequences: how many there are; S below. Each has T new tokens and at most L in all.
         mask: [S, 1, G * T or 1, L] bool, which of its positions each new token may see: those up to its
             own. G: query heads that share a KV head. None: every new token sees all.
         read: the slots of all their positions so far, the new ones included, in order: a run of
@@ -59,13 +59,13 @@ class Group(Plan):
 
 @dataclass(frozen=True, slots=True)
 class StepPlan(Plan):
-    """What the reference needs beside the N tokens of a packed forward.
+    """What the reference needs besides the N tokens of a packed forward pass.
 
     Attributes:
         groups: in the order of their rows.
         write: [N] int64, a slot for each new token. None without a cache.
         storage: None without a cache.
-        sdpa: who computes it. "auto": torch chooses. Another: each group is one sequence, and needs no mask.
+        sdpa: the back end. "auto": torch chooses. Any other: each group is one sequence, and needs no mask.
     """
 
     groups: tuple[Group, ...]
@@ -76,17 +76,17 @@ class StepPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan(Plan):
-    """What the kernels need beside the N tokens of a packed forward, S sequences one after another.
+    """What the kernels need besides the N tokens of a packed forward pass, S sequences one after another.
 
     Attributes:
-        write: [N] int32 or int64, as are the others; a slot for each new token.
-        starts: [S + 1], the row at which each sequence begins; last N.
-        lengths: [S], tokens of each, the new ones included.
-        tables: [S, B], the blocks of each in the order of their positions, the shorter ones padded.
+        write: [N] int32 or int64, as are the other tensors; a slot for each new token.
+        starts: [S + 1], the row at which each sequence begins; the last is N.
+        lengths: [S], tokens of each sequence, the new ones included.
+        tables: [S, B], the blocks of each sequence in order of position, shorter rows padded.
         block_size: slots in a block.
         longest_new: most new tokens of a sequence.
         longest: most tokens of a sequence.
-        storage: where they go.
+        storage: where keys and values go.
     """
 
     write: torch.Tensor

@@ -1,10 +1,10 @@
-"""Finding cached blocks by the tokens that lead up to and fill them.
+"""Finds cached blocks by the tokens that lead up to and fill them.
 
 Keys and values at a position depend on every token before it, so a full block is
-named by its own tokens and by the block before it: a chain that begins at the
-identity of the models that computed it. A hash of the chain finds a candidate; the
-tokens themselves decide, so that a collision costs a miss and never a wrong text
-(hash chains over blocks: vLLM's automatic prefix caching; Zheng et al.,
+identified by its own tokens and the block before it: a chain that begins with the
+identity of the models that computed it. A hash of the chain finds a candidate; then
+the tokens themselves are compared, so that a collision costs a miss and never a wrong
+text (hash chains over blocks: vLLM's automatic prefix caching; Zheng et al.,
 2312.07104, keep the same prefixes in a radix tree).
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 
 
 class Prefix:
-    """Everything up to the end of one full block; a link of an immutable chain."""
+    """Everything up to the end of one full block; a link in an immutable chain."""
 
     __slots__ = ("digest", "parent", "tokens")
 
@@ -25,7 +25,7 @@ class Prefix:
 
     @classmethod
     def root(cls, identity: Hashable) -> Prefix:
-        """Where the chains of one set of models begin; ``identity`` stands in the place of tokens."""
+        """Where the chains of one set of models begin; ``identity`` takes the place of tokens."""
         return cls((identity,), None)
 
     def then(self, tokens: Sequence[int]) -> Prefix:
@@ -33,7 +33,7 @@ class Prefix:
         return Prefix(tuple(tokens), self)
 
     def same(self, other: Prefix) -> bool:
-        """Token by token. Chains that share their beginning are compared down to there only."""
+        """Whether the two are equal, token by token. Chains that share a link are compared only back to it."""
         one: Prefix | None = self
         two: Prefix | None = other
         while one is not two:
@@ -44,12 +44,12 @@ class Prefix:
 
 
 def digest(parent: int, tokens: tuple[Hashable, ...]) -> int:
-    """64 bits that hardly any two chains share."""
+    """A 64-bit hash that hardly any two chains share."""
     return hash((parent, tokens))
 
 
 class PrefixIndex:
-    """Which block holds which prefix, and the other way round: at most one block for each digest."""
+    """Which block holds which prefix, and vice versa: at most one block per digest."""
 
     def __init__(self) -> None:
         self._block: dict[int, int] = {}  # digest -> block
@@ -66,7 +66,7 @@ class PrefixIndex:
         return block if block is not None and self._prefix[block].same(prefix) else None
 
     def add(self, block: int, prefix: Prefix) -> bool:
-        """False if another block has this digest already: then this one stays unnamed."""
+        """Add a block. False if another block has this digest already: then this one cannot be found."""
         if prefix.digest in self._block:
             return False
         self._block[prefix.digest] = block

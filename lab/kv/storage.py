@@ -2,7 +2,7 @@
 
 A format is two operations, ``write(slots, k, v)`` and ``read(where)``; every
 format works with every block policy. Slots are rows of a tensor, so a block is
-``block_size`` rows side by side.
+``block_size`` consecutive rows.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ KVFormat = Literal["auto", "int8", "int4"]
 
 
 class VectorBytes(NamedTuple):
-    """What one head's key, or value, of one token takes."""
+    """Bytes of one token's key, or value, in one KV head."""
 
     numbers: int
     scales: int
 
 
 class LayerStorage(Protocol):
-    """One layer's slots. Keys and values come and go as [tokens, kv_heads, head_dim].
+    """One layer's slots. Keys and values are passed in and out as [tokens, kv_heads, head_dim].
 
-    ``tensors``: all there is to a slot, each [slots, ...].
+    ``tensors``: everything that the slots hold, each [slots, ...].
     """
 
     tensors: tuple[torch.Tensor, ...]
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-        """Store one row a slot. ``slots``: [tokens] int64."""
+        """Store one row per slot. ``slots``: [tokens] int64."""
 
     def read(self, where: slice | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The rows at a run of slots (slice) or at any slots ([tokens] int64), in the compute dtype."""
@@ -64,7 +64,7 @@ class NativeLayer:
 
 
 class QuantisedLayer:
-    """Small whole numbers, and scales to multiply them by. A format says how to get both from a vector, and back."""
+    """Small integers, and scales to multiply them by. A format says how to get both from a vector, and back."""
 
     @staticmethod
     def quantise(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,12 +73,12 @@ class QuantisedLayer:
 
     @staticmethod
     def dequantise(numbers: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-        """What ``quantise`` made -> [..., head_dim] float32."""
+        """What ``quantise`` returned -> [..., head_dim] float32."""
         raise NotImplementedError
 
     def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
-        # Keys and values of a slot lie side by side, so that both are quantised in one go.
+        # A slot's key and value lie side by side, so that both are quantised in one go.
         numbers, scale = self.quantise(torch.zeros(2, kv_heads, head_dim, device=device))
         self.tensors = numbers.new_empty(slots, *numbers.shape), scale.new_empty(slots, *scale.shape)
 
@@ -92,11 +92,11 @@ class QuantisedLayer:
 
 
 class Int8Layer(QuantisedLayer):
-    """One signed byte a number, and one float32 scale per token and KV head.
+    """One signed byte per number, and one float32 scale per token and KV head.
 
     Symmetric round-to-nearest: ``scale = max|x| / 127``, ``x ~ scale * round(x / scale)``,
     so a number is off by at most half a scale. The scale is taken over one
-    head's vector of one token: a token's outliers cost no other token its precision.
+    head's vector of one token: a token's outliers cost no other token precision.
     """
 
     @staticmethod
@@ -119,17 +119,17 @@ class Int8Layer(QuantisedLayer):
 
 
 class Int4Layer(QuantisedLayer):
-    """Half a byte a number, and one bfloat16 scale per group of 32 numbers of a head's vector.
+    """Half a byte per number, and one bfloat16 scale per group of 32 numbers of a head's vector.
 
-    Half a byte counts from -8 to 7. The scale has a sign, chosen so that the number furthest from
-    zero lands on -8, as in the Q4_0 format of llama.cpp; and it is wide enough for the other side to end
-    within 7.5, so that here too every number is off by at most half a scale (where both sides are nearly as
-    long, it takes so wide a scale that the furthest lands on -7). An offset beside the
-    scale (asymmetric quantisation) takes as many bytes when groups are twice as long: on the embedded
-    pair that had the larger error, in keys, in values and in the distributions that follow.
+    Half a byte ranges from -8 to 7. The scale has a sign, chosen so that the number furthest from
+    zero lands on -8, as in the Q4_0 format of llama.cpp; and it is wide enough for the other side to stay
+    within 7.5, so that here too every number is off by at most half a scale (where both sides reach nearly
+    equally far, the scale is so wide that the furthest number lands on -7). An offset in addition to the scale
+    (asymmetric quantisation) takes as many bytes if groups are twice as long: on the embedded pair that
+    had the larger error, in keys, in values and in the resulting distributions.
 
-    Steps are wide: a key that differs in its last digit, because another number of tokens shared the
-    forward, may be kept a whole step apart. Greedy tokens can then differ too.
+    Steps are wide: a key that differs in its last digit, because a different number of tokens shared the
+    forward pass, may be stored a whole step apart. Greedy tokens can then differ too.
     """
 
     @staticmethod
@@ -146,7 +146,7 @@ class Int4Layer(QuantisedLayer):
         lowest, highest = x.aminmax(dim=-1, keepdim=True)
         below, above = -lowest.clamp_max(0), highest.clamp_min(0)
         scale = torch.maximum(torch.maximum(below, above) / 8, torch.minimum(below, above) / 7.5)
-        # Rounding to bfloat16 takes away at most one part in 257, which must not push a number off the end.
+        # Rounding to bfloat16 reduces the scale by at most one part in 257, which must not push a number out of range.
         scale = (scale * (1 + 2**-8)).clamp_min(torch.finfo(torch.float32).tiny)
         scale = torch.where(above > below, -scale, scale).bfloat16()
         numbers = (x / scale).round() + 8
@@ -198,7 +198,7 @@ FORMATS: dict[KVFormat, type[NativeLayer | QuantisedLayer]] = {
 def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
     """A layer's format, and its keys, values and the scales of both, each [slots, kv_heads, numbers of a head].
 
-    Native storage has no scales; the numbers stand in for them and are not looked at.
+    Native storage has no scales; the numbers stand in for them and are never read as such.
     """
     if isinstance(layer, NativeLayer):
         return "native", layer.tensors * 2
@@ -208,7 +208,7 @@ def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, t
 
 @dataclass(slots=True)
 class Kernels:
-    """Whether Triton kernels write and read a cache, and if not any more: why."""
+    """Whether Triton kernels write and read a cache, and why not if they were given up."""
 
     on: bool = False
     failure: str | None = None
@@ -218,10 +218,10 @@ class Kernels:
 
 
 class KVStorage:
-    """The slots of one model: one ``LayerStorage`` a layer, all on one device or each on its own.
+    """The slots of one model: one ``LayerStorage`` per layer, all on one device or each on its own.
 
-    ``kernels`` None: the reference writes and reads them. The slots hold the same either way. ``graphs``: the steps
-    of kernels that were captured, and are replayed.
+    ``kernels`` None: the reference writes and reads them. The slots hold the same either way. ``graphs``: the captured
+    steps of the kernels.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""Triton: new keys and values into their slots, quantised on the way in.
+"""Triton: writes new keys and values to their slots, quantised on the way in.
 
 One launch stores a layer's new tokens; one program stores the key and the value of one token and KV head.
-What is stored is what ``lab.kv.storage`` stores, in the same order of operations: divisions are rounded
-to nearest (``div_rn``), whole numbers half to even. On a CPU the bits are equal. On a GPU torch itself may
-divide by 127 and by 7.5 as a product with the rounded reciprocal, so that the reference's scale, and a
-number that lies half-way between two steps, can differ in its last place. Of a vector that is not finite
-only this is the same: what is read back is not finite either.
+It stores what ``lab.kv.storage`` stores, with the same order of operations: divisions are rounded to
+nearest (``div_rn``), integers half to even. On a CPU the bits are equal. On a GPU torch itself may divide
+by 127 and by 7.5 by multiplying with the rounded reciprocal, so that the reference's scale, and a number
+half-way between two steps, can differ in the last place. For a vector that is not finite only this is the
+same: what is read back is not finite either.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from lab.kv.storage import LayerStorage, parts
 
 TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 ROUND_INT4_SCALE_UP = tl.constexpr(1 + 2**-8)
-# Added to a number below 2^22 and taken away again, 1.5 * 2^23 leaves the nearest whole number, ties to even.
+# Adding 1.5 * 2^23 to a number below 2^22 and subtracting it again leaves the nearest integer, ties to even.
 WHOLE = tl.constexpr(12582912.0)
 
 
 def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
     """Write ``key`` and ``value``, [N, kv_heads, head_dim] of any strides, to ``slots``, [N] int32 or int64.
 
-    A slot of -1 is none: that row is padding, and is not written.
+    A slot of -1 marks a row of padding, which is not written.
     """
     form, (keys, values, key_scales, value_scales) = parts(layer)
     tokens, kv_heads, dim = key.shape
@@ -52,7 +52,7 @@ def store(layer: LayerStorage, slots: torch.Tensor, key: torch.Tensor, value: to
     )
 
 
-@triton.jit(do_not_specialize_on_alignment=("slots",))  # a part of one tensor, wherever it begins
+@triton.jit(do_not_specialize_on_alignment=("slots",))  # part of a larger tensor, beginning anywhere
 def _store_kernel(
     key,
     value,
@@ -108,7 +108,7 @@ def _copy(x, stride, numbers, DIM: tl.constexpr, PADDED: tl.constexpr):
 def _quantise_int8(x, stride, numbers, scales, DIM: tl.constexpr, PADDED: tl.constexpr):
     i = tl.arange(0, PADDED)
     vector = tl.load(x + i * stride, mask=i < DIM, other=0.0).to(tl.float32)
-    # A maximum passes over NaN: let it count as infinite, so that the vector does not come back as finite.
+    # A maximum skips NaN: let it count as infinite, so that the vector is not read back as finite.
     largest = tl.max(tl.where(vector == vector, tl.abs(vector), float("inf")), 0)
     scale = tl.maximum(tl.div_rn(largest, 127.0), TINY)
     tl.store(scales, scale)
@@ -145,7 +145,7 @@ def _quantise_int4(
 
 @triton.jit
 def _largest(x):
-    """Of each row, but not below 0. NaN counts as infinite (see ``_quantise_int8``)."""
+    """The maximum of each row, but at least 0. NaN counts as infinite (see ``_quantise_int8``)."""
     return tl.max(tl.where(x == x, tl.maximum(x, 0.0), float("inf")), 1)
 
 
@@ -156,7 +156,7 @@ def _half_byte(x, scale):
 
 @triton.jit
 def _round_to_bfloat16(x):
-    """Half to even, still float32. By hand, for the interpreter's cast cuts off instead of rounding."""
+    """Round half to even, still as float32. By hand, since the interpreter's cast truncates."""
     bits = x.to(tl.int32, bitcast=True)
     bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
     return bits.to(tl.float32, bitcast=True)

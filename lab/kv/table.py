@@ -1,15 +1,15 @@
-"""The blocks of one sequence.
+"""The block table of one sequence.
 
 A table maps position to slot:
 ``slot = table[position // block_size] * block_size + position % block_size``.
 
 Two policies share this addressing, so they can be compared fairly: *contiguous*
-reserves a run of neighbouring blocks for all the tokens a sequence may ever
-have, when it starts; *paged* takes any block when one is needed and gives
-whole blocks back as soon as they hold nothing that is wanted.
+reserves a run of neighbouring blocks, when a sequence starts, for all the tokens
+it may ever have; *paged* takes any block when one is needed and gives blocks back
+as soon as they hold nothing that is needed.
 
-A paged table may begin with blocks that others have too. Before it writes into one of
-those it takes a copy of its own (copy on write).
+A paged table may begin with blocks that other tables share. Before it writes into one
+of those it makes a copy of its own (copy on write).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class BlockTable:
     """The blocks of one sequence, in the order of its positions.
 
     Attributes:
-        blocks: int32 side by side in memory, so that a step copies them and does not go through them one by one.
-        length: tokens whose keys and values are wanted.
+        blocks: contiguous int32, so that a step copies them as a whole instead of going through them one by one.
+        length: how many tokens' keys and values are in use.
     """
 
     def __init__(self, pool: BlockPool, owner: int, emit: Emit, *, paged: bool, copy: CopyBlock | None = None) -> None:
@@ -48,12 +48,12 @@ class BlockTable:
         return len(self.blocks) * self.pool.block_size
 
     def missing(self, tokens: int) -> int:
-        """Blocks to take before ``tokens`` positions can be written, a copy of the tail included."""
+        """How many blocks to take before ``tokens`` positions can be written, a copy of the tail included."""
         more = max(0, -(-tokens // self.pool.block_size) - len(self.blocks))
         return more + (tokens > self.length and self._tail_is_shared())
 
     def reserve(self, tokens: int) -> None:
-        """Own enough blocks for ``tokens`` positions, and be free to write from ``length`` on.
+        """Take enough blocks for ``tokens`` positions, writable from ``length`` on.
 
         Raises:
             PoolExhaustedError: the pool has too few. The table is unchanged.
@@ -76,7 +76,7 @@ class BlockTable:
             self._append(BlockAllocated, block, fill=0)
 
     def _tail_is_shared(self) -> bool:
-        """The block that ``length`` points into is not this sequence's alone to write to."""
+        """Whether the block that ``length`` points into is shared or stored, so that it must not be written to."""
         index = self.length // self.pool.block_size
         if index >= len(self.blocks):
             return False
@@ -94,7 +94,7 @@ class BlockTable:
     # -- sharing -----------------------------------------------------------------------------
 
     def adopt_prefix(self, found: list[tuple[int, Prefix]], priority: int = 0) -> None:
-        """Begin with full blocks that were found by their prefix (``BlockPool.find``), for a sequence of so much
+        """Begin with full blocks that were found by their prefix (``BlockPool.find``), for a sequence of this
         ``priority``."""
         for block, prefix in found:
             references = self.pool.share(block, priority)
@@ -112,7 +112,7 @@ class BlockTable:
         self.length = length
 
     def store_full(self, tokens: Sequence[int], length: int, root: Prefix, priority: int) -> None:
-        """Let every block be found that is full with the first ``length`` of ``tokens``."""
+        """Make every block findable that the first ``length`` of ``tokens`` fill."""
         size = self.pool.block_size
         for index in range(len(self._prefixes), length // size):
             parent = self._prefixes[-1] if self._prefixes else root
@@ -124,9 +124,9 @@ class BlockTable:
     # -- giving back -------------------------------------------------------------------------
 
     def roll_back(self, length: int) -> None:
-        """Only the first ``length`` positions are wanted now. Paged: give whole blocks back.
+        """Set how many positions are in use. Paged: give back the blocks after them.
 
-        Nothing is erased: the next write covers what the stale slots hold.
+        Nothing is erased: the next write overwrites what the stale slots hold.
         """
         self.length = length
         del self._prefixes[length // self.pool.block_size :]
@@ -134,7 +134,7 @@ class BlockTable:
             self._free_from(-(-length // self.pool.block_size))
 
     def release(self) -> None:
-        """Give every block back, the last one first: a beginning is more use to others than an end."""
+        """Give every block back, the last one first: it is then evicted first, and a beginning is of more use."""
         self._free_from(0)
         self._prefixes.clear()
         self.length = 0
@@ -165,7 +165,7 @@ class BlockTable:
 
 
 def side_by_side(tables: Sequence[array[int]], height: int) -> array[int]:
-    """The first ``height`` blocks of S sequences, [S, height] int32 row after row, the shorter ones padded with 0."""
+    """The first ``height`` blocks of S sequences, [S, height] int32 row by row, the shorter ones padded with 0."""
     rows = array("i", bytes(array("i").itemsize * len(tables) * height))
     for start, blocks in zip(range(0, len(rows), height), tables, strict=True):
         part = blocks[:height]
