@@ -1,9 +1,9 @@
-"""Triton: what lies between a layer's matrices, a kernel each.
+"""Triton: what lies between a layer's matrix products, one kernel each.
 
 Torch computes these with a kernel for every operation, each of which reads its input from memory and writes its output
-there: seven for a norm, a dozen for a rotary embedding, two for the feed-forward's middle. One token's numbers are
-few, so what counts is not their bytes but the launches. Here all is float32 from the first load to the store, and
-rounded once.
+there: seven for a norm, a dozen for a rotary embedding, two for the middle of the feed-forward network. One token has
+few numbers, so what counts is not their bytes but the launches. Here everything is float32 from the first load to the
+store, and rounded once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Ten
     """``weight * x / sqrt(mean(x^2) + epsilon)``, row by row (Zhang and Sennrich, 1910.07467).
 
     Args:
-        x: [N, hidden], rows next to each other.
+        x: [N, hidden], contiguous rows.
         weight: [hidden].
 
     Returns:
@@ -38,17 +38,17 @@ def rotate(
     norms: tuple[torch.Tensor, torch.Tensor] | None = None,
     epsilon: float = 0.0,
 ) -> None:
-    """Rotary embedding of queries and keys, in place (RoFormer: Su et al., 2104.09864, in halves as Llama has it).
+    """Rotary embedding of queries and keys, in place (RoFormer: Su et al., 2104.09864, on halves as in Llama).
 
     Args:
-        qkv: [N, (heads + 2 * kv_heads) * head_dim], rows next to each other: of each token its queries, keys and
-            values, head by head. Values stay as they are.
+        qkv: [N, (heads + 2 * kv_heads) * head_dim], contiguous rows: each token's queries, keys and values, head by
+            head. Values stay as they are.
         cosine, sine: [N, head_dim].
-        norms: weights, [head_dim] each, of an RMSNorm of every query and of every key before (Qwen3).
+        norms: weights, [head_dim] each, of an RMSNorm of every query and every key beforehand (Qwen3).
         epsilon: of those norms.
     """
     dim = cosine.shape[-1]
-    query_norm, key_norm = norms or (cosine, cosine)  # not looked at
+    query_norm, key_norm = norms or (cosine, cosine)  # placeholders, not read
     _rotate_kernel[len(qkv), heads + kv_heads](
         qkv,
         cosine,
@@ -70,7 +70,7 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
     """``silu(gate) * up`` (Shazeer, 2002.05202), with silu(x) = x / (1 + exp(-x)).
 
     Args:
-        gate_up: [N, 2 * intermediate], rows next to each other: of each token its gates, then what they let through.
+        gate_up: [N, 2 * intermediate], contiguous rows: each token's gates, then the numbers they gate.
 
     Returns:
         [N, intermediate] in the dtype of ``gate_up``.
@@ -82,7 +82,7 @@ def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
 
 
 def _warps(numbers: int) -> int:
-    """So that a thread has at most 16 of a program's numbers, as far as 8 warps go."""
+    """Enough warps for a thread to have at most 16 of a program's numbers, but no more than 8."""
     return min(8, max(1, numbers // (16 * 32)))
 
 

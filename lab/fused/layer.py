@@ -1,9 +1,9 @@
-"""A Llama's layer in seven launches instead of forty.
+"""A Llama layer in seven launches instead of forty.
 
-A step of one token reads every weight once, and between two of its matrices there is hardly anything to compute. What
-a GPU then waits for is the next launch, also within a CUDA graph: a kernel that is done has to empty its processors
-before the next one can fill them. So matrices with the same input are one (query, key and value; gate and up), as in
-vLLM's layers, and a product takes along what lies beside it (``lab.fused.product``).
+A step of one token reads every weight once, and there is hardly anything to compute between two of its matrix
+products. What a GPU then waits for is the next launch, even within a CUDA graph: a finished kernel has to drain from
+the multiprocessors before the next one can fill them. So matrices with the same input are merged into one (query, key
+and value; gate and up), as in vLLM's layers, and a product is fused with what surrounds it (``lab.fused.product``).
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from lab.pair.models import LanguageModel
 
 
 def fused(model: LanguageModel) -> LanguageModel:
-    """The same weights with fused layers; the model itself, if it has them, or no layers like a Llama's."""
+    """The same weights with fused layers; the model itself if it has them already, or no layers like a Llama's."""
     done = any(isinstance(module, FusedLayer) for module in model.model.modules())
     return model if done or unlike_llama(model) else model.with_layers(FusedLayer)
 
 
 def merge(model: LanguageModel) -> None:
-    """Before the first step, and after weights or adapters have changed. Copies what is not merged yet."""
+    """Merge the matrices of fused layers that are not merged yet: before the first step, and after weights or adapters
+    have changed."""
     for module in model.model.modules():
         if isinstance(module, FusedLayer):
             module.merge()
 
 
 class FusedLayer(nn.Module):
-    """Computes what ``layer`` does where attention goes by kernels; everything else ``layer`` computes itself.
+    """Computes what ``layer`` does if kernels compute attention; otherwise ``layer`` computes it itself.
 
     Its weights are those of ``layer``, whose matrices become parts of larger ones: there is no second copy.
 
@@ -47,7 +48,7 @@ class FusedLayer(nn.Module):
         self._merged: tuple[Merged, Merged] | None = None
 
     def merge(self) -> None:
-        """Nothing is copied where the matrices still are what this made of them; they may hold other numbers."""
+        """Merge the layer's matrices. Nothing is copied if they are merged already, even with other numbers in them."""
         attention, mlp = self.layer.self_attn, self.layer.mlp
         together = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
         added = attention.o_proj, mlp.down_proj
@@ -100,10 +101,10 @@ class FusedLayer(nn.Module):
 
 
 class Merged:
-    """Matrices with the same input as one.
+    """Matrices with the same input, merged into one.
 
     Args:
-        linears: all with a bias, or none. Their numbers become parts of one tensor.
+        linears: all with a bias, or none. Their parameters become views of one tensor.
 
     Attributes:
         weight: [outputs of all, inputs].
@@ -116,7 +117,7 @@ class Merged:
         self._addresses = _addresses(linears)
 
     def holds(self, linears: tuple[nn.Linear, ...]) -> bool:
-        """Whether their numbers still are parts of it."""
+        """Whether their parameters are still views of it."""
         return _addresses(linears) == self._addresses
 
 

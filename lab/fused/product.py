@@ -1,20 +1,20 @@
-"""Triton: the products of a step of few rows, which wait for memory.
+"""Triton: the matrix products of a step with few rows, which are bound by memory.
 
-A step of one token, or of a verify's few, multiplies every weight by next to nothing: its time is that of reading the
-matrices. What is done before and after a product by launches of their own comes on top, and so does a second launch
-that torch's product may need to add up what several programs found. Here a product takes along what lies beside
-it: the norm of its input, the gate of its output, the residual stream it is added to.
+A step of one token, or of the few in a verify, does next to nothing with every weight: its time is that of reading the
+matrices. What runs before and after a product in launches of its own comes on top, and so does a second launch that
+torch's product may need to add up the results of several programs. Here a product includes what surrounds it: the norm
+of its input, the gate of its output, the residual stream it is added to.
 
-A program reads whole rows of the matrix, a tile at a time, and always multiplies a tile of 16 rows, tensor cores'
-smallest, of which those that are not there are zeros. So a row's result does not depend on the others: up to 16 rows,
-a token comes out of a verify with the same bits as out of a step of its own, which of torch's product nobody promises.
+A program reads whole rows of the matrix, a tile at a time, and always multiplies a tile of 16 rows, the smallest that
+tensor cores take, with zeros for missing ones. So a row's result does not depend on the others: with up to 16 rows, a
+token gets the same bits from a verify as from a step of its own, which torch's product does not promise.
 
-What a tile waits for is read off the machine code (compute capability 9.0, Triton 3.6), for nothing of it has been
-measured on a GPU. Memory gives each of an H200's processors 18 bytes a clock (4.8 TB/s for 132 of them at 1.98 GHz).
-So an x that tensor cores can only get at eight times as slowly, since something else wants it laid out otherwise,
-costs more than all the memory traffic; that is why the norm's squares are a product too. For one row, a warp takes 35
-instructions for a KB of the matrix with a norm and 20 without, and two of them 31 with a norm and a gate; 220 could be
-issued meanwhile.
+What a tile waits for is read off the machine code (compute capability 9.0, Triton 3.6), since none of it has been
+measured on a GPU. Memory gives each of an H200's multiprocessors 18 bytes a clock (4.8 TB/s for 132 of them at 1.98
+GHz). So if tensor cores can read x only eight times more slowly, because something else needs another layout of it,
+that costs more than all the memory traffic; this is why the norm's squares are a product too. For one row, a warp takes
+35 instructions for a KB of the matrix with a norm and 20 without, and two of them 31 with a norm and a gate; 220 could
+be issued meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from lab.kv.attend_kernel import INTERPRETED
 
 MOST_ROWS = 16
 OUTPUTS, MOST_INPUTS = 16, 256
-"""Of a program's tile of the matrix. Two such tiles are on their way while one is multiplied, and three or four
-programs run at once on a processor, as far as there are so many. To keep an H200's memory busy takes 29 KB a
-processor, if a byte comes after 0.8 microseconds."""
+"""The size of a program's tile of the matrix. Two such tiles are on their way while one is multiplied, and three or
+four programs run at once on a multiprocessor, if there are that many. Keeping an H200's memory busy takes 29 KB on
+their way to each multiprocessor, if a byte arrives after 0.8 microseconds."""
 
 
 def normed_product(
@@ -39,7 +39,7 @@ def normed_product(
 ) -> torch.Tensor:
     """``rms_norm(x) weight^T + bias``: [N, inputs], [inputs], [outputs, inputs], [outputs] -> [N, outputs].
 
-    ``epsilon``: see ``rms_norm``. Here and below, the rows of ``x`` lie next to each other.
+    ``epsilon``: see ``rms_norm``. Here and below, the rows of ``x`` are contiguous.
     """
     if not _is_ours(x, weight, len(weight)):
         return F.linear(rms_norm(x, norm, epsilon), weight, bias)
@@ -60,7 +60,7 @@ def gated_product(x: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: t
 def add_product(to: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """``to += x weight^T``, rounded once: [N, outputs], [N, inputs], [outputs, inputs]. Returns ``to``.
 
-    ``to`` has its rows next to each other, and is not ``x``.
+    The rows of ``to`` are contiguous, and it is not ``x``.
     """
     if not _is_ours(x, weight, len(weight)):
         return to.addmm_(x, weight.t())
@@ -69,8 +69,8 @@ def add_product(to: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torc
 
 
 def _is_ours(x: torch.Tensor, weight: torch.Tensor, outputs: int) -> bool:
-    """Few rows, and whole tiles. In bfloat16: float16 may not hold an input that its norm's scale has not made small,
-    and that is applied to the sums.
+    """Whether the kernel below takes a product: few rows, whole tiles, and bfloat16. float16 may not hold an input that
+    is not scaled down by its norm yet, since that scale is applied to the sums.
     """
     few = len(x) <= MOST_ROWS and x.dtype == torch.bfloat16
     return few and x.shape[1] % 16 == 0 and outputs % OUTPUTS == 0 and weight.is_contiguous()
@@ -106,8 +106,8 @@ def _launch(
         DTYPE=tl.float32 if INTERPRETED else tl.bfloat16,
         ROWS=MOST_ROWS,
         OUTPUTS=OUTPUTS,
-        INPUTS=min(MOST_INPUTS, inputs & -inputs),  # the largest power of two that it is a multiple of
-        num_warps=2 if gated else 1,  # a second would multiply the same squares again
+        INPUTS=min(MOST_INPUTS, inputs & -inputs),  # the largest power of two that divides it
+        num_warps=2 if gated else 1,  # a second warp would compute the same squares again
         num_stages=4,
     )
 
@@ -136,7 +136,7 @@ def _product_kernel(
     there = (row < rows)[:, None]
     output = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     COLUMNS: tl.constexpr = OUTPUTS * (1 + GATED)
-    if GATED:  # the rows of the gates, and those of what they let through
+    if GATED:  # the rows of the gates, and those of what they gate
         column = tl.arange(0, COLUMNS)
         matrix_row = tl.program_id(0) * OUTPUTS + column % OUTPUTS + column // OUTPUTS * outputs
     else:
@@ -145,7 +145,7 @@ def _product_kernel(
     weight_at = weight + matrix_row[None, :].to(tl.int64) * inputs + i[:, None]
 
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    squares = tl.zeros([ROWS, ROWS], tl.float32)  # of each row on the diagonal
+    squares = tl.zeros([ROWS, ROWS], tl.float32)  # each row's sum is on the diagonal
     for start in range(0, inputs, INPUTS):
         numbers = tl.load(x_at + start, mask=there, other=0.0).to(DTYPE)
         if NORMED:

@@ -237,7 +237,7 @@ def _drop_workspaces() -> None:
 
 
 def can_be_captured(model: LanguageModel) -> bool:
-    """Whether all of a model is on one GPU, and its layers never wait for that.
+    """Whether all of a model is on one GPU, and its layers never wait for the GPU.
 
     What another device computes would be missing from a replay. bitsandbytes' INT8 looks for outliers in every product,
     and a capture cannot wait for the result.

@@ -1,13 +1,14 @@
-/* The likeliest tokens around a verdict: what `gather` of lab/decode/logprobs.py gives to `read` there. */
+/* The most likely tokens around a verdict: what `gather` of lab/decode/logprobs.py gives to `read` there. */
 #pragma once
 #include "sample.h"
 
-enum { FIGURES = 4 }; /* of a token: its id, p, q and what the residual gives it */
+enum { FIGURES = 4 }; /* for each token: its id, p, q and residual probability */
 
-/* The proposal; the likeliest by p, by q and by the residual, count of each; the proposal's replacement. */
+/* The proposal; the most likely tokens by p, by q and by the residual, `count` of each; the proposal's replacement. */
 static inline int tokens_around(int count) { return 2 + 3 * count; }
 
-/* The count largest weights above 0, the largest first, of equals the first. Where there are fewer, ids [count] stay. */
+/* Write to ids [count] the places of the largest weights above 0, the largest first, lower places first among equals.
+   Where there are fewer, the other ids stay as they are. */
 static void likeliest(const float *weights, int n, int count, int *ids) {
     float most[count];
     for (int i = 0; i < count; i++) most[i] = 0;
@@ -23,8 +24,8 @@ static void likeliest(const float *weights, int n, int count, int *ids) {
     }
 }
 
-/* The figures [tokens_around(count), FIGURES] of one proposal: its own first, and again where there is no other token.
-   q: NULL without one. left: what the replacement was drawn from; NULL where nothing was replaced. */
+/* The figures [tokens_around(count), FIGURES] around one proposal: its own first, and again where no other token is.
+   q: NULL without one. left: the weights that the replacement was drawn from; NULL where nothing was replaced. */
 static void tell_around(
     float *figures, int count, int n, int proposal, const float *p, const float *q, const float *left, int replacement) {
     const int tokens = tokens_around(count);
@@ -45,7 +46,7 @@ static void tell_around(
     }
 }
 
-/* How likely a proposal that is drawn from q is kept: the sum of min(p, q). */
+/* The probability that a proposal drawn from q is accepted: the sum of min(p, q). */
 static float overlap(const float *p, const float *q, int n) {
     lanes total = {0};
     for (int i = 0; i < n; i += LANES)

@@ -1,15 +1,15 @@
-/* Attention: rotary embedding, new keys and values into their slots, and what every new token reads from the cache.
+/* Attention: rotary embedding, storing new keys and values, and attending to the cache with every new token.
 
-   Positions go by in tiles with a running maximum and sum (FlashAttention: Dao et al., 2205.14135), read through the
+   Positions are read in tiles with a running maximum and sum (FlashAttention: Dao et al., 2205.14135), through the
    block table (PagedAttention: Kwon et al., 2309.06180), each once for all query heads and new tokens that see it. */
 #pragma once
 #include "cache.h"
 #include "layers.h"
 
 enum {
-    TILE_COLUMNS = 32, /* positions of a tile: their keys and values fit in the first cache */
-    MANY_QUERIES = 32, /* for so many, a tile's keys are first laid across */
-    LINE = 64          /* bytes that come from memory together */
+    TILE_COLUMNS = 32, /* positions of a tile: their keys and values fit in the L1 cache */
+    MANY_QUERIES = 32, /* for this many or more, a tile's keys are transposed first */
+    LINE = 64          /* bytes of a cache line */
 };
 
 typedef struct { /* the new tokens of one sequence and one KV head */
@@ -56,7 +56,7 @@ static void place(const Task *task, const Layer *layer) {
     }
 }
 
-/* Ask for the keys and values of a tile ahead of their time: blocks lie anywhere, and no processor foresees where. */
+/* Prefetch the keys and values of a tile: blocks lie anywhere, and no processor foresees where. */
 static void ask_for(const Task *task, int begin) {
     const int end = task->start + task->count < begin + TILE_COLUMNS ? task->start + task->count : begin + TILE_COLUMNS;
     for (int position = begin; position < end; position++) {
@@ -93,7 +93,7 @@ typedef struct {
     lanes total;
 } Softmax;
 
-/* Scores of a tile to weights, of which the first `seen` count; returns by how much earlier ones shrink. */
+/* Turn a tile's scores into weights, of which the first `seen` count; returns the factor to shrink earlier ones by. */
 static inline float soften(Softmax *softmax, float *score, int seen, float scaling) {
     for (int c = seen; c < TILE_COLUMNS; c++) score[c] = -INFINITY;
     lanes highest = (lanes){0} + softmax->maximum;
@@ -104,15 +104,15 @@ static inline float soften(Softmax *softmax, float *score, int seen, float scali
     const float maximum = largest(highest);
     const float shrink = exponential((lanes){0} + (softmax->maximum - maximum))[0];
     for (int c = 0; c < TILE_COLUMNS; c += LANES) store(score + c, exponential(load(score + c) - maximum));
-    for (int c = seen; c < TILE_COLUMNS; c++) score[c] = 0; /* e^-87 is not quite */
+    for (int c = seen; c < TILE_COLUMNS; c++) score[c] = 0; /* e^-87 is not quite 0 */
     softmax->maximum = maximum;
     softmax->total *= shrink;
     for (int c = 0; c < TILE_COLUMNS; c += LANES) softmax->total += load(score + c);
     return shrink;
 }
 
-/* Rotate, store, attend. The queries are overwritten with what they found. found [queries, d] and softmax [queries] are
-   room to work in. */
+/* Rotate, store, attend. The queries are overwritten with their results. found [queries, d] and softmax [queries] are
+   scratch space. */
 static inline __attribute__((always_inline)) void attend_heads(
     const Task *task, const Layer *layer, float *found, Softmax *softmax, const int d) {
     const Model *model = task->model;
@@ -160,7 +160,7 @@ static inline __attribute__((always_inline)) void attend_heads(
     }
 }
 
-/* Where the compiler knows the length of a head it unrolls the loops over it. */
+/* Where the compiler knows the head size, it unrolls the loops over it. */
 static void attend(const Task *task, const Layer *layer, float *found, Softmax *softmax) {
     switch (task->model->head_dim) {
     case 64: attend_heads(task, layer, found, softmax, 64); break;

@@ -1,4 +1,4 @@
-"""From ``step.c`` to a function that Python can call: compiled once for this processor, then kept."""
+"""Makes ``step.c`` a library that Python can call: compiled once for this processor, then kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from lab.machine import instructions, processor_name
 
 SOURCE = Path(__file__).with_name("step.c")
-# -ffast-math would also make denormal numbers zero in the whole process.
+# -ffast-math would also flush denormal numbers to zero in the whole process.
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-pthread")
 
 
@@ -30,7 +30,7 @@ def library() -> ctypes.CDLL:
     """The compiled step. The first time on a machine this takes a few seconds.
 
     Raises:
-        BuildError: says what the compiler said, or the system.
+        BuildError: with what the compiler said, or the system.
     """
     compiler = _compiler()
     try:
@@ -44,7 +44,7 @@ def library() -> ctypes.CDLL:
 
 
 def _compiler() -> list[str]:
-    """``CC``, which may have arguments, or whichever there is."""
+    """The compiler's command: ``CC``, which may have arguments, or else whichever compiler there is."""
     named = os.environ.get("CC", "")
     try:
         compiler = shlex.split(named)
@@ -57,7 +57,7 @@ def _compiler() -> list[str]:
 
 
 def _kept(folder: Path, name: str) -> ctypes.CDLL | None:
-    """What was compiled before. To load a damaged file can end the process, so its name holds its contents' digest."""
+    """What was compiled before. Loading a damaged file can crash the process, so its name has its contents' digest."""
     for file in folder.glob(f"{name}-*.so"):
         with suppress(OSError):  # made with another C library, say, in a home that two systems share
             if file.stem == f"{name}-{_digest(file)}":
@@ -67,7 +67,7 @@ def _kept(folder: Path, name: str) -> ctypes.CDLL | None:
 
 
 def _compile(compiler: list[str], folder: Path, name: str) -> Path:
-    """Another process never sees half a file."""
+    """Compile elsewhere, then move the result into ``folder``: another process never sees half a file."""
     said_by = shlex.join(compiler)
     with tempfile.TemporaryDirectory(dir=folder) as room:
         made = Path(room) / "step.so"
@@ -92,8 +92,8 @@ def _digest(file: Path) -> str:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Where compiled steps are kept: the user's cache, which nobody else can write to. Where there is none, a temporary
-    folder, which goes once the step is loaded.
+    """Where compiled steps are kept: the user's cache, which nobody else can write to. If there is none, a temporary
+    folder, which is removed once the step is loaded.
     """
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "decode-lab"

@@ -12,7 +12,7 @@ static float from_bfloat16(uint16_t x) {
     return both.f;
 }
 
-/* NaN counts as infinite, so that the vector does not come back as finite. */
+/* NaN counts as infinite, so that the vector is not read back as finite. */
 static inline float larger(float a, float b) { return b <= a ? a : b == b ? b : INFINITY; }
 
 static void write_int8(int8_t *to, float *scale, const float *x, int n) {
@@ -60,7 +60,7 @@ static void write_slot(
     }
 }
 
-/* A slot's vector as float32: where it lies, or dequantised into `buffer`. */
+/* A slot's vector as float32: in place, or dequantised into `buffer`. */
 static const float *read_slot(
     const Storage *storage, const uint8_t *numbers, const uint8_t *scales, int64_t slot, int head, int n,
     float *buffer) {

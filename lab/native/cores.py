@@ -1,4 +1,4 @@
-"""How many cores this process may keep busy: often fewer than its machine has. Imports no torch, which asks first."""
+"""How many cores this process may keep busy, often fewer than its machine has. Asked before torch is imported."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ GROUPS = Path("/sys/fs/cgroup")
 
 @functools.cache
 def cores() -> int:
-    """Those it is held to, and no more than its share of their time fills: threads beyond that wait for each other
-    while the system lets none of them run.
+    """The cores it may run on, but no more than its quota of their time: threads beyond that wait for each other while
+    the system lets none of them run.
     """
     held = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(held, _quota())))
 
 
 def _quota() -> float:
-    """Cores' worth of time, as control groups (``docker --cpus``, Kubernetes) grant it; infinite without a limit.
+    """The CPU quota in cores that control groups (``docker --cpus``, Kubernetes) set; infinite without a limit.
 
-    A group's limit holds for all groups in it. A container often sees its own as the outermost one.
+    A group's limit holds for all groups in it. A container often sees its own group as the outermost one.
     """
     try:
         lines = OWN.read_text(errors="replace").splitlines()

@@ -12,7 +12,7 @@ static int is_finite(const float *x, int n) {
     return sum(all) == 0;
 }
 
-/* What a rejected proposal's replacement is drawn from: max(p - q, 0), or p where that is nothing. */
+/* The weights that a recovered token is drawn from: max(p - q, 0), or p if that is all 0 or q is not finite. */
 static const float *residual(const float *p, const float *q, int n, float *left) {
     if (!is_finite(q, n)) return p;
     float most = 0;
@@ -23,9 +23,9 @@ static const float *residual(const float *p, const float *q, int n, float *left)
     return most > 0 ? left : p;
 }
 
-/* Judge a round's proposals, g of them: where they were drawn from no q they are kept, as in greedy decoding, when they
-   are the target's own tokens. logits [g + 1, n] are the target's. Its distributions come to p [g + 1, n], and what a
-   replacement is drawn from to left [n]. room [n]. */
+/* Judge a round of g proposals: without a q that they were drawn from they are kept, as in greedy decoding, if they are
+   the target's own tokens. logits [g + 1, n] are the target's. Its distributions are written to p [g + 1, n], and the
+   weights of a replacement to left [n]. room [n] is scratch space. */
 static Verdict judge_round(
     const float *logits, int n, const Round *round, float *p_proposed, float *q_proposed, float *p, float *left,
     Room *room) {
@@ -39,7 +39,7 @@ static Verdict judge_round(
         p_proposed[i] = p[(size_t)i * n + tokens[i]];
         q_proposed[i] = round->q ? round->q[(size_t)i * n + tokens[i]] : 1;
     }
-    const float *from = NULL; /* what a rejected proposal's replacement is drawn from */
+    const float *from = NULL; /* the weights that a recovered token is drawn from */
     if (drawn) {
         while (kept < g && u[kept * DRAWS + JUDGE] * q_proposed[kept] < p_proposed[kept]) kept++;
         const float *after = p + (size_t)kept * n; /* after the last proposal there is nothing to subtract */

@@ -15,12 +15,12 @@ from lab.native.structs import FIGURES, Round, Verdict
 
 
 class JudgedRound(NamedTuple):
-    """A round's verdict, on the host: proposals kept, the token after them, and what was looked at.
+    """A round's verdict, on the host: proposals kept, the token after them, and their probabilities.
 
     Attributes:
         p_next: of the token after them.
-        p, q: of each proposal. Without a distribution that it was drawn from q is 1.
-        around: what ``lab.decode.logprobs.read`` reads, if it was asked for.
+        p, q: of each proposal. q is 1 for one that was not drawn from a distribution.
+        around: what ``lab.decode.logprobs.read`` reads, if asked for.
     """
 
     kept: int
@@ -37,17 +37,17 @@ def judge(
     proposals: list[tuple[torch.Tensor, torch.Tensor | None] | None],
     u: list[torch.Tensor],
 ) -> list[JudgedRound]:
-    """Judge one round of each of some sequences. Verdicts and tokens are those of ``lab.decode.acceptance`` and
+    """Judge one round of each of several sequences. Verdicts and tokens are those of ``lab.decode.acceptance`` and
     ``lab.decode.sampling`` to the last bit, given the distributions of ``lab.native.sampling``.
 
     Args:
         logits: [sum of (g + 1), vocabulary] float32, round by round.
-        samplings: of each round.
-        proposals: tokens [g] int64, and [g, vocabulary] float32 that they were drawn from, if they were.
-        u: [g + 1, 3] float64 in [0, 1) of each: the columns of ``Sequence.draws``.
+        samplings: one per round.
+        proposals: one per round: tokens [g] int64, and the [g, vocabulary] float32 they were drawn from, if they were.
+        u: [g + 1, 3] float64 in [0, 1) per round: the columns of ``Sequence.draws``.
 
     Raises:
-        MemoryError: too little for a round's distributions.
+        MemoryError: not enough for a round's distributions.
     """
     kept: list[object] = [logits := logits.contiguous()]
     p, q = torch.ones(2, len(logits))
@@ -86,6 +86,6 @@ def judge(
 
 
 def _pointer(tensor: torch.Tensor, kept: list[object]) -> int:
-    """Where its numbers lie, side by side; ``kept`` until they have been read."""
+    """The address of a tensor's contiguous numbers; ``kept`` keeps them alive until they have been read."""
     kept.append(tensor := tensor.contiguous())
     return tensor.data_ptr()

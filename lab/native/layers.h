@@ -1,22 +1,22 @@
-/* The layers that know no position: linear ones, SwiGLU, RMSNorm. Matrices are row-major and rows are tokens. */
+/* The layers that do not depend on positions: linear ones, SwiGLU, RMSNorm. Matrices are row-major, rows are tokens. */
 #pragma once
 #include "model.h"
 #include "together.h"
 
-/* What a linear layer is given: rows of numbers, and the same rounded to bfloat16 where products are of those. */
+/* A linear layer's input: rows of numbers, and the same rounded to bfloat16 if products are to use those. */
 typedef struct {
     const float *numbers;
     uint32_t *rounded; /* pairs, two numbers each; NULL: products are float32 */
 } Input;
 
-/* Weights come from memory while others are multiplied, if there are products enough to wait behind: the next block's
-   into the second cache, `ahead` weights from here. For one row the processor's own prefetching does better. */
+/* Prefetch the next block's weights, `ahead` weights from here, into the L2 cache while this block's are multiplied, if
+   there are enough products to hide the wait. For one row the processor's own prefetching does better. */
 static inline void fetch(const uint32_t *weight, size_t ahead, const int rows) {
     if (rows > 1) __builtin_prefetch(weight + ahead, 0, 2);
 }
 
-/* out[r, 0..BLOCK - 1] of one block of outputs for `rows` <= TILE_ROWS rows of `pairs` x 2 inputs. The weights stream
-   by once and stay in registers for all rows; four sums a row, for the next product must not wait for the last. */
+/* out[r, 0..BLOCK - 1] of one block of outputs for `rows` <= TILE_ROWS rows of `pairs` x 2 inputs. Weights are loaded
+   once and stay in registers for all rows; four sums per row, since no product should wait for the previous one. */
 static inline __attribute__((always_inline)) void tile(
     const uint32_t *weight, size_t ahead, const float *x, int pairs, float *out, const int rows) {
     lanes total[TILE_ROWS][2][2] = {0};
@@ -41,9 +41,9 @@ static inline __attribute__((always_inline)) void tile(
 #include <immintrin.h>
 const int32_t rounds = 1; /* this processor multiplies pairs of bfloat16, and sums in float32 */
 
-enum { ROUNDED_ROWS = 10 }; /* as TILE_ROWS: a row has half as many sums here */
+enum { ROUNDED_ROWS = 10 }; /* like TILE_ROWS, but a row has half as many sums here */
 
-/* The same with the inputs rounded, for up to ROUNDED_ROWS rows: one instruction for 32 products. */
+/* The same with rounded inputs, for up to ROUNDED_ROWS rows: one instruction for 32 products. */
 static inline __attribute__((always_inline)) void tile_rounded(
     const uint32_t *weight, size_t ahead, const uint32_t *x, int pairs, float *out, const int rows) {
     __m512 total[ROUNDED_ROWS][2] = {0};
@@ -61,14 +61,14 @@ static inline __attribute__((always_inline)) void tile_rounded(
         for (int half = 0; half < 2; half++) _mm512_storeu_ps(out + r * BLOCK + half * LANES, total[r][half]);
 }
 
-/* To the nearest, ties to even. */
+/* Round to nearest, ties to even. */
 static inline void round_all(const float *x, uint32_t *to, size_t count) {
     for (size_t i = 0; i < count; i += LANES)
         _mm256_storeu_si256((__m256i *)(to + i / 2), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(x + i)));
 }
 #else
 enum { ROUNDED_ROWS = TILE_ROWS };
-const int32_t rounds = 0; /* and these are never asked for */
+const int32_t rounds = 0; /* so the two functions below are never called */
 static inline void tile_rounded(
     const uint32_t *weight, size_t ahead, const uint32_t *x, int pairs, float *out, const int rows) {
     (void)weight, (void)ahead, (void)x, (void)pairs, (void)out, (void)rows;
@@ -119,7 +119,7 @@ static void block_of(const Linear *linear, int block, const Input *input, int ro
                 out[r * BLOCK + i] += linear->bias[block * BLOCK + i];
 }
 
-/* Let `x`, `count` numbers, be the input of what follows. Every thread rounds for itself. */
+/* Make `x`, `count` numbers, the input of the next layer. Every thread rounds for itself. */
 static void take(Input *input, const float *x, size_t count) {
     input->numbers = x;
     if (input->rounded) round_all(x, input->rounded, count);

@@ -1,4 +1,4 @@
-/* What Python hands over: a model, its cache, and a step's plan. lab/native/structs.py has the same fields. */
+/* What Python passes to C: a model, its cache, and a step's plan. lab/native/structs.py has the same fields. */
 #pragma once
 #include "vectors.h"
 
@@ -30,34 +30,34 @@ typedef struct {
 
 typedef struct { /* one layer's slots */
     uint8_t *keys, *values;
-    uint8_t *key_scales, *value_scales; /* NULL for NATIVE */
+    uint8_t *key_scales, *value_scales; /* not read for NATIVE */
 } Slots;
 
 typedef struct {
-    int32_t format, group; /* numbers that share a scale */
+    int32_t format, group; /* group: numbers that share a scale */
     int64_t slot_bytes, head_bytes;     /* from a slot to the next, and from a head's numbers to the next head's */
-    int64_t slot_scales, head_scales;   /* the same of scales, in scales */
+    int64_t slot_scales, head_scales;   /* the same for scales, counted in scales */
     const Slots *layer;
 } Storage;
 
 typedef struct {
     int32_t sequences, rows, kept, block_size, height;
-    const int32_t *starts, *counts; /* [sequences]: position of the first new token, how many there are */
+    const int32_t *starts, *counts; /* [sequences]: position of the first new token, and how many there are */
     const int32_t *tables;          /* [sequences, height] blocks in the order of their positions */
     const int64_t *token_ids;       /* [rows], sequence by sequence */
     const int32_t *keep;            /* [kept] rows whose logits are wanted */
 } Plan;
 
 typedef struct { /* how a token is chosen: SamplingParams of lab/config.py */
-    float temperature; /* 0: the likeliest one, and its distribution is that of temperature 1 */
+    float temperature; /* 0: the most likely token; the distribution is that of temperature 1 */
     int32_t top_k;     /* 0: all */
     float top_p;       /* 1: all */
 } Sampling;
 
-typedef struct { /* how each of some tokens is chosen */
-    const Sampling *sampling; /* of the first `each` tokens, of the next, and so on */
+typedef struct { /* how each of several tokens is chosen */
+    const Sampling *sampling; /* one for the first `each` tokens, one for the next, and so on */
     int32_t each;
-    const double *u; /* in [0, 1), to draw every token by; NULL: none is drawn */
+    const double *u; /* in [0, 1), one to draw each token with; NULL: none is drawn */
 } Choices;
 
 typedef struct { /* proposals that were kept, the token after them, and its probability */
@@ -71,6 +71,6 @@ typedef struct { /* what is to be judged of one sequence */
     const int64_t *tokens; /* [proposals] */
     const float *q;        /* [proposals, vocabulary] or NULL: they were not drawn */
     const double *u;       /* [proposals + 1, 3] */
-    int32_t logprobs;      /* of the likeliest tokens around each verdict, whose figures are told; 0: none */
-    float *around;         /* [proposals, tokens, 4] and [proposals]: see around.h, and each one's overlap of p and q */
+    int32_t logprobs;      /* most likely tokens around each verdict whose figures are wanted; 0: none */
+    float *around;         /* [proposals, tokens, 4], see around.h; then [proposals], each one's overlap of p and q */
 } Round;

@@ -32,13 +32,13 @@ class NativeModel:
     The copy is exact: a model whose matrices bfloat16 cannot hold is refused.
 
     Args:
-        model: see ``refusal``.
+        model: one without a ``refusal``.
         rounded: where the processor has instructions for it (AVX512-BF16), round the inputs of linear layers to
-            bfloat16 as well, as a GPU does that computes in bfloat16. Sums stay float32. Several rows then cost
+            bfloat16 as well, as a GPU that computes in bfloat16 does. Sums stay float32. Several rows then cost
             hardly more than one.
 
     Attributes:
-        rounded: whether they are.
+        rounded: whether inputs are rounded.
 
     Raises:
         BuildError: ``step.c`` cannot be compiled here.
@@ -76,13 +76,13 @@ class NativeModel:
 
     def step(self, batch: list[NewTokens], layers: int, storage: KVStorage | None) -> torch.Tensor:
         """Compute the new tokens of every sequence through the first ``layers`` layers, the last norm and the head,
-        and store their keys and values. Without a cache every token is new, and nothing is kept.
+        and store their keys and values. Without a cache all tokens are new, and nothing is kept.
 
         Returns:
             [sum of keep, vocabulary] float32 logits, sequence by sequence.
 
         Raises:
-            MemoryError: too little for the step's activations.
+            MemoryError: not enough for the step's activations.
         """
         plan, slots, _kept = self._plan(batch, storage)
         logits = torch.empty(plan.kept, self._vocabulary)
@@ -101,15 +101,15 @@ class NativeModel:
         u: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute the new tokens of every sequence, choose the next, feed it back, and so on: ``windows[s]`` tokens, of
-        which the last is not fed back. The same as so many calls of ``step`` and of ``lab.decode.sampling.sample``.
+        which the last is not fed back. Equivalent to that many calls of ``step`` and ``lab.decode.sampling.sample``.
 
         Args:
-            sampling: one a sequence.
+            sampling: one per sequence.
             u: [sequences, longest window] float64 in [0, 1).
 
         Returns:
-            [sequences, longest window] int64 tokens, and [..., vocabulary] float32, what each was drawn from. Past a
-            sequence's window there is nothing.
+            [sequences, longest window] int64 tokens, and [..., vocabulary] float32, what each was drawn from. Values
+            past a sequence's window are undefined.
 
         Raises:
             MemoryError: see ``step``.
@@ -127,7 +127,7 @@ class NativeModel:
         return tokens, q
 
     def _plan(self, batch: list[NewTokens], storage: KVStorage | None) -> tuple[Plan, Storage, object]:
-        """What a step computes and into which slots; and what has to be kept until it is done."""
+        """What a step computes, into which slots, and what must be kept alive until it is done."""
         counts = [len(new.token_ids) for new in batch]
         if storage is None:
             slots = self._scratch(len(batch) * max(counts))
@@ -170,7 +170,7 @@ class NativeModel:
         return self._storages[storage]
 
     def _scratch(self, slots: int) -> Storage:
-        """Room for one layer's keys and values, which all layers use in turn."""
+        """Scratch space for one layer's keys and values, which all layers use in turn."""
         shape = {"kv_heads": self._model.kv_heads, "head_dim": self._model.head_dim}
         one = KVStorage("auto", slots, layers=1, **shape, dtype=torch.float32, device=torch.device("cpu"))
         scratch = describe(one, self._layers)
@@ -201,14 +201,14 @@ class NativeModel:
 
 
 class Native:
-    """A model's step in C, from when it is ready.
+    """A model's step in C, once it is ready.
 
     Args:
         rounded: see ``NativeModel``.
 
     Attributes:
-        model: None: not yet, or not for this model.
-        failure: why there will be none, where there could be.
+        model: None: it is not ready yet, or cannot compute this model.
+        failure: why it could not be compiled, for a model that it could compute.
     """
 
     def __init__(self, *, rounded: bool = False) -> None:
@@ -219,7 +219,7 @@ class Native:
         self._lock = threading.Lock()
 
     def prepare(self, model: LanguageModel) -> None:
-        """Compile and pack, unless that is done. Takes a second; once on a machine, a few."""
+        """Compile and pack, unless that is done. Takes a second, or a few the first time on a machine."""
         with self._lock:
             if self._identity == (identity := model.identity()):
                 return

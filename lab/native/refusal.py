@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lab.pair.models import LanguageModel
 
 MOST_LANES = 16
-"""Numbers in the longest register there is."""
+"""Float32 numbers in the longest vector register there is."""
 
 
 def refusal(model: LanguageModel) -> str | None:

@@ -4,7 +4,7 @@
 
 #include "model.h"
 
-static inline lanes load_some(const float *from, int count, float rest) { /* rest: for what is not there */
+static inline lanes load_some(const float *from, int count, float rest) { /* rest: for numbers past count */
     if (count >= LANES) return load(from);
     float some[LANES];
     for (int i = 0; i < LANES; i++) some[i] = i < count ? from[i] : rest;
@@ -16,7 +16,7 @@ static inline void store_some(float *to, lanes x, int count) {
     else memcpy(to, &x, count * sizeof(float));
 }
 
-/* Where the first number is that equals x; the last place if none does. */
+/* The place of the first number that equals x; the last place if none does. */
 static int place_of(float x, const float *numbers, int n) {
     int at = 0;
     while (at + LANES <= n && !any(load(numbers + at) == x)) at += LANES;
@@ -24,7 +24,7 @@ static int place_of(float x, const float *numbers, int n) {
     return at;
 }
 
-enum { BUCKETS = (0x3F800000 >> 19) + 1 }; /* of probabilities: those with the same exponent and four bits after it */
+enum { BUCKETS = (0x3F800000 >> 19) + 1 }; /* one for probabilities with the same exponent and four bits after it */
 
 static int bucket_of(float p) {
     uint32_t bits;
@@ -32,7 +32,7 @@ static int bucket_of(float p) {
     return bits >> 19;
 }
 
-typedef union { /* room to work in, for each token */
+typedef union { /* scratch space, one for each token */
     struct {
         float p;
         int32_t token;
@@ -40,14 +40,14 @@ typedef union { /* room to work in, for each token */
     double cumulative;
 } Room;
 
-static int by_probability(const void *a, const void *b) { /* the largest first, of equals the first */
+static int by_probability(const void *a, const void *b) { /* the largest first, then the lower token */
     const Room *x = a, *y = b;
     if (x->likely.p != y->likely.p) return x->likely.p < y->likely.p ? 1 : -1;
     return x->likely.token - y->likely.token;
 }
 
-/* Of p [n] only the largest stay, and 0 for the others: at most `most`, and no more than it takes to reach `mass`. Only
-   one bucket has to be sorted: the one in which the last of them lies. room [n]. Returns their sum. */
+/* Keep only the largest of p [n] and set the others to 0: at most `most`, and no more than it takes to reach `mass`.
+   Only one bucket has to be sorted: the one with the last number kept. room [n]. Returns the sum of what is kept. */
 static double keep_largest(float *p, int n, int most, double mass, Room *room) {
     double sums[BUCKETS] = {0}, total = 0;
     int counts[BUCKETS] = {0}, kept = 0, bucket = BUCKETS, found = 0;
@@ -73,8 +73,8 @@ static double keep_largest(float *p, int n, int most, double mass, Room *room) {
     return total;
 }
 
-/* p = softmax(logits / temperature) of n tokens, then top-k, then top-p. room [n]. Returns the likeliest, the first of
-   equals. */
+/* p = softmax(logits / temperature) of n tokens, then top-k, then top-p. room [n]. Returns the most likely token, the
+   first among equals. */
 static int distribution(const float *logits, int n, const Sampling *how, float *p, Room *room) {
     const float temperature = how->temperature == 0 ? 1 : how->temperature;
     lanes highest = (lanes){0} - INFINITY, total = {0};
@@ -82,7 +82,7 @@ static int distribution(const float *logits, int n, const Sampling *how, float *
     const float most = largest(highest);
     for (int i = 0; i < n; i += LANES) {
         const lanes below = load_some(logits + i, n - i, -INFINITY) / temperature - most / temperature;
-        const lanes x = choose(below < -87.0f, 0.0f, exponential(below)); /* where exponential() ends */
+        const lanes x = choose(below < -87.0f, 0.0f, exponential(below)); /* where exponential() clamps */
         total += x;
         store_some(p + i, x, n - i);
     }
@@ -101,7 +101,7 @@ static int draw(const float *p, int n, double u, Room *room) {
     double total = 0;
     for (int i = 0; i < n; i++) room[i].cumulative = total += p[i];
     const double point = fmin(u * total, nextafter(total, 0));
-    int low = 0, high = n - 1; /* the first token whose sum is above the point; only NaN gets to the last one's end */
+    int low = 0, high = n - 1; /* the first token whose sum is above the point; with NaN, the last token */
     while (low < high) {
         const int middle = (low + high) / 2;
         if (room[middle].cumulative > point) high = middle;
@@ -110,7 +110,7 @@ static int draw(const float *p, int n, double u, Room *room) {
     return low;
 }
 
-/* A row's distribution and its token: the likeliest where the temperature is 0. u in [0, 1), to draw it by; NULL:
+/* A row's distribution and its token: the most likely one if the temperature is 0. u in [0, 1), to draw it with; NULL:
    nothing is drawn. room [n]. */
 static int sample_row(const float *logits, int n, const Sampling *how, const double *u, float *p, Room *room) {
     const int likeliest = distribution(logits, n, how, p, room);

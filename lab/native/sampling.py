@@ -1,4 +1,4 @@
-"""From logits to distributions and tokens in C, as in ``lab.decode.sampling``."""
+"""From logits to distributions and tokens, as in ``lab.decode.sampling``, but in C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sample(
     """As ``lab.decode.sampling.sample``, on a CPU. ``u`` is [rows].
 
     Raises:
-        MemoryError: too little for a row's sums.
+        MemoryError: not enough for a row's sums.
     """
     rows, vocabulary = logits.shape
     logits, p, tokens = logits.contiguous(), torch.empty(rows, vocabulary), torch.empty(rows, dtype=torch.long)
@@ -32,10 +32,10 @@ def sample(
 
 
 def described(sampling: Sequence[SamplingParams], u: torch.Tensor | None, each: int = 1) -> tuple[Choices, object]:
-    """How tokens are chosen, for C; and what has to be kept until they are.
+    """How tokens are chosen, for C, and what must be kept alive until they are.
 
     Args:
-        sampling: of the first ``each`` tokens, of the next, and so on.
+        sampling: one for the first ``each`` tokens, one for the next, and so on.
         u: as many float64 in [0, 1) as there are tokens.
     """
     rows, u = (Sampling * len(sampling))(*map(as_struct, sampling)), None if u is None else u.contiguous()
@@ -43,5 +43,5 @@ def described(sampling: Sequence[SamplingParams], u: torch.Tensor | None, each: 
 
 
 def as_struct(sampling: SamplingParams) -> Sampling:
-    """What of it C looks at."""
+    """The part of ``sampling`` that C needs."""
     return Sampling(sampling.temperature, sampling.top_k, sampling.top_p)

@@ -1,16 +1,16 @@
-/* One forward of a Llama-shaped model on a CPU: the new tokens of some sequences go through all layers.
+/* One forward pass of a Llama-shaped model on a CPU: the new tokens of several sequences go through all layers.
  *
  * The same computation as transformers' modules with the lab's reference attention, in float32. Two things
  * make it several times faster for the few rows of a decode or a verify. Weights are read as bfloat16, half
  * the bytes, and widened in registers: decoding one token is bound by the weights' bytes. And a step is one
  * call, in which threads meet five times a layer, instead of hundreds of calls from Python.
  *
- * A token has the same bits alone, among others and in any tile: every sum's order is settled by what is
- * summed, never by how many rows there are.
+ * A token has the same bits alone, among others and in any tile: the order of every sum depends on what is
+ * summed, never on how many rows there are.
  *
  * Plain C with the vector extensions of GCC and Clang; `lab/native/build.py` compiles it for the processor
- * at hand. To read in this order: vectors.h, model.h, together.h, layers.h, cache.h, attention.h, sample.h, around.h,
- * judge.h, and last the step.
+ * at hand. Read the files in this order: vectors.h, model.h, together.h, layers.h, cache.h, attention.h, sample.h,
+ * around.h, judge.h, and last the step.
  */
 #include <stdlib.h>
 
@@ -19,13 +19,13 @@
 #include "layers.h"
 #include "sample.h"
 
-/* A forward, as its threads see it. The matrices are shared: [rows, ...]. */
+/* A forward pass as its threads see it. The matrices are shared: [rows, ...]. */
 typedef struct {
     const Model *model;
     const Storage *storage;
     const Plan *plan;
     float *x, *query, *key, *value, *inner, *logits;
-    int *claimed; /* [layers]: heads of attention that somebody computes */
+    int *claimed; /* [layers]: how many heads of attention threads have claimed */
     int layers, failed;
 } Forward;
 
@@ -48,7 +48,7 @@ static void attend_all(const Forward *its, int l, float *found, Softmax *softmax
     }
 }
 
-/* What each thread does of a forward. It normalises for itself: cheaper than waiting for another one's result. */
+/* A thread's part of a forward pass. It normalises for itself: cheaper than waiting for another thread's result. */
 static void go_forward(void *given) {
     Forward *its = given;
     const Model *model = its->model;
@@ -56,7 +56,7 @@ static void go_forward(void *given) {
     const int rows = plan->rows, hidden = model->hidden;
     const size_t q_row = (size_t)model->heads * model->head_dim, shared = model->heads / model->kv_heads;
     const int wide = model->layer[0].gate.outputs;
-    const size_t most = hidden + q_row + wide; /* of a linear layer's inputs, and to spare */
+    const size_t most = hidden + q_row + wide; /* more than the inputs of any linear layer */
     float *mine = malloc(rows * ((hidden + q_row + 2 * BLOCK + most / 2) * sizeof(float) + shared * sizeof(Softmax)));
     float *normed = mine, *found = normed + (size_t)rows * hidden, *out = found + rows * q_row;
     Softmax *softmax = (Softmax *)(out + (size_t)rows * 2 * BLOCK);
@@ -96,8 +96,8 @@ static void go_forward(void *given) {
     free(mine);
 }
 
-/* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if there
-   is no memory. */
+/* The first `layers` layers, the last norm and the head. logits [kept, vocabulary]. Returns 0, or 1 if memory
+   runs out. */
 int forward(
     const Model *model, int layers, const Storage *storage, const Plan *plan, float *logits, int threads) {
     const int rows = plan->rows, hidden = model->hidden;
@@ -141,8 +141,8 @@ static void sample_share(void *given) {
     free(room);
 }
 
-/* Row r of logits [rows, n] gives the distribution and the token of place places[r], or r: p [places, n], tokens
-   [places]. Returns as forward does. */
+/* Row r of logits [rows, n] gives the distribution and the token at place places[r], or r if places is NULL: p
+   [places, n], tokens [places]. Returns as forward does. */
 int sample(
     const float *logits, int rows, int n, const int32_t *places, const Choices *choices, float *p, int64_t *tokens,
     int threads) {
@@ -151,10 +151,10 @@ int sample(
     return its.failed;
 }
 
-/* Decode ahead: windows[s] tokens after sequence s, at least one and at most `width`, each of them fed back but the
-   last. `plan` is the first forward's and keeps the last row of every sequence. The i-th token after sequence s has
-   place s x width + i in choices, tokens and q [places, vocabulary]; places past a window stay as they are. Returns
-   as forward does. */
+/* Decode ahead: windows[s] tokens after sequence s, at least one and at most `width`, all fed back but the last. `plan`
+   is that of the first forward pass and keeps the last row of every sequence. The i-th token after sequence s has place
+   s x width + i in choices, tokens and q [places, vocabulary]; places past a window stay as they are. Returns as
+   forward does. */
 int decode_ahead(
     const Model *model, int layers, const Storage *storage, const Plan *plan, const int32_t *windows, int width,
     const Choices *choices, int64_t *tokens, float *q, int threads) {
@@ -218,8 +218,8 @@ static void judge_some(void *given) {
     free(rows), free(room);
 }
 
-/* Judge some rounds; logits [sum of (proposals + 1), n], round by round, and so p and q of the proposals, of which each
-   round's last place is not written. Returns as forward does. */
+/* Judge several rounds. logits [sum of (proposals + 1), n], round by round; p and q of the proposals have the same
+   places, of which each round's last is not written. Returns as forward does. */
 int judge(
     const float *logits, int n, const Round *rounds, int count, Verdict *verdicts, float *p, float *q, int threads) {
     Rounds its = {logits, n, rounds, count, 0, verdicts, p, q, 0, 0};

@@ -1,4 +1,4 @@
-"""What is handed to C, field by field as in ``model.h``, and how weights and a cache get there."""
+"""The structs that are passed to C, field by field as in ``model.h``, and how weights and a cache get into them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.kv.storage import KVStorage, parts
 
 FORMATS = ("native", "int8", "int4")
 FIGURES = 4
-"""Of a token around a verdict: see ``around.h``."""
+"""For each token around a verdict: see ``around.h``."""
 
 
 class Linear(Structure):
@@ -79,7 +79,7 @@ class Round(Structure):
 def pack(weight: torch.Tensor, lanes: int) -> torch.Tensor:
     """[outputs, inputs] -> [blocks, inputs / 2, 2 * lanes, 2] bfloat16: blocks of 2 * lanes outputs, padded with zeros.
 
-    A pair holds an output's weights of two inputs side by side.
+    A pair holds an output's weights for two consecutive inputs.
     """
     outputs, inputs = weight.shape
     padded = weight.new_zeros(packed_size(outputs, inputs, lanes) // inputs, inputs, dtype=torch.bfloat16)
@@ -93,25 +93,25 @@ def packed_size(outputs: int, inputs: int, lanes: int) -> int:
 
 
 class PackedWeights:
-    """A model's packed matrices, one behind the other in a memory of their own, which goes when this does.
+    """A model's packed matrices, one after another in memory of their own, which is freed with this object.
 
     Args:
-        size: numbers in all of them.
+        size: how many numbers they have together.
     """
 
     def __init__(self, size: int) -> None:
         self._memory = self._free = _in_large_pages(size)
 
     def add(self, packed: torch.Tensor) -> int:
-        """Copy a matrix to where the last one ends; returns its address."""
+        """Copy a matrix to where the previous one ends; returns its address."""
         there, self._free = self._free.tensor_split([packed.numel()])
         there.copy_(packed.flatten())
         return there.data_ptr()
 
 
 def _in_large_pages(size: int) -> torch.Tensor:
-    """[size] bfloat16, of any value. In pages of 2 MB, where the system has them: every step reads all weights, and of
-    pages of 4 kB that would be thousands, more than a processor remembers the places of.
+    """[size] bfloat16, uninitialised. In pages of 2 MB, where the system has them: every step reads all weights, and in
+    pages of 4 kB these would be thousands, more than a processor's TLB holds.
     """
     if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
         with suppress(OSError):  # a kernel without them
@@ -122,7 +122,7 @@ def _in_large_pages(size: int) -> torch.Tensor:
 
 
 def describe(storage: KVStorage, repeated: int = 1) -> Storage:
-    """Where a cache's numbers and scales lie, and how far apart; its layers ``repeated`` times over."""
+    """Where a cache's numbers and scales are, and how far apart; its layers ``repeated`` times over."""
     slots = []
     for layer in storage.layers * repeated:
         form, tensors = parts(layer)

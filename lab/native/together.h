@@ -2,7 +2,7 @@
  *
  * How they wait decides what a step costs. Threads that sleep have to be woken, which takes longer than most waits.
  * Threads that spin, as OpenMP's do for milliseconds, keep a core from the very thread they wait for as soon as another
- * process is at work too. These spin for as long as threads usually differ, then offer their core to whoever is ready,
+ * process is at work too. These spin for as long as threads usually differ, then yield their core to whatever is ready,
  * and sleep only between steps.
  */
 #pragma once
@@ -19,21 +19,21 @@ typedef void Work(void *its);
 static _Thread_local int rank = 0, ranks = 1; /* this thread's number in its team, and the team's size */
 
 static struct {
-    pthread_mutex_t busy; /* one team at a time: who finds it at work computes alone */
+    pthread_mutex_t busy; /* one caller at a time: another one computes alone */
     pthread_mutex_t lock; /* for those who sleep */
     pthread_cond_t begun;
-    int members; /* threads beside the caller's; all are part of every round, if only to say that they are not wanted */
+    int members; /* threads besides the caller's; all take part in every round, if only to say they are not wanted */
     unsigned rounds;
     int wanted, unfinished;
     Work *work;
     void *its;
-    fenv_t modes; /* the caller's: how it rounds, and whether denormal numbers are zero */
+    fenv_t modes; /* the caller's: how numbers are rounded, and whether denormal ones are zero */
     unsigned meetings, arrived;
 } team = {.busy = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .begun = PTHREAD_COND_INITIALIZER};
 
 static inline unsigned now(const unsigned *shared) { return __atomic_load_n(shared, __ATOMIC_ACQUIRE); }
 
-/* Returns whether it only spun. */
+/* Spin once, or yield after SPINS; returns whether it only spun. */
 static inline int wait_briefly(int *spins) {
     if (*spins >= SPINS) return sched_yield(), 0;
     ++*spins;
@@ -45,7 +45,7 @@ static inline int wait_briefly(int *spins) {
     return 1;
 }
 
-/* Returns when the whole team has called it. */
+/* A barrier: returns when the whole team has called it. */
 static void meet(void) {
     if (ranks == 1) return;
     const unsigned meeting = now(&team.meetings);
@@ -57,11 +57,11 @@ static void meet(void) {
     for (int spins = 0; now(&team.meetings) == meeting;) wait_briefly(&spins);
 }
 
-/* This thread's share of n pieces that take equally long: from first_of(n) to before end_of(n). */
+/* This thread's share of n pieces that take equally long: from first_of(n) up to but not including end_of(n). */
 static inline int first_of(int n) { return (int)((int64_t)n * rank / ranks); }
 static inline int end_of(int n) { return (int)((int64_t)n * (rank + 1) / ranks); }
 
-/* The next of some pieces that do not, which all claim from the same counter. */
+/* The next of several pieces that do not take equally long, which all threads claim from the same counter. */
 static inline int claim(int *next) { return __atomic_fetch_add(next, 1, __ATOMIC_RELAXED); }
 
 static int64_t nanoseconds(void) {
@@ -83,7 +83,7 @@ static void wait_for_work(unsigned known) {
     }
 }
 
-/* `its`: the member's rank, and the rounds before its first. */
+/* `its`: the member's rank, and how many rounds began before its first. */
 static void *member(void *its) {
     rank = (int)((uintptr_t)its % MOST_THREADS);
     for (unsigned known = (unsigned)((uintptr_t)its / MOST_THREADS);; known++) {
@@ -111,7 +111,7 @@ static void recruit(int members) {
     }
 }
 
-/* Have `threads` threads, this one among them, call `work`, fewer if there are no more to be had. */
+/* Have `threads` threads, this one among them, call `work`; fewer if no more can be had. */
 static void together(int threads, Work *work, void *its) {
     if (threads > MOST_THREADS) threads = MOST_THREADS;
     if (threads > 1 && !pthread_mutex_trylock(&team.busy)) {

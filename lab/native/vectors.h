@@ -4,8 +4,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Numbers in a register, and rows whose sums fit in all registers together: vectors that are longer than the
-   processor's are slower by far. */
+/* Numbers in a register, and rows whose sums fit in all registers together: vectors longer than the processor's are
+   far slower. */
 #if defined(__AVX512F__)
 enum { LANES = 16, TILE_ROWS = 6 };
 #elif defined(__AVX__)
@@ -18,9 +18,9 @@ enum { LANES = 4, TILE_ROWS = 3 };
 enum { BLOCK = 2 * LANES };
 const int32_t lanes_in_use = LANES; /* for Python, which packs the weights */
 
-/* A product and the sum it goes into are one instruction, rounded once, where they stand in one expression. GCC does so
-   by default, Clang since version 14. -ffp-contract=fast would let Clang settle it anew for every size of a tile, and a
-   token's bits could depend on its company. */
+/* A product and the sum it goes into become one instruction, rounded once, if they stand in one expression. GCC does so
+   by default, Clang since version 14. -ffp-contract=fast would let Clang decide anew for every size of a tile, and a
+   token's bits could depend on how many others are computed with it. */
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT ON
 #endif
@@ -63,7 +63,7 @@ static float dot(const float *a, const float *b, int n) {
     return sum(total);
 }
 
-/* to[c] = dot(a, b[c], n) of four vectors, the same bits: one sum across four registers instead of four. */
+/* to[c] = dot(a, b[c], n) for four vectors, with the same bits: one sum across four registers instead of four. */
 static inline void four_dots(const float *a, const float *const *b, int n, float *to) {
     lanes total[4] = {0};
     for (int i = 0; i < n; i += LANES)
@@ -76,7 +76,7 @@ static inline void four_dots(const float *a, const float *const *b, int n, float
     memcpy(to, &all, sizeof all);
 }
 
-/* The same for BLOCK vectors that lie across: b [n, stride], a vector a column. */
+/* The same for BLOCK vectors that are the columns of b [n, stride]. */
 static inline void block_of_dots(const float *a, const float *b, int stride, int n, float *to) {
     lanes part[4][2]; /* what folded() gives */
 #pragma GCC unroll 4
@@ -100,7 +100,7 @@ static inline lanes larger_of(lanes a, lanes b) { /* b where one is NaN */
     return (lanes)(((bits)a & where) | ((bits)b & ~where));
 }
 
-static inline float largest(lanes x) { /* of numbers that are none of them NaN */
+static inline float largest(lanes x) { /* of numbers of which none is NaN */
     union { lanes all; four part[LANES / 4]; } both = {x};
     float most[4];
     for (int l = 0; l < 4; l++) {
@@ -116,7 +116,7 @@ static inline lanes choose(whole where, float then, lanes otherwise) {
 }
 
 /* e^x within three units in the last place: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (Cephes' expf).
-   x is held between -87 and 88, where float32 ends, so n is in [-126, 127]; NaN stays NaN. */
+   x is clamped to [-87, 88], where float32 ends, so n is in [-126, 127]; NaN stays NaN. */
 static inline lanes exponential(lanes x) {
     x = choose(x < -87.0f, -87.0f, x);
     x = choose(x > 88.0f, 88.0f, x);
@@ -130,5 +130,5 @@ static inline lanes exponential(lanes x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    return p * (lanes)((exponent + 127) << 23); /* by 2^n, exactly; to add n to the bits of p may make NaN finite */
+    return p * (lanes)((exponent + 127) << 23); /* times 2^n, exactly; adding n to p's bits could make NaN finite */
 }

@@ -1,4 +1,4 @@
-"""Events as JSON has them, and back: what a run file holds, which anybody may have written."""
+"""Turns events into JSON and back: the contents of a run's file, which anybody may have written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lab.trace.events import EVENT_TYPES, Committed, Event, Judged, Proposed
 
 
 def dumped(document: Any, **how: Any) -> str:
-    """JSON that can be written to a file: half a character (a lone surrogate) is there as its escape.
+    """JSON that can be written to a file: half a character (a lone surrogate) is written as its escape.
 
     Args:
-        how: as ``json.dumps`` takes it.
+        how: options of ``json.dumps``.
     """
     return json.dumps(document, ensure_ascii=False, **how).encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -31,7 +31,7 @@ def from_dict(record: Any) -> Event:
     """The event a dict describes.
 
     Raises:
-        ValueError: not an event, a field is missing, unknown, of the wrong type or no finite number.
+        ValueError: not an event, or a field is missing, unknown, of the wrong type or not a finite number.
     """
     if not isinstance(record, dict) or record.get("kind") not in EVENT_TYPES:
         raise ValueError(f"not an event: {str(record)[:80]}")
@@ -46,7 +46,7 @@ def from_dict(record: Any) -> Event:
         given[name] = tuple(value) if isinstance(value, list) else value
         if not _fits(given[name], hints[name]):
             raise ValueError(f"{name} of a {cls.kind} event is wrong: {str(value)[:80]}")
-    if cls in (Proposed, Judged) and not 0 <= given["position"] < MOST_PROPOSED:  # who counts has a place for each
+    if cls in (Proposed, Judged) and not 0 <= given["position"] < MOST_PROPOSED:  # metrics count by position
         raise ValueError(f"position of a {cls.kind} event must be from 0 to {MOST_PROPOSED - 1}")
     if cls is Committed and not given["token_ids"]:
         raise ValueError("a committed event has at least one token")

@@ -1,15 +1,15 @@
-"""What the engine did, one event a fact. Everything that is drawn or measured is read from these.
+"""What the engine did, one event per fact. Everything that is drawn or measured is read from these.
 
 A run is a list of events: ``RunStarted`` when it is asked for, ``Admitted`` when its
-turn comes, then for each step its proposals, verdicts, commits and block changes
-closed by one ``StepTimed``, and ``Finished``. A step is one pass of the target, which
-other sequences may share. The first steps are the prefill, one or several of them.
+turn comes, then for each step its proposals, verdicts, commits and block changes,
+closed by one ``StepTimed``, and at the end ``Finished``. A step is one pass of the target,
+which other sequences may share. The first step or steps are the prefill.
 
 p is the target's probability of a token and q the draft's, both after
 temperature, top-k and top-p, as in Leviathan et al. (2211.17192). Under greedy
 decoding nothing is drawn: p and q are then the plain softmax probabilities,
-shown for reading only, u is None, and a proposal is accepted when it is the
-target's likeliest token.
+for display only, u is None, and a proposal is accepted if it is the target's
+most likely token.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Part = Literal["drafter", "kv_format", "kernel", "cuda_graph", "compile"]
 """What can fail without ending a run."""
 
 Origin = Literal["plain", "accepted", "recovered", "bonus"]
-"""How a token came to be: by plain decoding (or prefill), as an accepted proposal,
-in place of a rejected one, or as the target's own token after a round that was all accepted."""
+"""Where a token comes from: plain decoding (or prefill), an accepted proposal, the
+replacement of a rejected one, or the target's own token after a fully accepted round."""
 
 StopReason = Literal["length", "eos", "stop", "cancelled", "error"]
 StepKind = Literal["prefill", "decode", "verify"]
@@ -41,10 +41,10 @@ class RunStarted(Event):
     """The request as the engine understood it. ``sampling["seed"]`` is always set.
 
     ``prompt_pieces`` is the prompt cut where its tokens end (a token that ends inside a
-    character has an empty piece). ``block_bytes`` are the bytes of one cache
-    block, scales and, with speculation, the draft's share included; 0 without a cache.
+    character has an empty piece). ``block_bytes`` are the bytes of one cache block,
+    scales included, and the draft model's share if it is used; 0 without a cache.
     ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
-    best, measured (``lab.limits``). None: it could not be, or the models' work cannot be counted.
+    best, as measured (``lab.limits``). None: that failed, or the models' work cannot be counted.
     ``cuda_graphs``: steps of few tokens are captured and replayed. ``compiled``: the layers went through torch.compile.
     """
 
@@ -71,8 +71,8 @@ class Admitted(Event):
     """The sequence has joined the batch, for the first time or again after a preemption.
 
     ``running`` sequences share the pool now, this one included, and ``waiting`` do not yet.
-    ``cached_tokens`` of it need not be computed: their blocks were found by their prefix, or are
-    another continuation's of the same prompt. ``live_blocks`` and ``cached_blocks``: the pool as it
+    ``cached_tokens`` of its tokens need not be computed: their blocks were found by prefix, or belong
+    to another continuation of the same prompt. ``live_blocks`` and ``cached_blocks``: the pool as it
     was just before. ``owner`` is the sequence's number in block events.
     """
 
@@ -87,8 +87,8 @@ class Admitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
-    """The pool ran dry, or a step the device's memory: the sequence gave up its blocks and waits; ``tokens`` are
-    given up. What of them is not found in the cache when it goes on is computed again."""
+    """The pool ran out of blocks, or a step out of memory: the sequence gave up the blocks of its ``tokens`` and waits.
+    Those that are not found in the cache when it goes on are computed again."""
 
     kind: ClassVar[str] = "preempted"
     tokens: int
@@ -98,7 +98,7 @@ class Preempted(Event):
 class FellBack(Event):
     """A ``part`` failed and the run goes on without it: plain decoding for the drafter, the
     model's own dtype for a KV format, the reference for a kernel, kernels launched one by one for CUDA
-    graphs, layers as they are for compiled ones. ``reason`` in a sentence."""
+    graphs, uncompiled layers for compiled ones. ``reason`` is a sentence."""
 
     kind: ClassVar[str] = "fell_back"
     part: Part
@@ -107,7 +107,7 @@ class FellBack(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheDropped(Event):
-    """What the cache held was computed by other weights, another dtype or adapter: all of it is computed again."""
+    """What the cache held was computed with other weights, another dtype or adapter: all of it is computed again."""
 
     kind: ClassVar[str] = "cache_dropped"
     reason: str
@@ -115,12 +115,12 @@ class CacheDropped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowChanged(Event):
-    """From ``step`` on ``gamma`` tokens are proposed a round (0: none).
+    """From ``step`` on, ``gamma`` tokens are proposed per round (0: none).
 
-    ``acceptance`` is the probability that a proposal is kept, as estimated from recent rounds;
+    ``acceptance`` is the probability that a proposal is accepted, as estimated from recent rounds;
     ``draft_ms`` the measured time of a proposal, ``verify_ms`` that of a pass of the target over
     ``gamma`` + 1 tokens of each sequence in the batch (without a cache: over its text and ``gamma`` more). None: no
-    proposal has been timed, or passes of one size only, and ``gamma`` is a try, to learn what it takes.
+    proposal has been timed, or passes of one size only, and ``gamma`` is tried to learn what it takes.
     """
 
     kind: ClassVar[str] = "window_changed"
@@ -157,9 +157,9 @@ class Proposed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged(Event):
-    """The target's verdict on a proposal: accepted when u < p / q (greedy: when likeliest).
+    """The target's verdict on a proposal: accepted if u < p / q (greedy: if it is the most likely token).
 
-    A synthetic drafter's proposal is accepted when it is the target's own token; u is None.
+    A synthetic drafter's proposal is accepted if it is the target's own token; u is None.
     Proposals after the first rejected one are never judged: they have no event.
     """
 
@@ -175,15 +175,16 @@ class Judged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distributions(Event):
-    """What the verdict at ``position`` came from, for a run that asked (``SamplingParams.logprobs``).
+    """What the verdict at ``position`` came from, in a run that asked for it (``SamplingParams.logprobs``).
 
-    Of the proposal (first) and of the likeliest tokens under p and under q: p and q. Where the proposal was rejected
-    and its replacement drawn, also of that and of the likeliest under ``residual``, the normalised max(p - q, 0)
-    that it was drawn from. ``residual`` is None where nothing was drawn from it (accepted; greedy; a synthetic
-    drafter), q where the drafter has none (a synthetic one). Prompt lookup's is 1 on its proposal.
+    It has p and q of the proposal (first) and of the most likely tokens under p and under q. If the proposal was
+    rejected and its replacement drawn, it also has those of the replacement and of the most likely tokens under
+    ``residual``, the normalised max(p - q, 0) that it was drawn from. ``residual`` is None where nothing was drawn from
+    it (accepted; greedy; a synthetic drafter), q where the drafter has none (a synthetic one). Prompt lookup's q is 1
+    on its proposal.
 
-    ``overlap`` is the sum of min(p, q) over all tokens: how likely a proposal drawn at this place is kept (Leviathan et
-    al., 2211.17192, theorem 3.5). None where no verdict was drawn, and in files of before it was recorded.
+    ``overlap`` is the sum of min(p, q) over all tokens: the probability that a proposal drawn here is accepted
+    (Leviathan et al., 2211.17192, theorem 3.5). None where no verdict was drawn, and in files that lack it.
     """
 
     kind: ClassVar[str] = "distributions"
@@ -199,8 +200,8 @@ class Distributions(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered(Event):
-    """In place of the rejected proposal at ``position``: drawn from the residual max(p - q, 0), or, where proposals are
-    held against the target's own tokens (greedily, or without a q), its own."""
+    """The token in place of the rejected proposal at ``position``: drawn from the residual max(p - q, 0), or the
+    target's own where proposals are compared with that (greedily, or without a q)."""
 
     kind: ClassVar[str] = "recovered"
     step: int
@@ -226,8 +227,8 @@ class Bonus(Event):
 class Committed(Event):
     """Tokens that are now part of the output, oldest first, and the text they add.
 
-    ``pieces`` has one string a token; joined they are ``text``. A character whose bytes span
-    tokens is in the piece of the last of them. Text that may yet turn out to
+    ``pieces`` has one string per token; joined they are ``text``. A character whose bytes span
+    several tokens is in the piece of the last of them. Text that may yet turn out to
     be the beginning of a stop string is held back and comes with a later commit.
     ``probabilities`` are p.
     """
@@ -245,7 +246,7 @@ class Committed(Event):
 class BlockAllocated(Event):
     """``block`` of the pool becomes entry ``index`` of the block table of sequence ``owner``.
 
-    ``fill`` of its slots hold wanted tokens already: none, in a block that was free.
+    ``fill`` of its slots already hold tokens of the sequence: none, in a block just taken.
     """
 
     kind: ClassVar[str] = "block_allocated"
@@ -257,8 +258,8 @@ class BlockAllocated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockShared(Event):
-    """As ``BlockAllocated``, but the block holds the sequence's tokens already: they were found by their
-    prefix, or are another sequence's that begins alike. ``references`` tables have it now."""
+    """As ``BlockAllocated``, but the block already holds the sequence's tokens: they were found by their
+    prefix, or belong to another sequence that begins alike. ``references`` tables share it now."""
 
     kind: ClassVar[str] = "block_shared"
     block: int
@@ -301,9 +302,9 @@ class BlockEvicted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockFreed(Event):
-    """``block`` leaves the sequence's table; ``fill`` of its slots still held wanted tokens
-    (0 when it held nothing but rejected ones). ``references`` other sequences still have it;
-    when none has, it is free, or ``cached`` if its prefix can still be found."""
+    """``block`` leaves the sequence's table; ``fill`` of its slots still held tokens in use
+    (0 if it held nothing but rejected ones). ``references`` other sequences still share it;
+    if none does, it is free, or ``cached`` if its prefix can still be found."""
 
     kind: ClassVar[str] = "block_freed"
     block: int
@@ -320,12 +321,12 @@ class StepTimed(Event):
 
     ``draft_ms``: the draft's passes (its prefill too), or a lookup's search. ``verify_ms``: the target's pass.
     ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else. They are the
-    batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them. And so are ``draft_bytes``,
+    batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them. So are ``draft_bytes``,
     ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and to compute
     (``lab.decode.work``).
     ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
-    values are kept. Bytes are those of the cache, ``memory_bytes`` those of the
-    device (CUDA: peak allocated in this run; CPU: resident size of the process).
+    values are kept. The ``kv_`` bytes are those of the cache, ``memory_bytes`` those of
+    the device (CUDA: peak allocated in this run; CPU: resident size of the process).
     """
 
     kind: ClassVar[str] = "step_timed"
@@ -355,7 +356,7 @@ class Finished(Event):
 
     ``text`` is what had been held back until now (half a stop string, or a character
     whose last bytes never came) and belongs to the output. ``message`` says what
-    went wrong when ``reason`` is "error", else it is empty.
+    went wrong if ``reason`` is "error"; otherwise it is empty.
     """
 
     kind: ClassVar[str] = "finished"

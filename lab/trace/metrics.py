@@ -1,4 +1,4 @@
-"""Numbers of a run, from its events alone. Works on the events so far of a running one."""
+"""Metrics of a run, from its events alone; of a run in progress, from its events so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.trace.roofline import Bound, Limits, achieved, limits_of
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """None where there is nothing to count yet.
+    """The metrics of a run; None where there is nothing to count yet.
 
     Attributes:
         generated_tokens: tokens of the output.
@@ -23,15 +23,15 @@ class Metrics:
         ttft_ms: time to first token: from the beginning to the first commit.
         tokens_per_second: tokens after the first, over the time after the first.
         itl_p50_ms, itl_p99_ms: inter-token latency (``inter_token_ms``).
-        mean_acceptance_length: 1 + accepted / rounds that had proposals: tokens a round gives. Those behind a stop
-            count too, which the output does not have.
+        mean_acceptance_length: 1 + accepted / rounds that had proposals: tokens per round. Those after a stop count
+            too, though they are not in the output.
         draft_acceptance_rate: accepted proposals / proposals.
         acceptance_by_position: accepted at a position / rounds that had proposals.
-        target_passes_per_token: target forwards / tokens, both after the prefill. Of those that read a text again
-            after a preemption, the one that gives a token.
-        kv_reserved_bytes, kv_used_bytes: most bytes of cache owned, and holding wanted tokens.
+        target_passes_per_token: target passes / tokens, both after the prefill. Of the passes that read a text again
+            after a preemption, only the one that gives a token counts.
+        kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved, and holding tokens in use.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
-        limit_share: median of the steps after the prefill: their passes' share of the device's limit (``achieved``).
+        limit_share: the passes' share of the device's limit (``achieved``), median over the steps after the prefill.
         limit_bound: what bound most of these steps.
     """
 
@@ -54,7 +54,7 @@ class Metrics:
 
 
 class Meter:
-    """A run's metrics as its events come, without looking at the earlier ones again."""
+    """Computes a run's metrics as its events come, without going back to earlier ones."""
 
     def __init__(self) -> None:
         self._generated = self._later = self._counted = self._cached = self._passes = 0
@@ -71,7 +71,7 @@ class Meter:
         self._bounds: Counter[Bound] = Counter()
 
     def take(self, event: Event) -> None:
-        """Count one event; they come in their order."""
+        """Count one event; events come in order."""
         self._elapsed = event.t_ms
         match event:
             case RunStarted():
@@ -97,7 +97,7 @@ class Meter:
                 self._last = event
             case StepTimed():
                 prefill = event.step_kind == "prefill"
-                self._passes += not prefill or self._later > self._counted  # read again after a preemption: it gave one
+                self._passes += not prefill or self._later > self._counted  # after a preemption: if it gave a token
                 self._counted = self._later
                 if self._limits and not prefill and (found := achieved(event, self._limits)):
                     insort(self._shares, found.share)
@@ -107,7 +107,7 @@ class Meter:
                 self._memory = max(self._memory, event.memory_bytes)
 
     def metrics(self) -> Metrics:
-        """The numbers of the events so far."""
+        """The metrics of the events so far."""
         accepted, rounds = sum(self._accepted), self._rounds
         decode_ms = self._last.t_ms - self._first.t_ms if self._last else 0.0
         return Metrics(
@@ -141,7 +141,7 @@ def measure(events: Iterable[Event]) -> Metrics:
 def inter_token_ms(events: Iterable[Event]) -> list[float]:
     """Inter-token latency of every token after the first commit, in milliseconds.
 
-    The tokens of one commit arrive together; each counts as the time since the commit before, divided by
+    The tokens of one commit arrive together; each counts as the time since the previous commit, divided by
     their number.
     """
     gaps: list[float] = []
@@ -152,7 +152,7 @@ def inter_token_ms(events: Iterable[Event]) -> list[float]:
 
 
 def _percentile(ordered: list[float], share: float) -> float | None:
-    """Between the two nearest values, in proportion."""
+    """The value at ``share`` of the way, interpolated between the two nearest."""
     if not ordered:
         return None
     whole, part = divmod((len(ordered) - 1) * share, 1)

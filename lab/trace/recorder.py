@@ -1,4 +1,4 @@
-"""Recording a run, keeping it, and reading it back with no model loaded."""
+"""Records a run, saves it, and reads it back with no model loaded."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class RunFileError(LabError):
 
 
 class Entry(NamedTuple):
-    """An event among those of many sequences: ``owner`` is its sequence's number, as in block events, ``t_ms`` the
-    time on a clock that all of them share."""
+    """An event among those of many sequences: ``owner`` is its sequence's number, as in block events, and ``t_ms`` the
+    time on a clock that they all share."""
 
     t_ms: float
     owner: int
@@ -38,8 +38,8 @@ class Entry(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What happened in a step of an engine that decodes many, arrivals just before it included. ``last``: nobody is
-    left."""
+    """What happened in one step of an engine that decodes many sequences, arrivals just before it included. ``last``:
+    no sequence is left."""
 
     entries: list[Entry]
     last: bool
@@ -53,7 +53,7 @@ class Recorder:
     """Stamps events with the time since the first one and holds them until they are drained.
 
     Args:
-        owner: the sequence's number, for ``watch``, which is told of every event at once.
+        owner: the sequence's number, for ``watch``, which is called at once with every event.
     """
 
     def __init__(self, owner: int = 0, watch: Watch | None = None) -> None:
@@ -69,7 +69,7 @@ class Recorder:
         if self._watch:
             try:
                 self._watch(self._owner, now, event)
-            except Exception:  # who watches must not end what is watched
+            except Exception:  # a watcher must not end what it watches
                 log.exception("what watches the engine failed at an event %s", event.kind)
 
     @property
@@ -82,7 +82,7 @@ class Recorder:
         return bool(self._pending)
 
     def drain(self) -> Iterator[Event]:
-        """The events that have come, until there are no more. Of several threads that drain each event comes to one."""
+        """The pending events, until there are no more. If several threads drain, each event goes to one of them."""
         while True:
             try:
                 event = self._pending.popleft()
@@ -92,30 +92,30 @@ class Recorder:
 
 
 def read_json(path: str | Path, most_bytes: int | None = None, most_values: int | None = None) -> Any:
-    """What a file of a run holds.
+    """The contents of a run's file.
 
     Raises:
-        RunFileError: it cannot be read, is no JSON, larger than ``most_bytes`` (64 MiB), or ``parsed`` refuses it.
+        RunFileError: it cannot be read, is not JSON, is larger than ``most_bytes`` (64 MiB), or ``parsed`` refuses it.
     """
     path, most_bytes = Path(path), most_bytes or MAX_FILE_BYTES
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            data = file.read(most_bytes + 1)  # what is no file proper has no size, and perhaps no end
+            data = file.read(most_bytes + 1)  # what is not a regular file has no size, and perhaps no end
         if len(data) > most_bytes:
             has = max(size, len(data))
             raise RunFileError(f"{path.name} has {has:,} bytes; a run's file has at most {most_bytes:,}.")
         return parsed(data, path.name, most_values)
-    except (OSError, ValueError) as error:  # a name with a zero character is no OSError
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
         raise RunFileError(f"{path.name} cannot be read: {getattr(error, 'strerror', error)}.") from error
 
 
 def parsed(data: bytes, name: str, most_values: int | None = None) -> Any:
-    """What the bytes of a run's file hold. While JSON is read no other thread runs, for up to a microsecond a value: so
-    they are counted first.
+    """The contents of a run's file, from its bytes. While JSON is parsed no other thread runs, for up to a microsecond
+    per value: so values are counted first.
 
     Raises:
-        RunFileError: they are no JSON, or more than ``most_values``, or more than a quarter of them lists and objects.
+        RunFileError: not JSON, more than ``most_values``, or more lists and objects than a quarter of ``most_values``.
     """
     if most_values is not None:
         nested = data.count(b"[") + data.count(b"{")
@@ -132,7 +132,7 @@ def parsed(data: bytes, name: str, most_values: int | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its events, and what follows from them."""
+    """A recorded run: its events, and what follows from them."""
 
     events: tuple[Event, ...]
 
@@ -208,10 +208,10 @@ class Run:
 
     @classmethod
     def of(cls, document: Any, name: str = "this document") -> Run:
-        """The run of what ``to_json`` writes, read as JSON.
+        """The run in a document that ``to_json`` wrote, parsed as JSON.
 
         Raises:
-            RunFileError: it is none, of another version or damaged.
+            RunFileError: not a run, of another version or damaged.
         """
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise RunFileError(f"{name} is not a run's file: its format is not {FORMAT!r}.")

@@ -1,14 +1,14 @@
 """The roofline: the least time that a device needs for a step, and how near the step came to it.
 
-A device moves so many bytes a second and does so many floating-point operations a second. What moves B
+A device moves so many bytes a second and does so many floating-point operations a second. Work that moves B
 bytes and does F operations takes at least max(B / bandwidth, F / rate): the roofline of Williams, Waterman and
 Patterson ("Roofline: An Insightful Visual Performance Model for Multicore Architectures", CACM 2009), where
 it is drawn as a rate, min(peak rate, bandwidth x operational intensity).
 
-A share above 1 is neither an error nor clipped. It says that the pass did not do what the limit was measured on.
-Bytes that come faster than a large copy's come from a cache (small weights stay in a CPU's last-level cache from one
-pass to the next), or are only read, which some processors do faster than copying. FLOPs that come faster than a
-large product's come from another kernel than the large one's (float16 on CPUs that have no such arithmetic).
+A share above 1 is neither an error nor clipped. It says that the pass differed from what the limit was measured on.
+Bytes that come faster than in a large copy come from a cache (small weights stay in a CPU's last-level cache from one
+pass to the next), or are only read, which some processors do faster than copying. FLOPs that come faster than in a
+large product come from a different kernel (float16 on CPUs that have no such arithmetic).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device does at best: bytes read and written in a second, and FLOPs in a second.
+    """What a device does at best: bytes read and written per second, and FLOPs per second.
 
     Raises:
         ValueError: one of them is not above 0.
@@ -54,7 +54,7 @@ class Limits:
         return 1000 * work.flops / self.flops_per_second
 
     def least_ms(self, work: Work) -> float:
-        """The time below which the roofline says it cannot be done."""
+        """The least time in which ``work`` can be done, by the roofline."""
         return max(self.memory_ms(work), self.compute_ms(work))
 
     def bound(self, work: Work) -> Bound:
@@ -67,7 +67,7 @@ class Achieved:
 
     Attributes:
         share: of the limit: least time / time taken. 1: as fast as the device can; above 1: see the module.
-        bound: which of the two, moving bytes or computing, takes the longer at best.
+        bound: which of the two takes longer at best, moving bytes or computing.
     """
 
     share: float
@@ -82,11 +82,11 @@ def limits_of(started: RunStarted) -> Limits | None:
 
 
 def achieved(timed: StepTimed, limits: Limits) -> Achieved | None:
-    """A step's passes, the draft's and the target's one after the other, against the least time for each.
+    """Compares a step's passes, the draft's and the target's one after the other, with the least time for each.
 
-    The time is ``draft_ms`` + ``verify_ms``: what else a step takes has no part in it, but drawing the
-    proposals has. Where no model drafts, ``verify_ms`` alone: a lookup is no pass, though where both are in one batch
-    its search is timed with the draft's. None: no time was measured.
+    The time is ``draft_ms`` + ``verify_ms``, which includes drawing the proposals but nothing else of the step. Where
+    no model drafts, it is ``verify_ms`` alone: a lookup is not a pass, though if both are in one batch its search is
+    timed with the draft's passes. None: no time was measured.
     """
     drafting = Work(timed.draft_bytes, timed.draft_flops)
     verifying = Work(timed.verify_bytes, timed.verify_flops)
