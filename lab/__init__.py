@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 _HOMES = {"Engine": "lab.decode.engine", "ModelLoadError": "lab.pair.loading", "load_engine": "lab.load"}
-"""What is imported when it is asked for: who only reads a trace needs no torch, which takes seconds and 300 MB."""
+"""What is imported on first use: reading a trace needs no torch, which takes seconds and 300 MB."""
 
 
 def __getattr__(name: str) -> Any:

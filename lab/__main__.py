@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends what is still importing without a word
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it quietly while it is still importing
 
 from transformers.utils import logging as transformers_logging
 
@@ -48,7 +48,7 @@ from lab.trace.events import Committed, Finished
 
 
 class _Prompted(Parser):
-    """Who leaves a prompt out may have written one that argparse takes for an option."""
+    """Explains a missing prompt: it may be one that argparse took for an option."""
 
     def error(self, message: str) -> NoReturn:
         if re.match("unrecognized arguments: -[^-]|the following arguments are required: prompt", message):
@@ -57,7 +57,7 @@ class _Prompted(Parser):
 
 
 def commands() -> Parser:
-    """A command sets what is to be done (``do``)."""
+    """The parser of all commands; each sets what is to be done (``do``)."""
     parser = _Prompted(prog="python -m lab", description="Decode without a page, or work out what fits.")
     added = parser.add_subparsers(dest="command", required=True)
     _add_run(added)
@@ -67,8 +67,8 @@ def commands() -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit status: 0, 1 (the run failed), 2 (the user can mend it), 130 (interrupted) or 141 (whoever reads
-    the output has read enough)."""
+    """Run a command. Returns the exit status: 0, 1 (the run failed), 2 (an error that the user can fix), 130
+    (interrupted) or 141 (the reader of the output has closed it)."""
     parser = commands()
     options = parser.parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -79,16 +79,16 @@ def main(arguments: list[str] | None = None) -> int:
         transformers_logging.disable_progress_bar()
     try:
         status = options.do(options)
-        if sys.stdout:  # not closed by whoever started this
-            sys.stdout.flush()  # here, where what comes of it can be said
+        if sys.stdout:  # None if whoever started this closed it
+            sys.stdout.flush()  # here, where an error can be reported
         return status
     except LabError as error:
         print(f"{parser.prog} {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return INTERRUPTED
-    except OSError as error:  # of the output: what is wrong with files becomes a LabError where they are read
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be flushed goes nowhere
+    except OSError as error:  # of the output: an error in reading a file becomes a LabError there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is still to be flushed
         if isinstance(error, BrokenPipeError):
             return READ_ENOUGH
         print(f"{parser.prog} {options.command}: the output cannot be written: {error.strerror}.", file=sys.stderr)
@@ -121,13 +121,13 @@ def _run(options: argparse.Namespace) -> int:
                 print(event.text, end="", flush=True)
     run = Run(events)
     shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
-    print(shown, flush=True)  # before the summary: an output that fails has none
+    print(shown, flush=True)  # before the summary, which is left out if the output fails
     print(_summary(run, engine.context_length), file=sys.stderr)
     return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
 
 
 def _summary(run: Run, context_length: int) -> str:
-    """A run in a line."""
+    """A run in one line."""
     if run.reason == "error":
         return f"The run failed: {run.finished.message}"
     metrics = run.metrics
@@ -143,7 +143,7 @@ def _summary(run: Run, context_length: int) -> str:
 
 
 def _is_cut(run: Run) -> bool:
-    """Whether the model's context was full before all tokens that were asked for had come."""
+    """Whether the model's context was full before all requested tokens had come."""
     return run.reason == "length" and len(run.token_ids) < run.sampling.max_tokens
 
 
@@ -152,7 +152,7 @@ def _full(context_length: int) -> str:
 
 
 def _note(sentences: Iterable[str]) -> None:
-    """What is worth knowing of an answer, beside it."""
+    """Print what is worth knowing about an answer to standard error."""
     for sentence in sentences:
         print(sentence, file=sys.stderr)
 
@@ -226,7 +226,7 @@ def _faster(found: Summary) -> str:
 
 
 def _progress(text: str) -> None:
-    """In place of what was told before, where somebody looks on."""
+    """Print in place of the previous progress, if standard error is a terminal."""
     if sys.stderr and sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -307,7 +307,7 @@ def _prompt(options: argparse.Namespace) -> str:
     try:
         if sys.stdin is None:
             raise LabError("standard input is closed: there is no prompt to read.")
-        return sys.stdin.buffer.read().decode("utf-8-sig")  # some editors begin a file with a mark
+        return sys.stdin.buffer.read().decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as error:
         raise LabError(f"standard input cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError as error:
@@ -320,7 +320,7 @@ def _engine(options: argparse.Namespace) -> Engine:
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """Ctrl-C sets the event, so that a run ends after its step and is whole; a second one interrupts."""
+    """Let Ctrl-C set the event, so that a run ends after its current step and is whole; a second one interrupts."""
     cancelled = threading.Event()
     before = signal.getsignal(signal.SIGINT)
 

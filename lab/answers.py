@@ -1,4 +1,4 @@
-"""What a program is told: a run, a comparison, a deployment as plain numbers, ready for JSON."""
+"""Answers for programs: a run, a comparison or a deployment as plain values, ready for JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run_answer(run: Run) -> Answer:
 
     Returns:
         ``text`` and ``reason`` (``StopReason``), the models, the ``config`` and the ``sampling`` with its seed, what
-        was done without (``fell_back``), and ``metrics`` (``Metrics``, under its names).
+        the run went on without (``fell_back``), and ``metrics`` (``Metrics``, under its names).
     """
     started = run.started
     return {
@@ -39,14 +39,14 @@ def run_answer(run: Run) -> Answer:
 
 
 def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[str, str], Difference] | None) -> Answer:
-    """Settings held against each other.
+    """Settings compared with each other.
 
     Returns:
         ``target``, ``draft`` (None: no setting asks for it), ``device``, ``dtype`` and the ``sampling`` with its seed,
-        as all runs had them; None where no run is over. ``settings``: by name, its ``config``, the fields of
-        ``Summary`` and the ``text`` of the first run. ``speedup`` is against the first setting. ``differences``: of
-        each two that wrote otherwise, the first token at which they do; None, as ``partings``, where not every setting
-        has had a run.
+        as all runs had them; None if no run is over. ``settings``: by name, its ``config``, the fields of
+        ``Summary`` and the ``text`` of the first run. ``speedup`` is relative to the first setting. ``differences``:
+        for each two that wrote different text, the first token that differs; None, as ``partings``, if not every
+        setting has had a run.
     """
     started = [some[0].started for some in runs.values() if some]
     first = started[0] if started else None
@@ -64,7 +64,7 @@ def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[st
 
 
 def fit_answer(model: Model, deployment: Deployment) -> Answer:
-    """What the memory of a device goes to; bytes, blocks and sequences, and what was asked."""
+    """What a device's memory is used for: bytes, blocks and sequences, and what was asked."""
     return {
         "model": model.name,
         "source": model.source,

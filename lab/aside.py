@@ -1,4 +1,4 @@
-"""What may take long and cannot be interrupted, in a thread of its own: whoever waits for it can say so, and stop."""
+"""Runs what may take long and cannot be interrupted in a thread of its own, so that callers can stop waiting for it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import TypeVar
 
 T = TypeVar("T")
 LOOK = 0.1
-"""Seconds from one look at it to the next."""
+"""Seconds between two looks at it."""
 
 
 def aside(do: Callable[[], T], name: str) -> Future[T]:
-    """What ``do`` will return, or raise. Its thread has this ``name``, and does not keep the process from ending."""
+    """Run ``do`` in a thread of this ``name``, which does not keep the process from ending. Returns what it will return
+    or raise."""
     future: Future[T] = Future()
 
     def run(future: Future[T]) -> None:
         try:
             future.set_result(do())
-        except BaseException as error:  # of any kind: whoever still waits would wait for ever
+        except BaseException as error:  # of any kind, or a caller would wait for ever
             future.set_exception(error)
         finally:
-            del future  # else it, the error and what all of its frames hold would keep each other
+            del future  # or the future, the error and what its frames hold would keep each other alive
 
     threading.Thread(target=run, args=(future,), name=name, daemon=True).start()
     return future

@@ -1,6 +1,6 @@
 """What a user chooses: the engine's toggles and the sampling of one request.
 
-Every error that a wrong choice can cause is raised here or carries the
+Every error that a wrong choice can cause is raised here or has one of the
 exception types defined here, with a sentence that says what would be right.
 """
 
@@ -13,11 +13,11 @@ from typing import Literal, get_args, get_type_hints
 
 
 class LabError(Exception):
-    """Something the user can mend. The message says what is wrong and what would be right."""
+    """An error that the user can fix. The message says what is wrong and what would be right."""
 
 
 def in_short(error: Exception) -> str:
-    """An error of a library's in a line: its kind, and the first line of what it says, or two if a colon ends that."""
+    """A library's error in one line: its type and the first line of its message, or two if that ends in a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     said = said if len(said) <= 200 else f"{said[:199]}…"
@@ -41,9 +41,9 @@ class PoolExhaustedError(LabError):
 
 
 MOST_PROPOSED = 32
-"""Tokens of a round."""
+"""Most tokens proposed in a round."""
 HIGHEST_PRIORITY = 9
-"""Of cached blocks; the lowest is 0."""
+"""The highest priority of cached blocks; the lowest is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,33 +57,33 @@ class EngineConfig:
         kv_cache: keep the keys and values of past tokens. Off: every step
             computes the whole sequence again.
         kv_dtype: what a cache slot holds. "auto" is the model's own dtype,
-            "int8" one byte a number and a float32 scale per token and KV head,
-            "int4" half a byte a number and a bfloat16 scale per group of numbers.
+            "int8" one byte per number and a float32 scale per token and KV head,
+            "int4" half a byte per number and a bfloat16 scale per group of numbers.
         paged: hand out cache blocks as they fill. Off: a sequence's whole run
             of blocks is reserved, side by side, when it starts.
         block_size: token positions in a block.
-        num_blocks: blocks in the pool. None: from the memory that is free.
+        num_blocks: blocks in the pool. None: as free memory allows.
         enable_prefix_caching: full blocks stay findable by their tokens; a prompt that
-            begins like an earlier one shares its blocks and computes the rest.
-        eviction: which cached prefix is given up for a new block. "lru": the one least
-            recently used. "priority": the one of lowest ``cache_priority``, then as "lru".
-        prefill_attention: what computes attention when several known tokens of a sequence are read at once, the
-            target's prompt above all. "auto": what computes all steps (``kernels``), or, where torch does, its own
-            choice. "math", "efficient" and "flash" are torch's back ends (scaled_dot_product_attention); one that
+            begins like an earlier one shares its blocks and computes only the rest.
+        eviction: which cached prefix is given up for a new block. "lru": the least
+            recently used one. "priority": the one with the lowest ``cache_priority``, then as "lru".
+        prefill_attention: what computes attention when several known tokens of a sequence are read at once, above
+            all the target's prompt. "auto": what computes all steps (``kernels``), or torch's own choice where that is
+            torch. "math", "efficient" and "flash" are torch's back ends (scaled_dot_product_attention); one that
             does not run with this model on this device is refused.
-        kernels: who computes a step. "auto": the best that the engine has (``Engine``: Triton's kernels on a GPU, a
+        kernels: what computes a step. "auto": the best that the engine has (``Engine``: Triton's kernels on a GPU, a
             step in C on a CPU). "reference": torch, operation by operation.
         cuda_graphs: launch a small step's kernels on a GPU all together (``lab.kv.graphs``). Off: one by one, to see
             what launching costs. Where there is nothing to capture it changes nothing.
-        torch_compile: compile the layers as torch computes them, some seconds when it is first asked for. A step in C
+        torch_compile: compile the layers that torch computes, which takes some seconds the first time. A step in C
             has no use for it and refuses it.
-        cache_priority: of the prefixes this request leaves behind, 0 to 9.
+        cache_priority: priority of the prefixes this request leaves behind, 0 to 9.
         speculative: who proposes tokens for the target to verify in one pass. "draft": a second,
             smaller model. "ngram": the text itself, what followed its last few tokens earlier
             (prompt lookup). "early_exit": the target's own first layers. "synthetic": the
             target's own next token, right with a chosen probability; it costs nothing and is no
             drafter, but shows how speed follows acceptance. "off": nobody.
-        num_speculative_tokens: gamma, the tokens proposed a round; with ``adaptive_window`` the most.
+        num_speculative_tokens: gamma, the tokens proposed per round; with ``adaptive_window`` the most.
         adaptive_window: let gamma follow recent acceptance and measured costs (``lab.decode.window``).
         prompt_lookup_min, prompt_lookup_max: tokens that must match for "ngram"; longer matches first.
         early_exit_layer: layers that "early_exit" computes. None: a quarter of them.
@@ -150,12 +150,12 @@ class EngineConfig:
 
 
 LEAST = 1e-4
-"""Of a temperature that is not 0, and of top_p: with less, logits divided by it and sums are no finite float32."""
+"""The least temperature above 0, and the least top_p: with less, divided logits and sums are not finite in float32."""
 SEEDS = 2**32
-"""A CPU's generator (mt19937) begins with 32 bits, and does not look at the rest of a larger number."""
+"""How many seeds there are: a CPU's generator (mt19937) takes 32 bits, and ignores the rest of a larger number."""
 MOST_STOPS = 16
 LONGEST_STOP = 200
-"""Characters of a stop string."""
+"""Most characters of a stop string."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +229,7 @@ def _require(condition: bool, message: str) -> None:
 
 @functools.cache
 def _choices(name: str) -> tuple[str, ...]:
-    """What a setting of the engine is one of. Kept: working it out takes longer than all other checks together."""
+    """The values that a setting may have. Cached: working them out takes longer than all other checks together."""
     return get_args(get_type_hints(EngineConfig)[name])
 
 

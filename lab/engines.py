@@ -1,4 +1,4 @@
-"""Engines by the model pair they are of: what there is to choose from, what fits, and what is loaded."""
+"""Engines by model pair: which pairs there are to choose from, which fit, and which are loaded."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ LISTED = {
     "llama-3.1-8b": "llama-3.2-1b",
     "llama-3.1-70b": "llama-3.2-1b",
 }
-"""Targets and drafts of one family, which have one tokenizer; numbers and hub ids: ``lab.memory.models``."""
+"""Targets and drafts of one family, which share a tokenizer; for sizes and hub ids see ``lab.memory.models``."""
 SHORT = 2048
-"""Tokens whose keys and values must fit beside the weights, or there would be nothing to see."""
+"""Tokens whose keys and values must fit besides the weights, or there would be nothing to see."""
 USABLE = 0.9
-"""Share of a device's memory; the rest is for activations, the device's own context and fragments."""
+"""Usable share of a device's memory; the rest is for activations, the device's own context and fragmentation."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and perhaps a draft, as ``load_engine`` takes them, and what people call them."""
+    """A target and perhaps a draft, as ``load_engine`` takes them, and a label for people."""
 
     label: str
     target: str | Path | None = None
@@ -60,7 +60,7 @@ EMBEDDED = {name: Pair(name.capitalize(), draft=name) for name in EMBEDDED_DRAFT
 
 
 def own(target: str | None, draft: str | None) -> Pair:
-    """The pair that somebody names, each by a folder or a hub id; without a target, a draft for the embedded one.
+    """The pair that somebody names, each model by a folder or a hub id; a draft alone is for the embedded target.
 
     Raises:
         ConfigError: neither is named.
@@ -73,19 +73,19 @@ def own(target: str | None, draft: str | None) -> Pair:
 
 
 def _unquoted(name: str | None) -> str:
-    """Without the quotes that a path is copied in on some systems."""
+    """``name`` without the quotes that some systems put around a copied path."""
     name = (name or "").strip()
     return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
 
 
 def _where(name: str) -> str | Path | None:
-    """A folder, a hub id, or None without a name. "~/" is what a shell takes it for."""
+    """A folder, a hub id, or None without a name. "~/" means what it means to a shell."""
     place = os.path.expanduser(name) if name.startswith("~/") else name
     return Path(place) if place and os.path.isdir(place) else place or None
 
 
 def listed(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
-    """The pairs of ``LISTED`` that fit a GPU's whole memory, by their target's name. None without a GPU."""
+    """The pairs of ``LISTED`` that fit in a GPU's whole memory, by their target's name. Empty without a GPU."""
     if not device.startswith("cuda"):
         return {}
     memory, models = torch.cuda.get_device_properties(device).total_memory, known()
@@ -99,7 +99,7 @@ def listed(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
 
 
 def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
-    """Memory of a device on which these can decode: weights, a short cache, and what else it takes."""
+    """Device memory that these models need to decode: weights, a short cache, and what else it takes."""
     total = 0
     for model in models:
         shape = model.shape
@@ -109,7 +109,7 @@ def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
 
 
 def _found(places: Sequence[str | Path]) -> list[Model]:
-    """The models in these places. A hub may be asked again and again before it is given up.
+    """The models in these places. A hub may be asked several times before it is given up.
 
     Raises:
         LoadingCancelled: see ``lab.pair.progress``.
@@ -119,7 +119,8 @@ def _found(places: Sequence[str | Path]) -> list[Model]:
 
 
 def _unless_stopped(future: Future[T]) -> T:
-    """What it comes to. Who stops does not wait for it. Raises LoadingCancelled, and what it raises."""
+    """The result of ``future``, which a caller that is stopped no longer waits for. Raises LoadingCancelled, and what
+    ``future`` raises."""
     loading = watching()
     try:
         while not wait([future], LOOK).done:
@@ -131,7 +132,7 @@ def _unless_stopped(future: Future[T]) -> T:
 
 
 class Monitor(Protocol):
-    """Who is told what engines do."""
+    """What is told of everything that engines do."""
 
     def watch(self, model: str) -> Watch: ...
 
@@ -139,7 +140,7 @@ class Monitor(Protocol):
 
 
 def _all_of(watches: Sequence[Watch]) -> Watch | None:
-    """One that tells all of them."""
+    """One watch that calls all of ``watches``."""
     if len(watches) < 2:
         return next(iter(watches), None)
 
@@ -153,8 +154,8 @@ def _all_of(watches: Sequence[Watch]) -> Watch | None:
 class Engines:
     """One engine for each pair, loaded when it is first asked for and shared by everyone.
 
-    The embedded ones stay. Of others one is kept, for they are large: it stays until the next one is loaded, or, if
-    both do not fit, until the next one is about to be; then it is loaded again when it is asked for.
+    The embedded ones stay. Of the others, which are large, one is kept: it stays until the next one is loaded or, if
+    both do not fit, until just before. After that it is loaded again when it is asked for.
 
     Args:
         offered: pairs by name.
@@ -182,18 +183,18 @@ class Engines:
 
     @property
     def labels(self) -> dict[str, str]:
-        """What people call the pairs."""
+        """The pairs' labels for people."""
         return {name: pair.label for name, pair in self.offered.items()}
 
     def __call__(self, wanted: str | Pair) -> Engine:
-        """The engine of an offered pair by its name, or of another.
+        """The engine of an offered pair, by its name, or of another pair.
 
         Raises:
-            ConfigError: a pair that is not to be had here, or does not fit.
+            ConfigError: a pair that is not available here, or does not fit.
             LoadingCancelled: see ``lab.pair.progress``.
             LabError: whatever else ``load_engine`` raises.
 
-        After an error what was loaded before is still there, but for a large pair that had to make room.
+        After an error everything loaded before is still there, except a large pair that had to make room.
         """
         pair = self._pair(wanted)
         if engine := self._loaded.get(pair):
@@ -202,22 +203,22 @@ class Engines:
         return _unless_stopped(self._load_aside(pair))
 
     def _begin(self) -> None:
-        """Pairs are loaded one after another. Who waits may stop waiting."""
+        """Wait until no other pair is being loaded. A caller may stop waiting."""
         while not self._loading.acquire(timeout=LOOK):
             if loading := watching():
                 loading.check()
 
     def _load_aside(self, pair: Pair) -> Future[Engine]:
-        here = copy_context()  # where whoever watches is known
+        here = copy_context()  # it knows who watches the loading
         try:
             return aside(lambda: here.run(self._load, pair), "decode-lab-loader")
-        except BaseException:  # there is no thread to be had
+        except BaseException:  # no thread could be started
             self._loading.release()
             raise
 
     def _load(self, pair: Pair) -> Engine:
-        """A hub may take long for the next piece of a file, and only then this ends if it is to. The next pair waits
-        for it, for there may not be memory for two."""
+        """Load a pair. A hub may take long to send the next piece of a file, and until then this does not end even if
+        it was cancelled. The next pair waits for it, since there may not be memory for two."""
         try:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():
@@ -247,12 +248,12 @@ class Engines:
         return self.offered[wanted]
 
     def _unused(self, label: str) -> str:
-        """What a pair is called to monitors: two folders may have one name."""
+        """A name for monitors that no other pair has: two folders may have the same label."""
         names = itertools.chain([label], (f"{label} ({count})" for count in itertools.count(2)))
         return next(name for name in names if name not in self._called.values())
 
     def _make_room(self, pair: Pair) -> None:
-        """Raises ConfigError where there is not enough, even when no other large pair is left, and what
+        """Drop other large pairs if memory is short. Raises ConfigError if there is not enough even then, and what
         ``refuse_absent`` and ``_found`` raise."""
         places = [where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
         for where in places:

@@ -1,6 +1,6 @@
-"""``python -m lab.export site/``: a door, and the one place of this room that leads to ``visualize``.
+"""``python -m lab.export site/``: an entry point, and the only place in ``lab`` that imports ``visualize``.
 
-Nothing imports it. What it opens is ``visualize.export``: the lab as a folder of files that needs no server.
+Nothing imports it. It runs ``visualize.export``: the lab as a folder of files that needs no server.
 """
 
 from __future__ import annotations
@@ -8,17 +8,17 @@ from __future__ import annotations
 import signal
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a start without a word; later see ``main``
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it quietly during the start; later see ``main``
 
 from transformers.utils import logging as transformers_logging
 
 
 def main() -> None:
     """See ``python -m lab.export --help``."""
-    from visualize.export.__main__ import main as export  # not above: importing this room brings no page with it
+    from visualize.export.__main__ import main as export  # not above: importing this file imports no page
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on the export says what became of it
-    transformers_logging.disable_progress_bar()  # the export tells itself how far it is
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on the export reports an interrupt itself
+    transformers_logging.disable_progress_bar()  # the export reports its own progress
     export()
 
 

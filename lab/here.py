@@ -1,4 +1,4 @@
-"""What this machine can compute with, asked without loading a model: for pages that offer only what works."""
+"""What this machine can compute with, found out without loading a model: for pages that offer only what works."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.kv.attention import BACKENDS, refuse_sdpa
 from lab.pair.devices import best_device
 
 HEAD = 64
-"""A common size of a head: no back end here takes it and not another."""
+"""A common head size: no back end here takes this one but not others."""
 
 
 @functools.cache
@@ -22,7 +22,7 @@ def has_gpu() -> bool:
 @functools.cache
 def prompt_attention() -> tuple[str, ...]:
     """Torch's attention back ends that run here. On a GPU all are offered: whether one takes a model's dtype is known
-    when it is loaded, and refused in a sentence."""
+    only when the model is loaded, and one that does not is refused in a sentence."""
     return tuple(BACKENDS) if has_gpu() else tuple(filter(_runs_on_cpu, BACKENDS))
 
 

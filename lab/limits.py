@@ -1,7 +1,7 @@
-"""What this device does at best, measured: a large copy and a large matrix product.
+"""What this device does at best, measured with a large copy and a large matrix product.
 
-Once in a process for a device, a dtype and a number of threads; in about a third of a second on a CPU. The best of
-several is taken, for it is a limit.
+Measured once per process for a device, a dtype and a number of threads; in about a third of a second on a CPU. The best
+of several runs counts, since it is a limit.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ log = logging.getLogger(__name__)
 Number = TypeVar("Number", int, float)
 
 COPY_BYTES = {"cuda": 512 * 2**20, "cpu": 128 * 2**20}
-"""Of each of the two buffers: together many times what a last-level cache holds."""
+"""Size of each of the two buffers: together many times what a last-level cache holds."""
 PRODUCT_SIZES = (256, 512, 1024, 2048, 4096, 8192)
-"""Rows of square matrices; tried in turn until one product takes ``PRODUCT_MS``."""
+"""Rows of square matrices, tried in turn until one product takes ``PRODUCT_MS``."""
 PRODUCT_MS = 2.0
 REPEATS = {"cuda": 10, "cpu": 3}
 LEAST_SECONDS = {"cuda": 0.0, "cpu": 0.05}
-"""Repeated until so long has been measured: a few short products, on cores that something else holds, are all slow."""
+"""Runs are repeated for at least this long: a few short products are all slow if something else holds the cores."""
 
 _measuring = threading.Lock()
 
 
 def device_limits(device: torch.device, dtype: torch.dtype) -> Limits | None:
-    """Bytes a second of a large copy, read and written ones counted, and FLOPs a second of a large matrix product.
+    """Bytes per second of a large copy, counting those read and those written, and FLOPs per second of a large product.
 
     Uses as many threads as torch does. On CUDA the times are those of device events. None: it could not be measured
     (no memory for it, or no such product in this dtype on this device).
@@ -42,7 +42,7 @@ def device_limits(device: torch.device, dtype: torch.dtype) -> Limits | None:
     with _measuring:  # two at once would slow each other down
         try:
             return _measured(device, dtype, torch.get_num_threads())
-        except torch.OutOfMemoryError:  # which may be otherwise next time
+        except torch.OutOfMemoryError:  # next time there may be enough
             return None
 
 
@@ -67,7 +67,7 @@ def _copy_rate(device: torch.device) -> float:
 def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
     rate = 0.0
     for size in PRODUCT_SIZES:
-        # Not constants: what a chip can sustain depends on the bits that change.
+        # Not constants: the rate that a chip sustains depends on how many bits change.
         a, b = torch.rand(2, size, size, device=device).to(dtype)
         seconds = _best_seconds(functools.partial(torch.mm, a, b, out=torch.empty_like(a)), device)
         rate = max(rate, 2 * size**3 / seconds)
@@ -77,16 +77,16 @@ def _product_rate(device: torch.device, dtype: torch.dtype) -> float:
 
 
 def timed(run: Callable[[], object], device: torch.device, repeats: int, least: float = 0.0) -> list[float]:
-    """Seconds that each of several runs takes, after one to warm up. On CUDA as device events tell.
+    """Seconds that each of several runs takes, after one to warm up. On CUDA by device events.
 
     Args:
-        least: more than ``repeats``, until they add up to so many seconds.
+        least: run more often than ``repeats``, until the runs add up to this many seconds.
     """
     run()
     taken: list[float] = []
     while len(taken) < repeats or sum(taken) < least:
         if device.type == "cuda":
-            run()  # while the device is busy with this one, the next is launched: that is not its own time
+            run()  # keeps the device busy while the next one is launched, so that launching is not timed
         clock = StepClock(device)
         run()
         clock.mark("run")

@@ -1,4 +1,4 @@
-"""From names to an engine: models and tokenizers found, read, and checked against each other."""
+"""Loads an engine by names: models and tokenizers are found, read, and checked against each other."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def load_engine(
     Args:
         target: a folder or a hub id. None: the embedded story model, which needs no network.
         draft: a folder or a hub id with the target's tokenizer; "matched" (the default)
-            or "mismatched" beside the embedded target. None beside another target: no speculation.
+            or "mismatched" with the embedded target. None with another target: no draft model.
         device: "cpu", "cuda", "cuda:1". None: a GPU if there is one.
         device_map: for a target larger than one GPU, instead of ``device``: "auto" (accelerate spreads it over
-            the GPUs, and what they cannot hold over memory), or a device for each of its modules by name (a GPU's
-            number, "cpu", "disk"). A draft goes where the target's tokens come out.
-        dtype: what is computed in: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float16
+            the GPUs, and the rest over main memory), or a device for each of its modules by name (a GPU's
+            number, "cpu", "disk"). A draft goes on the device where the target's tokens come out.
+        dtype: that of the computation: "float32", "bfloat16", "float16"; "auto": bfloat16 on a GPU, float16
             on one whose compute capability is below 8.0; float32 on a CPU, but with products of bfloat16 where the
             processor has them, so that several tokens cost hardly more than one ("float32" asks for float32 alone);
             float16 with bitsandbytes.
@@ -59,8 +59,8 @@ def load_engine(
     Raises:
         ModelLoadError: a model that cannot be found or read.
         UnsupportedModelError: a model this engine would decode wrongly, or a draft that does not fit.
-        ConfigError: an unknown dtype, device or quantization, or those that do not go together; a library that is
-            not installed; limits that are too low, or kernels where they cannot run.
+        ConfigError: an unknown dtype, device or quantization, or some that do not go together; a library that is
+            not installed; limits that are too low, or kernels that cannot run here.
     """
     settings = {
         "max_num_seqs": max_num_seqs,

@@ -30,7 +30,7 @@ def describe_machine(device: str) -> dict[str, str | int]:
 
 
 def hardware(device: str) -> str:
-    """In a few words: the accelerator, or how many cores of which processor torch may use, of how many."""
+    """The hardware in a few words: the accelerator, or the processor and how many of its cores torch may use."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     used, there = torch.get_num_threads(), max(torch.get_num_threads(), os.cpu_count() or 1)
@@ -44,12 +44,12 @@ def processor_name() -> str:
 
 
 def instructions() -> str:
-    """What the processor can do, as the system lists it: two of one name may differ. "": it lists nothing."""
+    """The processor's features as the system lists them: two of one name may differ. "": it lists nothing."""
     return _told("flags") or _told("Features")
 
 
 def _told(field: str) -> str:
-    """What Linux says first about the processor under this name; "" if it says nothing."""
+    """The first value that Linux gives for this field of the processor; "" if it gives none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

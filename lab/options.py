@@ -1,6 +1,6 @@
-"""The engine's settings as a command line gives them.
+"""The engine's settings as options of a command line.
 
-Names, types, defaults and what each one does stand once, in the settings' own classes: options are made of them.
+Names, types, defaults and descriptions are written once, in the settings' own classes: options are made from them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Settings = TypeVar("Settings")
 DEFAULT = "Default: %(default)s."
 """How an option's help ends."""
 INTERRUPTED, READ_ENOUGH = 128 + 2, 128 + 13
-"""Exit statuses of commands, as a shell tells of programs that SIGINT or SIGPIPE has ended."""
+"""Exit statuses of commands, as a shell reports them for programs ended by SIGINT or SIGPIPE."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,11 +33,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def typed(argument: str) -> str:
-    """The type of an option that is text. What is no character in the locale's encoding comes as half ones (PEP 383),
-    as all but ASCII where that is C: these are read as UTF-8.
+    """The type of an option that is text. Bytes that are no character in the locale's encoding come as lone surrogates
+    (PEP 383), in the C locale all but ASCII: these are read as UTF-8.
 
     Raises:
-        ArgumentTypeError: it is no text.
+        ArgumentTypeError: it is not valid text.
     """
     if not any("\udc80" <= sign <= "\udcff" for sign in argument):
         return argument
@@ -70,7 +70,7 @@ def parse_config(text: str) -> EngineConfig:
 
 
 def config_text(config: EngineConfig) -> str:
-    """What ``parse_config`` reads as ``config``: the fields that are not at their defaults, who guesses first."""
+    """What ``parse_config`` reads as ``config``: the fields that are not at their defaults, ``speculative`` first."""
     given = {field.name: getattr(config, field.name) for field in fields(config)}
     changed = [field.name for field in fields(config) if given[field.name] != field.default]
     changed.sort(key=lambda name: name != "speculative")
@@ -78,10 +78,10 @@ def config_text(config: EngineConfig) -> str:
 
 
 def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
-    """Several, by what they are called: their text, or "default".
+    """Several configurations by name: their text, or "default".
 
     Raises:
-        ConfigError: one of them is there twice, or cannot be (``parse_config``). It names that one.
+        ConfigError: one of them is listed twice or cannot be parsed (``parse_config``). It names that one.
     """
     configs: dict[str, EngineConfig] = {}
     for text in texts:
@@ -95,7 +95,7 @@ def parse_configs(texts: Sequence[str]) -> dict[str, EngineConfig]:
 
 
 def idle(config: EngineConfig, sampling: SamplingParams) -> list[str]:
-    """Of settings that are not at their defaults and do nothing beside the others: a sentence for each reason."""
+    """Sentences, one per reason, on settings that are not at their defaults but do nothing given the others."""
     guesses = config.speculative
     rules = {
         "where nobody guesses (speculative=off)": (
@@ -129,7 +129,7 @@ def _listed(names: Sequence[str]) -> str:
 
 _USUAL = EngineConfig(), SamplingParams()
 _hints = functools.cache(get_type_hints)
-"""Working them out takes longer than reading what was given."""
+"""Cached: working them out takes longer than reading what was given."""
 
 
 def _value(name: str, text: str, hint: Any) -> Any:
@@ -154,15 +154,15 @@ def described(settings: type) -> dict[str, str]:
     """What each field of ``settings`` does: the "Attributes" of its docstring."""
     section = inspect.getdoc(settings).partition("Attributes:\n")[2].partition("\n\n")[0]
     about = {}
-    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):  # what goes on is further in
+    for entry in re.split(r"\n(?=\S)", textwrap.dedent(section)):  # continuations are indented
         names, _, words = entry.partition(": ")
         about |= dict.fromkeys(names.split(", "), " ".join(words.replace("``", "").split()))
     return about
 
 
 def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Collection[str] = ()) -> None:
-    """An option for every field, ``without`` some: ``kv_dtype`` is ``--kv-dtype``, a toggle ``--paged`` or
-    ``--no-paged``."""
+    """Add an option for every field not in ``without``: ``--kv-dtype`` for ``kv_dtype``, ``--paged`` or ``--no-paged``
+    for a toggle."""
     hints, about = get_type_hints(settings), described(settings)
     group = parser.add_argument_group(settings.__name__)
     for field in (field for field in fields(settings) if field.name not in without):
@@ -181,15 +181,15 @@ def add_settings(parser: argparse.ArgumentParser, settings: type, *, without: Co
 
 
 def read_settings(settings: type[Settings], options: argparse.Namespace) -> Settings:
-    """What the options of ``add_settings`` say. Raises what the class raises."""
+    """The settings that the options of ``add_settings`` give. Raises what the class raises."""
     given = vars(options)
     return settings(**{field.name: given[field.name] for field in fields(settings) if field.name in given})
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
-    """Which models, where and in what: the arguments of ``load_engine``."""
+    """Add options for the models, their device and dtype: arguments of ``load_engine``."""
     group = parser.add_argument_group("models")
-    place = {"type": os.path.expanduser}  # a shell leaves --target=~/model as it is
+    place = {"type": os.path.expanduser}  # a shell does not expand --target=~/model
     about = "folder or hub id. Default: the embedded pair, which needs no network."
     group.add_argument("--target", **place, help=about)
     about = "folder or hub id; for the embedded target also matched or mismatched. Default: matched there, else none."

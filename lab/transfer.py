@@ -1,4 +1,4 @@
-"""From the host to the device, without making either wait for the other."""
+"""Copies from the host to the device, without making either wait for the other."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 
 
 def on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A copy on ``device`` of a tensor of the host's; on a CPU the tensor itself.
+    """A copy of a host tensor on ``device``; on a CPU the tensor itself.
 
-    A copy to a GPU from ordinary memory waits until the GPU has done all that was asked of it before. From pinned
-    memory it is one more thing asked of it. Torch keeps the pinned memory until the copy has been made.
+    A copy to a GPU from ordinary memory waits until the GPU has done everything queued before. From pinned memory it is
+    queued like the rest. Torch keeps the pinned memory until the copy has been made.
     """
     return pinned(numbers, device).to(device, non_blocking=True)
 
 
 def pinned(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``numbers`` in memory that a GPU copies from by itself."""
+    """``numbers`` in pinned memory, which a GPU copies from by itself."""
     return numbers.pin_memory() if device.type == "cuda" else numbers
 
 
 def several_on_device(lists: list[list[int]], device: torch.device) -> list[torch.Tensor]:
-    """Lists of whole numbers as int64 tensors on ``device``, all in one copy."""
+    """Lists of integers as int64 tensors on ``device``, all in one copy."""
     flat = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.long)
     return list(on_device(flat, device).split([len(numbers) for numbers in lists]))
