@@ -199,8 +199,8 @@ class Engine:
 
         Raises:
             PromptError: the prompt is empty, not valid text, or can never fit.
-            ConfigError: the configuration cannot be met here: no draft model, an early exit after more layers than
-                there are, more blocks than memory holds, or a way to compute that does not run.
+            ConfigError: the configuration cannot be met here: no draft model, an early exit that skips no layer, more
+                blocks than memory holds, or a way to compute that does not run.
         """
         return self.prepare(prompt, config, sampling)()[0]
 

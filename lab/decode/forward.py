@@ -92,7 +92,7 @@ def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage
 
 
 def _packed(batch: list[NewTokens]) -> Packed:
-    """Pack a batch, in numpy: so many small operations take it half of torch's time."""
+    """Pack a batch, in numpy: it needs half of torch's time for so many small operations."""
     size = batch[0].table.pool.block_size
     lengths = np.array([new.stop for new in batch], np.int32)
     counts = np.array([len(new.token_ids) for new in batch], np.int32)

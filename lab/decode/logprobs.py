@@ -1,7 +1,7 @@
 """The distributions around each verdict, for requests that ask to see them (``SamplingParams.logprobs``).
 
 The probabilities of the most likely tokens under target, draft and residual are gathered on the device that
-judges, and come over in the step's one copy.
+judges, and reach the host in the step's one copy.
 """
 
 from __future__ import annotations

@@ -320,7 +320,7 @@ def _part(numbers, part: tl.constexpr, scale, FORMAT: tl.constexpr, DTYPE: tl.co
     """One part of every stored number, times its scale if there is one."""
     if FORMAT == "int4":
         # In 128 as bfloat16, and in 2^23 as float32, the last bit is worth 1: half a byte is added with "or", and need
-        # not be converted. Both are subtracted exactly, with the 8; the product is rounded once.
+        # not be converted. 128 or 2^23 is subtracted exactly, with the 8; the product is rounded once.
         half = (numbers >> 4 * part) & 15
         if tl.bfloat16 == DTYPE:
             x = (half.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True) - 136

@@ -20,7 +20,7 @@ static _Thread_local int rank = 0, ranks = 1; /* this thread's number in its tea
 
 static struct {
     pthread_mutex_t busy; /* one caller at a time: another one computes alone */
-    pthread_mutex_t lock; /* for those who sleep */
+    pthread_mutex_t lock; /* for threads that sleep */
     pthread_cond_t begun;
     int members; /* threads besides the caller's; all take part in every round, if only to say they are not wanted */
     unsigned rounds;
