@@ -326,7 +326,7 @@ class StepTimed(Event):
     (``lab.decode.work``).
     ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
     values are kept. The ``kv_`` bytes are those of the cache, ``memory_bytes`` those of
-    the device (CUDA: peak allocated in this run; CPU: resident size of the process).
+    the device (CUDA: peak since the engine was last idle; CPU: resident size of the process).
     """
 
     kind: ClassVar[str] = "step_timed"
