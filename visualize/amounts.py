@@ -1,4 +1,4 @@
-"""Amounts in words: how many of a thing, numbers in three digits, and bytes in the unit that suits them."""
+"""Amounts in words: counts of things, numbers to three digits, and bytes in a suitable unit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def byte_unit(size: float) -> tuple[float, str]:
-    """Bytes in a unit, and its name: that in which ``size`` has one digit or more before the point, at least kB."""
+    """The bytes in a unit, and its name: the largest of GB, MB and kB in which ``size`` is at least 1, else kB."""
     return (1e9, "GB") if size >= 1e9 else (1e6, "MB") if size >= 1e6 else (1e3, "kB")
 
 
@@ -20,10 +20,10 @@ def in_bytes(size: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Three digits without a power of ten, and all that stand before the point: "2", "12.3", "1,234"."""
+    """At most three significant digits below 100, a whole number above: "2", "12.3", "1,234"."""
     return f"{value:.3g}" if abs(value) < 99.95 else f"{value:,.0f}"
 
 
 def three(value: float) -> str:
-    """The same with its zeros, two places at most: "2.00", "12.0", "1,234"."""
+    """As ``digits``, but with trailing zeros and at most two decimal places: "2.00", "12.0", "1,234"."""
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:,.0f}"

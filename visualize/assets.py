@@ -1,6 +1,6 @@
-"""The pages' files, put together: the same stage for the lab's page and for an exported one.
+"""Assembles the pages' files: the Lab's page and an exported one have the same stage.
 
-All text of a run reaches a page as text: the template is constant, and what is drawn goes
+All text of a run reaches a page as text: the template is constant, and everything drawn goes
 through ``textContent``.
 """
 
@@ -20,7 +20,7 @@ from visualize.vocabulary import as_json, css_variables
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-"""The plotly.js that belongs to this plotly.py: taken from here, so that nothing is fetched from elsewhere."""
+"""The plotly.js that plotly.py ships, so that nothing is fetched from elsewhere."""
 PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page", "lab")
 """The parts of the Lab's script, in their order."""
 
@@ -29,7 +29,7 @@ ABOUT = "A language model decoding with nothing hidden: guesses, verdicts, cache
 
 
 def header(about: str, links: str = "") -> str:
-    """What stands at the top of every page; ``header.js`` brings it to life."""
+    """The header of every page; ``header.js`` brings it to life."""
     return f"""
 <header class="lab-header">
   <h1>{TITLE}</h1>
@@ -44,8 +44,8 @@ def header(about: str, links: str = "") -> str:
 def script() -> str:
     """The body of a function of (element, props, server, watch) that brings ``stage.html`` to life.
 
-    Colours and empty figures come with it and not as a prop, because Gradio copies and compares every
-    prop at every update.
+    Colours and empty figures are part of the script and not a prop, because Gradio copies and compares
+    every prop at every update.
     """
     setup = {
         "vocabulary": as_json(),
@@ -59,7 +59,7 @@ def script() -> str:
 
 
 def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:
-    """A script of these parts, ``setup`` and what all of them build with before them."""
+    """A script of these parts, preceded by ``setup`` and by ``elements.js``, which all of them use."""
     return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in ("elements", *parts))])
 
 
@@ -74,7 +74,7 @@ def styles(*names: str) -> str:
 
 
 def read(name: str) -> str:
-    """A file of ``static/``, with those that it names in comments in their places. No template of it mentions a value,
-    because Gradio would evaluate what stands there."""
+    """A file of ``static/``, with the files that it names in comments included. No template has placeholders for
+    values, because Gradio would evaluate them."""
     text = (STATIC / name).read_text(encoding="utf-8")
     return re.sub(r"<!-- (\w+\.html) -->", lambda found: read(found[1]), text)

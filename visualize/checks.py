@@ -1,4 +1,4 @@
-"""What the Claims page shows: the claims as they stand, and those that are checked, as JSON for its script."""
+"""What the Claims page shows: the claims, and the results of checking them, as JSON for its script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def listed() -> list[Record]:
 
 
 def setup() -> Record:
-    """What the page's script is told before all: claims, charts without data, and the verdicts' words and signs."""
+    """What the page's script starts with: claims, charts without data, and the verdicts' words and signs."""
     verdicts = {key: asdict(state) for key, state in VERDICTS.items()}
     return {"claims": listed(), "shells": shells(), "verdicts": verdicts}
 
@@ -54,12 +54,12 @@ def shown(claim: Claim, checked: Checked) -> Record:
 
 
 def _seconds(seconds: float) -> str:
-    """Nothing where it was another claim's measurement."""
+    """The time a measurement took; empty where it was made for another claim."""
     return f" in {seconds:.1f} s" if seconds >= 0.1 else ""
 
 
 def calculated() -> Record:
-    """Every claim that is arithmetic. No model is loaded for it."""
+    """The results of all claims that are arithmetic. No model is loaded for them."""
 
     def refuse(pair: str) -> Engine:
         raise AssertionError("a calculation asks for no engine")
@@ -69,7 +69,7 @@ def calculated() -> Record:
 
 
 class Checks(Task):
-    """Claims checked for a visitor, one after another; what several rest on is measured once."""
+    """Checks claims for a visitor, one after another; a measurement that several share is made once."""
 
     def __init__(self, line: Line, load: Load, names: Sequence[str]) -> None:
         self._names = [name for name in CLAIMS if name in names]  # they come from a browser
@@ -118,6 +118,6 @@ class Checks(Task):
 
 
 def opened(query: Any) -> tuple[Record, list[str]]:
-    """What a page shows at first, and a sentence for a link that asks for what there is not."""
+    """What the page shows at first, and a sentence for each value of its link that was left out."""
     settings, notices = LINK.read(query)
     return {"running": False, "checked": calculated(), "open": settings.get("claim", "")}, notices

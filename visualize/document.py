@@ -1,4 +1,4 @@
-"""A whole HTML page that needs no server: what is in it, or lies beside it, is all that it may load."""
+"""A whole HTML page that needs no server: it may load only what is in it or lies beside it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import html
 
 WITHIN = "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 BESIDE = "script-src 'self' file:; style-src 'self' file: 'unsafe-inline'"
-"""Where scripts and style sheets may stand: in the page, or in files beside it, which may have been opened from a disk.
-Plotly sets styles of elements, so those may stand in the page in either case."""
+"""Where scripts and style sheets may come from: the page itself, or files beside it, also when opened from a disk.
+Plotly sets inline styles, so those are allowed in either case."""
 
 
 def document(title: str, head: str, body: str, allowed: str) -> str:
@@ -15,8 +15,8 @@ def document(title: str, head: str, body: str, allowed: str) -> str:
 
     Args:
         head, body: markup, with every text in it escaped.
-        allowed: where its scripts and style sheets stand, ``WITHIN`` or ``BESIDE``. The page's policy forbids to load
-            anything from elsewhere, and to send anything.
+        allowed: where its scripts and style sheets come from, ``WITHIN`` or ``BESIDE``. The page's policy forbids
+            loading anything from elsewhere and sending anything.
     """
     policy = f"default-src 'none'; {allowed}; img-src data: blob:"
     return f"""<!doctype html>

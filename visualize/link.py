@@ -1,7 +1,7 @@
-"""What a page's controls say, and its address, which says the same: read with care, for a link comes from anywhere.
+"""A page's settings, as its controls or its address give them. A link may come from anywhere, so it is checked.
 
-Each value of a link is checked against the same bounds as the page's own controls; what
-does not fit is left at its default and named.
+Each value of a link has to be within the bounds of the page's own controls; one that is not
+stays at its default and is reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from lab.config import ConfigError
 
 SWITCHED = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-"""What a link, or the server's environment, may say of a toggle. The page itself writes "1" and "0"."""
+"""What a link or the server's environment may say for a toggle. The page itself writes "1" and "0"."""
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Link:
 
     Attributes:
         defaults: every setting's name and the value it has when the link does not name it.
-        choices: the values of a setting that is one of a few, and how the page calls each. Where the default is
-            a tuple it is several of them, with commas between.
-        bounds: least and most of a setting that is a number.
-        most_characters: of a setting that is a text.
-        may_be_empty: numbers that may be left empty; they are None then.
+        choices: for each setting with a fixed choice of values, the values and what the page calls them. Where the
+            default is a tuple, the setting is several of them, separated by commas in a link.
+        bounds: minimum and maximum of each numeric setting.
+        most_characters: maximum length of each text setting.
+        may_be_empty: numbers that may be left empty; they are then None.
     """
 
     defaults: Mapping[str, Any]
@@ -37,7 +37,7 @@ class Link:
     may_be_empty: tuple[str, ...] = field(default=())
 
     def choosing(self, **choices: Mapping[Any, str]) -> Link:
-        """The same with other values for some of the settings that are one of a few."""
+        """A copy with other ``choices`` for some settings."""
         return replace(self, choices={**self.choices, **choices})
 
     def read(self, query: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
@@ -53,8 +53,8 @@ class Link:
         return settings, notices
 
     def controls(self, values: Sequence[Any]) -> dict[str, Any]:
-        """What the controls say, in the order of ``defaults``. A browser sends a whole number as a float at times; an
-        emptied one is its default, or None where it may be empty."""
+        """The settings from the controls' values, which come in the order of ``defaults``. A browser sometimes sends a
+        whole number as a float; an empty number is the default, or None where it may be empty."""
         settings = dict(zip(self.defaults, values, strict=True))
         for name, value in settings.items():
             default = self.defaults[name]
@@ -67,8 +67,7 @@ class Link:
         return settings
 
     def check(self, settings: Mapping[str, Any], labels: Mapping[str, str]) -> None:
-        """Raises ConfigError, with a sentence, where a number is out of its bounds. ``labels``: what the page calls
-        each."""
+        """Raises ConfigError if a number is out of bounds. ``labels``: what the page calls each setting."""
         for name in self.bounds:
             empty = settings[name] is None and name in self.may_be_empty
             if not empty and not self._fits(name, settings[name]):

@@ -1,4 +1,4 @@
-"""Figures that were measured before, with the command that measures them again."""
+"""Recorded measurements, each with the command that repeats it."""
 
 from __future__ import annotations
 

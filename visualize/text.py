@@ -1,7 +1,7 @@
 """Text that came from a person or a model, made safe and visible.
 
-In the page it is set with ``textContent`` and needs only ``visible``. Plotly reads a
-small HTML of its own in hover labels, so what goes there passes through ``escaped``.
+On the page it is set with ``textContent`` and needs only ``visible``. Plotly interprets
+some HTML in hover labels, so text for those passes through ``escaped``.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _JOINERS = "\u200c\u200d"  # they shape letters and emoji, and hide nothing
 
 
 def visible(text: str) -> str:
-    """``text`` with every character that would show as nothing, or turn the line around, spelled out."""
+    """``text`` with every character spelled out that is invisible or would reverse the line's direction."""
     return text if text.isprintable() else "".join(map(_shown, text))
 
 
 def visible_lines(text: str) -> str:
-    """As ``visible``, of a text in lines, which stay lines."""
+    """As ``visible``, but line breaks stay."""
     return "\n".join(map(visible, text.split("\n")))
 
 
@@ -64,13 +64,13 @@ def label(text: str, limit: int = 40) -> str:
 
 
 def in_page_words(message: str, names: Mapping[str, str]) -> str:
-    """``message`` with settings called as the page calls them: ``names``, by what they are called in code."""
+    """``message`` with the page's names for settings. ``names``: these, by the settings' names in code."""
     return re.sub(r"\b[a-z]+(?:_[a-z]+)+\b(?!=)", lambda word: _quoted(names.get(word[0])) or word[0], message)
 
 
 @contextmanager
 def told_in_page_words(names: Mapping[str, str]) -> Iterator[None]:
-    """What is refused within is refused in the page's words."""
+    """Re-raise errors from inside the block in the page's words."""
     try:
         yield
     except LabError as error:

@@ -1,6 +1,6 @@
 """One vocabulary of state for the text, the charts and the legend.
 
-A state is told three ways at once, by colour (Okabe-Ito, which colour-blind people
+A state is shown in three ways at once, by colour (Okabe-Ito, which colour-blind people
 can tell apart), by glyph and by word, so that losing any one of them loses nothing.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class State:
-    """How one kind of token looks, in light and dark."""
+    """How one kind of token, or one verdict on a claim, looks in light and dark."""
 
     key: str
     glyph: str
@@ -43,24 +43,24 @@ VERDICTS = {
         State("noisy", "≈", "too noisy to say", "#5B6474", "#AEB6C4"),
     )
 }
-"""What comes of a claim (``lab.claims``), in colours that can be read as text."""
+"""The possible verdicts on a claim (``lab.claims``), in colours that are legible as text."""
 
 LEGEND = ("prompt", "plain", "accepted", "recovered", "bonus", "rejected", "unjudged")
 """The states that text and charts need explained, in reading order."""
 
 OWN, ANOTHERS = "#CC79A7", "#9aa3b2"
-"""Fill of the cache blocks of the run that is shown, used by no token state, and of other sequences' blocks."""
+"""Fill of the shown run's cache blocks, a colour no token state uses, and of other sequences' blocks."""
 
 GIVEN_BACK = "rgba(204, 121, 167, 0.3)"
-"""The run's own, once it is over."""
+"""Fill of the run's own blocks that it has given back."""
 
 DRAFT_TIME = "#9575CD"
-"""The draft's share of a pass's time, used by no state; the target's is drawn in ink."""
+"""The draft's share of a pass's time, a colour no state uses; the target's is grey (``Look.verify``)."""
 
 
 @dataclass(frozen=True)
 class Drafter:
-    """Who guesses: on the control, in the middle of a sentence, and what it is."""
+    """A drafter: its label on the control, its name within a sentence, and what it is."""
 
     label: str
     name: str
@@ -80,7 +80,7 @@ DRAFTERS = {
 
 KERNELS = {"auto": "The lab's own", "reference": "Torch"}
 ATTENTIONS = {"auto": "Auto", "math": "Math", "efficient": "Efficient", "flash": "Flash"}
-"""Who computes a step, and the attention of several known tokens at once (``lab.config``)."""
+"""Which kernels compute a step, and which attention reads several known tokens at once (``lab.config``)."""
 KV_FORMATS = {"auto": "Native", "int8": "INT8", "int4": "INT4"}
 """``EngineConfig.kv_dtype`` in words."""
 
@@ -102,9 +102,9 @@ IN_CODE = {
 
 
 def sentences(speculative: str, greedy: bool) -> dict[str, str]:
-    """What is said of each state on hover, true to who guessed and how was chosen.
+    """The hover sentence of each state, which depends on the drafter and on how tokens are chosen.
 
-    ``{p}``, ``{q}``, ``{u}`` and ``{chance}`` (to be kept: p / q, at most 1) are filled in where the sentence is shown.
+    ``{p}``, ``{q}``, ``{u}`` and ``{chance}`` (of being kept: p / q, at most 1) are filled in where it is shown.
     """
     who = DRAFTERS[speculative].name
     who = who[0].upper() + who[1:]

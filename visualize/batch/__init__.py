@@ -1,1 +1,1 @@
-"""Many sequences in one pool: what is asked for, and their events reduced to frames."""
+"""Many sequences in one pool: the page's inputs, and the sequences' events reduced to frames."""

@@ -1,4 +1,4 @@
-"""The pool as the events of all its sequences tell it: who has which block, and how full it is."""
+"""The pool, as seen through the events of all its sequences: who has which block, and how full it is."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from visualize.batch.rows import Rows
 from visualize.figures.base import Columns, Patch
 
 Mark = Literal["", "found", "copied", "preempted", "evicted"]
-"""What has just become of a block: found by its prefix, or in another continuation of the prompt; a copy of one that is
-shared; given back by a sequence that was preempted, the last that had it; its prefix forgotten."""
+"""What just happened to a block: it was found, by its prefix or in another continuation of the prompt; it is a copy of
+a shared block; a preempted sequence, the last that had it, gave it back; its prefix was evicted."""
 
 FREE = {"state": "free", "owners": [], "fill": 0, "mark": ""}
-"""A block's row on the page: its state, the numbers of its sequences, how many slots hold wanted tokens, its mark."""
+"""A block's row on the page: its state, the numbers of its sequences, how many slots hold tokens of a text, its
+mark."""
 
 
 class Blocks:
-    """All blocks of a pool. ``owners``: of each live block its sequences, and which entry of their table it is."""
+    """All blocks of a pool. ``owners``: each live block's sequences, and its index in their block tables."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
@@ -46,14 +47,14 @@ class Blocks:
         self._rows = Rows(num_blocks, FREE)
 
     def take(self, owner: int, event: Event) -> None:
-        """Change the blocks as an event of sequence ``owner`` says."""
+        """Apply an event of sequence ``owner``."""
         if owner in self._elsewhere:
             return
         match event:
             case Admitted():
                 self._giving_up.discard(owner)
                 self._kept[owner] = event.cached_tokens
-                cached = set(event.cached_blocks)  # the engine may have made the pool anew since it was last busy
+                cached = set(event.cached_blocks)  # the engine may have rebuilt the pool while it was idle
                 self._changed |= self.cached ^ cached
                 self.cached = cached
             case BlockAllocated() | BlockShared() | BlockCopied():
@@ -74,7 +75,7 @@ class Blocks:
                 self._changed |= self.cached
                 self.cached.clear()
             case FellBack(part="kv_format"):
-                self._elsewhere.add(owner)  # another pool has it now
+                self._elsewhere.add(owner)  # it is in another pool from here on
 
     def occupancy(self) -> Occupancy:
         live, cached = len(self.owners), len(self.cached)
@@ -85,11 +86,11 @@ class Blocks:
         return len(self.tables.get(owner, ()))
 
     def used(self) -> float | None:
-        """The share of the live blocks' slots that hold wanted tokens; None without a live block."""
+        """The share of the live blocks' slots that hold tokens of a text; None without a live block."""
         return sum(self._fill.values()) / (len(self._fill) * self.block_size) if self._fill else None
 
     def patches(self) -> list[Patch]:
-        """What differs from what was last told. Marks last until the next time."""
+        """What changed since the last call. Marks last until the next call."""
         patches = []
         for block in sorted(self._changed | self._marks.keys()):
             patches += self._rows.patches(block, self._row(block))
@@ -97,7 +98,7 @@ class Blocks:
         return patches
 
     def columns(self, most: int | None = None) -> Columns:
-        """Every block as it was last told, or the first ``most`` of them; at first all are free."""
+        """Every block as last sent, or the first ``most`` of them; at first all are free."""
         return self._rows.columns(most)
 
     # -- one block ---------------------------------------------------------------------------
@@ -121,19 +122,19 @@ class Blocks:
         else:
             self._level(block)
         if not preempted and self._marks.get(block) == "found":
-            del self._marks[block]  # to be copied
+            del self._marks[block]  # found only to be copied
         self._changed.add(block)
 
     def _keep(self, owner: int, tokens: int) -> None:
-        """``tokens`` of a sequence are kept: the blocks between its old and its new end are filled anew."""
+        """Update the fill of the blocks between a sequence's old end and its new one, at ``tokens``."""
         table, size = self.tables.get(owner, {}), self.block_size
         before, self._kept[owner] = self._kept.get(owner, 0), tokens
         first, last = min(before, tokens) // size, max(before, tokens) // size
-        for index in [index for index in table if first <= index <= last]:  # a file may tell of any number of tokens
+        for index in [index for index in table if first <= index <= last]:  # a file may claim any number of tokens
             self._level(table[index])
 
     def _level(self, block: int) -> None:
-        """A shared block is as full as it is for the one who wants most of it."""
+        """Set a block's fill: of a shared block, that of the sequence with the most tokens in it."""
         size = self.block_size
         self._fill[block] = max(
             min(size, max(0, self._kept.get(owner, 0) - index * size)) for owner, index in self.owners[block].items()

@@ -1,5 +1,5 @@
-"""A run of many sequences as a file: every event in the order in which they happened, each with its step, its owner and
-the clock that all share."""
+"""A run of many sequences as a file: all events in order, each with its step, its owner and the time on the clock that
+all sequences share."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def as_json(steps: Sequence[Step]) -> str:
 
 
 def of(document: Any, name: str) -> list[Step]:
-    """The steps in what ``as_json`` writes, read as JSON from a file of that ``name``.
+    """The steps in a ``document`` that ``as_json`` wrote, parsed from a file of that ``name``.
 
     Raises:
-        RunFileError: it is none, of another version or damaged, or larger than the page's own.
+        RunFileError: it is not such a file, has another version, is damaged, or is larger than the page allows.
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RunFileError(f"{name} is not a run of the pool: its format is not {FORMAT!r}. The Lab opens single runs.")
@@ -48,7 +48,7 @@ def of(document: Any, name: str) -> list[Step]:
 
 
 def told(steps: Sequence[Step], id: str) -> str:
-    """The transcript of a run that comes from a file. Raises RunFileError: its events contradict each other."""
+    """The transcript of a run from a file. Raises RunFileError if its events contradict each other."""
     owners = {entry.owner for step in steps for entry in step.entries}
     return reduced(BatchReducer(len(owners), recorded=True), steps, id)
 
@@ -63,7 +63,7 @@ def _entry(record: Any) -> Entry:
 
 
 def _refuse_impossible(entries: Sequence[Entry]) -> None:
-    """Raises ValueError for what the page could not have made, and would take long to draw."""
+    """Raises ValueError for a run that the page could not have made, or that would take long to draw."""
     owners = list(dict.fromkeys(entry.owner for entry in entries))
     begun = [entry for entry in entries if isinstance(entry.event, RunStarted)]
     if not entries or owners != list(range(len(owners))) or [entry.owner for entry in begun] != owners:

@@ -1,15 +1,15 @@
-"""Steps of many sequences reduced to frames, as ``visualize.run.frames`` does it with the events of one.
+"""Steps of many sequences reduced to frames, as ``visualize.run.frames`` does with the events of one run.
 
-One frame a step of the engine and one for the end, in order, numbered by ``seq``; a frame says only what changed.
-``visualize.run.picture`` and the page's script apply both kinds alike. Of a frame's fields these mean something of
-their own here:
+There is one frame per engine step and one for the end, in order, numbered by ``seq``; a frame says only what changed.
+``visualize.run.picture`` and the page's script apply both kinds alike. These fields of a frame have a meaning of their
+own here:
 
-    head       first frame only: models and configuration, sequences ``expected``, slots of a block
+    head       first frame only: models and configuration, sequences ``expected``, slots per block
     tokens     [{owner, text}], what the step committed
-    charts     patches of the tables ``pool`` (a row a block: ``batch.blocks``) and ``sequences`` (a row a sequence:
-               ``batch.sequences``), and of the charts against time (``figures.batch``)
-    compared   first frame only: what was switched since the run before, or that other sequences came
-    captions   of the pool, the queue, the batch, and of those that are done
+    charts     patches of the tables ``pool`` (one row per block: ``batch.blocks``) and ``sequences`` (one row per
+               sequence: ``batch.sequences``), and of the charts against time (``figures.batch``)
+    compared   first frame only: which settings changed since the previous run, or that other sequences came
+    captions   of the pool, and of the waiting, running and finished sequences
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SMOOTH = 8
 
 
 class BatchReducer:
-    """Turns the steps of one run, fed in order and in any portions, into frames.
+    """Turns the steps of one run, fed in order and in chunks of any size, into frames.
 
     Args:
-        expected: sequences that will come.
-        asked: None: it is not known, as of a run from a file.
-        before: the run to compare with, if the same sequences came.
-        recorded: it comes from a file.
+        expected: number of sequences that will arrive.
+        asked: the run's inputs in words; None if unknown, as for a run from a file.
+        before: the run to compare with, if it had the same sequences.
+        recorded: whether the run comes from a file.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class BatchReducer:
         self._sequences = Sequences()
         self._blocks: Blocks | None = None
         self._seq = 0
-        # Tokens, and the ms at which they were there; of the first only the time counts: the others begin at it.
+        # Tokens, and the ms at which they were committed. Of the first only the time counts: it starts the interval.
         self._pace: deque[tuple[int, float]] = deque(maxlen=SMOOTH + 1)
         self._top_speed = 0.0
         self._told: dict[str, dict[str, Any]] = {"captions": {}, "readouts": {}, "layout": {}}
@@ -69,7 +69,7 @@ class BatchReducer:
         return frames
 
     def after(self) -> Before | None:
-        """What the next run is compared with: this one, if there was any."""
+        """What the next run is compared with: this run, if it started and its inputs are known."""
         return Before(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
 
     def _step(self, step: Step) -> Frame:
@@ -97,7 +97,7 @@ class BatchReducer:
 
     def _end(self) -> Frame:
         sentence = narrate.over(self._tally.tokens, self._tally.ms)
-        charts = {"pool": self._blocks.patches()}  # marks are gone
+        charts = {"pool": self._blocks.patches()}  # clears the marks
         return self._frame({"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}}, {}, -1)
 
     def _frame(self, changes: dict[str, Any], layout: dict[str, Any], step: int) -> Frame:

@@ -1,4 +1,4 @@
-"""What the Pool page asks: who comes and when, the pool they share, and the link for it."""
+"""The Pool page's inputs: which sequences arrive and when, the pool they share, and the link that restores them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ CHOICES: dict[str, dict[Any, str]] = {
     "kv_format": KV_FORMATS,
     "speculation": {name: DRAFTERS[name].label for name in ("off", "draft", "ngram")},
 }
-"""The values of an input that is one of a few, and how the page calls each."""
+"""For each input with a fixed choice of values, the values and what the page calls them."""
 COMING = ("sequences", "continuations", "every", "lengths", "tokens", "shared", "system", "temperature", "seed")
-"""The inputs that say which sequences come."""
+"""The inputs that say which sequences arrive."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "sequences": (1, 32),
     "every": (0, 32),
@@ -63,11 +63,11 @@ SYSTEM = (
 
 @dataclass(frozen=True)
 class Inputs:
-    """The page's controls, with the values they start with.
+    """The page's controls, with their initial values.
 
     ``every``: steps between two arrivals; 0: all at once. ``continuations`` of a prompt arrive together. ``lengths``,
     ``tokens``: see ``lab.bench.workload.crowd``.
-    ``shared``: every prompt begins with ``system``. Sequences' seeds count up from ``seed``.
+    ``shared``: every prompt begins with ``system``. The sequences' seeds count up from ``seed``.
     """
 
     sequences: int = 30
@@ -88,13 +88,13 @@ class Inputs:
     seed: int = 7
 
     def asked(self) -> Asked:
-        """All of them in words."""
+        """All inputs in words."""
         values = {name: getattr(self, name) for name in NAMES}
         words = {name: str(CHOICES.get(name, SWITCH).get(value, value)) for name, value in values.items()}
         return Asked(tuple(words.pop(name) for name in COMING), {LABELS[name]: word for name, word in words.items()})
 
     def config(self) -> EngineConfig:
-        """Raises ConfigError, with a sentence, where an input makes no sense."""
+        """Raises ConfigError if an input makes no sense."""
         LINK.check(vars(self), LABELS)
         return EngineConfig(
             kv_dtype=self.kv_format,
@@ -106,7 +106,7 @@ class Inputs:
         )
 
     def jobs(self) -> list[Job]:
-        """Raises PromptError: the system prompt is too long."""
+        """Raises PromptError if the system prompt is too long."""
         beginning = bounded(self.system.strip()) if self.shared else ""
         return crowd(
             self.sequences,
@@ -120,7 +120,7 @@ class Inputs:
 
 
 class Preset(NamedTuple):
-    """A thing to see: what it is called, what to look for, and the inputs that show it."""
+    """Something to watch: its label, what to look for, and the inputs that show it."""
 
     label: str
     about: str
@@ -199,7 +199,7 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
 
 
 def address(inputs: Inputs) -> str:
-    """The page's, beside the others', with these inputs."""
+    """The page's address with these inputs, relative to the other pages."""
     said = {name: getattr(inputs, name) for name in NAMES if getattr(inputs, name) != DEFAULTS[name]}
     query = urlencode({name: int(value) if isinstance(value, bool) else value for name, value in said.items()})
     return f"pool?{query}" if query else "pool"
@@ -211,5 +211,5 @@ def to_inputs(values: Sequence[Any]) -> Inputs:
 
 
 def preset_of(inputs: Inputs) -> str | None:
-    """The preset that says just this."""
+    """The preset with exactly these inputs."""
     return next((key for key, preset in PRESETS.items() if preset.inputs == inputs), None)

@@ -15,7 +15,7 @@ from visualize.text import told_in_page_words
 
 
 class BatchRun(Live):
-    """``events`` are the steps."""
+    """One such run; its ``events`` are steps."""
 
     def __init__(self, line: Line, load: Load, inputs: Inputs, before: Before | None = None) -> None:
         self._inputs = inputs

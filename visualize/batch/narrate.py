@@ -21,11 +21,11 @@ from visualize.amounts import counted
 from visualize.text import visible
 
 Said = tuple[str, bool]
-"""What is said, and whether it is rare enough to be left standing for a moment."""
+"""What is said, and whether it is rare enough to stay up for a moment."""
 
 
 def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
-    """``tokens`` that each sequence has written so far."""
+    """What a step's entries did. ``tokens``: how many each sequence has written so far."""
     told = [sentence for tell in (_failed, _fell_back, _preempted, _evicted) if (sentence := tell(entries))]
     rare = bool(told)
     told += [sentence for sentence in (_ended(entries, tokens), _admitted(entries), _copied(entries)) if sentence]
@@ -33,7 +33,7 @@ def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
 
 
 def over(tokens: dict[int, int], ms: float) -> str:
-    """The end of it all."""
+    """The end of the run."""
     total = sum(tokens.values())
     rate = f": {1000 * total / ms:,.0f} a second" if ms > 0 else ""
     return f"Done: {counted(len(tokens), 'sequence')}, {counted(total, 'token')} in {ms / 1000:.2f} s{rate}."
@@ -63,7 +63,7 @@ def _preempted(entries: Sequence[Entry]) -> str:
         return ""
     giving_up: set[int] = set()
     given_up: set[int] = set()  # blocks
-    free: set[int] = set()  # those of them that nobody else has
+    free: set[int] = set()  # those of them that no other sequence has
     for owner, event in ((entry.owner, entry.event) for entry in entries):
         if isinstance(event, Preempted):
             giving_up.add(owner)
@@ -147,7 +147,7 @@ def _is_error(entry: Entry) -> bool:
 
 
 def _names(owners: dict[int, object], capital: bool = True) -> str:
-    """Sequences by number, the first three of them."""
+    """Sequences by number: up to four of them, else the first three and how many more."""
     numbers = [str(owner) for owner in owners]
     word = "sequence" if len(numbers) == 1 else "sequences"
     word = word.capitalize() if capital else word

@@ -32,17 +32,17 @@ ABOUT = {
     ),
     "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
 }
-"""Each with its label and what it is."""
+"""Each readout's label and what it is."""
 
 
 def labels() -> list[dict[str, object]]:
-    """For the page to lay out before any number comes."""
+    """The readouts without their numbers, for the page to lay out in advance."""
     return [{"key": key, "label": label, "about": about, "always": True} for key, (label, about) in ABOUT.items()]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked, in words: which sequences come, and the settings by their labels."""
+    """The inputs in words: which sequences come, and the settings by their labels."""
 
     coming: tuple[str, ...]
     settings: dict[str, str]
@@ -50,7 +50,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Before:
-    """The run that the present one is compared with: what was asked, and what came of it."""
+    """The run that the current one is compared with: its inputs and its readings."""
 
     asked: Asked
     readings: Readings
@@ -58,7 +58,7 @@ class Before:
 
 @dataclass
 class Tally:
-    """Counts as the events come. ``tokens`` by sequence; times in milliseconds."""
+    """Running counts over the events. ``tokens`` is by sequence; times are in milliseconds."""
 
     expected: int
     prompts: int = 0  # tokens
@@ -102,7 +102,7 @@ class Tally:
                 self.finished += 1
 
     def step(self, used: float | None) -> None:
-        """A step is over, in which a share ``used`` of the live blocks' slots held wanted tokens."""
+        """End a step in which a share ``used`` of the live blocks' slots held tokens of a text."""
         if used is not None:
             self._vain.append(1 - used)
 
@@ -112,7 +112,7 @@ class Tally:
         return self.now_ms - (self.began_ms or 0.0)
 
     def notes(self) -> dict[str, str]:
-        """What some readings are of."""
+        """The notes that some readings have beside them."""
         again = {"preempted": f"{self.found_again:,} found"} if self.found_again else {}
         return {"found": f"of {self.prompts:,}"} | again
 
@@ -136,7 +136,7 @@ class Tally:
 def rows(
     now: Readings, before: Mapping[str, Reading] | None, notes: Mapping[str, str], *, over: bool
 ) -> dict[str, list[str]]:
-    """Per readout: value, unit, and in small the run before, or a note."""
+    """Per readout: value, unit, and the previous run's value or a note."""
     was = before or {}
     shown = {}
     for key, reading in now.items():

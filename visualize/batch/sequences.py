@@ -1,7 +1,7 @@
-"""The sequences of a batch: who waits, who runs, and how far each has come.
+"""The sequences of a batch: which wait, which run, and how far each has come.
 
-The queue is in the order of arrival, always: the newest are preempted first and go back to the front, where they are
-older than all who wait.
+The queue is always in order of arrival: the newest running sequences are preempted first and go back to its front,
+where they are older than all that wait.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from visualize.text import visible
 
 State = Literal["waiting", "running", "finished", "cancelled", "failed"]
 TAIL = 60
-"""Characters of a prompt that are shown: its end, for that is its own."""
+"""Most characters of a prompt that are shown: its end, where prompts that share a beginning differ."""
 
 
 @dataclass
 class Progress:
     """How far a sequence has come.
 
-    ``number`` is its owner number, which blocks have. ``tokens`` of at most ``wanted`` have been written. ``blocks``
-    are in its table. ``found`` tokens did not have to be computed when it was last admitted. ``preempted``: how often.
+    ``number`` identifies it as the owner of blocks. ``tokens`` of at most ``wanted`` have been written. ``blocks`` are
+    in its block table. ``found`` tokens were in the cache when it was last admitted. ``preempted``: how often.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Progress:
     preempted: int = 0
 
     def take(self, event: Event) -> None:
-        """Change as one of its events says."""
+        """Apply one of its events."""
         match event:
             case Admitted():
                 self.state, self.found = "running", event.cached_tokens
@@ -68,7 +68,7 @@ class Sequences:
         self._changed: dict[int, None] = {}
 
     def take(self, owner: int, event: Event) -> None:
-        """Change sequence ``owner`` as its event says."""
+        """Apply an event of sequence ``owner``."""
         if isinstance(event, RunStarted):
             self._places[owner] = len(self._places)
             prompt = visible(event.prompt if len(event.prompt) <= TAIL else f"…{event.prompt[-TAIL:]}")
@@ -83,11 +83,11 @@ class Sequences:
         return Counter(seen.state for seen in self.seen.values())
 
     def changed(self) -> list[int]:
-        """Those of whom there was something since the last ``patches``."""
+        """The sequences with an event since the last ``patches``."""
         return list(self._changed)
 
     def patches(self) -> list[Patch]:
-        """What differs from what was last told."""
+        """What changed since the last call."""
         patches = [
             patch
             for owner in self._changed
@@ -98,5 +98,5 @@ class Sequences:
 
     @staticmethod
     def columns() -> Columns:
-        """Nobody is there."""
+        """The columns of an empty table."""
         return [{}]

@@ -1,1 +1,1 @@
-"""One run: what a person sets, its events reduced to frames, and what is said and shown of each."""
+"""One run: its settings, its events reduced to frames, and the words and numbers shown for each."""

@@ -1,31 +1,31 @@
 """Events reduced to frames: what changed in the text, the charts and the sentence, step by step.
 
-One frame a step of the engine, and one each for the beginning, an admission of which there is
-something to say, a preemption and the end, in order, numbered by ``seq``. A frame says only what
-changed, so that a run can be sent as it grows; applied from the first, frames give
-the whole picture again (``Picture``), so that a player can show any instant of it and a
-page that opens late can catch up. A frame is a JSON-able dict:
+There is one frame per engine step, and one each for the start, an admission worth mentioning,
+a preemption and the end, in order, numbered by ``seq``. A frame says only what changed, so that
+a run can be sent as it grows; applied from the first on, frames rebuild the whole picture
+(``Picture``), so that a player can show any instant of it and a page that opens late can
+catch up. A frame is a JSON-able dict:
 
-    seq, t_ms, step        where in the run it stands (step -1: the run is over)
-    head                   first frame only: prompt pieces, configuration, models, what is said of each state,
+    seq, t_ms, step        its place in the run (step -1: the run is over)
+    head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
                            and whether the run is ``recorded``: read from a file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
-    columns                first frame only: {chart: columns to begin with}
-    verdicts               [{title, say, columns, layout}], by position, of a run that recorded distributions
+    columns                first frame only: {chart: initial columns}
+    verdicts               [{title, say, columns, layout}], by position, if the run recorded distributions
     charts                 {chart: patches} for ``figures.apply``
     layout                 {chart: {axis path: range}}
     captions               {chart: its caption}, those that changed
-    readouts               {readout: [value, unit, the run before]}, those that changed
-    compared               first frame only: what was switched since the run before
+    readouts               {readout: [value, unit, the previous run's]}, those that changed
+    compared               first frame only: which settings changed since the previous run
     say                    the step in one sentence
-    linger                 true where that is rare enough to be left standing for a moment
-    owner                  the first after an admission: the run's number among all of its engine
-    notice                 what has to stay beside the numbers
+    linger                 true if the sentence is rare enough to stay up for a moment
+    owner                  first frame after an admission: the run's number among all runs of the engine
+    notice                 text that has to stay beside the numbers
     finished               {reason, message}, last frame only
 
-A token's ``rejected`` are the proposals thrown away for it: [{text, q, p?, u?}], the first
-rejected by the target, those after it never judged. Text has been made visible
-(``visible``) and is to be set as text, never as markup.
+A token's ``rejected`` are the proposals discarded for it: [{text, q, p?, u?}], the first
+rejected by the target, those after it never judged. Text has been passed through ``visible``
+and is to be set as text, never as markup.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Frame = dict[str, Any]
 
 
 class Reducer:
-    """Turns one run's events, fed in order and in any portions, into frames.
+    """Turns one run's events, fed in order and in chunks of any size, into frames.
 
-    Its numbers are shown beside those of the run ``before``. A ``recorded`` run is called one.
+    Its numbers are shown beside those of the run ``before``. A ``recorded`` run is labelled as such.
     """
 
     def __init__(self, before: Before | None = None, *, recorded: bool = False) -> None:
@@ -60,12 +60,12 @@ class Reducer:
         self._meter = Meter()
         self._readouts: dict[str, list[str]] = {}
         self._seq = self._at = 0
-        self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the last passes
-        self._in_view: deque[tuple[int, float, float]] = deque()  # passes in the chart of times: ms, speed
+        self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the latest passes
+        self._in_view: deque[tuple[int, float, float]] = deque()  # passes visible in the timing chart: step, ms, speed
         self._tops = (1.0, 500.0)
-        self._prefill: tuple[int, float] | None = None  # the newest one's step and ms
-        self._said: list[Any] = []  # of it in the chart of times
-        self._new = self._again = self._most = 0  # tokens that the target computed; in all, and in one pass
+        self._prefill: tuple[int, float] | None = None  # the latest one's step and ms
+        self._said: list[Any] = []  # its label in the timing chart
+        self._new = self._again = self._most = 0  # tokens the target computed anew, again, and at most in one pass
         self._admitted: dict[str, int] = {}
         self._axes: dict[str, dict[str, Any]] = {}
         self._captions: dict[str, str] = {}
@@ -100,11 +100,11 @@ class Reducer:
         return frames
 
     def after(self) -> Before | None:
-        """What the next run is compared with: this one, if there was any."""
+        """What the next run is compared with: this run, if it started."""
         return Before(self._started, self._meter.metrics()) if self._seq else self._before
 
     def _frame(self, event: Event, changes: dict[str, Any]) -> Frame:
-        """A frame of the changes, with what has changed in the pool and around the charts."""
+        """A frame of ``changes`` and of what changed in the pool, the layout, the captions and the readouts."""
         frame = {"seq": self._seq, "t_ms": round(event.t_ms, 3), "step": self._at}
         self._seq += 1
         charts = changes.get("charts", {}) | {"blocks": self._pool.patches()}
@@ -124,7 +124,7 @@ class Reducer:
         return frame
 
     def _moved(self, layout: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The axes that are not where they were."""
+        """The axes whose range changed."""
         moved = {}
         for chart, paths in layout.items():
             known = self._axes.setdefault(chart, {})
@@ -196,7 +196,8 @@ class Reducer:
         }
 
     def _computed(self, timed: StepTimed, guesses: int) -> list[Any]:
-        """New to a pass are its guesses, and the token before them, which the last pass chose."""
+        """Adds a pass to the chart of recomputed tokens. New are its guesses and the token before them, which the last
+        pass chose; in the first pass, all tokens."""
         new = guesses + 1 if self._new else timed.target_tokens
         again = timed.target_tokens - new
         self._new, self._again = self._new + new, self._again + again
@@ -225,7 +226,7 @@ class Reducer:
         return bars + self._of_prefill(first)
 
     def _of_prefill(self, first: float) -> list[Any]:
-        """What is said beside the newest prefill's bar, where that is news; nothing once it is left of ``first``."""
+        """The label of the latest prefill's bar, if it changed; it is hidden once the bar is left of ``first``."""
         if self._prefill is None:
             return []
         (step, ms), was = self._prefill, self._said

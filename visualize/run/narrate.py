@@ -1,7 +1,7 @@
-"""What happened, in one sentence a step. Words before symbols.
+"""What happened, in one sentence per step. Words before symbols.
 
-A step in which something rare happened (a fall-back, a new window, an eviction) tells
-that, and the usual only in a few words: one sentence is what a room can read.
+Where something rare happened (a fallback, a new window, an eviction), the sentence tells that
+and keeps the rest to a few words: one sentence is as much as an audience can read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ENDINGS = {
 
 
 LONGEST = 60
-"""Characters of a round's guesses, so that a sentence stays one that a room can read."""
+"""Most characters of a round's guesses, so that an audience can still read the sentence."""
 
 
 def quoted(text: str) -> str:
@@ -48,7 +48,7 @@ def quoted(text: str) -> str:
 
 
 def limit(found: Achieved) -> str:
-    """How near a step came to what the device can do. What takes less than half of its time does not bind it."""
+    """How near a step came to the device's limit. It is called bound only from half of the limit on."""
     if found.share < 0.5:
         return f"{found.share:.0%} of the {'memory' if found.bound == 'memory' else 'compute'} limit"
     said = f"{found.bound}-bound, {found.share:.0%} of the limit"
@@ -67,21 +67,21 @@ class Narrator:
         self._prompt = self._tokens = prompt_tokens
         self._found = self._read = self._admissions = 0
         self._window = config["num_speculative_tokens"]
-        self._why_none = ""  # where the adaptive window is 0
-        self._observed = 0  # rounds that the adaptive window learnt from: it counts them too
-        self._company = 0  # most others in a pass
+        self._why_none = ""  # while the adaptive window is 0
+        self._observed = 0  # rounds that the adaptive window learnt from; counted as it counts them
+        self._company = 0  # most other sequences in one pass
         self._passes = self._rounds = self._guesses = self._kept = 0  # after the prefill
-        self._cut = False  # the text ended among a round's guesses
+        self._cut = False  # the text ended within a round's guesses
         self._notes = ["synthetic: proposals cost nothing here"] if config["speculative"] == "synthetic" else []
 
     @property
     def notice(self) -> str:
-        """What has to stay in sight beside the numbers."""
+        """The text that has to stay beside the numbers."""
         company = [f"passes shared with up to {counted(self._company, 'other run')}"] if self._company else []
         return " · ".join([*self._notes, *company])
 
     def note(self, text: str) -> None:
-        """Add to what has to stay in sight."""
+        """Add to the notice."""
         self._notes.append(text)
 
     def asked(self) -> str:
@@ -127,8 +127,8 @@ class Narrator:
         pieces: Sequence[str],
         rare: Sequence[Event],
     ) -> str:
-        """A step: what was proposed, judged and committed in it, and the ``rare`` events. ``own`` None where there were
-        proposals: the text ended before the target's own token."""
+        """One step, from what was proposed, judged and committed in it and its ``rare`` events. With proposals but
+        without ``own``, the text ended before the target's own token."""
         chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
         if proposals:
             kept = sum(verdict.accepted for verdict in verdicts) if own else len(pieces)
@@ -154,7 +154,7 @@ class Narrator:
         return brief + said if said else usual
 
     def ended(self, finished: Finished, metrics: Metrics, generated: int, blocks: int) -> str:
-        """The end. ``metrics``: of the whole run; ``blocks``: of its own, the most at once."""
+        """The end of the run. ``metrics``: the whole run's; ``blocks``: the most it held at once."""
         if finished.reason == "error":
             message = in_page_words(finished.message, IN_CODE)
             return f"The run failed after {counted(generated, 'token')}. {visible(message)}"
@@ -168,7 +168,7 @@ class Narrator:
         return f"{said}{self._bargain(generated)}{given}"
 
     def _times(self, finished: Finished, metrics: Metrics, generated: int) -> str:
-        """What the readouts' speed and first token can be held against."""
+        """The times from which the readouts' speed and first token follow."""
         first, speed = metrics.ttft_ms, metrics.tokens_per_second
         if first is None or speed is None:
             return f" in {' '.join(shown_ms(finished.t_ms))}"
@@ -177,7 +177,7 @@ class Narrator:
         return f", the first after {' '.join(shown_ms(first))}, {others} more in {took}"
 
     def _bargain(self, generated: int) -> str:
-        """What guessing is for: more tokens than passes. Means are of passes, all of them, as tokens/pass is."""
+        """Whether guessing paid off: more tokens than passes. Means are over all passes, as in tokens/pass."""
         if not self._rounds or generated < 2:
             return ""
         passes = f"{self._passes} {'pass' if self._passes == 1 else 'passes'}"
@@ -221,7 +221,7 @@ class Narrator:
         return f"{self._whole()} in one pass"
 
     def _whole(self) -> str:
-        """What a prefill has to know: the prompt, and after a preemption also what had been written."""
+        """What a prefill has to cover: the prompt and, after a preemption, also the text written so far."""
         return f"the {'text' if self._tokens > self._prompt else 'prompt'}'s {counted(self._tokens, 'token')}"
 
     def _pass(self, tokens: int) -> str:
@@ -245,13 +245,14 @@ class Narrator:
         )
 
     def _no_guesses(self) -> str:
-        """Why the adaptive window has none now, and when it has again."""
+        """Why the adaptive window is 0, and when guessing is tried again."""
         passes = PROBE_EVERY - self._observed % PROBE_EVERY
         again = "after this pass" if passes == 1 else f"within {passes} passes"
         return f"No guesses: {self._why_none}; guessing is tried again {again}."
 
     def _rare(self, events: Sequence[Event]) -> str:
-        """The rarest of the events, told; the window and the notice follow all of them."""
+        """The sentence for the rarest event. All events pass through ``_tell``, which updates the window and the
+        notice."""
         told = {type(event): self._tell(event) for event in events}
         for kind in (FellBack, CacheDropped, WindowChanged):
             if told.get(kind):
@@ -286,6 +287,6 @@ def _are(number: int) -> str:
 
 
 def _odds(verdict: Judged) -> str:
-    """p, q and, where one was drawn, u: in two digits, as a sentence can bear."""
+    """p, q and, if it was drawn, u, to two digits: more would be too much for a sentence."""
     numbers = {"p": verdict.p, "q": verdict.q} | ({} if verdict.u is None else {"u": verdict.u})
     return ", ".join(f"{name} {value:.2g}" for name, value in numbers.items())

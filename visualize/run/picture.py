@@ -1,7 +1,7 @@
 """The whole stage at one instant: the frames so far, applied in order.
 
-The page's script does the same with the same frames; this is for what draws in
-Python (a saved figure, a test) and the proof that frames leave nothing out.
+The page's script does the same with the same frames; this version is for drawing in
+Python (a saved figure, a test), and proves that frames leave nothing out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from visualize.run.frames import Frame
 
 
 class Picture:
-    """What the stage shows. ``apply`` moves it on by one frame.
+    """What the stage shows. ``apply`` advances it by one frame.
 
     Args:
-        columns: every chart's, before a run; None: those of the Lab's stage.
+        columns: each chart's columns before a run; None: those of the Lab's stage.
     """
 
     def __init__(self, columns: dict[str, Columns] | None = None) -> None:
@@ -34,10 +34,10 @@ class Picture:
         self.finished: dict[str, str] | None = None
 
     def apply(self, frame: Frame) -> Picture:
-        """Take the next frame in.
+        """Apply the next frame.
 
         Raises:
-            ValueError: a frame was left out or came twice.
+            ValueError: a frame was skipped or repeated.
         """
         if frame["seq"] != self.seq + 1:
             raise ValueError(f"frame {self.seq + 1} is next, not {frame['seq']}")
@@ -58,5 +58,5 @@ class Picture:
         return self
 
     def figure(self, chart: str, dark: bool = False) -> go.Figure:
-        """One of the stage's charts as it stands."""
+        """One of the stage's charts in its current state."""
         return draw(CHARTS[chart](dark), self.columns[chart], self.layout[chart])

@@ -1,8 +1,8 @@
-"""The pool of cache blocks as one run's events tell it.
+"""The pool of cache blocks, as seen through one run's events.
 
-A run hears of its own blocks only; of the others it knows what ``Admitted`` said. The
-map is therefore true for the run's own blocks at every step, and for the rest
-when the run was admitted.
+A run's events cover its own blocks only; of the others it knows what ``Admitted`` said.
+So the map is exact for the run's own blocks at every step, and for the rest as of the
+run's admission.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ PoolEvent = (
 
 
 class PoolView:
-    """Blocks that are not free, by number; and which of them differ from what was drawn."""
+    """Blocks that are not free, by number, and what was last drawn of them."""
 
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.blocks: dict[int, Block] = {}
         self._drawn: dict[int, Block] = {}
-        self._freed: dict[int, Block] = {}  # of its own, since the last step was over
-        self._kept = 0  # slots that hold what counts
+        self._freed: dict[int, Block] = {}  # the run's own, freed since the last step ended
+        self._kept = 0  # tokens kept at the end of the last step
         self.most = 0
-        """Of the run's own blocks, at once."""
+        """The most blocks that the run has held at once."""
 
     def take(self, event: PoolEvent) -> None:
-        """Change the blocks as the event says."""
+        """Apply an event."""
         match event:
             case Admitted():
                 self.blocks = dict.fromkeys(event.live_blocks, OTHERS) | dict.fromkeys(event.cached_blocks, CACHED)
@@ -89,15 +89,15 @@ class PoolView:
         return [block for block in self.blocks.values() if block.owner is not None and block.state == "live"]
 
     def ended(self) -> None:
-        """The run is over: what it gave back stays to be seen where nobody has it."""
+        """End the run: the blocks it gave back stay visible where no other sequence has them."""
         for number, block in self._freed.items():
             if number not in self.blocks:
                 self.blocks[number] = replace(block, state="free", stored=False, vain=0)
 
     def level(self, kv_tokens: int, guesses: int = 0) -> None:
-        """A step is over, and ``kv_tokens`` of the run are kept: its blocks are filled as far, in the order of its
-        table. It wrote the token before the ``guesses``, and them; those that were rejected are beyond what is kept,
-        some of them in blocks that were given back at once."""
+        """End a step after which the run keeps ``kv_tokens``: its blocks are filled that far, in block table order.
+        The step wrote the token before the ``guesses`` and the guesses themselves; rejected ones lie beyond what is
+        kept, some of them in blocks that were given back at once."""
         written = max(kv_tokens, self._kept + 1 + guesses) if guesses else kv_tokens
         self._kept = kv_tokens
         self.blocks = {number: block for number, block in self.blocks.items() if block.state != "free"}
@@ -113,12 +113,12 @@ class PoolView:
         self._freed.clear()
 
     def _reached(self, block: Block, tokens: int) -> int:
-        """How many of its slots are among the first ``tokens`` of its sequence."""
+        """How many of the block's slots hold one of the first ``tokens`` of its sequence."""
         return min(self.block_size, max(0, tokens - block.index * self.block_size))
 
     def patches(self) -> list[Patch]:
-        """What changed since it was last asked. A block past the pool's end is one of another pool: of the
-        plain one, after a quantised one failed."""
+        """What changed since the last call. A block past the pool's end belongs to another pool: the plain
+        one, after a quantised one failed."""
         patches = []
         for number in self._drawn | self.blocks:
             was, now = self._drawn.get(number, FREE), self.blocks.get(number, FREE)

@@ -1,7 +1,7 @@
 """The numbers above the text: few, each with its unit and one sentence that says what it is.
 
-Beside each stands the same number of the run before, so that switching a toggle and
-running again is a comparison.
+Beside each is the previous run's number, so that switching a toggle and running again is a
+comparison.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DASH = "–"
 
 @dataclass(frozen=True)
 class Reading:
-    """A number as shown; ``size`` is what a ratio to another run's is taken of."""
+    """A number as shown; ``size`` is its value for the ratio to another run's."""
 
     value: str = DASH
     unit: str = ""
@@ -40,7 +40,7 @@ class Readout:
 
 @dataclass(frozen=True)
 class Before:
-    """The run that the present one is compared with: what it began with, and what came of it."""
+    """The run that the current one is compared with: its start event and its metrics."""
 
     started: RunStarted
     metrics: Metrics
@@ -138,7 +138,7 @@ READOUTS = (
 
 
 def labels() -> list[dict[str, str]]:
-    """What stays: for the page to lay out before any number comes."""
+    """The readouts without their numbers, for the page to lay out in advance."""
     return [
         {"key": readout.key, "label": readout.label, "about": readout.about, "always": readout.always}
         for readout in READOUTS
@@ -148,9 +148,9 @@ def labels() -> list[dict[str, str]]:
 def rows(
     metrics: Metrics, config: dict[str, Any], before: Before | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the run before in small, with the ratio to it once the run is over.
+    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over.
 
-    What was found in the cache has no row where nothing could be found.
+    "From cache" has no row where nothing could be found in the cache.
     """
     shown = {}
     findable = config["enable_prefix_caching"] or metrics.cached_prompt_tokens
@@ -164,8 +164,8 @@ def rows(
 
 
 def beside(now: Reading, was: Reading, *, over: bool) -> str:
-    """The run before in small, with the ratio to it once the run is over; empty where it has no such number. A share
-    has no ratio: it would be taken for a share."""
+    """The previous run's value, with the ratio to it once the run is over; empty if it has none. A percentage gets no
+    ratio, which could be mistaken for a percentage."""
     if was.value == DASH:
         return ""
     if over and (was.value, was.unit) == (now.value, now.unit):
@@ -205,7 +205,7 @@ _SAMPLED: dict[str, tuple[str, dict[Any, str]]] = {
     "max_tokens": ("max tokens", {}),
     "logprobs": ("recorded distributions", {0: "off", 5: "on"}),
 }
-"""What a person sets of the sampling, in words."""
+"""The sampling parameters that the page sets, in words."""
 _MAIN = ("kv_dtype", "paged", "speculative", "num_speculative_tokens")
 NEEDS = {
     "num_speculative_tokens": DRAFTERS.keys() - {"off"},
@@ -213,9 +213,9 @@ NEEDS = {
     "early_exit_layer": {"early_exit"},
     "synthetic_acceptance_rate": {"synthetic"},
 }
-"""Settings that only matter to some who guess."""
+"""Settings that matter only with some drafters."""
 OF_BLOCKS = {"kv_dtype", "paged", "block_size", "num_blocks", "enable_prefix_caching", "eviction", "cache_priority"}
-"""Settings that only matter where there is a cache."""
+"""Settings that matter only with a KV cache."""
 
 
 def matters(key: str, config: dict[str, Any]) -> bool:
@@ -224,7 +224,8 @@ def matters(key: str, config: dict[str, Any]) -> bool:
 
 
 def difference(before: RunStarted, now: RunStarted) -> str:
-    """What was switched since the run before, in words. A run from a file may be older than a setting."""
+    """Which settings changed since the previous run, in words. A run from a file may predate a setting, and then has
+    its default."""
     usual = asdict(EngineConfig()) | asdict(SamplingParams())
     was_of, now_of = (usual | run.config | run.sampling for run in (before, now))
     switched = [
@@ -242,18 +243,18 @@ def difference(before: RunStarted, now: RunStarted) -> str:
 
 
 def small(switched: Sequence[str]) -> str:
-    """What the small figures are, with what was switched."""
+    """What the small figures are, and which settings were ``switched``."""
     said = f". Changed: {', '.join(switched)}." if switched else ", with the same settings."
     return f"Small: the previous run{said}"
 
 
 def _draft(run: RunStarted) -> str:
-    """The embedded drafts bear their target's name before their own."""
+    """The draft's name without its target's, which the embedded drafts have as a prefix."""
     return visible((run.draft or "").removeprefix(f"{run.target}-"))
 
 
 def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
-    """A run's settings in words: the main ones, and what else matters to it and is not the engine's default."""
+    """A run's settings in words: the main ones, and any others that matter to it and are not the default."""
     usual = asdict(EngineConfig())
     config = usual | config
     words = [
@@ -266,7 +267,7 @@ def described(config: dict[str, Any], sampling: dict[str, Any]) -> str:
 
 
 def shown_ms(*ms: float) -> tuple[str, str]:
-    """Milliseconds as shown, with their unit: seconds once the last, the longest, has one."""
+    """Milliseconds as shown, and their unit: seconds if the last and longest is a second or more."""
     if ms[-1] < 999.5:
         return " / ".join(f"{value:.1f}" if value < 99.95 else f"{value:.0f}" for value in ms), "ms"
     return " / ".join(digits(value / 1000) for value in ms), "s"

@@ -1,4 +1,4 @@
-"""Everything a person sets on the Lab's page, and the link that says it again."""
+"""Everything that can be set on the Lab's page, and the link that restores it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHOICES: dict[str, dict[Any, str]] = {
     "kernels": KERNELS,
     "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prompt_attention())},
 }
-"""The values of a setting that is one of a few, and how the page calls each."""
+"""For each setting with a fixed choice of values, the values and what the page calls them."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "gamma": (1, 8),
     "early_exit_layer": (1, 15),
@@ -35,19 +35,19 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "max_tokens": (1, 1000),
 }
 OTHER = "other"
-"""The pair that the page's own fields name, where a server takes any."""
+"""The pair whose models are named in fields on the page, where a server accepts any models."""
 LOGPROBS = 5
-"""Of the likeliest tokens under each distribution, when they are recorded."""
+"""How many of the likeliest tokens are kept of each distribution, when distributions are recorded."""
 MAX_MODEL = 200
-"""Characters of a folder, or of a hub id."""
+"""Most characters of a folder's path or a hub id."""
 MAX_PROMPT = 4000
-"""Characters of a prompt that still make a link browsers and proxies pass on."""
+"""Most characters of a prompt: a link with that many still gets through browsers and proxies."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The page's controls, with the values they start with. ``seed`` None: the engine picks one. ``target`` and
-    ``draft``: folders or hub ids, with the ``OTHER`` pair."""
+    """The page's controls, with their initial values. ``seed`` None: the engine picks one. ``target`` and ``draft``:
+    folders or hub ids, for the ``OTHER`` pair."""
 
     prompt: str = "Once upon a time there was a poor miller who had three sons, and when he grew old he said,"
     pair: str = "matched"
@@ -78,7 +78,7 @@ class Settings:
     distributions: bool = False
 
     def engine_config(self, num_blocks: int | None = None) -> EngineConfig:
-        """Raises ConfigError where a combination is senseless."""
+        """Raises ConfigError if a combination makes no sense."""
         return EngineConfig(
             kv_cache=self.cache,
             kv_dtype=self.kv_format,
@@ -100,8 +100,8 @@ class Settings:
         )
 
     def models(self) -> str | Pair:
-        """What to ask an engine for. Raises ConfigError where the page's own fields name nothing, or no draft beside
-        a target although one is to guess: the engine would say so too, but only once it is loaded."""
+        """The models to load an engine for. Raises ConfigError if the page's fields name no target, or no draft
+        although a draft model is to guess: the engine would say so too, but only once it is loaded."""
         if self.pair != OTHER:
             return self.pair
         pair = own(self.target, self.draft)
@@ -124,7 +124,7 @@ class Settings:
 
 
 def bounded(prompt: str, most: int = MAX_PROMPT) -> str:
-    """``prompt`` itself. A page's own limit binds nobody who sends without it.
+    """``prompt``, checked here because a request need not come from the page, which has this limit too.
 
     Raises:
         PromptError: it has more than ``most`` characters.
@@ -144,7 +144,7 @@ LINK = Link(
 def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Settings, list[str]]:
     """The settings a link asks for, and a sentence for each value that was left out.
 
-    ``link``: with the model pairs that there are.
+    ``link``: one with the model pairs that this server offers.
     """
     settings, notices = link.read(query)
     for name, reason in senseless(Settings(**settings)).items():
@@ -161,11 +161,11 @@ NEUTRAL = {
     "cuda_graphs": False,
     "torch_compile": False,
 }
-"""The settings that cannot always be used, and what each is when it is not in use."""
+"""The settings that cannot always be used, and the value of each when it is not in use."""
 
 
 def senseless(settings: Settings) -> dict[str, str]:
-    """Those that have nothing to act on, each with what it needs."""
+    """The settings that would have nothing to act on, each with what it needs."""
     found = {}
     if not settings.cache:
         found = dict.fromkeys(

@@ -26,7 +26,7 @@ from visualize.text import visible
 
 @dataclass
 class Step:
-    """The events of one step, sorted by what they tell."""
+    """The events of one step, sorted by kind."""
 
     proposals: list[Proposed] = field(default_factory=list)
     verdicts: dict[int, Judged] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Step:
         return points
 
     def opened(self, speculative: str) -> list[dict[str, Any]]:
-        """Its verdicts by position, with the distributions around them; none if they were not recorded."""
+        """The step's verdicts by position, with their distributions; none if those were not recorded."""
         return [
             opened(self.proposals[position], self.verdicts[position], around, self.own, speculative)
             for position, around in self.around.items()
@@ -94,6 +94,6 @@ class Step:
 
 
 def _numbers(event: Judged | Proposed | Recovered | Bonus, *names: str) -> dict[str, float]:
-    """Those of p, q and u that the event has."""
+    """Those of ``names`` (of p, q and u) that the event has."""
     values = {name: getattr(event, name, None) for name in names}
     return {name: short(value) for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""A run to take away: as a file to open again, as numbers, and as a page that plays by itself."""
+"""A run to download: as a file to open again, as numbers, and as a page that plays by itself."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from visualize.run.transcript import recorded
 
 _TIMED = [field.name for field in fields(StepTimed)]
 COLUMNS = (*_TIMED, "proposed", "judged", "accepted", "committed")
-"""Columns of the numbers. Those of ``StepTimed`` first, under its names: milliseconds end in ``_ms``, bytes in
-``_bytes``, all else are counts, but ``step_kind``. Then how many tokens the step ``proposed``, how many of those were
+"""Columns of the CSV. First the fields of ``StepTimed``, under their own names: ``_ms`` are milliseconds, ``_bytes``
+bytes, and all others but ``step_kind`` are counts. Then how many tokens the step ``proposed``, how many of those were
 ``judged`` and ``accepted``, and how many tokens the step ``committed`` to the output."""
 
 
 def numbers(run: Run) -> str:
-    """A run's numbers as CSV, one row a step. There is no text of the run in it, which a spreadsheet could take for a
-    formula."""
+    """A run's numbers as CSV, one row per step. It contains none of the run's text, which a spreadsheet could take for
+    a formula."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
@@ -42,7 +42,7 @@ def numbers(run: Run) -> str:
 
 
 def page(run: Run) -> str:
-    """One HTML file with the run and its player in it; it needs no server and no network, and is allowed none.
+    """One HTML file with the run and its player; it needs no server and no network, and its policy allows none.
 
     Raises:
         RunFileError: the run contradicts itself.
@@ -66,7 +66,7 @@ mount("stage", document.querySelector("#stage"))(document.querySelector("#run-tr
 
 
 def _inline(code: str) -> str:
-    """JavaScript that cannot end the script element it stands in."""
+    """JavaScript that cannot end the script element it is embedded in."""
     return code.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
@@ -75,4 +75,4 @@ FORMATS = {
     "csv": ("text/csv", numbers),
     "html": ("text/html", page),
 }
-"""What a run can be taken away as: the file's type, and the function that writes it."""
+"""The formats a run can be downloaded in: the file's MIME type, and the function that writes it."""

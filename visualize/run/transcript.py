@@ -1,10 +1,10 @@
-"""A run as text for the page's script: one JSON object a line.
+"""A run as text for the page's script: one JSON object per line.
 
-The first line is ``{"run": its id}``. With ``"live": true`` the others are told in a channel of
+The first line is ``{"run": its id}``. With ``"live": true`` the others arrive through the channel of
 that id (``visualize.server.channel``); ``"against"`` is the address of a comparison of the run's
 settings (``visualize.compare.against``). Then come frames (``visualize.run.frames``), and ``{"status": ...}`` or
-``{"problem": ...}``, a sentence each. The script that reads it is the same for a run under way, one
-from a file, and one in an exported page.
+``{"problem": ...}``, a sentence each. The same script reads a run in progress, one from a file and
+one in an exported page.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from visualize.run.frames import Frame, Reducer
 
 
 class Reduces(Protocol):
-    """What is needed of a reducer."""
+    """The part of a reducer that a transcript needs."""
 
     def feed(self, events: Iterable[Any]) -> list[Frame]: ...
 
 
 def line(record: dict[str, Any]) -> str:
-    """One line of JSON with no tag in it: it can stand in a script element, and Gradio takes it for no markup."""
+    """One line of JSON with no tags in it: it is safe in a script element, and Gradio does not take it for markup."""
     return dumped(record, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c") + "\n"
 
 
 def lines(reducer: Reduces, events: Iterable[Any]) -> list[str]:
-    """The frames that these events complete, a line each."""
+    """The frames that these events complete, one per line."""
     return [line(frame) for frame in reducer.feed(events)]
 
 
@@ -42,13 +42,13 @@ def recorded(run: Run, id: str, *, elsewhere: bool = True) -> str:
     """The whole transcript of a run that is over. ``elsewhere``: it comes from a file, and perhaps another machine.
 
     Raises:
-        RunFileError: each of its events is one, but together they are no run.
+        RunFileError: its events are valid one by one, but contradict each other.
     """
     return reduced(Reducer(recorded=elsewhere), run.events, id)
 
 
 def reduced(reducer: Reduces, events: Iterable[Any], id: str) -> str:
-    """The transcript that a reducer makes of all there is. Raises RunFileError: see ``recorded``."""
+    """The transcript that a reducer makes of all ``events``. Raises RunFileError as ``recorded`` does."""
     try:
         return head(id) + "".join(lines(reducer, events))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

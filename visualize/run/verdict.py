@@ -1,4 +1,4 @@
-"""A verdict for the page: what it came from in words and as the data of its chart (``figures.verdict``)."""
+"""A verdict for the page: how it came about, in words and as the data of its chart (``figures.verdict``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def opened(
     """One guess as a JSON-able dict.
 
     Returns:
-        ``title``, ``say``: in words. ``columns``, ``layout``: of the chart.
+        ``title``, ``say``: the verdict in words. ``columns``, ``layout``: its chart's.
 
     Raises:
         ValueError, LookupError: the events contradict each other.
@@ -43,7 +43,7 @@ def opened(
 
 
 def _shown(around: Distributions, heights: list[float], marked: set[int]) -> list[int]:
-    """The tokens that there is room for: the guess, then by p those that are marked and the highest."""
+    """Indices of the tokens that fit: the guess, then those that are marked or highest, sorted by p."""
     others = sorted(range(1, len(heights)), key=lambda i: (around.token_ids[i] not in marked, -heights[i]))
     return [0, *sorted(others[: chart.MOST - 1], key=lambda i: -around.p[i])]
 
