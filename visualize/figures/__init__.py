@@ -11,12 +11,12 @@ CHARTS = {
     "recomputed": recomputed.figure,
     "timing": timing.figure,
 }
-"""The stage's charts, left to right, of which the third stands in the second's place where nothing is kept; each
-function gives the empty figure for light or dark."""
+"""The stage's charts, left to right; without a KV cache the third takes the second's place. Each function returns the
+empty figure for light or dark."""
 
 
 def start() -> dict[str, Columns]:
-    """Every chart's columns before a run: nothing happened yet, every block is free."""
+    """Every chart's columns before a run: nothing has happened yet, every block is free."""
     return {
         "rounds": rounds.columns(),
         "blocks": blocks.columns(blocks.AT_REST),

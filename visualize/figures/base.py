@@ -1,8 +1,8 @@
 """What the figures share: a look for light and dark, and columns that patches fill.
 
 A figure comes from Python without data: traces, layout and colours. Its data are
-*columns*, one dict of lists a trace, changed by *patches*. The page's script applies
-the same patches to the same columns, knowing nothing of what they mean.
+*columns*, one dict of lists per trace, changed by *patches*. The page's script applies
+the same patches to the same columns, without knowing what they mean.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Columns = list[dict[str, list[Any]]]
 """Per trace: column name ("x", "y", "base", "color", "pattern", "customdata") to values."""
 
 MARKER = {"color": "marker_color", "pattern": "marker_pattern_shape"}
-"""The columns that belong to a trace's markers."""
+"""The columns that set properties of a trace's markers."""
 
 Patch = list[Any]
 """``[trace, index, {column: value}]``: set one row, or append it when ``index`` is None."""
@@ -27,14 +27,14 @@ Patch = list[Any]
 WINDOW = 16
 """Rounds in view at once; the charts that count rounds show the same ones."""
 TURN = 6
-"""Rounds by which the window moves on, when the next does not fit: what keeps still can be read."""
+"""Rounds by which the window moves when the next does not fit: in between it stays still, to be readable."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
 @dataclass(frozen=True)
 class Look:
-    """Colours of what is not data. ``paper`` is the panel's background (glyphs are cut out of it)."""
+    """Colours that stand for no state. ``paper`` is the panel's background (glyphs are cut out of it)."""
 
     dark: bool
     ink: str
@@ -64,7 +64,7 @@ def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
         "fixedrange": False,
         "ticks": "",
     }
-    apart = {"xaxis": {"ticklabelstandoff": 5}, "yaxis": {}}  # the two zeros at the origin
+    apart = {"xaxis": {"ticklabelstandoff": 5}, "yaxis": {}}  # keeps the two zeros at the origin apart
     axes = {name: axis | more | layout.pop(name, {}) for name, more in apart.items()}
     return go.Figure(
         traces,
@@ -86,12 +86,12 @@ def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
 
 
 def axis_title(text: str, dark: bool) -> dict[str, Any]:
-    """What an axis counts, close to it."""
+    """An axis title, close to the axis."""
     return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}
 
 
 def apply(columns: Columns, patches: list[Patch]) -> None:
-    """Change ``columns`` in place."""
+    """Apply ``patches`` to ``columns`` in place."""
     for trace, index, row in patches:
         for name, value in row.items():
             column = columns[trace].setdefault(name, [])
@@ -102,7 +102,7 @@ def apply(columns: Columns, patches: list[Patch]) -> None:
 
 
 def draw(figure: go.Figure, columns: Columns, layout: dict[str, Any] | None = None) -> go.Figure:
-    """``figure`` with its data and the axis ranges of the moment, ready to show or save."""
+    """``figure`` with its data and current axis ranges, ready to show or save."""
     for trace, values in zip(figure.data, columns, strict=True):
         trace.update({MARKER.get(name, name): value for name, value in values.items()})
     for path, value in (layout or {}).items():
@@ -116,18 +116,18 @@ def _shell(figure: go.Figure) -> dict[str, Any]:
 
 
 def looks(make: Callable[[bool], go.Figure]) -> dict[str, dict[str, Any]]:
-    """An empty figure in both looks, as JSON for the page; ``make`` gives it for light or dark."""
+    """An empty figure in both looks, as JSON for the page; ``make`` makes it for light or dark."""
     return {"light": _shell(make(False)), "dark": _shell(make(True))}
 
 
 def window(step: int) -> list[float]:
-    """The x range that has ``step`` in it, the first of them with the prefill, step 0."""
+    """The x range that contains ``step``; the first such range begins with the prefill, step 0."""
     first = TURN * max(0, math.ceil((step - WINDOW + 1) / TURN))
     return [first - 0.5, first + WINDOW - 0.5]
 
 
 def short(value: float) -> float:
-    """Four significant digits: what a person reads, and half the bytes."""
+    """Four significant digits: as many as a person reads, in half the bytes."""
     return float(f"{value:.4g}")
 
 

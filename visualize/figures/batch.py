@@ -1,6 +1,6 @@
-"""Many sequences against time: the pool's blocks by state, who runs and who waits, and tokens a second.
+"""Many sequences over time: the pool's blocks by state, running and waiting sequences, and tokens a second.
 
-Time is that of the run, in seconds; a step is where it ended.
+Time is in seconds since the run began; a step is placed where it ended.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from visualize.figures.base import Columns, Patch, blank, look, looks, nice_ceil
 from visualize.vocabulary import OWN, STATES
 
 STATES_OF_BLOCKS = ("live", "cached", "free")
-"""From the bottom upwards; the first fields are those of ``Occupancy``."""
+"""From the bottom up; the names are the fields of ``Occupancy``."""
 MARGIN = {"l": 44, "r": 18, "t": 6, "b": 24}
 
 
@@ -46,7 +46,7 @@ def occupancy_figure(dark: bool = False) -> go.Figure:
 
 
 def queue_figure(dark: bool = False) -> go.Figure:
-    """Sequences that run, and those that wait: a full line and a dotted one."""
+    """Running and waiting sequences: a solid line and a dotted one."""
     state = STATES["accepted"]
     colours = {"running": state.dark if dark else state.light, "waiting": look(dark).muted}
     return over_time(
@@ -101,7 +101,7 @@ def points(seconds: float, blocks: Occupancy, running: int, waiting: int, speed:
 
 
 def layout(seconds: float, num_blocks: int, sequences: int, top_speed: float) -> dict[str, dict[str, Any]]:
-    """The axes; those that grow do it in leaps, so that they stand still for a while."""
+    """The axes; those that grow do so in jumps, and stay still in between."""
     tops = {"occupancy": num_blocks, "queue": max(1, sequences) * 1.06, "speed": nice_ceiling(top_speed)}
     time = [0, nice_ceiling(seconds)]
     return {name: {"xaxis.range": time, "yaxis.range": [0, top]} for name, top in tops.items()}

@@ -1,4 +1,4 @@
-"""The pool of cache blocks as squares: what state each is in, whose it is, how full.
+"""The pool of cache blocks as squares: the state of each, whose it is, and how full.
 
 Squares are bars on a grid: they keep their shape at any size of the panel, and a
 second bar inside shows the slots in use. (A heatmap would leak memory when redrawn.)
@@ -17,7 +17,7 @@ from visualize.vocabulary import ANOTHERS, GIVEN_BACK, OWN, STATES
 
 TRACES = ("free", "live", "cached", "vain", "fill", "stored")
 SHOWN = 1024
-"""Blocks drawn at most; a larger pool is drawn in part, and the caption says so."""
+"""Most blocks drawn; a larger pool is drawn in part, and the caption says so."""
 AT_REST = 128
 """Blocks drawn before the first run has said how many there are."""
 SIDE, INSET = 0.84, 0.07
@@ -31,12 +31,12 @@ _WORDS: dict[Came, str] = {"own": "", "found": "found, not computed again", "cop
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is known of a block. ``owner`` None: a sequence that is not this run's, or nobody. A free one that has an
-    owner is its no longer: the run is over, and gave it back as full as it was; or the last pass took it for guesses
-    that were rejected.
+    """What is known of a block. ``owner`` None: it belongs to another run's sequence, or to none. A free block with an
+    owner was given back: either the run is over, and the block is shown as full as it was, or the last pass took it
+    for guesses that were rejected.
 
     ``came``: how this run got it. ``stored``: its prefix can be found by others.
-    ``references``: sequences that have it in their tables; 0 when that is not known.
+    ``references``: sequences that have it in their block tables; 0 if unknown.
     ``vain``: slots after the filled ones that the last pass wrote for guesses that were rejected.
     """
 
@@ -92,7 +92,7 @@ def figure(dark: bool = False) -> go.Figure:
 
 
 def grid(num_blocks: int) -> tuple[int, int]:
-    """Columns and rows for a pool, about as wide as the panel is."""
+    """Columns and rows for a pool, in about the proportions of the panel."""
     shown = min(max(1, num_blocks), SHOWN)
     wide = max(1, math.ceil(math.sqrt(shown * 1.9)))
     return wide, max(1, math.ceil(shown / wide))
@@ -112,7 +112,7 @@ def columns(num_blocks: int) -> list[dict[str, list[Any]]]:
 
 
 def change(block: int, before: Block, now: Block, block_size: int) -> list[Patch]:
-    """What makes ``block``, drawn as ``before``, look as it is ``now``."""
+    """The patches that turn ``block``, drawn as ``before``, into what it is ``now``."""
     if block >= SHOWN:
         return []
     rows = zip(_rows(block, before, block_size), _rows(block, now, block_size), strict=True)

@@ -1,7 +1,6 @@
 """A claim's numbers as a small chart: bars by name, or lines against a number.
 
-What was measured is drawn full, what was claimed as a tick or a broken line, and theory beside a measurement as a
-diamond.
+Measurements are drawn solid, claims as a tick or a dashed line, and theory beside a measurement as a diamond.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ LINES = (
     ("#009E73", "#2CC79A", "diamond"),
     ("#CC79A7", "#CC79A7", "triangle-up"),
 )
-"""A line's colour in light and dark, and its points."""
+"""A line's colour in light and dark, and the shape of its points."""
 CLAIMED = 2
-"""Claimed series of a chart: a number, or from and to."""
+"""Most claimed series in a chart: a number, or the two ends of a range."""
 MANY = 20
-"""Points of a line from which on they are not marked."""
+"""Most points of a line that are marked; those of a longer line are not."""
 ABSENT: dict[str, Any] = {"x": [], "y": [], "showlegend": False}
 
 
 def lines_figure(dark: bool = False) -> go.Figure:
-    """As many lines as there are colours, and broken ones for what is claimed."""
+    """As many lines as there are colours, and dashed ones for what is claimed."""
     lines = [
         go.Scatter(
             mode="lines+markers",
@@ -45,7 +44,7 @@ def lines_figure(dark: bool = False) -> go.Figure:
 
 
 def bars_figure(dark: bool = False) -> go.Figure:
-    """Bars on their side, diamonds for theory, ticks for what is claimed."""
+    """Horizontal bars, diamonds for theory, ticks for what is claimed."""
     colours = look(dark)
     hover = "%{y}: %{x:,.4~g}<extra>%{fullData.name}</extra>"
     bar = go.Bar(orientation="h", marker={"color": OWN}, width=0.6, hovertemplate=hover)
@@ -92,12 +91,12 @@ CHARTS = {"lines": lines_figure, "bars": bars_figure}
 
 
 def shells() -> dict[str, dict[str, Any]]:
-    """Both forms' empty figures in both looks, as JSON for the page."""
+    """The empty figures of both forms in both looks, as JSON for the page."""
     return {name: looks(make) for name, make in CHARTS.items()}
 
 
 def columns(chart: Chart) -> tuple[Columns, dict[str, Any]]:
-    """Data of every trace of the chart's form, and its axes."""
+    """The data of every trace of the chart's form, and its axes."""
     drawn = _bars(chart) if chart.form == "bars" else _lines(chart)
     layout: dict[str, Any] = {f"{axis}axis.type": "log" for axis in chart.log}
     for axis, title in (("x", chart.x), ("y", chart.y)):
@@ -123,7 +122,7 @@ def _bars(chart: Chart) -> Columns:
 
 
 def _filled(series: list[Series], places: int) -> Columns:
-    """A row a trace; those without a series are empty."""
+    """One row per trace; those without a series are empty."""
     if len(series) > places:
         raise ValueError(f"{len(series)} series for {places} traces: {', '.join(one.name for one in series)}.")
     rows: Columns = [

@@ -15,14 +15,14 @@ from visualize.figures.base import Columns, blank, look, looks
 from visualize.text import label
 
 MARKS = "●■◆▲★✚"
-"""A setting's sign on the page, by its place."""
+"""A setting's mark on the page, by its place."""
 assert len(MARKS) >= MOST
 ROOM = 1.5
-"""Of the longest bar: what is written beside it needs the rest."""
+"""Length of the axis in longest bars: the text beside them needs the rest."""
 
 
 def times(ratio: float) -> str:
-    """A speed-up as it is written everywhere."""
+    """A speed-up in the notation used everywhere."""
     return f"×{three(ratio)}"
 
 
@@ -68,7 +68,7 @@ def bars_figure(dark: bool = False) -> go.Figure:
 
 
 def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Columns, dict[str, Any]]:
-    """Tokens a second by setting; those without a run have their place and no bar."""
+    """Tokens a second by setting; a setting without a run keeps its place but has no bar."""
     bar = {"x": [], "y": [], "customdata": []}
     quartiles, runs, words = {"x": [], "y": []}, {"x": [], "y": []}, {"x": [], "y": [], "text": []}
     edge = ROOM * max(max(summary.rates) for summary in summaries.values())
@@ -98,10 +98,10 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
 
 
 def _faster(factors: Sequence[float], *, clear: bool) -> str:
-    """How sure a factor is shows in how it is written."""
+    """A speed-up, written according to how certain it is."""
     factor = times(statistics.median(factors))
     if len(factors) == 1:
-        return f"{factor},<br>one run"  # in one line it would stand on the bars
+        return f"{factor},<br>one run"  # on one line it would overlap the bars
     return f"<b>{factor}</b>" if clear else "unclear"
 
 

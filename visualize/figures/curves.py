@@ -1,4 +1,4 @@
-"""Curves that carry their own names, whiskers, and signs of settings: what charts of theory and measurement share."""
+"""Labelled curves, whiskers and settings' marks: what the charts of theory and measurement share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from visualize.figures.base import Columns, look
 
 Drawn = tuple[Columns, dict[str, Any]]
-"""Of a chart: a trace's columns each, and what its layout is to become."""
+"""A chart's columns, per trace, and its layout changes."""
 Curves = tuple[dict[str, list[Any]], dict[str, list[Any]]]
 """Lines, and their names."""
 
@@ -33,14 +33,14 @@ def name_trace(dark: bool) -> go.Scatter:
 
 
 def whisker_trace(dark: bool) -> go.Scatter:
-    """Quartiles, or an interval, through a sign."""
+    """Quartiles, or an interval, through a mark."""
     return go.Scatter(
         name="spread", mode="lines", line={"color": look(dark).ink, "width": 1.5}, connectgaps=False, hoverinfo="skip"
     )
 
 
 def mark_trace(dark: bool, hover: str) -> go.Scatter:
-    """The settings' signs; ``hover``: what follows one when it is pointed at."""
+    """The settings' marks; ``hover``: the text after a mark in its hover label."""
     return go.Scatter(
         name="measured",
         mode="text",
@@ -55,13 +55,13 @@ def no_points() -> dict[str, list[Any]]:
 
 
 def join_points(trace: dict[str, list[Any]], x: list[float], y: list[float]) -> None:
-    """Add a piece of line, and a gap after it."""
+    """Add a line segment, and a gap after it."""
     trace["x"] += [*x, None]
     trace["y"] += [*y, None]
 
 
 def add_curve(curves: Curves, x: list[float], y: list[float], name: str) -> None:
-    """Add a curve to the first, and its name to the second."""
+    """Add a line and its name to ``curves``."""
     line, names = curves
     join_points(line, x, y)
     names["x"].append(x[-1])

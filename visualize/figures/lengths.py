@@ -13,7 +13,7 @@ from visualize.figures.curves import Drawn, add_curve, curve_trace, mark_trace, 
 from visualize.vocabulary import KV_FORMATS, OWN
 
 POINTS = 50
-"""Of a curve."""
+"""Points per curve, less one."""
 
 
 def growth_figure(dark: bool = False) -> go.Figure:
@@ -38,7 +38,7 @@ def growth_figure(dark: bool = False) -> go.Figure:
 
 
 def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
-    """A step that was held up stands far above all others, perhaps out of sight: the axis fits the medians."""
+    """The axis fits the medians: a step that was held up is far above all others, perhaps out of view."""
     lines, dots, top = (no_points(), no_points()), [], 0.0
     for name in (CACHED, UNCACHED):
         curve = curves[name]
@@ -53,7 +53,7 @@ def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
 
 
 def cache_figure(dark: bool = False) -> go.Figure:
-    """Bytes of cache against the text's length, a line a format."""
+    """Bytes of cache against the text's length, one line per format."""
     return blank(
         [curve_trace(dark), name_trace(dark), mark_trace(dark, "%{x:,} tokens: %{customdata}, measured")],
         dark,
@@ -64,8 +64,8 @@ def cache_figure(dark: bool = False) -> go.Figure:
 
 
 def cache_columns(token_bytes: Mapping[str, int], used: Mapping[str, tuple[int, int]]) -> Drawn:
-    """``token_bytes``: of the target alone, by format. ``used``: tokens and bytes that runs held, by mark."""
-    longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1000)  # names stand beyond the marks
+    """``token_bytes``: the target's bytes per token, by format. ``used``: tokens and bytes that runs held, by mark."""
+    longest = 1.15 * max((tokens for tokens, _ in used.values()), default=1000)  # names are to the right of the marks
     most = max([*(longest * each for each in token_bytes.values()), *(size for _, size in used.values())], default=1000)
     scale, unit = byte_unit(most)
     curves = no_points(), no_points()

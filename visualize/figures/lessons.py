@@ -1,4 +1,4 @@
-"""A lesson's own charts: any few figures as bars, and distances that fall, or do not, as draws add up."""
+"""A lesson's own charts: a few figures as bars, and distances that fall, or do not, as draws add up."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from visualize.text import label
 from visualize.vocabulary import OWN
 
 ROOM = 1.28
-"""Of the longest bar: its number stands beside it."""
+"""Length of the axis in longest bars: there has to be room for the number beside it."""
 
 
 def bars_figure(dark: bool = False) -> go.Figure:
-    """Horizontal bars, the first on top, names above them: they may be long."""
+    """Horizontal bars, the first on top, with their names above them because they may be long."""
     colours = look(dark)
     bar = go.Bar(
         name="figures",
@@ -72,12 +72,13 @@ LINES = {
     "redrawn_from_p": ("B, redrawn from p", "dash"),
     "without_q": ("C, without q", "dashdot"),
 }
-"""The rules by their names in the lesson, and how their lines are drawn."""
+"""The rules' names in the lesson, and the dashes of their lines."""
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 def distances_figure(dark: bool = False) -> go.Figure:
-    """Total variation distance against draws, a line a rule, both axes logarithmic: chance alone falls as a line."""
+    """Total variation distance against draws, one line per rule, both axes logarithmic: chance alone gives a straight
+    line down."""
     colours = look(dark)
     lines = [
         go.Scatter(
@@ -105,10 +106,10 @@ def distances_figure(dark: bool = False) -> go.Figure:
 
 
 def distances_columns(rules: Mapping[str, Mapping[str, Any]]) -> tuple[Columns, dict[str, Any]]:
-    """Each rule's distances, after every portion of draws."""
+    """Each rule's distances after every batch of draws."""
     columns: Columns = [{"x": list(rules[rule]["draws"]), "y": list(rules[rule]["distances"])} for rule in LINES]
     xs = [x for column in columns for x in column["x"]]
-    ys = [y for column in columns for y in column["y"] if y > 0]  # nothing has no logarithm
+    ys = [y for column in columns for y in column["y"] if y > 0]  # 0 has no logarithm
     return columns, {
         "xaxis.range": [math.log10(min(xs)) - 0.05, math.log10(max(xs)) + 0.05],
         "yaxis.range": [math.log10(min(ys)) - 0.1, math.log10(max(ys)) + 0.15],

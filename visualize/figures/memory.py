@@ -1,6 +1,6 @@
-"""Memory as three charts: bytes against length, sequences that fit, and where a device's memory is.
+"""Memory as three charts: bytes against length, sequences that fit, and where a device's memory goes.
 
-Formats of numbers are told by dashes and words; the one that is chosen has the colour of the cache.
+KV formats are distinguished by dashes and words; the chosen one has the colour of the cache.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ UNITS = {"GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
 POINTS = 64
 
 Others = dict[str, Deployment]
-"""The same deployment in every KV format that its model can have, by format."""
+"""The same deployment in every KV format that its model supports, by format."""
 
 
 def unit(size: float) -> tuple[str, int]:
-    """The largest unit of which ``size`` bytes are at least one, and its bytes."""
+    """The largest unit in which ``size`` is at least 1, and its bytes."""
     return next(((name, scale) for name, scale in UNITS.items() if size >= scale), ("B", 1))
 
 
@@ -38,7 +38,7 @@ def unit(size: float) -> tuple[str, int]:
 
 
 def length_figure(dark: bool = False) -> go.Figure:
-    """One line a format, the chosen one again in colour, and two points on it: the mean and the longest sequence."""
+    """One line per format, the chosen one again in colour, and two points on it: the mean and the longest sequence."""
     colours = look(dark)
     hover = "%{x:,} tokens: %{y:,.3r} %{fullData.meta}<extra>%{fullData.name}</extra>"
     lines = [
@@ -73,7 +73,7 @@ def length_figure(dark: bool = False) -> go.Figure:
 
 
 def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, Any]]:
-    """Tokens against KiB, MiB or GiB of one sequence, and the axes."""
+    """KiB, MiB or GiB of one sequence against tokens, and the axes."""
     longest, mean = chosen.lengths.longest, chosen.lengths.mean
     name, scale = unit(longest * max(other.token_bytes for other in others.values()))
     x = [round(longest * i / POINTS) for i in range(POINTS + 1)]
@@ -100,7 +100,7 @@ def length_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[st
 
 
 def fit_figure(dark: bool = False) -> go.Figure:
-    """Two bars a format: contiguous hatched, paged filled, each with its number."""
+    """Two bars per format: contiguous hatched, paged filled, each with its number."""
     colours = look(dark)
     markers = {
         "contiguous": {
@@ -148,7 +148,7 @@ def fit_columns(chosen: Deployment, others: Others) -> tuple[Columns, dict[str, 
 
 
 def split_figure(dark: bool = False) -> go.Figure:
-    """A device's memory as a bar, once a policy, with as many sequences as fit."""
+    """A device's memory as a bar, one per policy, with as many sequences as fit."""
     colours = look(dark)
     hatch = {"shape": "/", "fgcolor": OWN, "size": 6, "solidity": 0.35}
     markers = {
@@ -180,8 +180,8 @@ def split_figure(dark: bool = False) -> go.Figure:
             "nticks": 5,
             "tickangle": 0,
             "ticksuffix": " GiB",
-            "showticksuffix": "first",  # side by side they would have no room
-            "exponentformat": "none",  # a "k" would stand at the first only, as the unit does
+            "showticksuffix": "first",  # there is no room for all of them
+            "exponentformat": "none",  # a "k" would appear at the first only, as the unit does
             "separatethousands": True,
             "fixedrange": True,
         },

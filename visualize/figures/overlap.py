@@ -1,7 +1,8 @@
-"""What a rule does with each word, as bars: what is proposed beside p, and what comes out of it beside p.
+"""What a rule does with each word, as two bar charts: what is proposed, and what is written.
 
-On the left q stands on what is accepted of it; what is rejected lies above, and so does the residual, p over q.
-On the right the same accepted part, with what is drawn in place of the rejected on top. p is an outline on both.
+On the left, q is divided into its accepted part and, above that, its rejected part; on top is the residual, where p
+exceeds q. On the right is the same accepted part, topped by what is drawn in place of rejected words. p is an outline
+on both.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from visualize.figures.base import Columns, axis_title, blank, look, nice_ceilin
 from visualize.vocabulary import STATES
 
 HATCHES = {"accepted": "", "rejected": "x", "recovered": "/"}
-"""What tells the parts apart where colours do not."""
+"""What tells the parts apart without colours."""
 
 
 def proposed_figure(dark: bool = False) -> go.Figure:
@@ -24,7 +25,7 @@ def proposed_figure(dark: bool = False) -> go.Figure:
 
 
 def written_figure(dark: bool = False) -> go.Figure:
-    """What comes out by word, accepted or drawn in place of a rejected guess, and p."""
+    """What is written, by word, accepted or drawn in place of a rejected guess, and p."""
     return _figure({"accepted": "", "recovered": ""}, dark)
 
 
@@ -34,10 +35,10 @@ def columns(
     """The data of both charts.
 
     Args:
-        p, q: [words] probabilities, as are
-        accepted: of each word, proposed and kept.
-        replaced: of each word, drawn in place of a rejected one.
-        residual: whether what p has over q is what is drawn from.
+        p, q: [words] probabilities of the target and the draft.
+        accepted: [words] probability that the word is proposed and kept.
+        replaced: [words] probability that the word is drawn in place of a rejected one.
+        residual: whether replacements are drawn from the residual, and it is shown.
     """
     rejected = [a - b for a, b in zip(q, accepted, strict=True)]
     left = [max(a - b, 0.0) if residual else 0.0 for a, b in zip(p, q, strict=True)]
@@ -48,7 +49,7 @@ def columns(
 
 
 def layout(words: int, top: float) -> dict[str, Any]:
-    """The axes of either chart. ``top``: the highest bar that there may be."""
+    """The axes of either chart. ``top``: the height of the highest possible bar."""
     return {
         "xaxis.range": [0.4, words + 0.6],
         "xaxis.tickvals": list(range(1, words + 1)),
@@ -57,7 +58,7 @@ def layout(words: int, top: float) -> dict[str, Any]:
 
 
 def _figure(parts: dict[str, str], dark: bool) -> go.Figure:
-    """Parts by their state, with a name of their own where the state's does not say it."""
+    """A chart of ``parts``: names by state; an empty one is the state's own label."""
     colours = look(dark)
     hover = "word %{x}, %{fullData.name}: %{customdata:.1%}<extra></extra>"
     bars = []
@@ -86,10 +87,10 @@ def _figure(parts: dict[str, str], dark: bool) -> go.Figure:
 
 
 def _bars(heights: Sequence[float], on: Sequence[float] | None = None) -> dict[str, list[Any]]:
-    """A bar a word, standing ``on`` others."""
+    """One bar per word, stacked ``on`` others."""
     bars: dict[str, list[Any]] = {
         "x": list(range(1, len(heights) + 1)),
         "y": [short(height) for height in heights],
     }
-    bars["customdata"] = bars["y"]  # where a bar stands on another, Plotly's own y is its upper end
+    bars["customdata"] = bars["y"]  # for a bar on top of another, Plotly's own y is its upper end
     return bars | ({"base": [short(base) for base in on]} if on else {})

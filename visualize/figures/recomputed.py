@@ -1,7 +1,7 @@
-"""What the target computes when nothing is kept: at every pass the whole text again, and a little more.
+"""What the target computes without a KV cache: in every pass the whole text again, and a little more.
 
-A column is a pass, all of the run in view: without a cache the area is a triangle, and with one only its lower edge
-would be left.
+The x axis counts passes, with the whole run in view: without a cache the area is a triangle; with one, only its lower
+edge would be left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRACES = ("again", "new")
 
 
 def figure(dark: bool = False) -> go.Figure:
-    """Two areas, the second over the first: all tokens of a pass, and those that no pass before has seen."""
+    """Two areas, the second over the first: all tokens of a pass, and those that no earlier pass has computed."""
     colours = look(dark)
     again, new = ({"color": colour, "width": 1} for colour in (colours.verify, OWN))
     hatch = {"shape": "/", "fgcolor": colours.verify, "size": 5, "solidity": 0.3}
@@ -45,10 +45,10 @@ def point(step: int, new: int, again: int) -> list[Patch]:
 
 
 def layout(step: int, most: int) -> dict[str, Any]:
-    """``most``: tokens of a pass, so far."""
+    """The axes. ``most``: the most tokens in a pass so far."""
     return {"xaxis.range": [0, max(1.0, nice_ceiling(step))], "yaxis.range": [0, nice_ceiling(1.05 * most)]}
 
 
 def caption(new: int, again: int) -> str:
-    """Of the run so far."""
+    """The totals of the run so far."""
     return f"{counted(again, 'token')} again, {new:,} new"

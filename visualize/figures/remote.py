@@ -1,7 +1,7 @@
-"""A server that is watched: what it says of itself against time, and how guesses fare by their position.
+"""A watched server: its metrics over time, and how guesses fare by position.
 
-Time is in seconds since the watching began. Colours are those of the lab's own pool: what is in use, who runs, who
-waits.
+Time is in seconds since the watching began. Colours are those of the Lab's own pool: blocks in use, running and waiting
+requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from visualize.figures.batch import over_time, queue_figure, speed_figure
 from visualize.vocabulary import OWN, STATES
 
 SECONDS = 300
-"""In view, once there are so many."""
+"""Most in view at once."""
 FIRST = 60
 """In view at first."""
 
@@ -38,7 +38,7 @@ def usage_figure(dark: bool = False) -> go.Figure:
 
 
 def hits_figure(dark: bool = False) -> go.Figure:
-    """The share of the prompts' tokens that the prefix cache had."""
+    """The share of prompt tokens that were found in the prefix cache."""
     state = STATES["bonus"]
     line = go.Scatter(
         name="hits",
@@ -51,7 +51,7 @@ def hits_figure(dark: bool = False) -> go.Figure:
 
 
 def acceptance_figure(dark: bool = False) -> go.Figure:
-    """Accepted at a position over rounds: a bar a position."""
+    """Accepted guesses over rounds, one bar per position."""
     state = STATES["accepted"]
     bars = go.Bar(
         name="accepted",
@@ -77,7 +77,7 @@ CHARTS = {
     "rounds": rounds.figure,
 }
 LINES = {"usage": 1, "queue": 2, "speed": 1, "hits": 1}
-"""Those that grow with time, and how many lines each has."""
+"""The charts that grow with time, and how many lines each has."""
 
 
 def shells() -> dict[str, dict[str, Any]]:
@@ -86,7 +86,7 @@ def shells() -> dict[str, dict[str, Any]]:
 
 
 def points(seconds: float, values: dict[str, Sequence[float | None]]) -> dict[str, list[Patch]]:
-    """One moment of each line; None makes a gap."""
+    """One point of each line; None makes a gap."""
     return {
         name: [[trace, None, {"x": round(seconds, 1), "y": y}] for trace, y in enumerate(values[name])]
         for name in LINES
@@ -94,7 +94,7 @@ def points(seconds: float, values: dict[str, Sequence[float | None]]) -> dict[st
 
 
 def layout(seconds: float, most: float, top_speed: float) -> dict[str, dict[str, Any]]:
-    """The axes; those that grow do it in leaps. ``most``: requests at once."""
+    """The axes; y axes that grow do so in jumps. ``most``: the most requests at once."""
     time = [max(0.0, round(seconds - SECONDS, 1)), max(float(FIRST), round(seconds, 1))]
     tops = {"queue": nice_ceiling(max(4.0, most)) * 1.06, "speed": nice_ceiling(max(10.0, top_speed))}
     return {name: {"xaxis.range": time} for name in LINES} | {
@@ -110,7 +110,7 @@ def acceptance(by_position: Sequence[float]) -> dict[str, Any]:
 
 
 def rounds_told(speculated: Speculated) -> dict[str, Any]:
-    """An answer's rounds as the Lab draws its own, with no tokens: a server tells how many were kept, and not which."""
+    """An answer's rounds as the Lab draws its own, but without tokens: a server reports only how many were kept."""
     columns: Columns = [{"x": [], "y": [], "customdata": []} for _ in rounds.TRACES]
 
     def put(number: int, row: int, state: str) -> None:

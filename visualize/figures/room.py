@@ -1,4 +1,4 @@
-"""A workshop's room against time: who runs and who waits, and tokens a second of all together."""
+"""A workshop's room over time: running and waiting runs, and tokens a second of all together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def drawn(points: Sequence[tuple[int, int, int]]) -> dict[str, dict[str, Any]]:
     """Both charts: columns and axes.
 
     Args:
-        points: a second each, the newest last: runs that go on, runs that wait, and tokens.
+        points: one per second, the latest last: running runs, waiting runs, and tokens.
     """
     seconds = list(range(1 - len(points), 1))
     running, waiting, speed = (list(row) for row in zip(*points, strict=True)) if points else ([], [], [])

@@ -1,7 +1,7 @@
 """Rounds by draft position: what was guessed, what was kept, what it was replaced with.
 
-A column is one pass of the target, the prefill first. The bottom row is the token the target chose
-itself, which every pass gives; the guesses of the round stand above it, first to last.
+A column is one pass of the target, the prefill first. The bottom row is the token that the target
+itself chose in that pass; the round's guesses are above it, first to last.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from visualize.vocabulary import STATES
 TRACES = ("plain", "accepted", "rejected", "unjudged", "recovered", "bonus")
 HOLLOW = ("unjudged",)
 SHAPES = {"unjudged": "square-open", "rejected": "x", "recovered": "circle", "bonus": "cross"}
-"""What tells a state where columns go by too fast for glyphs (charts.js); the others stay squares."""
+"""What distinguishes states where columns go by too fast for glyphs (charts.js); the others stay squares."""
 _GUESS = "Pass %{x}, guess %{y}"
 _PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
 
 
 def figure(dark: bool = False) -> go.Figure:
-    """One trace a state: squares with the state's glyph in them."""
+    """One trace per state: squares with the state's glyph in them."""
     colours = look(dark)
     traces = []
     for key in TRACES:
@@ -77,7 +77,7 @@ def layout(step: int) -> dict[str, Any]:
 
 
 def caption(sequences: int) -> str:
-    """What a column is, when a pass is shared by so many sequences."""
+    """What a column is, given how many sequences share a pass."""
     return "one column a pass of the target" if sequences == 1 else f"a pass, shared by {sequences} sequences"
 
 

@@ -1,6 +1,6 @@
-"""A round on a clock, and speculation's curves with the runs on them.
+"""A round on a time axis, and the theory of speculation as curves with the measured runs on them.
 
-A setting is a mark, the same one everywhere on the page; curves carry their own names.
+A setting has the same mark everywhere on the page; curves carry their own names.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from visualize.figures.curves import (
 from visualize.figures.timing import PARTS, part_colours
 
 GAMMAS = (1, 2, 4, 8)
-"""Curves that are always there."""
+"""Gammas whose curves are always drawn."""
 POINTS = 50
 OTHER = "verdict, sampling and all else"
 EVEN = "×1"
 """The name of the line where nothing is gained or lost."""
 
 Marked = Mapping[str, Speculated]
-"""By the setting's mark."""
+"""Measurements by their setting's mark."""
 
 
 def round_figure(dark: bool = False) -> go.Figure:
-    """A round, part after part, above as many tokens one by one: two rows a setting, all on one clock."""
+    """A round, part after part, above as many tokens one by one: two rows per setting, all on one time axis."""
     colours = part_colours(dark)
     bars = [
         go.Bar(
@@ -71,7 +71,7 @@ def round_columns(found: Marked) -> Drawn:
         drafting = [("draft", one.round.draft / one.gamma, "a guess")] * one.gamma
         judging = [("target", one.round.target, f"the target's pass over {one.gamma + 1} tokens")]
         step = [("target", one.plain.target, "the target's pass over one token"), ("other", one.plain.other, OTHER)]
-        share = one.tokens % 1  # what a round gives is a mean
+        share = one.tokens % 1  # tokens per round are a mean
         alone = int(one.tokens) * step + [(part, share * ms, f"{share:.0%} of {what}") for part, ms, what in step]
         guessed = [*drafting, *judging, ("other", one.round.other, OTHER)]
         for name, row, boxes in (
@@ -98,7 +98,7 @@ def round_columns(found: Marked) -> Drawn:
 
 
 def tokens_figure(dark: bool = False) -> go.Figure:
-    """Tokens per round against acceptance, a curve a gamma."""
+    """Tokens per round against acceptance, one curve per gamma."""
     marks = mark_trace(dark, "a = %{x:.3f}: %{y:.2f} tokens per round, measured")
     return _against_acceptance([curve_trace(dark), name_trace(dark), marks], dark, {"range": [0, 9]})
 
@@ -116,7 +116,7 @@ def tokens_columns(found: Marked) -> Drawn:
 
 
 def speedup_figure(dark: bool = False) -> go.Figure:
-    """Speed-up against gamma, a curve a setting: what its acceptance and its cost promise."""
+    """Speed-up against gamma, one curve per setting: what its acceptance and cost predict."""
     return blank(
         [curve_trace(dark), name_trace(dark), whisker_trace(dark), mark_trace(dark, "γ %{x}: ×%{y:.2f}, measured")],
         dark,
@@ -135,7 +135,7 @@ def speedup_columns(found: Marked) -> Drawn:
         add_curve(curves, list(range(1, widest + 1)), ys, mark)
         join_points(whiskers, [one.gamma] * 2, [one.speedup.lower, one.speedup.upper])
         tops += [*ys, one.speedup.upper]
-    curves[1]["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name before
+    curves[1]["x"][1:] = [1.04 * widest] * len(found)  # clear of the marks at the last gamma, and of the name ×1
     marks = {
         "x": [one.gamma for one in found.values()],
         "y": [one.speedup.median for one in found.values()],
@@ -148,14 +148,14 @@ def speedup_columns(found: Marked) -> Drawn:
 
 
 def gains_figure(dark: bool = False) -> go.Figure:
-    """Speed-up against acceptance, a curve a gamma."""
+    """Speed-up against acceptance, one curve per gamma."""
     marks = mark_trace(dark, "a = %{x:.3f}: ×%{y:.2f}, measured")
     traces = [curve_trace(dark), name_trace(dark), whisker_trace(dark), marks]
     return _against_acceptance(traces, dark, {"range": [0, 2], "tickprefix": "×"})
 
 
 def gains_columns(found: Marked) -> Drawn:
-    """Where settings differ in what a guess costs, the curves are of the cost in the middle."""
+    """The curves are for one cost of a guess: the settings' median."""
     curves, whiskers, top = (no_points(), no_points()), no_points(), 1.0
     if found:
         cost = statistics.median(one.cost for one in found.values())
@@ -175,7 +175,7 @@ def gains_columns(found: Marked) -> Drawn:
 
 
 def positions_figure(dark: bool = False) -> go.Figure:
-    """Acceptance of what was judged, by position; the theory's is the same at all."""
+    """Acceptance of judged guesses by position; in theory it is the same at all of them."""
     return blank(
         [curve_trace(dark), name_trace(dark), whisker_trace(dark), mark_trace(dark, "guess %{x:.0f}: %{customdata}")],
         dark,
@@ -186,8 +186,8 @@ def positions_figure(dark: bool = False) -> go.Figure:
 
 
 def positions_columns(found: Marked) -> Drawn:
-    """With Wilson's intervals, as if guesses were independent. Those of one text are not, and there is but one here to
-    tell how much they are alike: the intervals are too narrow. Settings stand a little beside each other."""
+    """With Wilson intervals, as if guesses were independent. Within one text they are not, and a single text cannot
+    show how much they depend on each other: the intervals are too narrow. Settings are drawn slightly side by side."""
     curves, whiskers = (no_points(), no_points()), no_points()
     marks: dict[str, list[Any]] = {"x": [], "y": [], "text": [], "customdata": []}
     for place, (mark, one) in enumerate(found.items()):
@@ -211,7 +211,7 @@ def positions_columns(found: Marked) -> Drawn:
 
 
 def columns(found: Marked) -> dict[str, Drawn]:
-    """The data and axes of what theory has a say in."""
+    """The data and axes of all charts of theory."""
     return {
         "round": round_columns(found),
         "tokens": tokens_columns(found),
@@ -236,6 +236,6 @@ def _against_acceptance(traces: list[go.Scatter], dark: bool, yaxis: dict[str, A
 
 
 def _over_acceptance(curves: Curves, gamma: int, of: Callable[[float, int], float]) -> None:
-    """Add the curve of a gamma: ``of`` acceptance and gamma."""
+    """Add a gamma's curve of ``of(acceptance, gamma)``."""
     xs = [i / POINTS for i in range(POINTS + 1)]
     add_curve(curves, xs, [of(x, gamma) for x in xs], f"γ {gamma}")

@@ -1,4 +1,4 @@
-"""Where each pass spent its time, the prefill first, and the speed that came of it."""
+"""Where each pass spent its time, the prefill first, and the resulting speed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from visualize.figures.base import Patch, blank, look, nice_ceiling, window
 from visualize.vocabulary import DRAFT_TIME
 
 MODELS = ("draft", "target")
-"""The parts that are passes of a model: a device's limit is theirs."""
+"""The parts that are passes of a model: the device's limit applies to them."""
 PARTS = (*MODELS, "other")
 SMOOTH = 8
 """Passes over which the speed line is averaged; one pass alone jumps too much to read."""
 DWARFS = 3
-"""A prefill that takes longer than so many times the longest pass in view is cut off."""
+"""A prefill that takes more than this many times as long as the longest pass in view is cut off."""
 
 
 def part_colours(dark: bool) -> dict[str, str]:
@@ -77,8 +77,8 @@ def columns() -> list[dict[str, list[Any]]]:
 
 
 def points(step: int, draft: float, target: float, other: float, speed: float | None, limit: str) -> list[Patch]:
-    """One pass's bars, those of the models with what is said of the device's ``limit``, and the speed of late, which a
-    prefill has no part in."""
+    """One pass's bars, the models' with the text about the device's ``limit``, and the recent speed, None for a
+    prefill."""
     values = (draft, target, other)
     patches = [[trace, None, {"x": step, "y": round(value, 3)}] for trace, value in enumerate(values)]
     for _, _, row in patches[: len(MODELS)]:
@@ -87,20 +87,20 @@ def points(step: int, draft: float, target: float, other: float, speed: float | 
 
 
 def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Patch:
-    """What is said beside the newest prefill's bar, and the ``first``, as long as the bar is ``seen``: how long it
-    took, and whether the axis ends before it."""
+    """The label beside the latest prefill's bar, while the bar is ``seen``: how long it took, and whether the axis cuts
+    it off. ``first``: there was no label before."""
     said = f"prefill {ms:.1f} ms{', cut off' * (ms > top)}" if seen else ""
     return [len(PARTS) + 1, None if first else 0, {"x": step, "y": 0.94, "text": said}]
 
 
 def caption(timed: StepTimed, limit: str) -> str:
-    """How near its ``limit`` the newest step came; why that can be more than all of it is said over its bar."""
+    """How near the latest step came to its ``limit``; how that can exceed 100% is explained over its bar."""
     step = "Prefill" if timed.step_kind == "prefill" else f"Pass {timed.step}"
     return f"{step}: {limit.partition(' (')[0]}" if limit else ""
 
 
 def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:
-    speeds = [0.4 * speed_top, 0.8 * speed_top]  # no 0: it would touch the number of a pass
+    speeds = [0.4 * speed_top, 0.8 * speed_top]  # no 0: it would touch a pass number
     return {
         "xaxis.range": window(step),
         "yaxis.range": [0, ms_top],
@@ -110,7 +110,7 @@ def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:
 
 
 def axis_top(current: float, highest: float) -> float:
-    """The top of an axis that keeps still: it follows the ``highest`` value in view only when that no longer fits or
+    """The top of an axis that moves rarely: it follows the ``highest`` value in view only when that no longer fits or
     is dwarfed."""
     wanted = nice_ceiling(1.15 * highest)
     return wanted if highest > current or wanted < current / 2.5 else current

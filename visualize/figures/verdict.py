@@ -1,6 +1,6 @@
-"""A verdict, opened: the two distributions around a guess, what was left of p, and how high the bar stood.
+"""A verdict, opened: the two distributions behind a guess, the residual, and the bar that the guess had to clear.
 
-The guess stands first. It was kept if the target's bar rises above the line u q.
+The guess comes first. It was kept if the target's bar rises above the line u q.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from visualize.vocabulary import DRAFT_TIME, STATES
 BARS = ("target p", "draft q", "residual")
 LINE = "u q"
 MOST = 10
-"""Tokens shown."""
+"""Most tokens shown."""
 WIDE = 0.46
-"""Half of the line over the guess, a little more than its bars."""
+"""Half the width of the line over the guess, a little wider than its bars."""
 
 
 def figure(dark: bool = False) -> go.Figure:
@@ -55,7 +55,7 @@ def figure(dark: bool = False) -> go.Figure:
 def columns(
     texts: list[str], p: list[float], q: list[float] | None, residual: list[float] | None, bar: float | None
 ) -> Columns:
-    """The data of one verdict. ``bar``: u q, None where nothing was drawn."""
+    """The data of one verdict. ``bar``: u q, None if no u was drawn."""
     named = [escaped(text) for text in texts]
     bars = [
         {"x": list(range(len(some))), "y": some, "customdata": named} if some else {"x": [], "y": []}

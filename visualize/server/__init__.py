@@ -1,1 +1,1 @@
-"""Many visitors at one machine: who waits, what goes on, how it is told, and the ways in for programs."""
+"""Many visitors on one machine: who waits, what runs, how it is reported, and the interfaces for programs."""

@@ -1,4 +1,4 @@
-"""What stands at an address where there is nothing."""
+"""What is shown at an address that does not exist."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ a { color: light-dark(#0072b2, #56b4e9); }
 
 
 async def absent(request: Request, error: HTTPException) -> Response:
-    """404: to a browser that wants a page, the way to those that there are; to a program what FastAPI says."""
+    """The 404 answer: for a browser, a page with links to those that exist; for a program, FastAPI's own."""
     if "text/html" not in request.headers.get("accept", ""):
         return await http_exception_handler(request, error)
     path, root = request.url.path, request.scope.get("root_path", "").rstrip("/")

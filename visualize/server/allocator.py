@@ -1,5 +1,5 @@
-"""The C library's allocator, told to give back what a crowd has used. Left alone, the process would seem to grow: what
-is free lies in pieces between what is not. Nothing is done without glibc: other C libraries have no such calls.
+"""Makes the C library's allocator return memory after a crowd of visitors. Otherwise the process would seem to grow:
+free memory is scattered in fragments. Only glibc has these calls; with other C libraries nothing is done.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import sys
 from collections.abc import Callable
 
 M_ARENA_MAX = -8
-"""glibc's number (malloc.h) for how many arenas memory is taken from."""
+"""glibc's number (malloc.h) of the parameter that limits how many arenas there are."""
 REST = 10
-"""Seconds without anything under way, after which a server gives back what is free."""
+"""Seconds of idleness after which a server gives free memory back."""
 
 
 def share_arenas() -> None:
-    """Two for all threads. Left alone, glibc gives threads up to eight a core, and keeps what is free in each."""
+    """Two arenas for all threads. By default glibc makes up to eight per core, each of which keeps its free memory."""
     if mallopt := _glibc("mallopt"):
         mallopt(M_ARENA_MAX, 2)
 
 
 def give_back() -> None:
-    """What is free, to the system: 2 ms after a crowd, a tenth of one where there is nothing to give."""
+    """Return free memory to the system: takes 2 ms after a crowd, 0.1 ms if there is nothing to return."""
     if malloc_trim := _glibc("malloc_trim"):
         malloc_trim(0)
 

@@ -1,8 +1,8 @@
-"""Reducers at work in a process of their own.
+"""Reducers that work in a process of their own.
 
-Python runs one thread at a time: what reduces a run's events in a thread beside the engine makes it wait.
-Another process does not. It serves everybody's runs, imports neither torch nor Gradio (30 MB, a fifth of a
-second), and ends with the process that started it.
+Python runs one thread at a time: reducing a run's events in a thread beside the engine would make the engine
+wait. Another process does not. It serves all visitors' runs, imports neither torch nor Gradio (30 MB, a fifth
+of a second), and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from visualize.run.transcript import Reduces, lines
 log = logging.getLogger(__name__)
 
 GONE = (OSError, EOFError, pickle.UnpicklingError)
-"""What is raised by asking a process that is no more, or that never began."""
+"""What is raised when asking a process that is gone, or that never started."""
 
 
 class Compares(Reduces, Protocol):
@@ -32,11 +32,11 @@ class Compares(Reduces, Protocol):
 
 
 class RefusedError(RuntimeError):
-    """A reducer could make nothing of what it was fed."""
+    """A reducer failed on what it was fed."""
 
 
 class Process:
-    """One life of the other process. Raises OSError if it cannot begin."""
+    """One instance of the other process. Raises OSError if it cannot start."""
 
     def __init__(self) -> None:
         self._one_at_a_time = threading.Lock()
@@ -45,7 +45,7 @@ class Process:
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is the server's: it still has to tell how its runs end
+            start_new_session=True,  # Ctrl-C is for the server: this process still reports how runs end
         )
 
     @property
@@ -64,7 +64,7 @@ class Process:
 
 
 class Apart:
-    """A reducer that is fed in the other process; once that is gone, here, and from the beginning again."""
+    """A reducer that runs in the other process; if that is gone, it runs here, fed again from the start."""
 
     _process: Process | None = None
     _starting = threading.Lock()
@@ -83,7 +83,7 @@ class Apart:
 
     @classmethod
     def start(cls) -> Process:
-        """The process that is at work; a new one if there is none. Raises OSError if it cannot begin."""
+        """The running process; a new one if there is none. Raises OSError if it cannot start."""
         with cls._starting:
             if cls._process is None or not cls._process.alive:
                 cls._process = Process()
@@ -105,7 +105,7 @@ class Apart:
         return new
 
     def after(self) -> Any:
-        """What the next run is compared with. Nothing more is fed."""
+        """What the next run is compared with. Nothing may be fed after this."""
         if self._at:
             try:
                 return self._at.ask(self._number, "after")
@@ -122,8 +122,8 @@ class Apart:
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until nobody can ask any more: "take" a reducer under a number, "feed" it, say what is "after" it and
-    forget it. What it raises is answered as RefusedError."""
+    """Answer requests until their end: "take" a reducer under a number, "feed" it, return what is "after" it and forget
+    it. What it raises is answered as RefusedError."""
     reducers: dict[int, Compares] = {}
     while True:
         try:

@@ -1,9 +1,9 @@
-"""What is told of a run while it goes on, for any number of readers, each at its own pace.
+"""A run's messages while it is in progress, for any number of readers, each at its own pace.
 
 A page reads a channel as server-sent events: one long answer that costs the server a
-fraction of a millisecond a message, where Gradio's own updates pass through its queue, a
+fraction of a millisecond per message, whereas Gradio's own updates pass through its queue, a
 comparison with the last value and the page's components. A page that lost its connection
-comes back for what it has not had (``Last-Event-ID``), as does one that closed it (``after``).
+resumes after the last message it got (``Last-Event-ID``), as does one that closed it (``after``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 RETRY_MS = 500
-"""A page whose connection was lost asks again after so long."""
+"""Time after which a page that lost its connection reconnects."""
 
 _open: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionary()
 
 
 class Channel:
-    """Messages that only become more. It can be read at its ``id`` as long as somebody keeps it.
+    """An append-only list of messages, readable under its ``id`` for as long as something holds a reference to it.
 
     Args:
-        keep: forget all but so many of the newest; what is told without an end must. None: keep all.
+        keep: how many of the newest messages to keep; an endless channel must have a limit. None: keep all.
         id: whoever knows it may read. None: one that nobody can guess.
     """
 
@@ -39,7 +39,7 @@ class Channel:
         self._next = 0
         self._keep = keep
         self.closed = False
-        self._left: float | None = None  # by time.monotonic, when the last reader did
+        self._left: float | None = None  # time.monotonic() when the last reader left
         self._begun = time.monotonic()
         self._lock = threading.Lock()
         self._wake: set[Callable[[], None]] = set()
@@ -47,12 +47,12 @@ class Channel:
 
     @property
     def whole(self) -> bool:
-        """Whether all of it is kept, as a run's is."""
+        """Whether all messages are kept, as those of a run are."""
         return self._keep is None
 
     @property
     def readers(self) -> int:
-        """How many read it now."""
+        """How many are reading it."""
         return len(self._wake)
 
     @property
@@ -62,11 +62,11 @@ class Channel:
 
     @property
     def never_heard(self) -> bool:
-        """Whether nobody ever read it."""
+        """Whether nobody has ever read it."""
         return self._left is None and not self._wake
 
     def put(self, message: str) -> None:
-        """One more message, from any thread."""
+        """Append a message, from any thread."""
         self._messages[self._next] = message
         self._next += 1
         if self._keep is not None:
@@ -74,7 +74,7 @@ class Channel:
         self._tell()
 
     def close(self) -> None:
-        """There will be no more."""
+        """Mark the end: there will be no more messages."""
         self.closed = True
         self._tell()
 
@@ -84,7 +84,7 @@ class Channel:
                 wake()
 
     async def read(self, begin: int = 0) -> AsyncIterator[tuple[int, str]]:
-        """The messages from number ``begin`` on that are kept, each with its number, to the last there will be."""
+        """The kept messages from number ``begin`` on, each with its number, until the channel is closed."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -96,7 +96,7 @@ class Channel:
         try:
             while True:
                 news.clear()
-                closed = self.closed  # asked first: what was put before it closed is then surely read
+                closed = self.closed  # checked first, so that nothing put before the close is missed
                 while begin < self._next:
                     begin = max(begin, self._next - len(self._messages))
                     number, begin = begin, begin + 1
@@ -112,7 +112,7 @@ class Channel:
 
 
 def find(id: str) -> Channel | None:
-    """The channel of this id, if somebody still keeps it."""
+    """The channel with this id, if it still exists."""
     return _open.get(id)
 
 
@@ -138,4 +138,4 @@ async def _answer(request: Request) -> Response:
 
 
 ROUTE = Route("/channels/{id}", _answer)
-"""Where pages read."""
+"""Where pages read channels."""

@@ -1,4 +1,4 @@
-"""Waiting for a compiler: it works in a thread of its own, so that whoever waits can say so, and stop waiting."""
+"""Waiting for a compiler, which works in a thread of its own so that the waiting can be reported and cancelled."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lab.config import EngineConfig
 
 
 class Compiles(Protocol):
-    """What is needed of an engine here."""
+    """The part of an engine that is needed here."""
 
     def models(self, config: EngineConfig) -> object: ...
 
 
 def compiling(engine: Compiles, configs: Iterable[EngineConfig], cancelled: threading.Event) -> Iterator[str]:
-    """A status at every look, until the layers are compiled that some of ``configs`` ask for. Once they are, none.
+    """A status at every poll until the layers are compiled; none if no config asks for that, or once they are.
 
-    Setting ``cancelled`` ends the waiting; the compiler goes on, for the next who asks. Raises what it raises.
+    Setting ``cancelled`` ends the waiting; the compiler goes on, for the next request. Raises what it raises.
     """
     wanted = next((config for config in configs if config.torch_compile), None)
     if wanted is None:

@@ -1,5 +1,5 @@
-"""What Gradio leaves open to whoever can reach it, or answers with an error of its own although the caller can mend it:
-a sentence, and a status that says so."""
+"""Closes what Gradio leaves open to anyone who can reach it. Mistakes that a caller can fix, at which Gradio itself
+would fail, are answered with a sentence and a fitting status."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ from visualize.text import visible
 
 API = "/gradio_api/"
 CALL = re.compile(rf"{API}call/(v2/)?(\w+)(?:/(\w+))?/?", re.ASCII)
-"""Where programs call a function by its name, and then fetch the answer to an event."""
+"""Where programs call a function by name, and then fetch the answer by its event."""
 PAGES_OWN = f"{API}run/predict"
-"""Where Gradio's pages post those of their events that do not wait in its queue, each with its number."""
+"""Where Gradio's pages post events that bypass its queue, each with its number."""
 QUEUE = f"{API}queue/join"
-"""Where they, and Gradio's client, post the others."""
+"""Where they and Gradio's client post all other events."""
 ANSWERS = f"{API}queue/data"
-"""Where they hear of them."""
+"""Where they receive the answers."""
 COMPONENT = f"{API}component_server"
-"""Where a component of a page calls a function of its own."""
+"""Where a component of a page calls its server function."""
 TOOLS = re.compile(rf"{API}mcp(?:/.*)?")
-"""Where tools are called. Gradio hands such a call on to itself, over HTTP."""
+"""Where MCP tools are called. Gradio forwards such a call to itself, over HTTP."""
 FILES = f"{API}upload"
 KEPT_FILE = re.compile(rf"{API}file=(?!https?:)[^\0]*", re.DOTALL | re.IGNORECASE)
-"""Gradio would fetch any other from wherever the caller says."""
+"""A file on this server. Given a URL, Gradio would fetch it from wherever the caller says."""
 OTHERS = re.compile(rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+|cancel|reset)/?")
-"""What else pages and Gradio's client ask. A page that has lost its server asks ``app_id`` until one answers."""
+"""What else pages and Gradio's client request. A page that lost its server requests ``app_id`` until one answers."""
 LONGEST = 255
-"""Bytes of a file's name."""
+"""Most bytes of a file's name."""
 NOTHING = "There is nothing at this address."
 
 
 class Guard:
-    """An address that nobody here needs, and an unknown name, are 404; too much is 413; values that are missing, too
-    many, not to be read or not there to give are 422.
+    """Checks requests before Gradio sees them. Unneeded addresses and unknown names are answered 404, requests that are
+    too large 413, and values that are missing, too many, unreadable or not on offer 422.
 
     Args:
         names: of the functions that programs may call.
-        private: nobody is to reach the server but this machine's own people. A page from anywhere could, in their
-            browser, once the name of its own host has become that of this machine (DNS rebinding): such a name is 421.
-            It could also ask without hearing the answer: of another machine's page every question is 403.
+        private: only people at this machine may reach the server. A page from anywhere could reach it through their
+            browser by making its own host name resolve to this machine (DNS rebinding): such a host name is answered
+            421. It could also send requests without seeing the answers: every request of another host's page is
+            answered 403.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], private: bool) -> None:
@@ -92,24 +93,24 @@ class Guard:
             await self._app(scope, receive, send)
         except Refusal as refusal:
             await refusal.answer(scope, receive, send)
-        except TypeError as error:  # of Gradio's matching of names or of a form's parts, before anything is answered
+        except TypeError as error:  # from Gradio's matching of names or form parts, before it answers
             if not call and path != FILES:
                 raise
-            said = str(error).partition(" Please click on")[0]  # in a footer that the pages do not have
+            said = str(error).partition(" Please click on")[0]  # on a footer that the pages do not have
             await _sentence(f"{said} See {API}info for what there is." if call else said)(scope, receive, send)
         except ClientDisconnect:
-            pass  # while it was still speaking
+            pass  # while it was still sending
 
     def _check_call(self, call: re.Match[str], pages: gr.Blocks) -> None:
         _, name, event = call.groups()
         if name not in self._names:
             raise Refusal(404, f"There is no such function here; there are {', '.join(self._names)}.")
-        # Gradio names the session of a caller without one after the event.
+        # For a caller without a session, Gradio uses the event's id as one.
         if event and event not in pages._queue.pending_event_ids_session.get(event, ()):
             raise Refusal(404, "There is no such event here, or its answer was fetched already. Call again.")
 
     def _taken(self, path: str, call: re.Match[str] | None, document: Any, pages: gr.Blocks) -> Any:
-        """What Gradio is handed of ``document``. Raises Refusal."""
+        """What is passed to Gradio of ``document``. Raises Refusal."""
         if call and call[1]:
             return posted.by_name(document)
         if call:
@@ -125,31 +126,31 @@ class Guard:
 
 
 def unreadable(request: Request, error: RequestValidationError) -> Response:
-    """For what does not have the form that an address wants: which field, and why. FastAPI would send all of it back,
-    and fails where JSON has no word for it."""
+    """The answer to a request that does not match an address's schema: which field, and why. FastAPI would send the
+    whole input back, and fails if JSON cannot express it."""
     first = error.errors()[0]
     return _sentence(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.")
 
 
 def _sentence(said: str) -> Response:
-    """Of an error: it may have a name in it that the caller made up."""
+    """An error as an answer: it may contain a name that the caller made up."""
     return JSONResponse({"detail": visible(said[:200])}, 422)
 
 
 def _asked(scope: Scope, name: str) -> list[str]:
-    """The value of this name in the address, which is the last one; none if it is not there."""
+    """The value of this name in the query string, the last if there are several; empty if there is none."""
     return parse_qs(scope["query_string"].decode("latin-1")).get(name, [])[-1:]
 
 
 def _check_machine(scope: Scope) -> None:
-    """Raises Refusal."""
+    """Raises Refusal if the request names another host, or comes from another host's page."""
     headers = Headers(scope=scope)
     host, origin = headers.get("host", ""), headers.get("origin")
     if not _is_here(f"//{host}"):
         raise Refusal(
             421, f"This server answers as {LOOPBACK[0]} or {LOOPBACK[1]}, not {visible(host[:80])}: see --host."
         )
-    if origin is not None and not _is_here(origin):  # programs say none, nor do people who open an address
+    if origin is not None and not _is_here(origin):  # programs send none, nor do browsers that open an address
         raise Refusal(403, f"This server does not answer pages of {visible(origin[:80])}: see --host.")
 
 
@@ -161,8 +162,7 @@ def _is_here(address: str) -> bool:
 
 
 def _check_names(scope: Scope, pages: gr.Blocks) -> None:
-    """Gradio fails at a file's name that no file can have, and at the name of a page that there is not. Raises
-    Refusal."""
+    """Raises Refusal for names at which Gradio fails: one that is too long for a file, and that of a missing page."""
     path = scope["path"]
     if any(len(name.encode("utf-8", "replace")) > LONGEST for name in path.split("/")):
         raise Refusal(404, NOTHING)
@@ -176,14 +176,14 @@ def _knows(scope: Scope, pages: gr.Blocks) -> bool:
 
 _GONE = UnexpectedErrorMessage(message="There is no such session here.", session_not_found=True)
 _GONE = f"data: {_GONE.model_dump_json()}\n\n"
-"""What Gradio, too, says to a page that it does not know, but with an error in the log."""
+"""What Gradio itself says to an unknown session, but with an error in the log."""
 
 
 async def _read(scope: Scope, receive: Receive) -> bytes:
     parts, size = [], 0
     async for part in Request(scope, receive).stream():
         size += len(part)
-        if size <= MOST_BYTES:  # the rest is thrown away: who is not heard out does not listen either
+        if size <= MOST_BYTES:  # the rest is read and dropped: a client cut off while sending misses the answer
             parts.append(part)
     if size > MOST_BYTES:
         raise Refusal(413, f"More than {MOST_BYTES >> 20} MiB were sent; no function here takes that much.")
@@ -191,7 +191,7 @@ async def _read(scope: Scope, receive: Receive) -> bytes:
 
 
 def _again(body: bytes, receive: Receive) -> Receive:
-    """``receive`` from the beginning, when ``body`` has been read."""
+    """A ``receive`` that starts over with ``body``, which was already read."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

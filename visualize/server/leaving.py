@@ -1,7 +1,7 @@
-"""Callers who wait over a connection of their own: they are told for what, and have gone when it closes.
+"""Callers who wait on a connection of their own: they are told what they wait for, and have left when it closes.
 
-A page keeps a connection open for as long as it is there, and Gradio tells those who listen to ``unload`` when it
-breaks off. A program that fetches an answer by HTTP, or a tool's by MCP, has only the connection on which it waits.
+A page keeps a connection open as long as it is there, and Gradio notifies the listeners to ``unload`` when that breaks.
+A program that fetches an answer by HTTP, or a tool's by MCP, has only the connection on which it waits.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from visualize.server.work import TICK
 
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
-"""Where a program waits for what it called; the last part is the event, and so the session of a caller without one."""
+"""Where a program waits for an answer; the last part is the event's id, also the session of a caller without one."""
 WAITED_FOR = "Another connection waits for this answer already. Read it there, or call again."
 CALL = re.compile(r"/gradio_api/call/(?:v2/)?\w+/?")
-"""Where it calls, and is told its event."""
+"""Where it calls, and gets the event's id."""
 UNFETCHED_S = 300.0
-"""Seconds after which an answer that nobody waits for is forgotten; twice that at most."""
+"""Seconds after which an answer that nobody waits for is forgotten; it may take up to twice as long."""
 TOOLS = re.compile(r"/gradio_api/mcp(?:/http)?/?")
 CALLER = "x-decode-lab-caller"
-"""Gradio hands a tool's call on to itself, all in one session. It keeps the headers, this one too, which is taken from
-nobody else."""
+"""The header that identifies a tool's caller: Gradio forwards all tool calls to itself in one session, but keeps their
+headers. This one is accepted from nobody else."""
 
 
 def caller(request: gr.Request) -> str | None:
-    """Who asks, as ``Leaving`` tells when they leave."""
+    """Who sent the request, as ``Leaving`` names them when they leave."""
     return request.headers.get(CALLER) or request.session_hash
 
 
 class Leaving:
-    """Tells the listeners to ``unload`` of a caller who has left, as ``session_hash`` of their request. Of who has been
-    answered, nothing is kept.
+    """Notifies the listeners to ``unload`` of a caller who has left, as ``session_hash`` of their request. Nothing is
+    kept of callers who have been answered.
 
-    A program that fetches an answer by HTTP hears between Gradio's heartbeats, as events called "progress", what it
-    waits for. (Other callers hear of it from Gradio.)
+    A program that fetches an answer by HTTP gets, between Gradio's heartbeats, events called "progress" that say what
+    it waits for. (Other callers get this from Gradio.)
 
     Args:
-        waiting: holds at any time who has not been answered yet.
-        told: by caller, what there is to tell.
+        waiting: always holds the callers who have not been answered yet.
+        told: by caller, what to say in such an event.
         unfetched_s: see ``UNFETCHED_S``.
     """
 
@@ -55,14 +55,14 @@ class Leaving:
         self, app: ASGIApp, waiting: set[str], told: Mapping[str | None, str], unfetched_s: float = UNFETCHED_S
     ) -> None:
         self._app, self._waiting, self._told, self._unfetched_s = app, waiting, told, unfetched_s
-        self._calling: set[bytes] = set()  # tools
+        self._calling: set[bytes] = set()  # callers of tools
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope.get("path", ""), scope.get("method")
         scope = self._without_forged(scope)
         if method == "GET" and (found := ANSWER.fullmatch(path)):
             who = found[1]
-            if who in self._waiting:  # Gradio would tell one of them half, and the run would end when either left
+            if who in self._waiting:  # each would get half of the answer, and the run would end when either left
                 await JSONResponse({"detail": WAITED_FOR}, 409)(scope, receive, send)
                 return
         elif method == "POST" and TOOLS.fullmatch(path):
@@ -75,7 +75,7 @@ class Leaving:
         else:
             await self._app(scope, receive, send)
             return
-        app, streams, answered = scope["app"], False, False  # asked now: within, MCP is an app of its own
+        app, streams, answered = scope["app"], False, False  # read now: further in, MCP has an app of its own
 
         async def passed_on(message: Message) -> None:
             nonlocal streams, answered
@@ -108,11 +108,11 @@ class Leaving:
             telling.cancel()
             self._waiting.discard(who)
             self._calling.discard(who.encode())
-            if streams or method == "POST":  # what was refused left the answer where it was
+            if streams or method == "POST":  # a refused request left the answer in place
                 _forget(app, who)
 
     async def _called(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, and see to it that its answer is forgotten if nobody fetches it."""
+        """Pass a call on, and arrange for its answer to be forgotten if nobody fetches it."""
         app, status, said = scope["app"], 0, b""
 
         async def passed_on(message: Message) -> None:
@@ -125,7 +125,7 @@ class Leaving:
             self._forget_later(app, json.loads(said)["event_id"])
 
     def _forget_later(self, app: App, who: str, was_done: bool = False) -> None:
-        """Look again after a while: what was done a while ago, and nobody waits for, is forgotten."""
+        """Check after a while: an answer that was done at the last check and that nobody waits for is forgotten."""
 
         def look() -> None:
             queue = app.get_blocks()._queue
@@ -140,7 +140,7 @@ class Leaving:
         asyncio.get_running_loop().call_later(self._unfetched_s, look)
 
     def _without_forged(self, scope: Scope) -> Scope:
-        """``scope`` without a name that did not come from here."""
+        """``scope`` without a ``CALLER`` header that was not set here."""
         if "headers" not in scope:
             return scope
         name = CALLER.encode()
@@ -155,13 +155,13 @@ def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
 
 
 def _forget(app: App, who: str) -> None:
-    """Nobody comes back to one call's session, and Gradio would keep it: a fifth of a megabyte, some thousands of them;
-    the messages in it, of two thousand; and that it has no event any more, for ever."""
+    """Drop the session of one call, to which nobody returns. Gradio would keep thousands of sessions, a fifth of a
+    megabyte each; the messages of two thousand; and for ever that a session has no events left."""
     sessions, queue = app.state_holder, app.get_blocks()._queue
     with sessions.lock:
         sessions.session_data.pop(who, None)
         sessions.time_last_used.pop(who, None)
     for event in queue.pending_event_ids_session.pop(who, ()):
-        if event in queue.event_ids_to_events:  # it breaks off; until it has, nobody is there to be told
+        if event in queue.event_ids_to_events:  # it is ended; until it has, nobody is there to be told
             queue.event_ids_to_events[event].alive = False
     queue.pending_messages_per_session.pop(who, None)

@@ -1,8 +1,8 @@
-"""A run in a thread of its own, and another that tells of it.
+"""A run in a thread of its own, and a second thread that reports it.
 
-The engine must not wait for whoever watches: its thread only appends events to a
-list. The other looks ten times a second, has what is new reduced (``visualize.server.apart``) and puts
-it into a channel.
+The engine must not wait for those who watch: its thread only appends events to a
+list. The second polls about ten times a second, has new events reduced (``visualize.server.apart``) and
+puts the result into a channel.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from visualize.server.work import TICK, Line, Work, before_yours
 log = logging.getLogger(__name__)
 
 EAGER = 0.02
-"""Seconds from one look to the next until there is news; then twice as many after each, up to ``TICK``."""
+"""Seconds between polls until there is news; doubled with each piece of news, up to ``TICK``."""
 ABSENT = 60.0
-"""Seconds after which a run ends that nobody hears of: a page that is there, or comes back, reads its channel."""
+"""Seconds after which a run that nobody reads is cancelled: a page that is open, or comes back, reads its channel."""
 
 
 class Streams(Protocol):
-    """What is needed of an engine here."""
+    """The part of an engine that is needed here."""
 
     def default_num_blocks(self, config: EngineConfig) -> int: ...
 
@@ -50,15 +50,15 @@ class Streams(Protocol):
 
 
 Reduce = Callable[[Sequence[Any]], Iterable[str]]
-"""Makes of new events, in order, the lines of a transcript that they complete."""
+"""Turns new events, in order, into the transcript lines that they complete."""
 
 
 class Live(Work):
     """Something decoded when its turn comes. ``events`` only grows; ``done`` is set after the last one. What
-    ``reducer`` makes of them is told in ``channel``."""
+    ``reducer`` makes of them goes into ``channel``."""
 
     _alone = True
-    """Whether it measures something that company would spoil."""
+    """Whether it measures something that other runs would spoil."""
 
     def __init__(self, line: Line, load: Callable[[str], Any], reducer: Compares) -> None:
         self.channel = Channel()
@@ -70,7 +70,7 @@ class Live(Work):
 
     @property
     def goes_on(self) -> bool:
-        """Neither told to its end nor about to be."""
+        """Whether it is neither reported to its end nor cancelled."""
         return not self.channel.closed and not self.cancelled.is_set()
 
     @property
@@ -79,7 +79,7 @@ class Live(Work):
 
     @property
     def deserted(self) -> bool:
-        """Whether it is over, and no page was ever there to hear of it."""
+        """Whether it is over and no page ever read it."""
         return self.channel.closed and self.channel.never_heard and self.channel.unheard > ABSENT
 
     def after(self) -> Any:
@@ -112,7 +112,7 @@ class Live(Work):
 
 
 class LiveRun(Live):
-    """One run under way: a prompt and its events. In a workshop it shares the engine's steps and blocks."""
+    """One run in progress: a prompt and its events. In a workshop it shares the engine's steps and blocks."""
 
     _alone = False
 
@@ -130,7 +130,7 @@ class LiveRun(Live):
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings
-        settings.engine_config()  # a senseless combination is refused before any model is loaded
+        settings.engine_config()  # refuses a combination that makes no sense before any model is loaded
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()
         engine: Streams = self.engine(settings.models())
@@ -141,12 +141,12 @@ class LiveRun(Live):
 
 
 def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
-    """The run's transcript (``visualize.run.transcript``) as it grows, to its end: what is new."""
+    """The run's transcript (``visualize.run.transcript``) in portions, as it grows, to its end."""
     seen, shown, wait = 0, "", EAGER
     over, due = False, time.monotonic()
     while not over:
-        due = max(due + wait, time.monotonic())  # what a look takes is not added to the wait
-        over = run.done.wait(due - time.monotonic())  # asked first: what came before ``done`` is then surely seen
+        due = max(due + wait, time.monotonic())  # a poll's own time is not added to the wait
+        over = run.done.wait(due - time.monotonic())  # checked first, so that nothing before ``done`` is missed
         if run.channel.unheard > ABSENT:
             run.cancelled.set()
         events = run.events[seen:]
@@ -162,7 +162,7 @@ def transcript(run: Live, reduce: Reduce) -> Iterator[str]:
 
 
 def _pool(engine: Streams, settings: Settings) -> int | None:
-    """So few blocks that each can be seen, and no more than there is memory for."""
+    """Blocks in the pool: the number set, few enough for each to be seen, but no more than fit in memory."""
     if not settings.cache:
         return None
     return min(settings.pool_size // settings.block_size, engine.default_num_blocks(settings.engine_config()))

@@ -1,7 +1,7 @@
-"""What whoever keeps a server running asks it: ``/health``, and ``/metrics`` for Prometheus.
+"""Endpoints for whoever operates a server: ``/health``, and ``/metrics`` for Prometheus.
 
-Metrics have vLLM's names and labels where they mean the same, so that a dashboard made for one shows the other; what
-is only here begins with ``decode_lab:``. They are counted from the engine's events, as everything is.
+Metrics have vLLM's names and labels where they mean the same, so that a dashboard made for one shows the other; those
+that only the Lab has begin with ``decode_lab:``. Like everything else, they are counted from the engine's events.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ REASONS = {"eos": "stop", "stop": "stop", "length": "length", "cancelled": "abor
 """Why a run ended, in vLLM's words."""
 FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 WHOLE = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480)
-"""Bounds of histograms in seconds: vLLM's, without the longest."""
+"""Histogram bounds in seconds: vLLM's, without the longest."""
 
 
 class Monitor:
-    """Counts what engines do. Each has its own ``watch``, made before it, and is then given to ``add``."""
+    """Counts what engines do. Each engine is created with a ``watch`` of its own, and then passed to ``add``."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
@@ -62,13 +62,13 @@ class Monitor:
         self._whole = histogram("vllm:e2e_request_latency_seconds", "From the request to its end.", WHOLE)
 
     def watch(self, model: str) -> Watch:
-        """For ``Engine(watch=)``: counts its events. A step's take some microseconds."""
+        """A function for ``Engine(watch=)`` that counts its events, in a few microseconds per step."""
         prompt, generated = self._prompt.labels(model), self._generated.labels(model)
         queries, hits = self._queries.labels(model), self._hits.labels(model)
         drafts, proposed = self._drafts.labels(model), self._proposed.labels(model)
         accepted, preemptions = self._accepted.labels(model), self._preemptions.labels(model)
         first_token, whole = self._first_token.labels(model), self._whole.labels(model)
-        begun: dict[int, bool] = {}  # the sequences without a token, and whether they are looked for in the cache
+        begun: dict[int, bool] = {}  # sequences without a token so far, and whether they use prefix caching
 
         def take(owner: int, seconds: float, event: Event) -> None:
             match event:
@@ -99,11 +99,11 @@ class Monitor:
         return take
 
     def add(self, model: str, engine: Engine) -> None:
-        """Look at this engine's queues and blocks, too, for as long as somebody else keeps it."""
+        """Report this engine's queues and blocks too, for as long as something else keeps it alive."""
         self._engines[model] = weakref.ref(engine)
 
     def collect(self) -> Iterator[Metric]:
-        """What is so now. For Prometheus's registry."""
+        """The current gauges, for Prometheus's registry."""
         running = GaugeMetricFamily("vllm:num_requests_running", "Sequences in the batch.", labels=("model_name",))
         waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Sequences that are waiting.", labels=("model_name",))
         usage = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Live blocks / all blocks.", labels=("model_name",))

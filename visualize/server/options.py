@@ -1,7 +1,7 @@
-"""How the server is started: options of the command line, or the same as environment variables.
+"""The server's options: from the command line, or from environment variables.
 
-``--max-users`` is ``DECODE_LAB_MAX_USERS``, and so with all; what the command line says counts more. Gradio's own
-``GRADIO_SERVER_NAME`` and ``GRADIO_SERVER_PORT`` count least.
+``--max-users`` is ``DECODE_LAB_MAX_USERS``, and likewise for the others; the command line takes precedence. Gradio's
+own ``GRADIO_SERVER_NAME`` and ``GRADIO_SERVER_PORT`` have the lowest precedence.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lab.remote.server import Server
 from visualize.link import SWITCHED
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""This machine, as it calls itself."""
+"""This machine's names for itself."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""All addresses that this machine has, of IPv4 and of IPv6, by which no page can be opened; and one by which it can be,
-on this machine."""
+"""The wildcard addresses of IPv4 and IPv6, which no browser can open, and for each the address to open on this
+machine."""
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
 MAX_USERS = 64
@@ -35,7 +35,7 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
     """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``share``, ``max_users``, ``workshop``, and
     ``attach``: a ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
 
-    A value that cannot be ends the process with a sentence and status 2.
+    An invalid value ends the process with a sentence and status 2.
     """
     parser = Parser(description="Watch a language model decode, in the browser.")
     parser.add_argument(
@@ -77,7 +77,7 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
             parser.error(f"{variable}: {error.message}")
     parser.exit_on_error = True
     parser.parse_args(arguments, options)
-    # These need torch, for which nobody waits who asks for help or mistypes an option.
+    # These import torch, so they come after --help and errors in other options.
     from lab.pair.devices import resolve_device
     from lab.pair.loading import resolve_dtype
 
@@ -86,7 +86,7 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         resolve_dtype(options.dtype, options.device)
     except ConfigError as error:
         parser.error(str(error))
-    if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that were no UTF-8
+    if any("\ud800" <= character <= "\udfff" for character in environment.get(KEY, "")):  # bytes that are not UTF-8
         parser.error(f"{KEY} must be text in UTF-8: no page could send this one.")
     if options.workshop and borrows_a_gpu(environment):
         parser.error("a ZeroGPU Space lends its GPU to one run at a time: there is nothing for a workshop to share.")
@@ -94,17 +94,17 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
 
 
 def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Whether nobody but this machine's own people reaches the server: no other host, no link, no public Space."""
+    """Whether only people at this machine can reach the server: no other host, no public link, no Space."""
     return options.host in LOOPBACK and not options.share and "SPACE_ID" not in environment
 
 
 def in_address(host: str) -> str:
-    """``host`` as it stands in the address of a page."""
+    """``host`` as it is written in a page's address."""
     return f"[{host}]" if ":" in host else host
 
 
 def ask_directly(host: str, environment: MutableMapping[str, str]) -> None:
-    """This machine is asked through no proxy: Gradio asks its own address as it starts, and to call a tool."""
+    """Bypass any proxy for this machine: Gradio sends requests to its own address when it starts and to call a tool."""
     there = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
     if "*" not in there:
         names = dict.fromkeys(name for name in (*map(str.strip, there), *LOOPBACK, host) if name)
@@ -117,7 +117,7 @@ def borrows_a_gpu(environment: Mapping[str, str]) -> bool:
 
 
 def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The variables, each with the argument that says the same. An empty one says nothing."""
+    """The variables that are set, each with the equivalent argument. An empty one counts as unset."""
     names = GRADIO | {PREFIX + name.upper(): name for name in vars(parser.parse_args([]))}
     for variable, name in names.items():
         value, option = environment.get(variable, ""), name.replace("_", "-")
@@ -130,7 +130,7 @@ def _from_environment(parser: Parser, environment: Mapping[str, str]) -> Iterato
 
 
 def _host(text: str) -> str:
-    """Without the brackets that it has in an address, and as it is usually written."""
+    """A host in its canonical form, without the brackets that it has in an address."""
     name = text.strip().removeprefix("[").removesuffix("]").lower()
     try:
         return str(ip_address(name))

@@ -1,5 +1,5 @@
-"""What may be posted to Gradio. Its own checks come after it has read all of it, and some never: here they come before,
-cost little, and say in a sentence what is wrong."""
+"""What may be posted to Gradio. Gradio checks only after parsing everything, and some things never: these checks come
+first, cost little, and say in a sentence what is wrong."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from gradio.block_function import BlockFunction
 from starlette.responses import JSONResponse
 
 MOST_BYTES = 2 * 2**20
-"""The most that a page sends is what a browser keeps of a lesson, 1.5 million characters; that a program does, a prompt
-of 100,000, each up to twelve bytes."""
+"""Most bytes of a document. The most that a page sends is what a browser keeps of a lesson, 1.5 million characters;
+the most that a program sends is a prompt of 100,000 characters of up to twelve bytes each."""
 MOST_VALUES = 10_000
-"""Of a document. A page sends some thirty, a program has up to a thousand strings to stop at."""
+"""Most values in a document. A page sends about thirty; a program may have up to a thousand stop strings."""
 MOST_BETWEEN = 2**18
-"""Bytes of a document that are in no string: numbers, brackets, blanks."""
+"""Most characters of a document outside strings: numbers, brackets, blanks."""
 DEEPEST = 64
-"""Lists and objects within each other."""
+"""Most lists and objects nested within each other."""
 STRING = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""Of JSON; one without an end, too, at which reading fails."""
+"""A JSON string; also an unterminated one, at which parsing fails."""
 SESSION = re.compile(r"[\w-]{1,64}", re.ASCII)
 
 Document = dict[str, Any]
 
 
 class Refusal(Exception):
-    """With a status and a sentence."""
+    """A refused request, answered with a status and a sentence."""
 
     def __init__(self, status: int, detail: str) -> None:
         self.answer = JSONResponse({"detail": detail}, status)
 
 
 def parsed(body: bytes) -> Any:
-    """The document. Raises Refusal for what is none, and for more than anybody would send."""
+    """The JSON document. Raises Refusal if it is not JSON, or larger or deeper than anything a caller needs to send."""
     try:
         text = body.decode()
-        # Counted before anything is read: first the quotation marks of names and values, then what is between them.
+        # Counted before parsing: first the quotation marks of names and values, then what is between them.
         if text.count('"') - text.count('\\"') > 4 * MOST_VALUES:
             raise Refusal(413, _TOO_MANY)
         between = STRING.sub("", text)
@@ -69,7 +69,7 @@ def _within(value: Any) -> Collection[Any]:
 
 
 def an_object(document: Any) -> Document:
-    """Raises Refusal for anything else."""
+    """``document``. Raises Refusal if it is not an object."""
     if not isinstance(document, dict):
         raise Refusal(422, "Post a JSON object (a dictionary) here, with a name for each value.")
     return document
@@ -86,8 +86,8 @@ def by_name(document: Any) -> Document:
 
 
 def in_order(document: Any, function: BlockFunction) -> Document:
-    """A program's call, its values in their order, and nothing else: a session of the caller's own would not end with
-    the caller. Raises Refusal."""
+    """A program's call, its values in order, and nothing else: a session that the caller names would outlive the
+    caller. Raises Refusal."""
     values, wanted, name = _values(document), len(function.inputs), function.api_name
     if len(values) != wanted:
         raise Refusal(
@@ -97,9 +97,9 @@ def in_order(document: Any, function: BlockFunction) -> Document:
 
 
 def of_event(document: Any, pages: gr.Blocks, programs: Collection[str]) -> Document:
-    """A page's event, or a call of Gradio's own client's, with what Gradio uses of it. Raises Refusal."""
+    """A page's event, or a call by Gradio's own client, reduced to what Gradio uses. Raises Refusal."""
     number = _whole(an_object(document)).get("fn_index")
-    function = pages.fns.get(number) if type(number) is int else None  # not a truth value, which is one, too
+    function = pages.fns.get(number) if type(number) is int else None  # not a bool, which is an int too
     if function is None or function.fn is None:
         raise Refusal(422, "There is no event with this number here: the page is out of date. Load it again.")
     values, wanted = _values(document), len(function.inputs)
@@ -122,12 +122,12 @@ def of_event(document: Any, pages: gr.Blocks, programs: Collection[str]) -> Docu
         "fn_index": number,
         "session_hash": _session(document),
         "event_data": given,
-        "trigger_id": document.get("trigger_id"),  # Gradio says what is wrong with it
+        "trigger_id": document.get("trigger_id"),  # checked by Gradio
     }
 
 
 def of_component(document: Any, pages: gr.Blocks) -> Document:
-    """A component's call of its function here. Raises Refusal."""
+    """A component's call of its server function. Raises Refusal."""
     number, name = an_object(document).get("component_id"), document.get("fn_name")
     component = pages.blocks.get(number) if type(number) is int else None
     if not getattr(getattr(component, str(name), None), "_is_server_fn", False):
@@ -137,8 +137,8 @@ def of_component(document: Any, pages: gr.Blocks) -> Document:
 
 
 def _whole(document: Any) -> Any:
-    """``document``. JSON can say half a character in an escape; what Gradio hands on and sends back cannot. Raises
-    Refusal."""
+    """``document``. Raises Refusal if it has a lone surrogate, which a JSON escape can express but not what Gradio
+    passes on and sends back."""
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -163,7 +163,7 @@ def _session(document: Document) -> str:
 
 
 def _without_files(value: Any) -> Any:
-    """``value``. Raises Refusal if Gradio would take something in it for a file: it would fetch that from wherever its
+    """``value``. Raises Refusal if Gradio would take something in it for a file, which it would fetch from wherever the
     path says."""
     level = [value]
     while level:
@@ -176,22 +176,22 @@ def _without_files(value: Any) -> Any:
 def _check_file(block: Any, value: Any, uploaded: Collection[str]) -> None:
     try:
         path = block.data_model.model_validate(value, context={"validate_meta": True}).path
-    except (ValueError, TypeError, AttributeError):  # Gradio's, of what is like no file at all
+    except (ValueError, TypeError, AttributeError):  # from Gradio, for what does not resemble a file
         path = ""
     if path not in uploaded or not Path(path).is_file():
         raise Refusal(422, "This file was not sent here, or is no longer kept. Open it again.")
 
 
 def _check_value(block: Any, value: Any) -> None:
-    if block.stateful:  # kept here: whatever a page sends for it is not looked at
+    if block.stateful:  # kept on the server: what a page sends for it is ignored
         return
     try:
-        if isinstance(block, gr.Radio) and value is None:  # which none of them is after it was clicked
+        if isinstance(block, gr.Radio) and value is None:  # a radio that was clicked has a value
             raise ValueError
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError
         block.preprocess(value)
-    except Exception:  # every component has its own for what it does not take
+    except Exception:  # every component raises its own for a value it rejects
         label = f"“{block.label}”" if block.label else "This"
         if isinstance(block, gr.Slider):
             raise Refusal(422, f"{label} must be a number from {block.minimum:g} to {block.maximum:g}.") from None

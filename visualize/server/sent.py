@@ -1,5 +1,5 @@
-"""A file that is sent, taken whole before Gradio sees any of it: Gradio opens a file for each of up to a thousand parts
-as they come, and leaves on the disk what broke off."""
+"""Uploads, read whole before Gradio sees any of them: Gradio opens a file for each of up to a thousand parts as they
+arrive, and leaves those of a broken-off upload on disk."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from visualize.server.posted import Refusal
 from visualize.server.shelf import MAX_RUN_FILE
 
 MOST_BYTES = MAX_RUN_FILE + 2**16
-"""Of a request: a run's file, and what a form puts around it."""
+"""Most bytes of a request: a run's file and the form around it."""
 IN_MEMORY = 2**20
-"""Bytes beyond which what has come waits on the disk: who sends slowly holds no more memory."""
+"""Bytes beyond which an upload is spooled to disk, so that a slow sender occupies no more memory than that."""
 
 
 async def read(scope: Scope, receive: Receive) -> bytes:
     """A form with one file in it.
 
     Raises:
-        Refusal: it is larger than a run's file may be, or holds more than one.
-        ClientDisconnect: it broke off.
+        Refusal: it is larger than a run's file may be, or has more than one file.
+        ClientDisconnect: the upload broke off.
     """
     request, size = Request(scope, receive), 0
     with SpooledTemporaryFile(IN_MEMORY) as kept:
         async for part in request.stream():
             size += len(part)
-            if size <= MOST_BYTES:  # as what is posted elsewhere: who is not heard out does not listen either
+            if size <= MOST_BYTES:  # the rest is read too: a client cut off while sending misses the answer
                 kept.write(part)
         if size > MOST_BYTES:
             raise Refusal(413, f"A run's file has at most {MAX_RUN_FILE >> 20} MiB.")
         kept.seek(0)
         body = kept.read()
-    # As Gradio reads it: what is read otherwise can be got round.
+    # Parsed as Gradio parses it: a check that read it differently could be bypassed.
     _, options = parse_options_header(request.headers.get("content-type"))
     boundary = options.get(b"boundary")
-    if boundary and body.count(b"--" + boundary) > 2:  # before the one part, and behind it
+    if boundary and body.count(b"--" + boundary) > 2:  # one before the only part, one after it
         raise Refusal(422, "More than one file was sent: send them one by one.")
     return body

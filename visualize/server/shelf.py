@@ -1,4 +1,4 @@
-"""The runs that visitors have on their stages: to be taken away, and opened again from a file."""
+"""The runs on visitors' stages: to be downloaded, and opened again from a file."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from visualize.run.takeaway import FORMATS
 from visualize.run.transcript import head, line, recorded
 
 MAX_RUN_FILE = 16 * 2**20
-"""Bytes of a file that a visitor may send. The largest that a page makes is the Pool's of 32 sequences: 12.6 MB."""
+"""Most bytes of an uploaded file. The largest that a page makes is the Pool's of 32 sequences: 12.6 MB."""
 MOST_VISITORS = 500
-"""Whose runs are kept: as many as Gradio keeps sessions of."""
+"""Most visitors whose runs are kept: as many as Gradio keeps sessions of."""
 MOST_KEPT = 512 * 2**20
-"""Bytes of runs that are kept, roughly. Of 250 visitors with two runs of 160 tokens each they are a quarter of it."""
+"""Most bytes of runs that are kept, roughly. 250 visitors with two runs of 160 tokens each take a quarter of it."""
 AN_EVENT = 500
-"""Bytes of memory, roughly; most have fewer."""
+"""Bytes of memory per event, roughly; most take fewer."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What lies on a shelf.
+    """The kind of runs on a shelf.
 
     Attributes:
-        name: that files' names begin with.
-        read: makes of a run's events what ``formats`` write.
-        formats: what a run can be taken away as: a file's type, and the function that writes it.
-        most_bytes, most_values: of a file that a visitor opens (``lab.trace.recorder.read_json``).
-        load: the events in what a file of a name holds as JSON. Raises LabError.
-        told: the transcript of events from a file, for a run of this id. Raises LabError.
+        name: what the files' names begin with.
+        read: makes a run's events into what ``formats`` write.
+        formats: the formats a run can be downloaded in: the MIME type, and the function that writes the file.
+        most_bytes, most_values: limits for a file that a visitor opens (``lab.trace.recorder.read_json``).
+        load: the events in a file, given its parsed JSON and its name. Raises LabError.
+        told: the transcript of events from a file, given them and the run's id. Raises LabError.
         count: how many events there are.
     """
 
@@ -52,7 +52,7 @@ RUN = Kind(
     name="decode-lab-run",
     read=Run,
     formats=FORMATS,
-    most_bytes=8 * 2**20,  # 1,000 tokens with eight proposals a round have 2.4 MB; with 32 and logprobs=20, 6.6 MB
+    most_bytes=8 * 2**20,  # 1,000 tokens with eight proposals a round take 2.4 MB; with 32 and logprobs=20, 6.6 MB
     most_values=500_000,  # those have 150,000 and 410,000
     load=lambda document, name: Run.of(document, name).events,
     told=lambda events, id: recorded(Run(events), id),
@@ -60,33 +60,33 @@ RUN = Kind(
 
 
 class Kept(NamedTuple):
-    """A run, and how many bytes it had as a file; 0: it comes from none."""
+    """A run, and the size of the file it comes from; 0: it does not come from a file."""
 
     events: Sequence[Any]
     file_bytes: int
 
 
 class Shelf:
-    """By visitor, the last run and the last opened one; each gets at it by its id, which nobody can guess.
+    """The last two runs of each visitor, accessible by their ids, which nobody can guess.
 
-    Not all who come say when they leave: of too many, or too large, those of the visitors go first whose last run was
-    put here longest ago.
+    Visitors may leave without notice: when there are too many, or their runs are too large, the runs of the visitor
+    whose latest was put here longest ago go first.
     """
 
     def __init__(self, kind: Kind = RUN) -> None:
         self._kind = kind
         self._lock = threading.Lock()
-        self._runs: dict[str | None, dict[str, Kept]] = {}  # who put one last is last
+        self._runs: dict[str | None, dict[str, Kept]] = {}  # ordered by each visitor's latest put
 
     @property
     def visitors(self) -> set[str | None]:
-        """Whose runs are kept."""
+        """The visitors whose runs are kept."""
         with self._lock:
             return set(self._runs)
 
     def put(self, visitor: str | None, id: str, events: Sequence[Any], file_bytes: int = 0) -> None:
-        """Keep a run, which may still grow. Of a visitor's runs the last two are kept: while one waits for its turn the
-        one before is still shown."""
+        """Keep a run, which may still grow. A visitor's last two runs are kept: while one waits for its turn, the
+        previous one is still shown."""
         with self._lock:
             runs = self._runs.pop(visitor, {}) | {id: Kept(events, file_bytes)}
             self._runs[visitor] = dict(list(runs.items())[-2:])
@@ -99,7 +99,7 @@ class Shelf:
         return sum(max(AN_EVENT * self._kind.count(events), 2 * read) for events, read in runs.values())
 
     def clear(self, visitor: str | None) -> None:
-        """A visitor has left."""
+        """Forget the runs of a visitor."""
         with self._lock:
             self._runs.pop(visitor, None)
 
@@ -128,7 +128,7 @@ class Shelf:
             return {"problem": str(error)}
 
     def reopen(self, visitor: str | None, path: Path) -> str:
-        """The transcript of the run in an uploaded file, or of a ``problem``. Others may open the same file."""
+        """The transcript of the run in an uploaded file, or a ``problem``. Others may open the same file."""
         id = uuid.uuid4().hex
         try:
             document, size = read_json(path, self._kind.most_bytes, self._kind.most_values), path.stat().st_size

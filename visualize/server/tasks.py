@@ -1,4 +1,4 @@
-"""Work of which only the present state is of interest: measurements. (A run is told event by event.)"""
+"""Work of which only the current state matters: measurements. (A run is reported event by event.)"""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Record = dict[str, Any]
 
 
 class Task(Work):
-    """Work that says how far it is."""
+    """Work that reports its progress."""
 
     @abstractmethod
     def record(self) -> Record:
-        """What the page is to show now, JSON-ready."""
+        """What the page should show now, JSON-ready."""
 
 
 def follow(task: Task | None) -> Iterator[Record]:
-    """Its record, whenever it has changed, to the last; nothing where none was begun. Whoever stops listening has
-    cancelled it."""
+    """The task's record whenever it changes, up to the last; nothing without a task. Closing the iterator cancels
+    it."""
     shown, over = None, task is None
     try:
         while not over:
-            over = task.done.wait(TICK)  # asked first: what is there before ``done`` is then surely told
+            over = task.done.wait(TICK)  # checked first, so that nothing before ``done`` is missed
             record = task.record()
             if record != shown:
                 shown = record

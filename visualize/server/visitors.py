@@ -1,4 +1,4 @@
-"""Visitors, by browser session: what each has under way, and what each one's next run is compared with."""
+"""Visitors, by browser session: what each has in progress, and what their next run is compared with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from visualize.server.shelf import Shelf
 
 
 class UnderWay(Protocol):
-    """What somebody waits for. ``cancelled`` ends it early; ``goes_on``: it is neither over nor about to be."""
+    """What a visitor waits for. Setting ``cancelled`` ends it early; ``goes_on``: it is neither over nor cancelled."""
 
     cancelled: threading.Event
 
@@ -22,40 +22,40 @@ class UnderWay(Protocol):
 
 Kind = TypeVar("Kind", bound=UnderWay)
 MOST = 500
-"""Visitors whose last is kept: not all who come say when they leave."""
+"""Most visitors who are remembered: they may leave without notice."""
 
 
 class OneEach(Generic[Kind]):
-    """One at a time for each visitor. Any method may be called from any thread."""
+    """One thing at a time for each visitor. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._theirs: dict[str | None, Kind] = {}
-        self._lock = threading.Lock()  # else two clicks at once would begin two, of which nobody could stop the first
+        self._lock = threading.Lock()  # else two clicks at once could begin two, the first of which nobody could stop
 
     @property
     def under_way(self) -> int:
-        """How many go on."""
+        """How many are in progress."""
         return sum(one.goes_on for one in self._theirs.copy().values())
 
     def last(self, visitor: str | None) -> Kind | None:
-        """What the visitor began last."""
+        """What the visitor last began."""
         return self._theirs.get(visitor)
 
     def begin(self, visitor: str | None, make: Callable[[], Kind]) -> Kind | None:
-        """Begin what ``make`` makes. None, and nothing happens, while the visitor's last goes on and is not stopped.
-        Raises what ``make`` raises."""
+        """Begin what ``make`` makes. Does nothing and returns None while the visitor's last is in progress and not
+        stopped. Raises what ``make`` raises."""
         with self._lock:
             last = self.last(visitor)
             if last and last.goes_on:
                 return None
             one = make()
-            self._theirs.pop(visitor, None)  # who began last is last
+            self._theirs.pop(visitor, None)  # moves the visitor to the end
             self._theirs[visitor] = one
             self._forget(list(self._theirs)[:-MOST])
             return one
 
     def keep(self, wanted: Callable[[str | None, Kind], bool]) -> list[str | None]:
-        """Forget who is not ``wanted``, unless it goes on. Returns those who were forgotten."""
+        """Forget visitors who are not ``wanted`` and have nothing in progress. Returns those who were forgotten."""
         with self._lock:
             return self._forget([visitor for visitor, one in self._theirs.copy().items() if not wanted(visitor, one)])
 
@@ -66,19 +66,19 @@ class OneEach(Generic[Kind]):
         return over
 
     def stop(self, visitor: str | None) -> None:
-        """End what the visitor has under way, soon."""
+        """Cancel what the visitor has in progress; it ends soon."""
         if one := self.last(visitor):
             one.cancelled.set()
 
     def leave(self, visitor: str | None) -> None:
-        """Forget the visitor, who has closed the page or lost it."""
+        """Forget the visitor, who has closed the page or lost the connection."""
         self.stop(visitor)
         self._theirs.pop(visitor, None)
 
 
 class Visitors:
-    """One run at a time for each visitor. Runs are kept on ``shelf``, and no longer than there. Those of a visitor who
-    never came to hear of one go when others begin."""
+    """One run at a time for each visitor. Runs are kept on ``shelf``, and forgotten when they are gone from there.
+    Those of a visitor who never read one are dropped when another run begins."""
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
@@ -91,8 +91,8 @@ class Visitors:
             against: see ``head``.
 
         Returns:
-            The head of its transcript. The rest is told in its channel: an event that stays pending keeps the
-            page's framework, and so the browser, busy.
+            The head of its transcript. The rest comes through its channel: an event that stays pending would keep
+            the page's framework, and so the browser, busy.
         """
         last = self._runs.last(visitor)
         live = self._runs.begin(visitor, lambda: make(last.after() if last and last.channel.closed else None))
@@ -109,6 +109,6 @@ class Visitors:
         self._runs.stop(visitor)
 
     def leave(self, visitor: str | None) -> None:
-        """Forget the visitor, and the runs."""
+        """Forget the visitor and their runs."""
         self._runs.leave(visitor)
         self._shelf.clear(visitor)

@@ -1,4 +1,4 @@
-"""Work for visitors, each in a thread of its own, one after another: there is one machine. A workshop shares turns."""
+"""Work for visitors, each in its own thread, taking turns because there is one machine. A workshop shares turns."""
 
 from __future__ import annotations
 
@@ -19,49 +19,49 @@ from visualize.server.compiling import Compiles, compiling
 log = logging.getLogger(__name__)
 
 TICK = 0.09
-"""Seconds from one look to the next: of eleven updates a second a browser draws ten and does not fall behind."""
+"""Seconds between polls: of eleven updates a second, a browser draws ten without falling behind."""
 
 Load = Callable[[str | Pair], Engine]
-"""The engine of a model pair, or of a pair's name. It may take seconds, and raise."""
+"""Returns the engine of a model pair, or of a pair's name. May take seconds, and may raise."""
 
 
 CLOSED = "The server is shutting down. Nothing more will come."
 
 
 class FullError(LabError):
-    """As many visitors as the server takes have something under way."""
+    """As many visitors as the server allows have work in progress, or it is shutting down."""
 
 
 class Line:
-    """Turns are taken in the order of coming: two at once would spoil each other's timings.
+    """Turns in order of arrival: two at once would spoil each other's timings.
 
     Args:
-        most: visitors who may have something under way, waiting for a turn included. None: any number.
-        together: those who need not be alone share a turn, as far as nobody between them must be.
+        most: how many may have work in progress, waiting for a turn included. None: any number.
+        together: work shares a turn if neither it nor anything ahead of it must be alone.
     """
 
     def __init__(self, most: int | None = None, *, together: bool = False) -> None:
         self._changed = threading.Condition()
-        self._waiting: dict[object, bool] = {}  # those under way included; whether each must be alone
+        self._waiting: dict[object, bool] = {}  # including those in progress; whether each must be alone
         self._inside: list[Work] = []
         self._most, self._together, self._closed = most, together, False
 
     @property
     def inside(self) -> int:
-        """Visitors who have something under way, waiting for a turn included."""
+        """How many have work in progress, waiting for a turn included."""
         return len(self._inside)
 
     @property
     def closed(self) -> bool:
-        """Nothing begins any more: the server ends."""
+        """Whether the server is shutting down, so that nothing new begins."""
         return self._closed
 
     @contextmanager
     def visit(self, work: Work) -> Iterator[None]:
-        """Be one of those who have something under way, from the first turn to the last.
+        """Count ``work`` as in progress, from its first turn to its last.
 
         Raises:
-            FullError: there are as many as may be, or the line was closed.
+            FullError: the limit is reached, or the line is closed.
         """
         with self._changed:
             if self._closed:
@@ -81,10 +81,10 @@ class Line:
                 self._changed.notify_all()
 
     def close(self, seconds: float) -> bool:
-        """End everything that is under way, and let nothing begin any more.
+        """End all work in progress, and let nothing new begin.
 
         Returns:
-            Whether all of it was over within ``seconds``.
+            Whether all of it ended within ``seconds``.
         """
         with self._changed:
             self._closed = True
@@ -95,7 +95,7 @@ class Line:
             return self._changed.wait_for(lambda: not self._inside, seconds)
 
     def ahead(self, who: object) -> int:
-        """How many it waits for, those under way included."""
+        """How many ``who`` waits for, including those in progress."""
         with self._changed:
             return self._ahead(who)
 
@@ -109,7 +109,7 @@ class Line:
 
     @contextmanager
     def turn(self, who: object, cancelled: threading.Event, *, alone: bool = True) -> Iterator[None]:
-        """Wait for a turn, or until cancelled. ``alone``: what is measured in it is not to be spoiled."""
+        """Wait for a turn, or until cancelled. ``alone``: it must not be shared, because something is measured."""
         with self._changed:
             self._waiting[who] = alone or not self._together
             while self._ahead(who) and not cancelled.is_set():
@@ -123,8 +123,8 @@ class Line:
 
 
 class Work(ABC):
-    """Begins when it is made. ``done`` is set after the last of it, ``cancelled`` ends it early; ``problem``: why it
-    broke off, in a sentence."""
+    """Work that begins on construction. ``done`` is set when it is over; setting ``cancelled`` ends it early;
+    ``problem`` says in a sentence why it failed."""
 
     def __init__(self, line: Line, load: Callable[[str], Any]) -> None:
         self.problem = ""
@@ -139,11 +139,11 @@ class Work(ABC):
 
     @property
     def goes_on(self) -> bool:
-        """Neither over nor about to be."""
+        """Whether it is neither over nor cancelled."""
         return not self.done.is_set() and not self.cancelled.is_set()
 
     def status(self) -> str:
-        """Why nothing goes on; empty if it does."""
+        """What it is waiting for; empty if it is running."""
         if loading := self._loading:
             return loading.status() or "Loading the models …"
         if self._compiling:
@@ -154,7 +154,7 @@ class Work(ABC):
         return f"Capturing a CUDA graph, once for steps like this one: {captured} …" if captured else ""
 
     def engine(self, pair: str | Pair) -> Any:
-        """The engine of a model pair, loaded if it must be."""
+        """The engine of a model pair, loaded if necessary."""
         self._loading = Loading(self.cancelled)
         try:
             with watched(self._loading):
@@ -164,25 +164,25 @@ class Work(ABC):
             self._loading = None
 
     def compile(self, engine: Compiles, configs: Iterable[EngineConfig]) -> None:
-        """Wait until the layers are compiled that some of ``configs`` ask for, or until it is cancelled."""
+        """Wait until the layers are compiled, if any of ``configs`` asks for that, or until cancelled."""
         for status in compiling(engine, configs, self.cancelled):
             self._compiling = status
         self._compiling = ""
 
     def turn(self, *, alone: bool = True) -> AbstractContextManager[None]:
-        """Its turn (``Line.turn``), which comes at once when it is cancelled, though another may be at work."""
+        """Its turn (``Line.turn``), which comes at once if it is cancelled, even while others are at work."""
         return self._line.turn(self, self.cancelled, alone=alone)
 
     @abstractmethod
     def _work(self) -> None:
-        """All of it. May raise; ends soon after ``cancelled`` is set."""
+        """Do the work. May raise; ends soon after ``cancelled`` is set."""
 
     def _run(self) -> None:
         try:
             with self._line.visit(self):
                 self._work()
         except LabError as error:
-            self.problem = self.problem or str(error)  # what ended it is told, not what that led to
+            self.problem = self.problem or str(error)  # the cause, not what that led to
         except Exception as error:
             log.exception("work for a visitor broke off")
             self.problem = f"This failed ({type(error).__name__}: {error})."
@@ -191,5 +191,5 @@ class Work(ABC):
 
 
 def before_yours(ahead: int) -> str:
-    """How long somebody waits, in the only unit that is known."""
+    """How long the wait is, in the only unit that is known: runs."""
     return f"{ahead} {'run is' if ahead == 1 else 'runs are'} before yours."

@@ -1,8 +1,8 @@
-"""ZeroGPU, a kind of Hugging Face Space: a GPU for as long as a call lasts, in a process that is forked for it.
+"""ZeroGPU, a kind of Hugging Face Space: a GPU for the duration of a call, in a process that is forked for it.
 
-Nothing lives on but what the call yields, which is pickled: so the engine, its pool and its clocks are made inside it.
-The server's own process never touches CUDA. Anywhere else ``spaces.GPU`` leaves a function as it is, and all of this
-runs like any other engine.
+Only what the call yields, pickled, outlives it: so the engine, its pool and its clocks are made inside it. The server's
+own process never touches CUDA. Anywhere else ``spaces.GPU`` leaves a function unchanged, and all of this runs like any
+other engine.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from lab.trace.events import Event, Finished, StepTimed
 from visualize.server.work import Load
 
 BEGINNING = 20.0
-"""Seconds of a call's estimate for the fork, the models and what is compiled."""
+"""Seconds in a call's estimate for the fork, the models and compiling."""
 TOKEN = 0.02
-"""Seconds of it for every token."""
+"""Seconds in it per token."""
 
 
 class BorrowedGPU:
-    """What ``visualize.server.live`` needs of an engine, decoded in calls that have a GPU.
+    """The part of an engine that ``visualize.server.live`` needs; it decodes in calls that have a GPU.
 
     Args:
         pair: an embedded pair's name.
-        here: its engine in this process, on the CPU: it knows how many blocks there are.
+        here: its engine in this process, on the CPU, which says how many blocks there are.
     """
 
     def __init__(self, pair: str, here: Engine) -> None:
@@ -40,19 +40,19 @@ class BorrowedGPU:
         return self._here.default_num_blocks(config)
 
     def models(self, config: EngineConfig) -> None:
-        """Nothing is compiled there."""
+        """Nothing is compiled on a borrowed GPU."""
 
     capturing = None
-    """Nor is anything seen from here that is captured there."""
+    """What is captured there cannot be seen from here."""
 
     def ahead(self, cancelled: threading.Event) -> None:
-        """Its pool is its own: nobody is before it."""
+        """Every call has a pool of its own, so nobody is ahead of it."""
 
     def stream(
         self, prompt: str, config: EngineConfig, sampling: SamplingParams, *, cancelled: threading.Event
     ) -> Iterator[Event]:
-        """The events of a run, a step at a time. Once ``cancelled`` is set it ends after the step that comes next:
-        the forked process cannot be told, only left. Raises ConfigError for layers that are to be compiled."""
+        """The events of a run, as each step ends. Once ``cancelled`` is set, it ends after the next step: the forked
+        process cannot be notified, only abandoned. Raises ConfigError if layers are to be compiled."""
         if config.torch_compile:
             raise ConfigError(
                 "torch_compile=True does not work on a borrowed GPU: there is no compiler for it. Switch it off."
@@ -66,18 +66,18 @@ class BorrowedGPU:
 
 
 def borrowing(load: Load) -> Load:
-    """``load``, but what it gives decodes on a borrowed GPU."""
+    """``load``, but with engines that decode on a borrowed GPU."""
     return lambda pair: BorrowedGPU(pair, load(pair))
 
 
 def seconds(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> int:
-    """How long a call is expected to take: the shorter, the sooner a Space gives it a GPU."""
+    """A call's estimated duration: the shorter it is, the sooner a Space gives the call a GPU."""
     return round(BEGINNING + TOKEN * sampling.max_tokens)
 
 
 @spaces.GPU(duration=seconds)
 def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Iterator[list[Event]]:
-    """A run's events, those of each step together. Errors: see ``Engine.submit``."""
+    """A run's events, grouped by step. Errors: see ``Engine.submit``."""
     events: list[Event] = []
     for event in _engine(pair).stream(prompt, config, sampling):
         events.append(event)
@@ -88,5 +88,5 @@ def decode(pair: str, prompt: str, config: EngineConfig, sampling: SamplingParam
 
 @functools.cache
 def _engine(pair: str) -> Engine:
-    """In the forked process, for as long as a Space keeps it."""
+    """The engine in the forked process, for as long as a Space keeps that."""
     return load_engine(draft=pair)
