@@ -1,4 +1,4 @@
-"""The Claims page: what articles say, each statement with the experiment that tests it here and what came of it."""
+"""The Claims page: what articles say, each statement with the experiment that tests it here and the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABOUT = "What articles say of KV caches and speculation, tested on this machine.
 
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. Its measurements wait in ``line`` with all others'."""
+    """Lay the page out, inside a route of ``pages``. Its measurements wait in ``line`` with all other runs."""
     tasks = OneEach()
 
     def check(request: gr.Request, asked: gr.EventData) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The Compare page: settings to hold side by side on the left, their race, figures and theory on the right."""
+"""The Compare page: the settings to compare on the left, their race, figures and theory on the right."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) ->
             )
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, trigger_mode="multiple", **QUIET))
-    view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # its own button
+    view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # the view's own button
     halt.click(stop, queue=False, **QUIET)
     preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **LATEST)
     controls["lanes"].input(lambda lanes: preset_of(tuple(lanes)), controls["lanes"], preset, **LATEST)

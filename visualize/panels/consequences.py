@@ -1,4 +1,4 @@
-"""What is said of the Lab's controls, and what a switch means for the others."""
+"""What is said about the Lab's controls, and how a switch affects the others."""
 
 from __future__ import annotations
 
@@ -81,20 +81,20 @@ DEPENDENT = (
     "cuda_graphs",
     "torch_compile",
 )
-"""Those others."""
+"""The controls that depend on them."""
 OF_ONE_DRAFTER = {"early_exit_layer": "early_exit", "synthetic_rate": "synthetic"}
 
 
 def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """What a switch means for the other controls.
+    """How a switch affects the other controls.
 
     Args:
-        settings: what the controls say.
-        put_out: those that could not be used until now, each with what was last chosen of it.
+        settings: the controls' values.
+        put_out: the settings that could not be used until now, each with the value last chosen for it.
 
     Returns:
-        Per control: what cannot be used is disabled, put out of use, and says why; what can be used again is as it was
-        chosen; what cannot matter is not there. And the new ``put_out``.
+        Updates by control: one that cannot be used is disabled, set to its neutral value, and says why; one that can
+        be used again gets back the chosen value; one that cannot matter is hidden. And the new ``put_out``.
     """
     wanted = replace(settings, **put_out)
     useless = senseless(wanted)

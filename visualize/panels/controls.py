@@ -1,4 +1,4 @@
-"""The left column: what is asked of the engine. The toggles are always in view."""
+"""The left column: what the engine is asked to do. The toggles are always in view."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Controls:
-    """The inputs in the order of ``Settings``' fields, what was chosen of those now put out of use, and the buttons."""
+    """The inputs in the order of ``Settings``' fields, the values chosen for those now out of use, and the buttons."""
 
     inputs: dict[str, Any]
     put_out: gr.State
@@ -132,19 +132,19 @@ def openings(prompt: gr.Textbox) -> None:
 
 
 def to_settings(values: Sequence[Any]) -> Settings:
-    """What the controls say; the seed is None where it was emptied."""
+    """The settings from the controls' values; the seed is None if it was emptied."""
     return Settings(**LINK.controls(values))
 
 
 def show(settings: Settings) -> list[Any]:
-    """What is put out of use by ``settings``, and updates that put them on the controls, with what follows for the
-    others. A link cannot say what was chosen of what its settings put out: that comes back as it is by default."""
+    """The controls that ``settings`` put out of use, and updates that put ``settings`` on the controls. A link cannot
+    say what was chosen for a control that is out of use: it comes back with its default."""
     follows, put_out = state(settings, {name: DEFAULTS[name] for name in senseless(settings)})
     return [put_out, *(gr.update(value=getattr(settings, name)) | follows.get(name, {}) for name in NAMES)]
 
 
 def _follow(put_out: dict[str, Any], *values: Any) -> list[Any]:
-    """A switch was thrown: what follows for the others."""
+    """Updates of the other controls after a switch."""
     follows, put_out = state(to_settings(values), put_out)
     return [put_out, *(follows[name] for name in DEPENDENT)]
 

@@ -49,7 +49,7 @@ def build(pages: gr.Blocks) -> None:
     values = [controls[name] for name in NAMES]
     shown = [controls[name] for name in HIDDEN]
     turned = [control.input for control in values]
-    pasted = [controls[name].change for name in ("hub", "draft_hub")]  # of a paste a text box tells no input
+    pasted = [controls[name].change for name in ("hub", "draft_hub")]  # pasting into a text box fires no input event
     gr.on(turned + pasted, _answer, values, view, **LATEST)
     hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculation")]
     gr.on(hiding, _show, values, shown, **LATEST)
@@ -94,7 +94,7 @@ HIDDEN = {
     "draft_hub": lambda inputs: inputs.speculation == "draft" and inputs.draft_model == OTHER,
     "memory": lambda inputs: inputs.gpu == OTHER,
 }
-"""Controls that are there only with a certain answer to another, and with which."""
+"""Controls that are shown only for certain values of others, and the condition for each."""
 
 
 def _show(*values: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How every page's events behave, and what all pages do when they are opened and when a control changes."""
+"""How the pages' events behave, and what all pages do when they are opened and when a control changes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from visualize.link import Link
 QUIET: dict[str, Any] = {
     "show_progress": "hidden",
     "api_visibility": "private",
-    "api_name": "page",  # so that no name is taken from what programs call
+    "api_name": "page",  # so that no event takes a name of the functions that programs call
     "concurrency_limit": None,
 }
-"""The pages show themselves what goes on, programs have their own way in, and who has to wait waits in the line."""
+"""Pages show progress themselves, programs have an interface of their own, and whoever has to wait does so in the
+line."""
 LATEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
-"""For what follows from controls: one answer after another, and of what is changed meanwhile one more, as all stand at
-last. Gradio by itself drops it."""
+"""For what depends on controls: one answer at a time and, if controls change meanwhile, one more for their final state.
+By default Gradio drops that."""
 
 
 def ready(opened: Dependency) -> None:
@@ -29,7 +30,8 @@ def ready(opened: Dependency) -> None:
 
 
 def begins(asked: Dependency) -> None:
-    """Run was pressed (``header.js``). A moment after the server has answered, the page knows whether anything runs."""
+    """End the state that ``header.js`` began when Run was pressed: a moment after the server's answer, the page knows
+    whether anything runs."""
     asked.then(fn=None, js="() => { setTimeout(() => document.body.classList.remove('begun'), 500) }")
 
 
@@ -40,7 +42,7 @@ def warn(notices: Iterable[str]) -> None:
 
 
 def keep_address(controls: Sequence[Any], link: Link) -> None:
-    """Whenever one of the controls changes, the page's address says what all of them say."""
+    """Keep the page's address equal to the controls: it is rewritten whenever one of them changes."""
     script = (
         f"(...values) => window.decodeLab?.link({json.dumps(list(link.defaults))}, {json.dumps(link.defaults)}, values)"
     )

@@ -1,7 +1,7 @@
-"""What all pages have at their top: where one is, the way to the others, and light or dark.
+"""The header of all pages: which page this is, links to the others, and the switch between light and dark.
 
-A page is a route of its own (``gr.Blocks.route``) and not a tab: its address then leads straight to it, its
-query holds its own inputs and nobody else's, and no page pays for the charts of another.
+A page is a route of its own (``gr.Blocks.route``) and not a tab: its address leads straight to it, its query
+holds only its own inputs, and no page pays for the charts of another.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ PAGES = {
 """Every page's name and its address, relative to any of them. A page that is not always there is added before any is
 laid out."""
 CARRIED = {("Lab", "Deploy"): deployment.NAMES, ("Memory", "Deploy"): deployment.NAMES}
-"""What the link from one page to another takes along of the first one's address: where both mean the same by it, and
-leave out the same defaults."""
+"""The part of its address that one page's link to another carries over: settings that mean the same on both pages, and
+have the same defaults, which addresses leave out."""
 
 
 def build(page: str, about: str) -> gr.HTML:

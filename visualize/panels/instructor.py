@@ -1,4 +1,4 @@
-"""The instructor's page: how to teach the course, and of each lesson what to say and what came out here."""
+"""The instructor's page: how to teach the course, and for each lesson what to say and what this machine measured."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ from visualize.vocabulary import IN_CODE
 from visualize.workshop.workshop import Workshop
 
 UPLOADS = (600, 3600)
-"""Seconds from one look to the next at the files that visitors have sent, and for how long each is kept: a file is
-read as soon as it is there."""
+"""Seconds between checks of the files that visitors have uploaded, and seconds for which each is kept: a file is read
+as soon as it arrives."""
 
 
 class LabRun(LiveRun):
-    """A run of this page's, which calls settings as the page does."""
+    """A run of this page, whose errors call settings by the page's names."""
 
     def _decode(self) -> Iterator[Event]:
         with told_in_page_words(IN_CODE):
@@ -39,8 +39,9 @@ class LabRun(LiveRun):
 def build(
     load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool, workshop: Workshop | None = None
 ) -> gr.Blocks:
-    """The page over engines that ``load`` gives for a model pair's name, each with its label in ``pairs``, or for any
-    that a person names. Its runs wait in ``line``. In a ``workshop`` it can follow the presenter's, or be it."""
+    """The page. ``load`` gives it an engine for each model pair named in ``pairs``, which has their labels, or with
+    ``any_pair`` for any models that a visitor names. Its runs wait in ``line``. In a ``workshop`` it can follow the
+    presenter's page, or be that page."""
     shelf, link = Shelf(), LINK.choosing(pair={**pairs, OTHER: "Other"} if any_pair else pairs)
     visitors = Visitors(shelf)
 

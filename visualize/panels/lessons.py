@@ -45,8 +45,8 @@ BROWSER_KEEPS = f"""() => {{
 
 
 def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
-    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages; what they
-    find are ``answers`` for an instructor."""
+    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages; their
+    results become ``answers`` for the instructor."""
     tasks, shelf = OneEach(), Shelf()
 
     def opened(request: gr.Request, kept: str, runs: str) -> list[Any]:
@@ -60,7 +60,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     def observed_in(
         request: gr.Request, lesson: Lesson, learner: Learner, seen: Seen | None, fresh: bool = False
     ) -> list[Any]:
-        """The outcome with its charts, and the run to be played. ``fresh``: it was made just now."""
+        """The outcome with its charts, and the run to play. ``fresh``: it was just made."""
         outcome = sheet.outcome(lesson, learner) | {"fresh": fresh}
         if seen is None:
             return [as_line(outcome), gr.skip()]
@@ -80,7 +80,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
         except LabError as error:
             said = sheet.prediction(lesson, learner) | {"problem": str(error)}
             return [learner, gr.skip(), as_line(said), *[gr.skip()] * 5]
-        if learner.figures is None:  # a prediction stands once there was a run
+        if learner.figures is None:  # after a run the prediction is final
             learner = Learner(prediction)
         return [*_shown(lesson, learner), as_line(sheet.outcome(lesson, learner))]
 
@@ -168,7 +168,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
 
 
 def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: bool = True) -> list[Any]:
-    """All stages as they are for a learner, but what there is to observe. ``runs``: those just made, if any were."""
+    """Updates of all stages for a learner, except what there is to observe. ``runs``: those just made, if any."""
     explained = sheet.explained(lesson, learner)
     return [
         learner,
@@ -182,13 +182,13 @@ def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: boo
 
 
 def _forgotten(outputs: int) -> list[Any]:
-    """The server was started anew, or very many have come since: it knows nothing of this page's learner."""
+    """The server was restarted, or very many visitors came since: it does not know this page's learner."""
     gr.Warning("The server has forgotten this page. Load this page again: what you did is kept in this browser.")
     return [gr.skip()] * outputs
 
 
 def _kept(lesson: Lesson, learner: Learner, runs: Runs | None = None) -> str:
-    """For the browser to keep. ``runs`` that are too many are empty there."""
+    """The record for the browser to keep. ``runs`` that are too large are empty in it."""
     record = {"number": lesson.number, "keep": learner.kept(lesson)}
     return as_line(record | ({} if runs is None else {"runs": packed(runs)}))
 

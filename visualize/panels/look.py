@@ -1,4 +1,4 @@
-"""The theme and the style sheets: system fonts, one accent, calm surfaces. Nothing of it is fetched."""
+"""The theme and the style sheets: system fonts, one accent, calm surfaces. Nothing is fetched from elsewhere."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def theme() -> gr.themes.Base:
         button_primary_background_fill_dark="#0072B2",
         button_primary_background_fill_hover_dark="#1f7ab8",
         button_primary_text_color="#ffffff",
-        button_transition="none",  # Run and Stop would fade as an engine begins, sixty pictures a second
+        button_transition="none",  # else Run and Stop fade as an engine begins, at sixty frames a second
         slider_color="#0072B2",
         slider_color_dark="#1f7ab8",
     )
@@ -44,6 +44,6 @@ def style() -> str:
 
 
 def charts() -> str:
-    """For the head of a component that draws charts: the script that draws them."""
+    """The script that draws charts, for the head of a component that has some."""
     gr.set_static_paths([PLOTLY])
     return f'<script src="gradio_api/file={PLOTLY.as_posix()}"></script>'

@@ -1,4 +1,4 @@
-"""The Memory page: a model, a device and lengths on the left, what they come to on the right."""
+"""The Memory page: a model, a device and lengths on the left, the memory they need on the right."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SAYS = {
 }
 
 Found = tuple[str, Model | str]
-"""A hub id that was asked for, and the model or the sentence that came of it."""
+"""A hub id that was looked up, and the model found, or a sentence that says why there is none."""
 
 
 def build(pages: gr.Blocks) -> None:
@@ -87,7 +87,7 @@ def _controls() -> dict[str, Any]:
             "kv_format": widgets.choice("kv_format"),
             "gpu": widgets.listed("gpu"),
             "memory": widgets.number("memory", visible="hidden"),
-            "set_aside": widgets.slider("set_aside", buttons=[]),  # its reset is not told as an input
+            "set_aside": widgets.slider("set_aside", buttons=[]),  # a reset fires no input event
             "mean": widgets.number("mean"),
             "longest": widgets.number("longest"),
             "batch": widgets.number("batch"),
@@ -108,7 +108,7 @@ def _ask_again(*values: Any) -> Iterator[tuple[str, Found | None]]:
 
 
 def _answer(found: Found | None, *values: Any) -> Iterator[tuple[str, Found | None]]:
-    """The sheet for what the controls say. The hub is asked once for an id, failing or not, until it is asked again."""
+    """The sheet for the controls' values. The hub is asked once per id, failing or not, until ``_ask_again``."""
     inputs = to_inputs(values)
     if inputs.model == OTHER and inputs.hub.strip() and (found is None or found[0] != inputs.hub):
         yield as_line({"status": f"Asking the hub for {visible(inputs.hub)} …"}), found

@@ -1,4 +1,4 @@
-"""The Pool page: who comes and what they share on the left, the pool and its sequences on the right."""
+"""The Pool page: which sequences come and what they share on the left, the pool and the sequences on the right."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ POOL = Kind(
     count=lambda steps: sum(len(step.entries) for step in steps),
 )
 PARTS = ("picture", "stage", "squares", "charts", "player", "page", "pool")
-"""The parts of its script, in their order."""
+"""The parts of the page's script, in their order."""
 SAYS = {
     "continuations": "Per prompt; if paged, they share its blocks.",
     "every": "Steps between arrivals; 0: all at once.",
@@ -78,7 +78,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         visitors.stop(request.session_hash)
 
     def reopened(path: str, request: gr.Request) -> str:
-        visitors.leave(request.session_hash)  # the next run is not compared with the one before this
+        visitors.leave(request.session_hash)  # the next run is not compared with the previous one
         return shelf.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
@@ -149,7 +149,7 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
 
 
 def _show(inputs: Inputs) -> list[Any]:
-    """Updates that put ``inputs`` on the controls, the preset they are first."""
+    """Updates that put ``inputs`` on the controls, first of all on the preset."""
     key = preset_of(inputs)
     follows = dict(zip(DEPENDENT, _state(inputs), strict=True))
     updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in NAMES]
@@ -164,7 +164,7 @@ def _follow(*values: Any) -> list[dict[str, Any]]:
 
 
 def _state(inputs: Inputs) -> list[dict[str, Any]]:
-    """What follows for the others: what "tokens" means, and what cannot be used and why."""
+    """Updates of the ``DEPENDENT`` controls: what "tokens" means, and what cannot be used and why."""
     shared = [gr.update(info=TOKENS[inputs.lengths]), gr.update(interactive=inputs.shared)]
     if inputs.paged:
         return [*shared, gr.update(interactive=True, info=SAYS["prefix_caching"])]

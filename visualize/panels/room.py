@@ -15,7 +15,7 @@ ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and the
 
 
 def build(pages: gr.Blocks) -> None:
-    """Lay the page out, inside a route of ``pages``. What it shows comes over ``visualize.workshop.doors``."""
+    """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.workshop.doors``."""
     header.build("Room", ABOUT)
     setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
     gr.HTML(
@@ -30,7 +30,7 @@ def build(pages: gr.Blocks) -> None:
 
 
 def strip() -> gr.HTML:
-    """Above the Lab: who follows whom."""
+    """The strip above the Lab that says who follows whom."""
     return gr.HTML(
         value="",
         html_template=read("strip.html"),

@@ -40,8 +40,8 @@ LINK = Link(
 
 
 def build(pages: gr.Blocks, server: Server, line: Line) -> None:
-    """Lay the page out, inside a route of ``pages``. From here on ``server`` is read once a second, until ``line`` is
-    closed; no run waits in it for what another machine does."""
+    """Lay the page out, inside a route of ``pages``. From then on ``server`` is read once a second, until ``line`` is
+    closed; prompts do not wait in ``line``, because another machine does the work."""
     watch = Watch(server, line)
     prompts = Prompts(server, line, lambda: watch.models)
 

@@ -1,4 +1,4 @@
-"""A page's inputs, made from what its link says of them."""
+"""A page's inputs, made from their description in its link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from visualize.link import Link
 
 @dataclass(frozen=True)
 class Widgets:
-    """One for every setting of ``link``, by its name: ``labels`` is what it is called, ``says`` what stands below."""
+    """Makes the input for a setting of ``link`` by its name, with its label and the text below it from ``says``."""
 
     link: Link
     labels: Mapping[str, str]
@@ -48,7 +48,7 @@ class Widgets:
         return gr.Dropdown(self._choices(name), elem_classes="listed", **self._of(name))
 
     def pair(self) -> gr.Radio | gr.Dropdown:
-        """One of the model pairs: two stand side by side, more in a list."""
+        """One of the model pairs: two are side by side, more are in a list."""
         return self.choice("pair") if len(self.link.choices["pair"]) == 2 else self.listed("pair")
 
     def toggle(self, name: str) -> gr.Checkbox:
@@ -63,7 +63,7 @@ class Widgets:
 
 
 def _say_when_full(box: gr.Textbox, most: int) -> None:
-    """A browser cuts what is pasted without a word. ``most``: characters."""
+    """Say so when the text is full: a browser cuts off pasted text silently. ``most``: characters."""
     infos = json.dumps([f"{most:,} of {most:,} characters: anything after that is cut off.", box.info or ""])
     script = f"(text) => ({{ __type__: 'update', info: {infos}[text.length < {most} ? 1 : 0] }})"
     box.change(fn=None, inputs=box, outputs=box, js=script, show_progress="hidden", api_visibility="private")

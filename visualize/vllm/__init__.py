@@ -1,1 +1,1 @@
-"""Another server: a vLLM that is watched and asked, and the command that starts one."""
+"""vLLM: a server that is watched and prompted, and the command that starts one."""

@@ -1,4 +1,4 @@
-"""The Deploy page's answer as JSON for its script: a command, whether it fits, and what differs from this lab."""
+"""The Deploy page's answer as JSON for its script: a command, whether it fits, and how vLLM differs from this lab."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def _name(other: str, model: Model | None) -> str:
 
 
 def _needed(inputs: Inputs, target: Model, draft: Model | None) -> Deployment:
-    """The model on one GPU of the kind chosen, in the command's blocks, and a known draft beside it. The draft is the
-    one that the command names: vLLM quantises its cache as the target's, and not its weights.
+    """The model on one GPU of the chosen kind, with the command's block size, and a known draft beside it. The draft is
+    the one that the command names: vLLM quantises its cache like the target's, but not its weights.
     """
     machine = {name: getattr(inputs, name) for name in ("weights", "gpu", "memory", "set_aside", "mean", "longest")}
     config = inputs.engine_config()
@@ -85,13 +85,13 @@ def _needed(inputs: Inputs, target: Model, draft: Model | None) -> Deployment:
 
 
 def _holds(needed: Deployment, gpus: int, sequences: int) -> bool:
-    """Whether the model can be split over so many GPUs, and these hold what is asked for."""
+    """Whether the model can be split over that many GPUs, and they hold that many sequences."""
     shard = splits(needed).get(gpus)
     return shard is not None and holds(shard, sequences)
 
 
 def _fewest(needed: Deployment, sequences: int) -> int:
-    """Where even the most are not enough, the most."""
+    """The fewest GPUs that are enough; if even the most are not, the most."""
     return fewest_gpus(needed, sequences) or max(splits(needed))
 
 
@@ -106,7 +106,7 @@ def _too_long(inputs: Inputs, target: Model | None) -> str:
 
 
 def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Deployment | None, gpus: int) -> str:
-    """Whether the command will do."""
+    """Whether the command will work."""
     if needed is None:
         return "Whether it fits is calculated for known models only; here the GPUs are as you set, or one."
     if gpus not in splits(needed):
@@ -115,7 +115,7 @@ def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Dep
     shard, wanted = sharded(needed, gpus), f"{inputs.at_once:,} sequences at once"
     each = f"{gpus} GPU{'s' * (gpus > 1)} of {size(needed.memory)}"
     if holds(shard, inputs.at_once):
-        most = "at most " * (inputs.speculation == "draft" and draft is None)  # what it takes is not known
+        most = "at most " * (inputs.speculation == "draft" and draft is None)  # what the draft takes is not known
         return f"On {each} there is room for {most}{shard.sequences('paged'):,} sequences, and {wanted} are asked for."
     if shard.cache_bytes <= 0:
         larger = "more or larger GPUs" if gpus < max(splits(needed)) else "larger GPUs"
@@ -128,7 +128,7 @@ def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Dep
 
 
 def _rows(needed: Deployment, at_once: int, gpus: int) -> list[dict[str, Any]]:
-    """Each number of GPUs that the model can be split over, by what one of them holds."""
+    """For each number of GPUs that the model can be split over, what one of them holds."""
     return [
         {
             "gpus": str(count),

@@ -1,7 +1,6 @@
-"""What the Deploy page asks: models, the engine's settings, and the machine that is to serve them.
+"""The Deploy page's inputs: models, the engine's settings, and the machine that is to serve them.
 
-The names of the inputs are those of the Lab's and the Memory page's links, so that what was found there is carried
-here.
+The inputs have the same names as in links to the Lab and the Memory page, so that settings found there carry over.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from visualize.memory.calculator import OTHER
 from visualize.run import settings
 
 NAMED = {key: model.name for key, model in known().items() if model.source.startswith("config.json of ")}
-"""Models that a server elsewhere can find by their hub id: not this lab's own."""
+"""Models that a server elsewhere can find by their hub ids, so not this lab's own."""
 CHOICES: dict[str, dict[Any, str]] = {
     "model": NAMED | {OTHER: "Another, by its name"},
     "draft_model": NAMED | {OTHER: "Another, by its name"},
@@ -56,11 +55,11 @@ LABELS = {name: calculator.LABELS[name] for name in ("weights", "gpu", "memory",
 
 @dataclass(frozen=True)
 class Inputs:
-    """The page's controls, with the values they start with; where the Lab or the Memory page has them, too, with
-    theirs, because their links leave out what is at its default.
+    """The page's controls, with their initial values. Controls that the Lab or the Memory page also has start with the
+    values there, because those pages' links leave out defaults.
 
-    ``hub``, ``draft_hub``: names of other models than the known ones. ``tensor_parallel`` 0: the fewest GPUs that hold
-    ``at_once`` sequences. ``max_num_batched_tokens`` None: as vLLM likes.
+    ``hub``, ``draft_hub``: names of models other than the known ones. ``tensor_parallel`` 0: the fewest GPUs that hold
+    ``at_once`` sequences. ``max_num_batched_tokens`` None: vLLM's choice.
     """
 
     model: str = calculator.DEFAULTS["model"]
@@ -87,7 +86,7 @@ class Inputs:
     eviction: str = settings.DEFAULTS["eviction"]
 
     def engine_config(self) -> EngineConfig:
-        """The engine's settings. Those of a cache, or of paged blocks, do not count where there are none."""
+        """The engine's settings. Those for a cache, or for paged blocks, are ignored if there are none."""
         return EngineConfig(
             kv_cache=self.cache,
             kv_dtype=self.kv_format if self.cache else "auto",
@@ -101,7 +100,7 @@ class Inputs:
         )
 
     def check(self) -> None:
-        """Raises ConfigError, with a sentence, where a number makes no sense."""
+        """Raises ConfigError if a number makes no sense."""
         LINK.check(vars(self), LABELS)
 
 
@@ -117,5 +116,5 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:
-    """What the controls say."""
+    """The inputs from the controls' values."""
     return Inputs(**LINK.controls(values))

@@ -1,4 +1,4 @@
-"""A vLLM server and those who look at it here: it is read once a second for all of them, and answers their prompts."""
+"""A vLLM server and the visitors who watch it: it is read once a second for all of them, and answers their prompts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 KEPT = 300
-"""Messages: who comes later sees the last five minutes."""
+"""Messages kept: latecomers see the last five minutes."""
 AT_ONCE = 16
-"""Prompts under way from here. The server has others to serve."""
+"""Most prompts in progress from here. The server has others to serve."""
 NOT_TOLD = (
     "The server reports nothing about your prompt's rounds: for that it has to be started with --speculative-config "
     f"and {DETAILED}."
@@ -40,7 +40,7 @@ ROUNDS = "{rounds} rounds with guesses, {accepted} of {drafted} guesses kept. Wh
 
 
 class Watch:
-    """One thread that reads the server's metrics until ``line`` is closed, and tells of them in ``channel``."""
+    """One thread that reads the server's metrics until ``line`` is closed, and reports them in ``channel``."""
 
     def __init__(self, server: Server, line: Line) -> None:
         self.channel = Channel(keep=KEPT)
@@ -61,16 +61,17 @@ class Watch:
                 message = reducer.take(reading, self.models)
                 message["say"] += note
             except LabError as error:
-                self.models = ()  # what comes back may serve another
+                self.models = ()  # a server that comes back may serve another
                 message = reducer.lost(time.monotonic(), str(error))
             except Exception as error:
                 log.exception("a reading could not be told")
                 message = reducer.lost(time.monotonic(), f"This reading failed ({type(error).__name__}).")
             self.channel.put(as_line(message))
-            await asyncio.sleep(EVERY_S)  # whole, however long the reading took: a rate over an instant says nothing
+            await asyncio.sleep(EVERY_S)  # in full, however long the reading took: a rate over an instant says nothing
 
     async def _ask_models(self) -> str:
-        """Until they are known. Returns why they are not: metrics may be open to all where the models are not."""
+        """Ask for the models until they are known. Returns why they are not: metrics may be public when models are
+        not."""
         try:
             self.models = self.models or await self._server.models()
             return "" if self.models else " It names no model, so no prompt can be sent."
@@ -79,8 +80,8 @@ class Watch:
 
 
 class Asked:
-    """One prompt under way at the server, told in ``channel``. It ends within a tenth of a second once ``cancelled`` is
-    set, or ``line`` closed."""
+    """One prompt in progress at the server, reported in ``channel``. It ends within a tenth of a second once
+    ``cancelled`` is set or ``line`` is closed."""
 
     def __init__(self, server: Server, line: Line, model: str, prompt: str, sampling: SamplingParams) -> None:
         self.channel = Channel()
@@ -120,7 +121,7 @@ class Asked:
         self._put(**_told(reading.result(), self._most))
 
     async def _collect(self, pieces: list[str]) -> Completed:
-        """The answer's end; its text goes into ``pieces``, from which who tells of it takes it away."""
+        """The answer's end; its text goes into ``pieces``, from which ``_read`` removes and reports it."""
         async for piece in self._answer:
             if isinstance(piece, Completed):
                 return piece
@@ -132,7 +133,7 @@ class Asked:
 
 
 class Prompts:
-    """What visitors ask of the server: one at a time each, and few at once."""
+    """Visitors' prompts to the server: one at a time each, and few at once."""
 
     def __init__(self, server: Server, line: Line, models: Callable[[], tuple[str, ...]]) -> None:
         self._server, self._line, self._models = server, line, models
@@ -143,7 +144,7 @@ class Prompts:
         """Send a prompt. None: see ``OneEach``.
 
         Raises:
-            ServerError: the server names no model now, or many others ask at once.
+            ServerError: the server currently names no model, or too many prompts are in progress.
         """
 
         def ask() -> Asked:
@@ -158,7 +159,7 @@ class Prompts:
 
 
 def _told(end: Completed, most: int) -> dict[str, Any]:
-    """What is said and drawn of an answer of at most so many tokens that has ended."""
+    """What is said and drawn of a finished answer. ``most``: the tokens that were allowed."""
     tokens = "" if end.completion_tokens is None else f"{end.completion_tokens:,} tokens"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
     ended = {"length": " It reached the most tokens you allow.", "stop": " It ended by itself."}.get(end.finish_reason)

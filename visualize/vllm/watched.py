@@ -1,4 +1,4 @@
-"""A server that is watched: its readings, reduced to what the page shows of them."""
+"""A watched server's readings, reduced to what the page shows of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from visualize.run.readouts import DASH
 from visualize.text import visible
 
 SHARES_S = 60.0
-"""Shares are of the last minute: in a single second there may have been nothing."""
+"""Readouts of shares cover the last minute: in a single second there may have been nothing."""
 
 ABOUT = {
     "usage": ("KV in use", "Blocks of the cache that requests hold, of all there are. Whose they are is not reported."),
@@ -31,12 +31,12 @@ Message = dict[str, Any]
 
 
 def labels() -> list[dict[str, str]]:
-    """For the page to lay out before any number comes."""
+    """The readouts without their numbers, for the page to lay out in advance."""
     return [{"key": key, "label": label, "about": about} for key, (label, about) in ABOUT.items()]
 
 
 class Reducer:
-    """Readings to messages, each with what is new. The page's time is in seconds since ``began``."""
+    """Turns readings into messages, each with what is new. The page's time is in seconds since ``began``."""
 
     def __init__(self, address: str, began: float) -> None:
         self._address, self._began = address, began
@@ -44,7 +44,7 @@ class Reducer:
         self._tops: deque[tuple[float, float, float]] = deque()  # of what is in view: when, requests, tokens/s
 
     def take(self, reading: Reading, models: Sequence[str]) -> Message:
-        """What a reading says, and what has happened since the one before."""
+        """What a reading says, and what has happened since the previous one."""
         step = rates(self._readings[-1], reading) if self._readings else None
         if step and step.restarted:
             self._readings.clear()
@@ -80,7 +80,7 @@ class Reducer:
 
 
 def about(address: str, reading: Reading, models: Sequence[str]) -> str:
-    """What is watched, and what it says nothing of."""
+    """What is watched, and what it does not report."""
     served = f" serves {visible(models[0])}{' and others' * (len(models) > 1)}" if models else ""
     pool = (
         f", {reading.num_blocks:,} blocks of {reading.block_size}" if reading.num_blocks and reading.block_size else ""
@@ -95,7 +95,7 @@ def about(address: str, reading: Reading, models: Sequence[str]) -> str:
 
 
 def _readouts(reading: Reading, speed: float | None, minute: Rates | None) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the span it is of."""
+    """Per readout: value, unit, and the time span it covers."""
     counts = {"running": RUNNING, "waiting": WAITING, "preempted": PREEMPTIONS}
     rows = {key: [_number(reading.values.get(name)), "", ""] for key, name in counts.items()}
     rows["preempted"][2] = "since its start"

@@ -14,11 +14,11 @@ from lab.config import LabError
 from visualize.server.options import EVERYWHERE, LOOPBACK, in_address
 
 LETTERS = "BCDFGHJKMNPQRTVWXYZ3479"
-"""None is taken for another, and without vowels no code is a word."""
+"""None can be mistaken for another, and without vowels no code is a word."""
 LENGTH = 5
 SALT = b"decode-lab workshop code"
 MOST_PAGE = 500
-"""Characters of a page's address. A picture of squares holds 2,331 bytes; far fewer are read from across a room."""
+"""Most characters of a page's address. A QR code holds 2,331 bytes; from across a room far fewer can be read."""
 
 
 class AccessError(LabError):
@@ -28,11 +28,11 @@ class AccessError(LabError):
 class Access:
     """A code for everybody in the room, who see it on the wall, and a key for those who lead.
 
-    The code keeps out who does not stand in the room: it is no secret. The key is one.
+    The code keeps out people who are not in the room; it is not secret. The key is.
 
     Args:
-        key: None: one is made up. Of one that was chosen the code follows: a server that is started anew has the same,
-            and nobody has to join again.
+        key: None: one is generated. The code follows from the key: a server restarted with a chosen key has the same
+            code, and nobody has to join again.
     """
 
     def __init__(self, key: str | None = None) -> None:
@@ -40,14 +40,14 @@ class Access:
         self.code = _code(self.key)
 
     def join(self, code: object) -> None:
-        """Raises AccessError: it is another code. Small letters and spaces do not matter."""
+        """Raises AccessError if the code is wrong. Case and spaces do not matter."""
         if not _same("".join(str(code).split()).upper(), self.code):
             raise AccessError(
                 f"That is not this workshop's code: it is {LENGTH} letters and digits, on the presenter's screen."
             )
 
     def lead(self, key: object) -> None:
-        """Raises AccessError: it is another key."""
+        """Raises AccessError if the key is wrong."""
         if not _same(str(key), self.key):
             raise AccessError(
                 "That is not this workshop's key. It is in the link that the server printed when it was started, or in "
@@ -56,7 +56,7 @@ class Access:
 
 
 def _code(key: str) -> str:
-    """By scrypt (RFC 7914): who knows the code, and tries keys, needs a twentieth of a second for each."""
+    """By scrypt (RFC 7914): to find the key by trial from the code takes a twentieth of a second per attempt."""
     number = int.from_bytes(hashlib.scrypt(key.encode("utf-8", "replace"), salt=SALT, n=2**14, r=8, p=1))
     return "".join(LETTERS[number // len(LETTERS) ** place % len(LETTERS)] for place in range(LENGTH))
 
@@ -70,11 +70,11 @@ def joining(page: str, code: str, host: str) -> str:
 
     Args:
         page: the Lab's address, as the presenter's browser has it.
-        host: what the server listens at. Where a browser on the same machine calls it 127.0.0.1, or everywhere, others
-            cannot: then the address has this machine's name in its network.
+        host: what the server listens on. A loopback or wildcard host in ``page`` is of no use to others: it is
+            replaced by this machine's address in its network.
 
     Raises:
-        AccessError: no web address, or one that nobody else can reach.
+        AccessError: ``page`` is not a web address, or nobody else can reach the server.
     """
     try:
         parts = urlsplit(page)
@@ -103,13 +103,13 @@ def here(page: str) -> str:
 
 
 def qr_code(text: str) -> str:
-    """A picture of ``text`` for phones, as an address of its own that an image element takes. Dark on light always."""
+    """A QR code of ``text``, as a data URI for an image element. Always dark on light."""
     return segno.make(text, error="m", micro=False).svg_data_uri(scale=8, border=3, dark="#000", light="#fff")
 
 
 def _own_address(host: str) -> str | None:
-    """This machine's address in its network, of the kind that ``host`` is. Nothing is sent for it: a datagram socket
-    only looks up the way to a machine that is none (RFC 5737 and 3849 keep these addresses for documents)."""
+    """This machine's address in its network, IPv6 if ``host`` is, else IPv4. Nothing is sent: a datagram socket only
+    looks up the route to a host that does not exist (RFC 5737 and 3849 reserve these addresses for documentation)."""
     family, nobody = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as way:

@@ -1,4 +1,4 @@
-"""The ways into a workshop: what its pages ask over HTTP, each question and answer an object of JSON."""
+"""A workshop's HTTP interface for its pages: every request and every answer is a JSON object."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from visualize.workshop.lead import Lead
 from visualize.workshop.room import Room
 
 MOST_BYTES = 64 * 1024
-"""Of a question. A prompt in the presenter's address has up to 4,000 characters, each up to twelve there."""
+"""Most bytes of a request. A prompt in the presenter's address has up to 4,000 characters, each up to twelve there."""
 PAUSE = 0.5
 """Seconds before a wrong code or key is answered."""
 GONE = "The server no longer has this run, so nobody else can be shown it. Press Run, or open its file again."
@@ -30,10 +30,10 @@ Body = dict[str, Any]
 
 
 class Doors:
-    """Routes of the server.
+    """A workshop's routes.
 
     Args:
-        host: what the server listens at.
+        host: what the server listens on.
     """
 
     def __init__(self, access: Access, lead: Lead, room: Room, host: str) -> None:
@@ -57,12 +57,13 @@ class Doors:
         return door
 
     def _join(self, body: Body) -> Body:
-        """{code} to the channels of what the presenter shows and of the room, and the presenter's settings."""
+        """{code}. Answers with the channels of the presenter and of the room, and with the presenter's settings."""
         self._access.join(body.get("code"))
         return {"lead": self._lead.channel.id, "room": self._room.channel.id, "query": self._lead.query}
 
     def _presenter(self, body: Body) -> Body:
-        """{key, page} to what the presenter's screen shows: the code, how to join, how many follow, and who leads."""
+        """{key, page}. Answers with what the presenter's screen shows: the code, how to join, how many follow, and who
+        leads."""
         self._access.lead(body.get("key"))
         answer = {"code": self._access.code, "followers": self._lead.followers, "leader": self._lead.leader}
         try:
@@ -72,9 +73,9 @@ class Doors:
         return answer | {"link": link, "picture": qr_code(link)}
 
     def _show(self, body: Body) -> Body:
-        """{key, run, at, guess, query, who, take}: show that to all who follow (``Lead``); ``run`` null: nothing any
-        more. To {followers}; and {leader}, who was not disturbed, where that is another page than ``who`` and not to be
-        taken over from."""
+        """{key, run, at, guess, query, who, take}. Shows that to all followers (``Lead``); with ``run`` null, stops
+        showing anything. Answers with {followers}, and with {leader} if nothing was changed because another page than
+        ``who`` leads and was not to be replaced."""
         self._access.lead(body.get("key"))
         run, at, guess, query = (body.get(name) for name in ("run", "at", "guess", "query"))
         if not (at is None or _is_number(at)) or not (guess is None or _is_guess(guess)):
@@ -97,7 +98,7 @@ def _is_guess(guess: object) -> bool:
 
 
 async def _read(request: Request) -> Body | None:
-    """The question; None: it is none."""
+    """The request's JSON object; None if it has none."""
     text = b""
     async for part in request.stream():
         text += part
@@ -105,7 +106,7 @@ async def _read(request: Request) -> Body | None:
             return None
     try:
         body = json.loads(text)
-        json.dumps(body, ensure_ascii=False).encode()  # half a character can be asked for in escapes, not answered
+        json.dumps(body, ensure_ascii=False).encode()  # a lone surrogate can be sent as an escape, but not answered
     except (ValueError, RecursionError):
         return None
     return body if isinstance(body, dict) else None

@@ -1,4 +1,4 @@
-"""What the presenter shows: a run, and the instant of it that everybody who follows is to see."""
+"""What the presenter shows: a run, and the instant of it that all followers see."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from visualize.server.channel import Channel, find
 from visualize.text import as_line
 
 MOST_OPENED = 32_000_000
-"""Characters of runs from files that can be shown, of all visitors. The largest that a page can open has 4,000,000."""
+"""Most characters of runs from files kept to be shown, over all visitors. The largest a page can open has 4,000,000."""
 
 
 class Lead:
-    """Told in ``channel``, of which only the newest message counts: {run, at, guess}. ``run``: the channel in which it
-    is told; None: nothing is shown. ``at``: the frame; None: the newest there is. ``guess``: whose verdict is open, as
-    the frame and the place in its round; None: none is.
+    """What is shown, as messages {run, at, guess} in ``channel``, of which only the newest counts. ``run``: the id of
+    the run's channel; None: nothing is shown. ``at``: the frame; None: the newest. ``guess``: the guess whose verdict
+    is open, as the frame and the place in its round; None: none.
 
     Attributes:
-        query: the presenter's settings, as the Lab's address has them.
-        leader: the presenter's page that shows, by the id it gave itself. Of several, the one that took over last.
+        query: the presenter's settings, as in the Lab's address.
+        leader: the presenter's page that leads, by the id it gave itself. Of several, the one that took over last.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Lead:
         self.query = ""
         self.leader: str | None = None
         self._lock = threading.Lock()
-        self._shown: Channel | None = None  # so that it stays as long as somebody may want to read it
+        self._shown: Channel | None = None  # kept alive as long as somebody may want to read it
         self._opened: dict[str | None, tuple[Channel, int]] = {}  # by visitor, the last run from a file, and its length
         self.stop()
 
@@ -36,7 +36,7 @@ class Lead:
         return self.channel.readers
 
     def show(self, run: str, at: int | None, guess: list[int] | None, query: str) -> bool:
-        """Show a run's frame. False, and nothing happens: there is no such run any more, or it is no run."""
+        """Show a run's frame. Does nothing and returns False if there is no such run (any more)."""
         channel = find(run)
         if channel is None or not channel.whole:
             return False
@@ -45,7 +45,7 @@ class Lead:
         return True
 
     def leads(self, page: str, *, take: bool) -> bool:
-        """Whether this page of a presenter's may show; ``take``: from now on it is the one. If none is, anyone."""
+        """Whether this presenter's page leads. It does if no page led so far, or if it is to ``take`` over."""
         if take or self.leader is None:
             self.leader = page
         return self.leader == page
@@ -56,7 +56,7 @@ class Lead:
         self._tell(None, None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:
-        """A visitor opened a run from a file: it can be shown like one that was decoded here, until too much was
+        """Keep a run that a visitor opened from a file: it can be shown like one decoded here, until too much has been
         opened since."""
         head, _, frames = transcript.partition("\n")
         channel = Channel(id=json.loads(head)["run"])
@@ -69,7 +69,7 @@ class Lead:
                 del self._opened[next(iter(self._opened))]
 
     def left(self, visitor: str | None) -> None:
-        """A visitor has closed the page."""
+        """Forget the run of a visitor who has closed the page."""
         with self._lock:
             self._opened.pop(visitor, None)
 

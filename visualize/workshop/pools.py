@@ -1,4 +1,4 @@
-"""The pools that everybody shares, as the events of all sequences tell it. Nobody's words are in it."""
+"""The pools that everybody shares, as seen through the events of all sequences. Nobody's text is in them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from visualize.batch.sequences import Progress
 from visualize.vocabulary import KV_FORMATS
 
 UNTOLD = (Proposed, Judged, Distributions, Recovered, Bonus)
-"""The events that are not for here: there are many of them, and what they come to is committed."""
+"""The events that are ignored here: there are many of them, and ``Committed`` has their outcome."""
 
 
 MOST_TOLD = 4096
-"""Blocks that are told one by one: more are no squares any more, and each message would be megabytes."""
+"""Most blocks that are sent one by one: more cannot be drawn as squares, and each message would take megabytes."""
 
 
 class SharedPool:
-    """A pool and the sequences under way in it.
+    """A pool and the sequences in progress in it.
 
     Args:
-        num_blocks: 0: its sequences keep no cache.
+        num_blocks: 0: its sequences have no cache.
     """
 
     def __init__(self, name: str, num_blocks: int, block_size: int) -> None:
@@ -35,7 +35,7 @@ class SharedPool:
         return sum(guest.state == "running" for guest in self.guests.values())
 
     def take(self, owner: int, event: Event) -> None:
-        """Change as an event of one of its sequences says."""
+        """Apply an event of one of its sequences."""
         if isinstance(event, RunStarted):
             self.guests[owner] = Progress(owner, event.sampling["max_tokens"])
         self.blocks.take(owner, event)
@@ -44,7 +44,7 @@ class SharedPool:
             del self.guests[owner]
 
     def record(self) -> dict[str, Any]:
-        """All of it, JSON-ready. Marks of blocks last until the next time."""
+        """The whole state, JSON-ready. Marks of blocks last until the next call."""
         self.blocks.patches()
         for guest in self.guests.values():
             guest.blocks = self.blocks.held(guest.number)
@@ -58,17 +58,17 @@ class SharedPool:
 
 
 class SharedPools:
-    """Every pool that was used, told apart as the engine does it, and which of them is looked at: the one that is
-    shared by most, and among equals the one before."""
+    """The pools, distinguished as the engine distinguishes them, and which of them is shown: the one with the most
+    sequences, and among equals the one shown before."""
 
     def __init__(self) -> None:
         self._pools: dict[tuple[str, PoolSetting], SharedPool] = {}
-        self._of: dict[tuple[str, int], SharedPool] = {}  # by model and owner, while it is under way
+        self._of: dict[tuple[str, int], SharedPool] = {}  # by model and owner, while in progress
         self._shown: SharedPool | None = None
         self.done = 0
 
     def take(self, model: str, owner: int, event: Event) -> None:
-        """Change as an event of the engine of ``model`` says."""
+        """Apply an event of ``model``'s engine."""
         if isinstance(event, RunStarted):
             self._of[model, owner] = self._pool(model, event)
         pool = self._of.get((model, owner))
@@ -80,18 +80,18 @@ class SharedPools:
             self.done += event.reason not in ("cancelled", "error")
 
     def counts(self) -> tuple[int, int]:
-        """Sequences that run, and those that wait."""
+        """The numbers of running and of waiting sequences."""
         running = sum(pool.running for pool in self._pools.values())
         return running, len(self._of) - running
 
     def shown(self) -> SharedPool | None:
-        """The pool to look at; None before there is any."""
+        """The pool to show; None before there is any."""
         if self._pools:
             self._shown = max(self._pools.values(), key=lambda pool: (len(pool.guests), pool is self._shown))
         return self._shown
 
     def others(self) -> list[str]:
-        """The pools in use beside the one that is looked at, each in a few words."""
+        """The pools in use besides the one shown, each in a few words."""
         return [
             f"{pool.name}: {pool.running} running, {len(pool.guests) - pool.running} waiting"
             for pool in self._pools.values()
@@ -102,7 +102,7 @@ class SharedPools:
         config = run.config | {"num_blocks": run.num_blocks}
         setting = PoolSetting(*(config[name] for name in PoolSetting._fields))
         if (model, setting) not in self._pools:
-            for key, pool in list(self._pools.items()):  # whoever comes back to one tells of all that is in it
+            for key, pool in list(self._pools.items()):  # the next sequence in one says what it caches
                 if not pool.guests and pool is not self._shown:
                     del self._pools[key]
             self._pools[model, setting] = SharedPool(_named(model, setting), setting.num_blocks, setting.block_size)

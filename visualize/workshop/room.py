@@ -1,4 +1,4 @@
-"""The room: what the engine does for everybody in it, told ten times a second while somebody looks."""
+"""The room: what the engine does for everybody in it, reported about ten times a second while somebody watches."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class Room:
-    """Hears of everything that engines do, and tells of it in ``channel``: each message is all there is to see, so only
-    the newest counts.
+    """Receives all events of the engines, and reports them in ``channel``: each message is the whole state, so only the
+    newest counts.
 
         pool       {name, block_size, blocks: {state, owners, fill, mark}, occupancy, guests}, or null
-        others     the other pools in use, a sentence each
+        others     the other pools in use, a few words each
         running, waiting, done, speed, followers
         charts     of the last minute (``figures.room``)
     """
@@ -36,7 +36,7 @@ class Room:
         self._line, self._lead = line, lead
         self._heard: deque[tuple[str, int, Event]] = deque()
         self._pools = SharedPools()
-        self._points: deque[tuple[int, int, int]] = deque(maxlen=figures.SECONDS + 1)  # a second: run, wait, tokens
+        self._points: deque[tuple[int, int, int]] = deque(maxlen=figures.SECONDS + 1)  # running, waiting, tokens
         self._tokens = 0
         self._second = time.monotonic()
         threading.Thread(target=self._tell, name="decode-lab-room", daemon=True).start()
@@ -53,12 +53,12 @@ class Room:
         return take
 
     def add(self, model: str, engine: Engine) -> None:
-        """Its events say all."""
+        """Nothing to do: the engine's events say everything."""
 
     # -- telling -------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        told: int | None = None  # followers; None: nobody looks, so whoever comes is told at once
+        told: int | None = None  # followers; None: nobody watches, so whoever comes next is told at once
         while not self._line.closed:
             time.sleep(TICK)
             try:
@@ -70,12 +70,12 @@ class Room:
                     self.channel.put(as_line(self._record() | {"followers": followers}))
             except Exception:
                 log.exception("the room could not be told")
-                self._pools = SharedPools()  # begins anew with the next sequence
-        for channel in (self.channel, self._lead.channel):  # else a server that ends would wait for those who follow
+                self._pools = SharedPools()  # starts over with the next sequence
+        for channel in (self.channel, self._lead.channel):  # else a server that shuts down would wait for followers
             channel.close()
 
     def _listen(self) -> bool:
-        """Take in what has happened. Returns whether anything there is to see has changed."""
+        """Process new events. Returns whether anything visible has changed."""
         news = bool(self._heard)
         while self._heard:
             model, owner, event = self._heard.popleft()

@@ -1,4 +1,4 @@
-"""All that a workshop is, put together."""
+"""A workshop, put together from its parts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from visualize.workshop.room import Room
 
 
 class Workshop:
-    """Its runs share turns of ``line``, which was made for it.
+    """A workshop, whose runs share turns of ``line``, which was made for it.
 
     Args:
-        host: what the server listens at.
-        key: the presenter's. None: one is made up.
+        host: what the server listens on.
+        key: the presenter's. None: one is generated.
     """
 
     def __init__(self, line: Line, host: str, key: str | None) -> None:
@@ -29,7 +29,7 @@ class Workshop:
         return self._doors.routes()
 
     def announcement(self, address: str, made_up: bool) -> str:
-        """What whoever started the server has to know: a key that somebody chose is not repeated."""
+        """What whoever started the server has to know. A key that they chose is not repeated."""
         address = here(address.rstrip("/") + "/")
         try:
             how = f"others join at {joining(address, self.access.code, self._host)}"
