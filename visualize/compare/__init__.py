@@ -1,1 +1,1 @@
-"""Settings side by side: which, what was measured of them, and what theory says."""
+"""Settings side by side: which ones, what was measured, and what theory says."""

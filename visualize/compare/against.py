@@ -1,4 +1,4 @@
-"""From a run in the Lab to the comparison that says what its settings bring."""
+"""From a run in the Lab to the comparison that shows what its settings gain."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ USUAL = EngineConfig()
 
 
 def against(settings: Settings) -> str:
-    """The Compare page's address, beside the Lab's, with these settings and the same without guesses; the cache alone,
-    where nobody guesses. What is out of that page's bounds goes to the nearest that is not. Empty where they are just
-    the cache, where a run of them says what is wrong with them, and for models that only the Lab takes."""
+    """The Compare page's address, relative to the Lab's, with these settings and the same without speculation or, where
+    there is none, the cache alone. Values out of that page's bounds are clamped. Empty if the settings are just the
+    cache, if they are invalid (their run says why), and for models that only the Lab accepts."""
     try:
         config = _relevant(settings.engine_config(num_blocks=_small_pool(settings)))
         settings.sampling()
-        bounded(settings.prompt).encode()  # there may be half a character in it
+        bounded(settings.prompt).encode()  # it may contain a lone surrogate
     except (LabError, UnicodeEncodeError):
         return ""
     plain = USUAL if config.speculative == "off" else _relevant(replace(config, speculative="off"))
@@ -30,25 +30,25 @@ def against(settings: Settings) -> str:
     keys, lines = [], []
     for one in (plain, config):
         key = next((key for key, (_, known) in LANES.items() if known == one), None)
-        if key and not lines:  # the page runs what it has a name for first, and holds all else against the first
+        if key and not lines:  # the page runs named settings first, and compares all others with the first
             keys.append(key)
         else:
             lines.append(config_text(one))
     query = {"prompt": settings.prompt, "pair": settings.pair, "lanes": ",".join(keys), "own": "\n".join(lines)}
     for name, (low, high) in BOUNDS.items():
         value = getattr(settings, name, None)
-        if value is not None:  # a seed that the engine picks; how often is that page's own
+        if value is not None:  # None: a seed that the engine picks, or repeats, which the Lab does not have
             query[name] = min(max(value, low), high)
     return f"compare?{urlencode(query | {'run': 1})}"
 
 
 def _small_pool(settings: Settings) -> int | None:
-    """Blocks, where a person chose fewer than the Lab has at most; None: as many as the engine gives by itself."""
+    """The pool's blocks, if fewer were chosen than the Lab's maximum; None: the engine's own default."""
     fewer = settings.cache and settings.pool_size in CHOICES["pool_size"] and settings.pool_size < Settings.pool_size
     return settings.pool_size // settings.block_size if fewer else None
 
 
 def _relevant(config: EngineConfig) -> EngineConfig:
-    """The same, with what only matters to others who guess at its default."""
+    """``config`` with the settings that matter only to other drafters at their defaults."""
     others = [name for name, who in NEEDS.items() if config.speculative not in who]
     return replace(config, **{field.name: field.default for field in fields(config) if field.name in others})

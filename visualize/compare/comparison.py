@@ -1,4 +1,4 @@
-"""A comparison as JSON for the page: the numbers, the race, and what is to be said of the outputs."""
+"""A comparison as JSON for the page: the numbers, the race, and what is said about the outputs."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ REPEATS = (
 )
 
 DRAWING = ("draft", "early_exit", "ngram")
-"""Whose guesses are kept or not by a draw; the others' are kept where the target would draw the same."""
+"""Drafters whose guesses are accepted or rejected by a random draw; others' are kept if the target draws the same."""
 
 Runs = Mapping[str, Sequence[Run]]
 
 
 def so_far(runs: Runs) -> dict[str, Any]:
-    """Bars and table of the runs there are; empty without one."""
+    """Bars and table of the runs so far; empty without one."""
     summaries = summarise(runs)
     if not summaries:
         return {}
@@ -72,7 +72,8 @@ def so_far(runs: Runs) -> dict[str, Any]:
 def whole(
     configs: Mapping[str, EngineConfig], runs: Runs, partings: Mapping[tuple[str, str], Difference]
 ) -> dict[str, Any]:
-    """All of it but the theory, once every setting has a run. ``partings``: first differences of the first runs."""
+    """The whole record but the theory, once every setting has a run. ``partings``: first differences of the first
+    runs."""
     record = so_far(runs)
     names = list(runs)
     first = runs[names[0]][0]
@@ -96,7 +97,7 @@ def race(runs: Mapping[str, Run]) -> dict[str, Any]:
 
     Returns:
         ``prompt``, ``ms`` (of the slowest), and ``lanes``: {name, mark, commits: [[t_ms, [[text, origin], ...]], ...]}.
-        Texts are visible, and to be set as text.
+        Texts have been passed through ``visible``, and are to be set as text.
     """
     lanes = []
     for i, (name, run) in enumerate(runs.items()):
@@ -134,7 +135,8 @@ def _p(value: float) -> str:
 
 
 def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, redrawn: bool) -> str:
-    """``redrawn``: those that differ only drew otherwise."""
+    """Which settings wrote the same. ``redrawn``: the others differ only because they used the random draws
+    differently."""
     same = [name for name in names if places[name] is None]
     why = ": at this temperature guesses change the draws, not the distribution" if redrawn else ""
     if len(same) == len(names):
@@ -146,7 +148,8 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
 
 
 def _only_guesses(configs: Mapping[str, EngineConfig], places: Mapping[str, int | None]) -> bool:
-    """Whether those that differ from the first hold the same numbers in their cache, and draw other guesses or none."""
+    """Whether the settings whose outputs differ from the first's have the same KV format, but other draws for guesses
+    or none."""
     first, *others = [
         configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
     ]
@@ -154,7 +157,7 @@ def _only_guesses(configs: Mapping[str, EngineConfig], places: Mapping[str, int 
 
 
 def _draws(config: EngineConfig) -> tuple[Any, ...]:
-    """What decides how many draws a round's guesses take, and which."""
+    """What determines how many random draws a round's guesses use, and which."""
     if config.speculative not in DRAWING:
         return ()
     own = {
@@ -171,7 +174,7 @@ def _output(place: int | None, reference: bool) -> list[str]:
 
 
 def _unsteady(runs: Runs) -> list[str]:
-    """Settings whose own repeats differ: then they tell nothing of one another."""
+    """Settings whose own repeats differ: comparing their outputs with others' then says nothing."""
     return [
         f"{name} did not write the same every time."
         for name, some in runs.items()
@@ -180,7 +183,7 @@ def _unsteady(runs: Runs) -> list[str]:
 
 
 def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> list[str]:
-    """What must be known before the numbers are believed."""
+    """What readers must know before they trust the numbers."""
     notes = []
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
@@ -199,7 +202,7 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
 
 
 def faster(summary: Summary) -> list[str]:
-    """A factor where there is one that is not likely to be chance, and in small how sure it is."""
+    """A speed-up, if it is unlikely to be chance, and in small how certain it is."""
     found, repeats = summary.speedup, len(summary.factors)
     if found is None:
         return [DASH, ""]
@@ -217,7 +220,7 @@ def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, 
 
 
 def _cells(summary: Summary, on_cpu: bool, *, reference: bool) -> list[list[str]]:
-    """Per column: the figure, and what stands beside it in small. ``on_cpu``: memory is the whole process's."""
+    """Per column: the figure, and the small text beside it. ``on_cpu``: memory is the whole process's."""
     rate = summary.tokens_per_second
     kept = summary.acceptance
     return [

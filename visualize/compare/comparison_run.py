@@ -1,4 +1,4 @@
-"""What the Compare page has measured: settings side by side, and how a token's time grows.
+"""What the Compare page measures: settings side by side, and how the time per token grows.
 
 A comparison is many runs. Each waits for its own turn, so that other visitors' runs come in between, not after
 all of them.
@@ -23,7 +23,7 @@ from visualize.vocabulary import KV_FORMATS
 
 
 class Comparison(Task):
-    """Settings compared on a prompt; ``runs`` are those that are over, by setting."""
+    """Settings compared on a prompt; ``runs`` are the finished ones, by setting."""
 
     def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -81,7 +81,7 @@ class Comparison(Task):
         return record | self._whole if over else record
 
     def _progress(self, over: bool, count: int) -> Record:
-        """What there is to say; of a run, beside it, how many tokens it has written: they change all the time."""
+        """Progress in words; during a run, its tokens so far come separately, because they change all the time."""
         if over or self._now is None or self._reading or self.status():
             return {"progress": self._standing(over, count)}
         turn, tokens = self._now
@@ -99,7 +99,7 @@ class Comparison(Task):
 
 
 def _token_bytes(engine: Engine) -> dict[str, int]:
-    """Bytes of the target's cache that a token takes, by format; one that its heads cannot have is left out."""
+    """Bytes per token in the target's cache, by format; formats that its heads do not support are left out."""
     found = {}
     for name in KV_FORMATS:
         with suppress(ConfigError):
@@ -108,7 +108,7 @@ def _token_bytes(engine: Engine) -> dict[str, int]:
 
 
 class Growth(Task):
-    """Milliseconds a token by length, with and without a cache."""
+    """Milliseconds per token by length, with and without a cache."""
 
     def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
         self.inputs = inputs

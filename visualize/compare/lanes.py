@@ -1,4 +1,4 @@
-"""What the Compare page asks: a prompt, which settings are to run on it, how and how often, and the link for it."""
+"""The Compare page's inputs: a prompt, the settings to run on it, how and how often; and the link for them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
 }
 if has_gpu():
     LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
-"""Settings to choose from, in the order of a comparison: what each is called, and what it asks of the engine. The cache
-alone comes first, so that a speed-up is what the field calls one."""
+"""Settings to choose from, in the order of a comparison: each one's label and engine configuration. The cache alone
+comes first, so that a speed-up means what it means in the field."""
 PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ladder": ("Ladder", ("cache", "no-cache", "int8", "paged", "draft-4")),
     "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
@@ -56,14 +56,14 @@ BOUNDS = {name: LAB_BOUNDS[name] for name in ("temperature", "top_k", "top_p", "
     "repeats": (1, 9),
 }
 MAX_OWN = 600
-"""Characters of the settings that a person writes."""
+"""Most characters of the settings written by hand."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The page's controls, with the values they start with.
+    """The page's controls, with their initial values.
 
-    ``lanes``: of ``LANES``. ``own``: other settings, a line each (``lab.options``).
+    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.options``).
     """
 
     prompt: str = "The king's youngest daughter went down to the well, and there she saw"
@@ -78,10 +78,10 @@ class Inputs:
     seed: int = 7
 
     def configs(self) -> dict[str, EngineConfig]:
-        """By name, in the order of ``LANES`` and then of the lines.
+        """The settings by name, in the order of ``LANES`` and then of the lines.
 
         Raises:
-            ConfigError: not two to five, a line that says no setting, or the same one twice.
+            ConfigError: not two to five settings, an invalid line, or a line that is there twice.
         """
         if len(self.own) > MAX_OWN:
             raise ConfigError(f"Your own settings may have at most {MAX_OWN} characters.")
@@ -99,7 +99,7 @@ class Inputs:
         return configs
 
     def sampling(self) -> SamplingParams:
-        """Raises ConfigError, with a sentence, where a number makes no sense."""
+        """Raises ConfigError if a number makes no sense."""
         LINK.check(vars(self), {name: name.replace("_", " ").capitalize() for name in BOUNDS})
         return SamplingParams(
             max_tokens=self.max_tokens,
@@ -118,17 +118,17 @@ LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "own": MAX_OWN})
 def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Inputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out.
 
-    ``link``: with the model pairs that there are.
+    ``link``: one with the model pairs that this server offers.
     """
     settings, notices = link.read(query)
     return Inputs(**settings), notices
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:
-    """What the controls say."""
+    """The inputs from the controls' values."""
     return Inputs(**LINK.controls(values))
 
 
 def preset_of(lanes: tuple[str, ...]) -> str | None:
-    """The preset that has just these."""
+    """The preset with exactly these lanes."""
     return next((key for key, (_, some) in PRESETS.items() if set(some) == set(lanes)), None)

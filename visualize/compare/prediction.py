@@ -1,4 +1,4 @@
-"""What theory has to say of a comparison, and how times grow with the text, as JSON for the page."""
+"""What theory says about a comparison, and how times grow with the text, as JSON for the page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from visualize.figures.compare import MARKS, times
 GROWTH_TOKENS = 200
 """Without a cache the last of them takes a few dozen times what it takes with one."""
 WIDEST = 1.0
-"""Interval of a power that says something: with a wider one a line may be a square."""
+"""Widest interval of an exponent that is still informative: within a wider one, linear growth may be quadratic."""
 COLUMNS = (
     ("a", "Accepted of judged proposals, in rounds of a full window."),
     ("γ", "Tokens guessed a round."),
@@ -44,8 +44,8 @@ MISSING = (
 def theory(
     configs: Mapping[str, EngineConfig], runs: Mapping[str, Sequence[Run]], token_bytes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """The curves, and on them the settings that speculate; a sentence where there are none. ``token_bytes``: of the
-    target's cache, by format."""
+    """The curves, and on them the settings that speculate; a sentence if there are none. ``token_bytes``: bytes per
+    token in the target's cache, by format."""
     found: dict[str, Speculated] = {}
     against: dict[str, str] = {}
     for name, some in runs.items():
@@ -65,14 +65,14 @@ def theory(
 
 
 def _used(run: Run) -> tuple[int, int] | None:
-    """Tokens and bytes of the step at which the run's cache held most."""
+    """Tokens and bytes in the run's cache at the step at which it held most."""
     steps = [event for event in run.events if isinstance(event, StepTimed)]
     most = max(steps, key=lambda step: step.kv_used_bytes, default=None)
     return (most.kv_tokens, most.kv_used_bytes) if most else None
 
 
 def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
-    """Both curves, those fitted through them, and these in words."""
+    """Both measured curves, their fits, and the fits in words."""
     columns, layout = lengths.growth_columns(curves)
     without, cached = _power(curves[UNCACHED]), _power(curves[CACHED])
     said = f"A token after n others takes, without a cache, {without}; with one, {cached}."
@@ -90,7 +90,7 @@ def _power(curve: Curve) -> str:
 
 
 def _measured(name: str, plain: str, runs: Mapping[str, Sequence[Run]]) -> tuple[str, str]:
-    """A setting's speed-up, and how sure it is and of what."""
+    """A setting's speed-up, and how certain it is, with the setting that it is against."""
     figure, sure = faster(summarise({plain: runs[plain], name: runs[name]})[name])
     return figure, f"{sure}, against {plain}"
 

@@ -15,11 +15,11 @@ from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
 
 RUNS = Path(__file__).parents[2] / "docs" / "runs"
-"""Recorded runs that lie in the repository."""
+"""The recorded runs in the repository."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Make a site. Exits with 2 and a sentence where that cannot be done, with 130 where it was interrupted."""
+    """Make a site. Exits with 2 and a sentence if that cannot be done, with 130 if it is interrupted."""
     parser = Parser(
         prog="python -m lab.export",
         description="Write recorded runs with their player, the lessons and the claims as a folder of files that needs "

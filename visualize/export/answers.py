@@ -1,4 +1,4 @@
-"""What a page needs to mark answers with no server: every answer that can be given, marked beforehand."""
+"""What a page needs to mark answers without a server: every possible answer, marked in advance."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from lessons.questions import Answer, AnyQuestion, Choice, Curve
 from visualize.lessons.lesson_sheet import marked, stops
 
 RECORDED = Source("the recording has", "A quieter machine could tell.")
-"""What was measured is not the reader's machine's."""
+"""The measurements are not the reader's machine's."""
 
 
 def key(question: AnyQuestion, figures: Figures, foretold: bool) -> dict[str, Any]:
-    """``right``: the place of what is right, as ``lesson_sheet.marked`` has it. A curve has too many answers, and is
-    marked from its points: see ``_of_curve``. Of all else ``answers`` has [kind, said, feedback] by option or stop,
-    the last as its place in ``feedback``.
+    """The marks of all answers. ``right``: the place of the right one, as in ``lesson_sheet.marked``. A curve has too
+    many answers and is marked from its points: see ``_of_curve``. For other questions, ``answers`` has [kind, said,
+    feedback] by option or stop, where feedback is an index into ``feedback``.
 
     Args:
-        foretold: as ``lessons.marking.mark`` has it.
+        foretold: as in ``lessons.marking.mark``.
 
     Raises:
         ExpressionError: the figures give no answer.
@@ -38,8 +38,8 @@ def key(question: AnyQuestion, figures: Figures, foretold: bool) -> dict[str, An
 
 
 def _of_curve(question: Curve, figures: Figures, foretold: bool) -> dict[str, Any]:
-    """``near``: by what the whole run gave, then by what each repeat alone did, whether each stop is near, point by
-    point. ``said`` has places for the texts of its ends; ``feedback`` is by kind."""
+    """``near``: whether each stop is near, point by point, first by the whole run and then by each repeat alone.
+    ``said`` has placeholders for the texts of the curve's ends; ``feedback`` is by kind."""
     values, right = [stop for stop, _ in stops(question)], right_numbers(question, figures)
     some = mark(question, values[:1] * len(right), figures)
     verb = found_by(question.answers, foretold, RECORDED)

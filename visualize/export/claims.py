@@ -1,4 +1,4 @@
-"""The claims as they were found where the site was made."""
+"""The claims, as checked on the machine that made the site."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ABOUT = "What articles say of KV caches and speculation, tested on the machine o
 
 
 def record(load: Callable[[str], Engine], names: Sequence[str], step: Callable[[str], None]) -> dict[str, Any]:
-    """Check these claims. By id: numbers, chart and verdict, or the ``problem`` that left it unchecked."""
+    """Check these claims. By id: numbers, chart and verdict, or the ``problem`` that prevented the check."""
     at = ""
     trial = Trial(load, report=lambda line: step(f"{at}: {line}"))
     found: dict[str, Any] = {}
@@ -33,7 +33,7 @@ def record(load: Callable[[str], Engine], names: Sequence[str], step: Callable[[
 
 
 def page(found: dict[str, Any], where: str) -> Page:
-    """All claims, with what came of those that were checked. ``where``: a sentence on what they were."""
+    """All claims, with the results of those that were checked. ``where``: a sentence that says on which machine."""
     return Page(
         path="claims.html",
         under="Claims",

@@ -1,4 +1,4 @@
-"""Where a site goes. Whatever else is in that folder stays as it is."""
+"""The folder that a site is written to. Anything else in it stays as it is."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MANIFEST = "site.json"
 """Names the site's files, so that the next export knows which of the folder's are its own."""
 FORMAT = "decode-lab-site"
 EVERY = ("README.md", "index.html", "claims.html", "assets/site.css", "runs/plain.html", "lessons/3.html", MANIFEST)
-"""Of every site: what is in the way of these is found before anything is made."""
+"""Files of every site: whatever is in their way is found before anything is made."""
 
 
 class FolderError(LabError):
-    """A folder into which no site can go."""
+    """A folder that no site can be written to."""
 
 
 def check(folder: Path, force: bool = False) -> None:
-    """See that a site may go there, and can.
+    """Check that a site may be written there, and can be.
 
     Raises:
-        FolderError: there is a file of that name, a link to nothing, or a folder with something in it that is no site
-            (and no ``force``); something else is where a folder or a file of the site's is to be; or the disk refuses.
+        FolderError: there is a file of that name, a dangling link, or, without ``force``, a folder that is not empty
+            and holds no site; something is in the way of a folder or a file of the site; or the disk refuses.
     """
     if nowhere := [place for place in (folder, *folder.parents) if place.is_symlink() and not place.exists()]:
         raise FolderError(f"{nowhere[0]} is a link that leads nowhere. Name a folder.")
@@ -49,7 +49,7 @@ def check(folder: Path, force: bool = False) -> None:
 
 
 def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
-    """Write all files, and their list. The folder changes once all of them are on the disk.
+    """Write all files and the manifest. The folder changes only once all of them are on the disk.
 
     Args:
         files: text by path in the folder, with "/" between its parts.
@@ -75,8 +75,7 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
 
 
 def _check_way(folder: Path, paths: Iterable[str]) -> None:
-    """See that each path leads through folders, none of them a link to somewhere else, to a file or to nothing. Raises
-    FolderError."""
+    """Check that each path leads to a file or to nothing, through folders that are not links. Raises FolderError."""
     for path in paths:
         way = PurePosixPath(path)
         for place in (folder / part for part in way.parents if part.name):
@@ -95,7 +94,7 @@ def _move(made: Path, folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _written_before(folder: Path) -> set[str]:
-    """The files of the site that is there. A list that somebody has changed leads to no file outside the folder."""
+    """The files of the site that is there. A manifest that was tampered with leads to no file outside the folder."""
     try:
         paths = set(map(str, _manifest(folder)["files"]))
         return {path for path in paths if (folder / path).is_file() and _within(folder, path)}
@@ -104,7 +103,7 @@ def _written_before(folder: Path) -> set[str]:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """The list of the site that is there; empty where there is none, or another program's."""
+    """The manifest of the site that is there; empty if there is none, or it is another program's."""
     try:
         listed = json.loads((folder / MANIFEST).read_text("utf-8"))
         return listed if listed["format"] == FORMAT else {}
@@ -113,7 +112,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _beside(place: Path) -> Path:
-    """A new folder in ``place``: on its disk, for files can be moved in one go only there."""
+    """A new folder in ``place``, and so on the same disk: only there can files be moved atomically."""
     return Path(tempfile.mkdtemp(prefix=".decode-lab-", dir=place))
 
 

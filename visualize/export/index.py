@@ -1,4 +1,4 @@
-"""The first page of a site, and the README that a static Space wants beside it."""
+"""The first page of a site, and the README that a static Space needs beside it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from visualize.run.readouts import READOUTS, Readout
 
 ABOUT = "A language model decoding with nothing hidden, recorded."
 SHOWN = [readout for readout in READOUTS if readout.key in ("speed", "pass", "accepted", "kv", "first")]
-"""Readouts of a run in the list."""
+"""The readouts in the list of runs."""
 
 
 def page(
     recordings: Sequence[Recording], contents: Sequence[Mapping[str, Any]], claims: Mapping[str, Any], where: str
 ) -> Page:
-    """What there is. ``where``: a sentence on what the lessons, the claims and the site's own runs were recorded."""
+    """A list of everything on the site. ``where``: a sentence that says on which machine the lessons, the claims and
+    the site's own runs were recorded."""
     by_device = groupby(recordings, lambda one: one.device)
     body = filled(
         "site_index.html",
@@ -67,7 +68,7 @@ def _row(recording: Recording) -> str:
 
 
 def _cell(readout: Readout, repeats: Sequence[Run]) -> str:
-    """The median, and to whoever points at it, how far the runs lie apart."""
+    """The median and, on hover, the range of the runs."""
     found = sorted((readout.read(run.metrics) for run in repeats), key=lambda reading: reading.size or 0.0)
     least, most = (f"{one.value} {one.unit}".strip() for one in (found[0], found[-1]))
     middle = found[len(found) // 2]
@@ -110,5 +111,5 @@ loaded from elsewhere and nothing is sent. Made by `python -m lab.export`; `site
 
 
 def readme(where: str) -> str:
-    """``README.md`` with what a static Space reads in it. ``where``: plain text."""
+    """``README.md``, with the header that a static Space reads. ``where``: plain text."""
     return README.format(where=where)

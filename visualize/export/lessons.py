@@ -1,4 +1,4 @@
-"""Lessons of the site: measured once, then predicted, shown and marked in the browser alone."""
+"""The site's lessons: measured once; predictions are taken, compared and marked in the browser alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRY = {"does": "See what was recorded"}
 
 @dataclass(frozen=True)
 class RecordedLesson:
-    """A lesson with all that its page shows, but the way onwards. ``played``: the run in its player, if it has one."""
+    """A lesson with all that its page shows except what comes next. ``played``: the run in its player, if any."""
 
     lesson: Lesson
     data: dict[str, Any]
@@ -38,10 +38,10 @@ class RecordedLesson:
 
 
 def record(load: Callable[[str], Engine], lesson: Lesson, step: Callable[[str], None]) -> RecordedLesson:
-    """Run both presets of a lesson, and see that there is an answer to what it asks. ``step`` is told what is done.
+    """Run both presets of a lesson, and check that its questions have answers. ``step`` is told what is being done.
 
     Raises:
-        LabError: something in a preset cannot be done, or what was measured leaves a question open.
+        LabError: something in a preset cannot be done, or a question has no answer in what was measured.
     """
     measured, tried = (_measured(load, preset, step) for preset in (lesson.front.preset, lesson.changed))
     figures = _figures(measured)
@@ -78,7 +78,7 @@ def page(found: RecordedLesson, contents: Sequence[Mapping[str, Any]], where: st
 
     Args:
         contents: the site's lessons.
-        where: a sentence that says on what all was recorded.
+        where: a sentence that says on which machine everything was recorded.
     """
     lesson, played = found.lesson, found.played
     data = found.data | {"next": sheet.onwards(lesson, contents, "../claims.html")}
@@ -103,12 +103,12 @@ def address(number: int) -> str:
 
 
 def contents(numbers: Sequence[int]) -> list[dict[str, Any]]:
-    """These lessons, as ``lesson_sheet.contents`` has them, with their addresses from one another."""
+    """These lessons, as in ``lesson_sheet.contents``, with addresses relative to one another."""
     return [entry | {"href": f"{entry['number']}.html"} for entry in sheet.contents() if entry["number"] in numbers]
 
 
 def files(contents: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The script of all lessons: the parts of the lab's page, and what stands in for its server."""
+    """The script of all lessons: the parts of the Lab's page, and what takes the place of its server."""
     course = {"lessons": contents, "kept": sheet.KEPT, "most": MOST_CHARACTERS}
     observe = {"shells": observation.shells(), "vocabulary": as_json()}
     parts = [

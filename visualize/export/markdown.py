@@ -1,4 +1,4 @@
-"""A lesson's Markdown as HTML, its formulas as MathML, which browsers draw by themselves."""
+"""A lesson's Markdown as HTML, with its formulas as MathML, which browsers render natively."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATTRIBUTES = {"display", "stretchy", "fence", "form", "mathvariant", "linethickn
 
 
 def _formula(latex: str, options: dict[str, Any]) -> str:
-    """MathML; LaTeX as it is written where what came of it is anything else, for the converter escapes no text."""
+    """MathML, or the LaTeX itself if the converter's output has anything else in it: the converter escapes no text."""
     mathml = convert(latex, display="block" if options["display_mode"] else "inline")
     try:
         nodes = list(ElementTree.fromstring(mathml).iter())

@@ -1,4 +1,4 @@
-"""What all pages of a site have: the header, the way to the others, and the files beside them."""
+"""What all pages of a site have: the header, the links to the others, and the files beside them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from visualize.assets import PLOTLY, as_part, put_together, read, styles
 from visualize.document import BESIDE, document
 
 NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
-"""Where the header leads to, from the folder's top."""
+"""The header's links, relative to the site's folder."""
 LOOK = ("stage", "page", "memory", "compare", "lessons", "claims", "site", "contrast")
 CHARTS = ("plotly.min", "site")
-"""The scripts of ``assets/`` with which every page that draws charts begins; the others need "site" only."""
+"""The first scripts, in ``assets/``, of every page that draws charts; the other pages need only "site"."""
 SILENT = (
     "This browser runs no JavaScript here. Runs, questions, charts and claims are drawn with it: allow it for these "
     "pages. They load nothing from elsewhere and send nothing."
@@ -29,7 +29,7 @@ class Page:
     Attributes:
         path: in the site's folder. under: its name in ``NAV``.
         title, about: plain text. body: markup.
-        scripts: of ``assets/``, in order. data: JSON by the id under which they find it, with no tag in it.
+        scripts: in ``assets/``, in order. data: JSON without tags, by the id under which the scripts find it.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Page:
 
 
 def filled(template: str, **markup: str) -> str:
-    """A template of ``static/``, each ``<!-- name -->`` of it replaced; what is put in is not looked at again."""
+    """A template of ``static/`` with each ``<!-- name -->`` replaced; what is inserted is not searched again."""
     return re.sub(r"<!-- (\w+) -->", lambda found: markup[found[1]], read(template))
 
 
@@ -69,7 +69,7 @@ def part(name: str, body: str) -> str:
 
 
 def common_files() -> dict[str, str]:
-    """What every page loads, by path: Plotly as it came with its licence in its first lines, and the site's own."""
+    """What every page loads, by path: Plotly unchanged, with its licence in the first lines, and the site's own."""
     own = [
         read("exported.js"),
         part("header", put_together({}, ("header",))),

@@ -1,4 +1,4 @@
-"""Runs of the site: a handful made by the engine at hand, and any from files."""
+"""The site's runs: a handful made by the engine here, and any from files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from visualize.text import visible
 
 REPEATS = 3
 LONGEST = 80
-"""Characters of a name that comes from a file's: with an ending, and ``.json`` or ``.html``, it has to be a file's."""
+"""Most characters of a name taken from a file: with a number and ``.json`` or ``.html``, it has to be a file name."""
 POOL = 512
-"""Slots of cache: so few blocks that each can be seen."""
+"""Slots of cache: few enough that each block can be seen."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A run to record: what it is called, what there is to see, and the Lab's settings for it."""
+    """A run to record: its title, what there is to see, and the Lab's settings for it."""
 
     title: str
     about: str
@@ -37,8 +37,8 @@ class Preset:
 
 @dataclass(frozen=True)
 class Recording:
-    """A run of the site. ``name`` is that of its files, ``device`` what it was recorded on, as far as that is known,
-    ``repeats`` are all that were made of it, itself among them."""
+    """A run of the site. ``name``: that of its files. ``device``: what it was recorded on, as far as known.
+    ``repeats``: all runs that were made of it, including itself."""
 
     name: str
     title: str
@@ -83,7 +83,7 @@ PRESETS = {
         speculation="ngram",
     ),
 }
-"""The runs that are made, by name, in the order in which they are listed."""
+"""The runs to make, by name, in the order in which they are listed."""
 
 
 def record(
@@ -117,7 +117,7 @@ def _case(load: Callable[[str], Engine], settings: Settings) -> Case:
 
 
 def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
-    """The runs of these files, called as their files are; none has a name that is ``taken``.
+    """The runs in these files, named after the files; none gets a name that is ``taken``.
 
     Raises:
         RunFileError: one is not a run's file.
@@ -157,7 +157,7 @@ def files() -> dict[str, str]:
 
 
 def pages(recordings: Sequence[Recording]) -> Mapping[str, str]:
-    """A page a run, and beside it the run as a file that the lab opens."""
+    """One page per run, and beside it the run as a file that the Lab opens."""
     found: dict[str, str] = {}
     for recording in recordings:
         found[address(recording)] = page(recording).html()

@@ -20,7 +20,7 @@ from visualize.export.terminal import Terminal
 
 @dataclass(frozen=True)
 class Wanted:
-    """What goes into a site. ``repeats``: of each run, of which the median is taken. ``files``: of other runs."""
+    """What goes into a site. ``repeats``: how often each run is made, to take the median. ``files``: of other runs."""
 
     runs: Sequence[str] = tuple(PRESETS)
     repeats: int = REPEATS
@@ -35,18 +35,19 @@ QUICK = Wanted(
     lessons=(3, 9),
     claims=tuple(name for name, claim in CLAIMS.items() if claim.arithmetic),
 )
-"""To see what a site is like, in seconds."""
+"""A sample of a site, made in seconds."""
 
 
 def make(load: Callable[[str], Engine], wanted: Wanted, terminal: Terminal) -> dict[str, str]:
-    """All files of the site, by path. A lesson or a claim with which this machine cannot do is left out, and said.
+    """All files of the site, by path. A lesson that fails on this machine is left out, with a note on the terminal; a
+    claim that fails is shown with the reason.
 
     Args:
         load: the engine of a model pair, "matched" or "mismatched".
-        terminal: told what is made next, and how far that is.
+        terminal: shows what is being made, and the progress.
 
     Raises:
-        LabError: a file that is no run's, or an engine that cannot do what is wanted.
+        LabError: a file is not a run's, or an engine cannot do what is wanted.
     """
     files = runs.read_files(wanted.files, wanted.runs)  # first: a bad one costs no time
     terminal.part("models")

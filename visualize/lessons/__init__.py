@@ -1,1 +1,1 @@
-"""The course on its page: where a learner stands, what is measured, and what is shown of it."""
+"""The course on its page: the learner's progress, what is measured, and what is shown of it."""

@@ -1,4 +1,4 @@
-"""What the instructor's page says of each lesson, with the answers that this machine has measured."""
+"""What the instructor's page says about each lesson, with the answers that this machine has measured."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lessons.lesson import Lesson
 from lessons.marking import right_answer
 
 BLANK = "▢"
-"""Where a number of a run will stand."""
+"""Placeholder for a number of a run that was not made yet."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The figures of a lesson's run, and when it was over."""
+    """The figures of a lesson's run, and when it ended."""
 
     figures: Figures
     at: datetime
@@ -30,20 +30,20 @@ class Answer:
 
 
 class Answers:
-    """What this machine last measured of each lesson, whoever ran it; forgotten when the lab ends."""
+    """What this machine last measured for each lesson, whoever ran it; forgotten when the server ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._last: dict[int, Answer] = {}
 
     def put(self, number: int, figures: Figures) -> None:
-        """A lesson's run is over."""
+        """Keep the figures of a lesson's finished run."""
         with self._lock:
             self._last[number] = Answer(figures, datetime.now())
 
     @property
     def last(self) -> Mapping[int, Answer]:
-        """By the lesson's number."""
+        """The answers by lesson number."""
         with self._lock:
             return dict(self._last)
 

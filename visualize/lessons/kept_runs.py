@@ -1,6 +1,6 @@
-"""A lesson's recorded runs as text that a browser keeps, so that its charts are there again after a reload.
+"""A lesson's recorded runs as text that a browser keeps, so that the charts come back after a reload.
 
-What comes back may be anything. It is taken for the learner's run only if it has just the figures that were kept.
+What comes back may be anything. It is accepted as the learner's run only if it has exactly the figures that were kept.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from visualize.lessons.learner import NONSENSE, Learner
 from visualize.lessons.observation import Seen, seen
 
 Runs = Mapping[str, Sequence[Run]]
-"""By setting, in the order of the repeats."""
+"""Runs by setting, in the order of the repeats."""
 
 MOST_CHARACTERS = 1_000_000
-"""Of a lesson's runs. A browser keeps about five million for a whole site; the course's lessons have up to 400,000."""
+"""Most of a lesson's runs. A browser keeps about five million for a whole site; the course's lessons take up to
+400,000."""
 MOST_BYTES = 20 * 2**20
-"""Of the same before they are packed."""
+"""Most bytes of the same before compression."""
 MOST_VALUES = 500_000
-"""And of the numbers, texts and lists in it."""
+"""Most numbers, texts and lists in it."""
 
 
 def packed(runs: Runs) -> str:
@@ -38,10 +39,10 @@ def packed(runs: Runs) -> str:
 
 
 def unpacked(text: str) -> dict[str, list[Run]]:
-    """The runs of such a text.
+    """The runs in a text that ``packed`` made.
 
     Raises:
-        NONSENSE, zlib.error: it is none.
+        NONSENSE, zlib.error: it is not such a text.
     """
     if len(text) > MOST_CHARACTERS:
         raise ValueError("more than is ever kept")
@@ -54,7 +55,7 @@ def unpacked(text: str) -> dict[str, list[Run]]:
 
 
 def remembered(lesson: Lesson, learner: Learner, text: str | None) -> Seen | None:
-    """What the learner's last run has to show. None: there was none, or its recorded runs are not there."""
+    """What there is to see of the learner's last run. None: there was none, or its recorded runs are missing."""
     if learner.figures is None:
         return None
     measured = {kind: Measured(dict(found)) for kind, found in learner.figures.items()}

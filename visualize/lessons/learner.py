@@ -1,7 +1,7 @@
-"""Where a learner stands in a lesson, and how that is kept in the browser.
+"""A learner's progress in a lesson, and how that is kept in the browser.
 
-What comes back from a browser may be anything, so all of it is checked: answers against their questions, and of figures
-only numbers are taken. What is arithmetic is worked out again.
+What comes back from a browser may be anything, so all of it is checked: answers have to fit their questions, and
+figures have to be numbers. What is arithmetic is calculated again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from lessons.marking import checked, mark
 from lessons.questions import Answer
 
 MOST_CHARACTERS = 500_000
-"""Of what is kept of a lesson: its figures have some ten thousand."""
+"""Most that is kept of a lesson: its figures take about ten thousand."""
 MOST_NUMBERS = 2000
-"""Of one figure."""
+"""Most numbers in one figure."""
 NONSENSE = (LabError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
-"""Raised by what a browser says that was never kept."""
+"""What is raised by data from a browser that was never kept there."""
 
 
 @dataclass(frozen=True)
 class Learner:
-    """``figures``: of the run, ``tried``: of the run with the change. None: not there yet."""
+    """A learner's progress. ``figures``: of the run; ``tried``: of the run with the change. None: not there yet."""
 
     prediction: Answer | None = None
     figures: Mapping[str, Any] | None = None
@@ -39,14 +39,14 @@ class Learner:
     answer: Answer | None = None
 
     def finished(self, lesson: Lesson) -> bool:
-        """The check question was answered, and not surely wrong."""
+        """Whether the check question was answered, and not certainly wrong."""
         if self.answer is None or self.figures is None:
             return False
         found = mark(lesson.front.check, self.answer, self.figures)
         return found.near or found.noisy
 
     def kept(self, lesson: Lesson) -> dict[str, Any]:
-        """For the browser, JSON-ready. ``done`` are the stages that are behind the learner."""
+        """What the browser keeps, JSON-ready. ``done``: the completed stages."""
         done = {
             "predict": self.prediction is not None,
             "run": self.figures is not None,
@@ -64,7 +64,7 @@ class Learner:
 
 
 def restored(lesson: Lesson, text: str | None) -> Learner:
-    """The learner of what the browser kept, up to where it makes sense."""
+    """The learner from what the browser kept, as far as it makes sense."""
     learner = Learner()
     if text and len(text) <= MOST_CHARACTERS:
         with suppress(*NONSENSE):
@@ -92,7 +92,7 @@ def _stages(lesson: Lesson, kept: Any) -> Iterator[Learner]:
 
 
 def _figures(preset: Preset, given: Any) -> dict[str, Any]:
-    """Figures by experiment, group and name, numbers all of them, but what is arithmetic is worked out.
+    """The given figures by experiment, group and name, all of them numbers; those that are arithmetic are calculated.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: they are not those of this preset.

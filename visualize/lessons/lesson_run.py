@@ -1,4 +1,4 @@
-"""A lesson's preset being measured, told as it goes on."""
+"""A lesson's preset being measured, with its progress."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LessonRun(Task):
             self._at, self._share = self._at + 1, 0.0
 
     def _done(self, experiment: Experiment) -> Measured | None:
-        """One experiment, a turn for each portion of it. None: cancelled."""
+        """One experiment, in a turn for each portion of it. None: cancelled."""
         work = experiment.work(self.engine, self.cancelled, self._watch)
         while not self.cancelled.is_set():
             with self.turn():
@@ -45,7 +45,7 @@ class LessonRun(Task):
         self._now, self._share = words, share
 
     def record(self) -> Record:
-        """``share``: of the whole, each experiment counting as much."""
+        """The progress. ``share``: of the whole, with equal weight for each experiment."""
         over = self.done.is_set()
         if over and self.problem:
             return {"running": False, "problem": self.problem}

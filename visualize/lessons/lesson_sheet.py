@@ -1,4 +1,4 @@
-"""A lesson's stages as JSON for the page: what is asked, what was answered, what became of it. Texts are plain."""
+"""A lesson's stages as JSON for the page: what is asked, what was answered, and the outcome. Texts are plain."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHECK = {"title": "6 · Check", "does": "Check", "unanswered": "Answer it first.
 KEPT = "decode-lab-course"
 """Where the browser keeps the learner's progress."""
 ENDED = re.compile(r"(?<!\$)\$([^$\n]+)\$([.,;:])")
-"""A formula, and the sign behind it."""
+"""A formula, and the punctuation after it."""
 STOPS = 120
 """Places of a slider, one arrow key apart."""
 
@@ -63,19 +63,19 @@ def explained(lesson: Lesson, learner: Learner) -> str:
 
 
 def watched(lesson: Lesson) -> str:
-    """Markdown: where on the Pool page it can be watched, if it can."""
+    """Markdown: where on the Pool page the lesson's subject can be watched, if it can."""
     pools = [(PRESETS[pool.preset], pool.say) for pool in lesson.front.pool]
     links = [f"- [{preset.label}]({address(preset.inputs)}) · {say}" for preset, say in pools]
     return "\n".join(["\n\n**Watch it on the Pool page:**\n", *links]) if links else ""
 
 
 def held(text: str) -> str:
-    """Markdown in which what ends a clause is in the formula before it: behind one a browser may break the line."""
+    """Markdown with punctuation moved into the formula before it: after a formula a browser may break the line."""
     return ENDED.sub(r"$\1\\text{\2}$", text)
 
 
 def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:
-    """The question before the run. It says nothing of the answer until there was a run."""
+    """The question before the run. It reveals nothing about the answer until there was a run."""
     asked = lesson.front.predict
     record = _asked("predict", asked, {}) | {"given": learner.prediction, "locked": learner.figures is not None}
     if learner.figures is None or learner.prediction is None:
@@ -84,7 +84,7 @@ def prediction(lesson: Lesson, learner: Learner) -> dict[str, Any]:
 
 
 def outcome(lesson: Lesson, learner: Learner) -> dict[str, Any]:
-    """What became of the prediction; ``ready``: whether there is one, and ``over``: a run."""
+    """How the prediction turned out; ``ready``: whether there is one; ``over``: whether there was a run."""
     if learner.figures is None:
         return {"ready": learner.prediction is not None, "over": False}
     found = mark(lesson.front.predict, learner.prediction, learner.figures)
@@ -104,7 +104,7 @@ def check(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
 
 
 def onwards(lesson: Lesson, contents: Sequence[Mapping[str, Any]], claims: str) -> dict[str, str]:
-    """Where to go on: the next of these lessons, or the address of the claims."""
+    """Where to go next: to the next of the lessons in ``contents``, or after the last to the claims."""
     for other in contents:
         if other["number"] > lesson.number:
             return {"href": other["href"], "said": f"Next: {other['number']}. {other['title']}"}
@@ -112,7 +112,7 @@ def onwards(lesson: Lesson, contents: Sequence[Mapping[str, Any]], claims: str) 
 
 
 def change(lesson: Lesson, learner: Learner) -> dict[str, Any] | None:
-    """What can be tried, and what became of it; None before the run."""
+    """The change that can be tried, and its result; None before the run."""
     if learner.figures is None:
         return None
     tried, asked = learner.tried, lesson.front.change
@@ -153,8 +153,8 @@ def stops(question: Slider | Curve) -> list[list[Any]]:
 
 
 def marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
-    """A mark for the page. ``right``: the place of what is right; of a curve those of its points. On a scale a place is
-    from 0 to 1, and that of a curve's point above 1 if it is beyond the scale: the page draws as far as it reaches."""
+    """A mark for the page. ``right``: the place of the right answer; for a curve, those of its points. On a scale a
+    place is from 0 to 1; a curve's point beyond the scale is above 1, and the page draws as much as the scale shows."""
     places: Any = found.right
     if isinstance(question, Curve):
         places = [height(question, value) for value in found.right]
@@ -164,12 +164,12 @@ def marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
 
 
 def kind(found: Mark) -> str:
-    """In a word, for the page's look."""
+    """The mark in a word, for the page's style."""
     return "near" if found.near else "noisy" if found.noisy else "far"
 
 
 def place(question: Slider | Curve, value: float) -> float:
-    """Where a value is among the stops, from 0 to 1; what is beyond them is at their end."""
+    """A value's place among the stops, from 0 to 1; a value beyond them is at their end."""
     values = [stop for stop, _ in stops(question)]
     if value <= values[0]:
         return 0.0
@@ -181,7 +181,7 @@ def place(question: Slider | Curve, value: float) -> float:
 
 
 def height(curve: Curve, value: float) -> float:
-    """Where a value is on a curve's scale, and above 1 beyond it."""
+    """A value's place on a curve's scale; above 1 beyond it."""
     low, high = curve.range
     if value <= high:
         return place(curve, value)
@@ -189,7 +189,7 @@ def height(curve: Curve, value: float) -> float:
 
 
 def number_of(query: Mapping[str, str]) -> tuple[int, str]:
-    """The lesson that a link asks for, and a sentence if there is none such: then it is the first."""
+    """The lesson that a link asks for; if there is no such lesson, the first, and a sentence that says so."""
     asked = str(query.get("lesson", ""))
     numbers = list(course())
     if asked.isdecimal() and int(asked) in numbers:

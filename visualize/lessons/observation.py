@@ -1,4 +1,4 @@
-"""What a lesson has its learner look at, drawn from what was measured, as JSON for the page."""
+"""What a lesson shows its learner, drawn from what was measured, as JSON for the page."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SPEED = (
     "Each bar is the median of its runs, each circle one run. Speed-ups (×), here and in the text, are worked out in "
     "each repeat, and the median is taken: dividing two bars may give something else."
 )
-"""Said of every chart of speeds."""
+"""Said about every chart of speeds."""
 
 
 def shells() -> dict[str, dict[str, Any]]:
@@ -60,14 +60,14 @@ def shells() -> dict[str, dict[str, Any]]:
 
 class Seen(NamedTuple):
     """``panels``: one for each view, {view, title, say} with ``chart``, {columns, layout}, ``overlap`` or ``race``.
-    ``played``: the run that is to be played, if one is."""
+    ``played``: the run to play, if there is one."""
 
     panels: list[dict[str, Any]]
     played: Run | None
 
 
 def seen(lesson: Lesson, measured: Mapping[str, Measured]) -> Seen:
-    """All that there is to observe."""
+    """Everything there is to observe."""
     views = lesson.front.observe
     player = next((view for view in views if isinstance(view, Player)), None)
     played = typical(measured["runs"].runs[player.run]) if player else None
@@ -100,7 +100,7 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
 
 
 def _theory(lesson: Lesson, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
-    """Runs whose distributions were recorded are there to be looked at: their times are not those of guessing."""
+    """The charts of theory. Runs whose distributions were recorded are left out: recording distorts their times."""
     runs = {name: some for name, some in runs.items() if not some[0].sampling.logprobs}
     configs = {name: lesson.front.preset.runs.config(name) for name in runs}
     return prediction.theory(configs, runs, {})["charts"]

@@ -1,4 +1,4 @@
-"""The picture of p and q: by each rule, and with q moved towards p or away from it, all by calculation."""
+"""The picture of p and q: for each rule, and with q moved towards p or away from it, all by calculation."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from visualize.figures import overlap as figures
 from visualize.figures.lessons import LINES
 
 MOVES = [place / 5 for place in range(11)]
-"""Where q may stand: 0 is p, 1 where it is in the run, and beyond."""
+"""Where q may be moved: at 0 it equals p, at 1 it is as in the run, and there are places beyond."""
 SAID = {
     "residual": "p has {residual} over q, exactly as much as is rejected: drawing from that fills every gap.",
     "redrawn_from_p": "It draws again from all of p, though words that q proposes too often have had their share.",
     "without_q": "It does not look at q, and rejects even some of what both have in common.",
 }
-"""Of each rule, what the picture shows."""
+"""What the picture shows for each rule."""
 NOTHING = 5e-4
-"""A distance that is not worth telling."""
+"""Distances below this are not worth mentioning."""
 percent = WRITE["percent"]
 
 
 def pictures(words: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    """Every picture that can be chosen: ``frames`` by rule and by place of q, {proposed, written, said} each.
+    """Every picture that can be chosen: ``frames`` by rule and by place of q, each {proposed, written, said}.
 
     Args:
-        words: "p" and "q" of the run. Bars stand from the word that p has most over q to the one that q has over p.
+        words: "p" and "q" of the run, from the word at which p most exceeds q to that at which q most exceeds p.
     """
     frames = {rule: [_frame(rule, words, to) for to in MOVES] for rule in SAID}
     apart, tops = [], []

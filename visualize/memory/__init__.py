@@ -1,1 +1,1 @@
-"""What fits: the Memory page's question and its answer."""
+"""What fits: the Memory page's inputs and its answer."""

@@ -1,4 +1,4 @@
-"""What the Memory page asks, and the deployment that the answers describe."""
+"""The Memory page's inputs, and the deployment that they describe."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHOICES: dict[str, dict[Any, str]] = {
     | {OTHER: "Another"},
     "block_size": {size: str(size) for size in (1, 8, 16, 32, 128)},
 }
-"""The values of an input that is one of a few, and how the page calls each."""
+"""For each input with a fixed choice of values, the values and what the page calls them."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "memory": (0.1, 100_000),
     "set_aside": (0, 90),
@@ -37,9 +37,9 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 @dataclass(frozen=True)
 class Inputs:
-    """The page's controls, with the values they start with.
+    """The page's controls, with their initial values.
 
-    ``hub``: a hub id, with another ``model``. ``memory``: GiB, with another ``gpu``. ``set_aside``: percent.
+    ``hub``: a hub id, if ``model`` is ``OTHER``. ``memory``: GiB, if ``gpu`` is ``OTHER``. ``set_aside``: percent.
     ``mean``, ``longest``: lengths in tokens. ``batch``: sequences whose cache is added up.
     """
 
@@ -56,7 +56,7 @@ class Inputs:
     block_size: int = 16
 
     def deployment(self, model: Model) -> Deployment:
-        """Raises ConfigError, with a sentence, where a number makes no sense."""
+        """Raises ConfigError if a number makes no sense."""
         LINK.check(vars(self), LABELS)
         return Deployment(
             shape=model.shape,
@@ -95,5 +95,5 @@ def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:
 
 
 def to_inputs(values: Sequence[Any]) -> Inputs:
-    """What the controls say."""
+    """The inputs from the controls' values."""
     return Inputs(**LINK.controls(values))

@@ -1,4 +1,4 @@
-"""Models that visitors ask a hub for: few at a time, and none again at once that could not be had."""
+"""Models that visitors look up on a hub: few at a time, and none again right after it could not be found."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lab.memory.models import Model, find, refuse_other_than_hub_id
 from lab.pair.loading import ModelLoadError
 
 AT_ONCE = 8
-"""How many are asked for at a time; one takes seconds where no hub answers."""
+"""Most look-ups at a time; one takes seconds if no hub answers."""
 REMEMBERED = 60.0
-"""Seconds for which nobody asks again for what could not be had."""
+"""Seconds for which a failed look-up is not repeated."""
 
 _lock = threading.Lock()
 _asking = 0
@@ -20,10 +20,10 @@ _failed: dict[str, tuple[float, str]] = {}
 
 
 def look_up(hub: str) -> Model:
-    """The model of a hub id, asked for in nobody's name. It may take seconds.
+    """The model of a hub id, looked up anonymously. It may take seconds.
 
     Raises:
-        LabError: see ``find``, or the hub is being asked for too many.
+        LabError: see ``find``; the id failed a moment ago; or too many look-ups are in progress.
     """
     global _asking
     refuse_other_than_hub_id(hub)

@@ -16,7 +16,7 @@ from visualize.vocabulary import KV_FORMATS
 
 
 def sheet(model: Model, chosen: Deployment, batch: int) -> dict[str, Any]:
-    """Everything that the page shows of a deployment. Texts are plain: the page sets them as text."""
+    """Everything that the page shows about a deployment. Texts are plain: the page sets them as text."""
     others = in_every_format(chosen)
     charts = {
         name: {"columns": columns, "layout": layout}
@@ -100,7 +100,7 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
 
 
 def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
-    """Each step of the calculation: in words, with the numbers, and what comes of it."""
+    """Each step of the calculation: in words, with the numbers, and its result."""
     shape, lengths, block_size = chosen.shape, chosen.lengths, chosen.block_size
     vector, token = chosen.vector_bytes, chosen.token_bytes
     bits = WEIGHT_BITS[chosen.weights]
@@ -169,7 +169,7 @@ def size(count: float) -> str:
 
 
 def _overflow(chosen: Deployment, split: dict[str, Any]) -> None:
-    """Have weights that do not fit stand as long as they are, beyond the end of the device."""
+    """Draw weights that do not fit at their full length, beyond the end of the device."""
     weights, *_ = split["columns"]
     weights["x"] = [chosen.weight_bytes / GiB] * len(weights["x"])
     aside = chosen.memory - chosen.usable_bytes
