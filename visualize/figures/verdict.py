@@ -1,4 +1,4 @@
-"""A verdict, opened: the two distributions behind a guess, the residual, and the bar that the guess had to clear.
+"""A verdict, opened: the two distributions behind a guess, the residual, and the threshold u q.
 
 The guess comes first. It was kept if the target's bar rises above the line u q.
 """

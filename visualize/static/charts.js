@@ -25,11 +25,11 @@ function choose(name) {
   draw();
 }
 
-const REST = { following: 5, playing: 1 }; // times as long as a chart took: of a run that is followed, the engine may be here
+const REST = { following: 5, playing: 1 }; // in multiples of a chart's time: while a run is followed, the engine may be here
 let chartsDue = 0;
 
-/** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for a while: it
-    takes longer than all else of a picture. */
+/** Redraw what is dirty. While the picture moves, only the chart that has waited longest, and then none for a while: a
+    chart takes longer than all else in a picture. */
 function drawCharts({ columns, layouts, captions }) {
   const began = performance.now();
   let due = !moving() || began >= chartsDue;
@@ -47,7 +47,7 @@ function drawCharts({ columns, layouts, captions }) {
   }
 }
 
-/** It changes with its chart, and is whole for a pointer where it is cut off. */
+/** Set a chart's caption; where it is cut off, all of it is shown on hover. */
 function caption(node, text) {
   write(node, text);
   if (node.title !== text) node.title = text;
@@ -55,14 +55,14 @@ function caption(node, text) {
 
 const plotOf = (name) => $(`[data-chart=${name}] .plot`);
 
-/** A chart, and no table, which the page draws itself; and nothing is in front of it. */
+/** Whether this is a chart (tables are drawn by the page itself) that is in view and not covered. */
 function inSight(name) {
   if (!charts.includes(name) || covered(name)) return false;
   return !narrow.matches || plotOf(name).parentElement.classList.contains("chosen");
 }
 
-// While a run is played, a chart whose window rolls on is drawn once for all instants of the window: a sheet. With each
-// of them only the veil moves, over what has not happened yet.
+// While a run is played, a chart whose window rolls on is drawn once for all instants of the window: a sheet. From one
+// instant to the next only the veil moves, which covers what has not happened yet.
 
 const sheets = new Map(); // by chart: the window that was drawn, and the last frame that is in it
 const rolls = (name) => mode === "playing" && rolling.includes(name);
@@ -78,7 +78,7 @@ function layOut(name) {
   unveil(name);
 }
 
-/** Whether the sheet that lies there has this instant on it, which is then the last to be seen. */
+/** Whether the chart's sheet contains this instant; if so, move its veil there. */
 function unveil(name) {
   const sheet = sheets.get(name);
   if (!rolls(name) || sheet?.key !== sheetOf(name) || sheet.last < picture.at) {
@@ -101,10 +101,10 @@ function veil(plot, x) {
   for (const clip of plot.querySelectorAll("clipPath.plotclip rect")) clip.setAttribute("width", share * width);
 }
 
-const LEGIBLE = 80; // milliseconds a pass: what is seen for less than that needs no glyphs, and they cost half of a chart
+const LEGIBLE = 80; // milliseconds per pass: what is seen for less needs no glyphs, which take half of a chart's time
 const legible = ({ t_ms, step }) => t_ms / Math.max(1, step) > LEGIBLE * (mode === "playing" ? speed.value : 1);
 
-/** A chart: its empty figure with the axes and the rows of the moment, all of them or, of one that ``moves``, those in view. */
+/** Draw a chart: its empty figure with the current axes and rows; all rows or, if it ``moves``, those in view. */
 function plotChart(plot, shell, columns, axes, moves = false) {
   const layout = laidOut(shell.layout, axes);
   layout.uirevision = pans;
@@ -116,7 +116,7 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   veil(plot, Infinity);
 }
 
-// Another width is other squares, and on a phone another chart.
+// Another width means squares of another size, and on a phone another chart.
 window.addEventListener("resize", () => {
   charts.forEach((name) => dirty.add(name));
   schedule();

@@ -1,8 +1,8 @@
-// Draws the Claims page: the claims of ``setup``, and JSON records of what came of them (visualize/checks.py).
+// Draws the Claims page: the claims in ``setup``, and JSON records of their results (visualize/checks.py).
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const { shells, verdicts } = setup;
-const rows = new Map(); // by the claim's id: its parts, and what came of it
+const rows = new Map(); // by the claim's id: its parts, and its result
 let running = false;
 
 function read(value) {
@@ -11,7 +11,7 @@ function read(value) {
   running = record.running;
   body.classList.toggle("running", running);
   $(".check-stop").disabled = !running;
-  for (const button of element.querySelectorAll(".check, .check-all")) button.ariaDisabled = running; // whoever pressed it stays on it
+  for (const button of element.querySelectorAll(".check, .check-all")) button.ariaDisabled = running; // so that it keeps the focus
   for (const [id, found] of Object.entries(record.checked)) show(rows.get(id), found);
   for (const [id, row] of rows) under(row, running && id === record.now, record.step);
   const step = record.step && record.of > 1 ? ` · ${record.step}` : "";
@@ -73,7 +73,7 @@ function fact(title, text) {
   return [make("h2", "", title), make("p", "", text)];
 }
 
-/** What came of a claim, or that nothing did yet. */
+/** Show a claim's result, or that there is none yet. */
 function show(row, found) {
   if (!row || (found && row.found && JSON.stringify(row.found) === JSON.stringify(found))) return;
   row.found = found;
@@ -105,13 +105,13 @@ function numbers({ numbers, took }) {
   return table;
 }
 
-/** What a row's button does, and of which claim to those who hear it among others. */
+/** What a row's button does and, for screen readers, for which claim. */
 function press({ check, claim, found }, now = false) {
   write(check, now ? "Checking …" : verdicts[found?.verdict] ? "Check again" : "Check it here");
   check.setAttribute("aria-label", `${check.textContent}: ${claim.quote}`);
 }
 
-/** A row whose experiment is under way says so in its own place. */
+/** A row whose experiment is in progress says so. */
 function under(row, now, step) {
   row.head.classList.toggle("now", now);
   press(row, now);

@@ -1,4 +1,4 @@
-// Draws the Compare page from JSON records (visualize/server/tasks.py): a record tells what is new, the rest stays.
+// Draws the Compare page from JSON records (visualize/server/tasks.py): a record says what is new, the rest stays.
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js
 // and race.js.
 
@@ -8,13 +8,13 @@ const drawn = {};
 const RACED = $(".race .caption").textContent;
 let running = false;
 
-// The race's speed and the instant at which it was left are a part of the link, as those of the Lab's player are.
+// The race's speed and the instant at which it was left are part of the link, as in the Lab's player.
 let wanted = parseFloat(asked.get("at"));
 wanted = wanted >= 0 && wanted <= 100 ? wanted / 100 : null;
 document.addEventListener("decode-lab-other", () => (wanted = null));
 let remembering;
 const race = new Race($(".race"), (share) => {
-  clearTimeout(remembering); // a browser lets nobody rewrite its address at every move
+  clearTimeout(remembering); // browsers limit how often an address is rewritten
   remembering = setTimeout(() => address({ at: share === null ? null : (100 * share).toFixed(1) }), 250);
 });
 window.decodeLab.choice("speed", race.pace);
@@ -50,11 +50,11 @@ function read(value) {
   $(".contest").dataset.over = String(!record.running);
 }
 
-const APART = 2500; // milliseconds from one run that is heard of to the next
+const APART = 2500; // milliseconds between runs that screen readers are told of
 let heard = 0;
 let hearing;
-/** What there is to say. Tokens are counted for those who look: who listens is told of runs, now and then, and of what
-    came of them at once. */
+/** Show the progress. Tokens are counted on the screen only: screen readers are told of runs, now and then, and of the
+    result at once. */
 function tell(text, tokens) {
   write($(".contest-say"), tokens === undefined ? text : `${text}, ${tokens} tokens`);
   clearTimeout(hearing);
@@ -73,7 +73,7 @@ function draw() {
   for (const [name, chart] of Object.entries(drawn)) drawChart(name, chart);
 }
 
-/** A table of settings: a mark and a name, and in every cell a figure with something in small beside it. */
+/** A table of settings: a mark and a name, and in every cell a figure with a small text beside it. */
 function fill(table, columns, rows) {
   const head = make("tr");
   head.append(make("td"), ...columns.map(([label, about]) => {

@@ -1,6 +1,6 @@
-// The list of lessons with what is behind the learner, and the progress that the browser keeps:
-// {format, lessons: {number: what visualize/lessons/learner.py wants kept}}. Gradio runs this once, as a function of (element,
-// props, trigger, watch, ...), after elements.js and sheet.js.
+// The list of lessons with their completed stages, and the progress that the browser keeps:
+// {format, lessons: {number: ``Learner.kept`` of visualize/lessons/learner.py}}. Gradio runs this once, as a function of
+// (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const FORMAT = "decode-lab-progress";
 const STAGES = ["predict", "run", "try", "check"];
@@ -14,7 +14,7 @@ function load() {
   }
 }
 
-/** The lessons of a progress file's text. Throws a sentence if it is none. */
+/** The lessons in a progress file's text. Throws a sentence if it is not such a file. */
 function accepted(text) {
   let file;
   try {
@@ -43,7 +43,7 @@ function save(lessons) {
 
 const runsOf = (lesson) => `${setup.kept}-runs-${lesson}`;
 
-/** The recorded runs of this lesson (visualize/lessons/kept_runs.py), for its charts; none is kept of a lesson but its last. */
+/** Keep this lesson's recorded runs (visualize/lessons/kept_runs.py), for its charts, in place of earlier ones. */
 function saveRuns(runs) {
   keep(runsOf(number), null);
   const fits = runs && keep(runsOf(number), runs); // empty: more than the server would pack
@@ -90,7 +90,7 @@ function entry(lesson, kept) {
   const steps = make("span", "steps");
   steps.title = done.length ? `Done: ${done.join(", ")}` : "Not begun";
   steps.append(...STAGES.map((stage) => make("i", done.includes(stage) ? "done" : "")));
-  steps.setAttribute("role", "img"); // the link is called what it shows, and how far its lesson is
+  steps.setAttribute("role", "img"); // so that the link's name includes its lesson's progress
   steps.setAttribute("aria-label", whole ? "finished" : done.length ? `begun: ${done.join(", ")}` : "not begun");
   words.append(steps);
   link.append(sign, " ", words);

@@ -31,7 +31,7 @@ for (const button of element.querySelectorAll(".copy")) {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
     } catch {
-      // without the permission, or over plain http to another machine: it is marked, to be copied by hand
+      // without permission, or over plain http to another machine: select it, to be copied by hand
       getSelection().selectAllChildren(code);
       button.textContent = "Press Ctrl+C";
     }

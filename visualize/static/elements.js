@@ -1,6 +1,5 @@
-// What every page's script builds with: elements, empty charts in the look that is worn, what the server tells, and
-// what the browser keeps.
-// Put before all other parts, after ``setup``; ``element`` is the component's own.
+// What every page's script builds with: elements, charts in the current look, the server's channels, and what the
+// browser keeps. It comes after ``setup`` and before all other parts; ``element`` is the component's own.
 
 const $ = (selector) => element.querySelector(selector);
 const { body } = document;
@@ -15,15 +14,15 @@ function make(tag, className = "", text = "") {
   return node;
 }
 
-/** What stands there already is not written again: the browser would lay it out again. */
+/** Set a text only if it differs: the browser would lay it out again. */
 function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-const TONES = 8; // of pool.css: with its number a sequence is told even where two have the same tone
+const TONES = 8; // of pool.css: sequences with the same tone still differ by number
 const tone = (number) => `tone-${number % TONES}`;
 
-/** A figure with its name. What it means (``about``) is told to whoever points at it (header.js). */
+/** A figure with its name. Its meaning (``about``) is shown to whoever points at it (header.js). */
 function readout({ key, label, about }) {
   const card = make("div", "readout");
   Object.assign(card, { tabIndex: 0, role: "group", ariaLabel: label });
@@ -40,15 +39,15 @@ function fillReadout(card, [value, unit = "", was = ""]) {
   write(card.querySelector(".was"), was);
 }
 
-/** With these a key is the browser's, or the system's. */
+/** Whether a key is pressed with a modifier: then it is the browser's, or the system's. */
 const modified = ({ ctrlKey, metaKey, altKey, shiftKey }) => ctrlKey || metaKey || altKey || shiftKey;
 
-/** To those who listen a chart is a picture, called what stands beside it, whatever that says by now. */
+/** To screen readers a chart is an image, labelled by the texts beside it, whatever they currently say. */
 function asPicture(plot) {
   const words = [...plot.closest("[data-chart], figure").querySelectorAll("h2, h3, h4, .caption")];
   for (const node of words) {
     if (node.id) continue;
-    body.dataset.named = Number(body.dataset.named ?? 0) + 1; // of all scripts together, and never again
+    body.dataset.named = Number(body.dataset.named ?? 0) + 1; // counted over all scripts, so that ids are unique
     node.id = `beside-${body.dataset.named}`;
   }
   plot.setAttribute("role", "img");
@@ -58,31 +57,31 @@ function asPicture(plot) {
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
 const look = () => (body.classList.contains("dark") ? "dark" : "light");
 
-/** Draw a chart. Who listens is told its ``words``, which one that moves has none of, and never the axes' numbers. */
+/** Draw a chart. Screen readers get its ``words``, null while it moves, and never the axes' numbers. */
 function plotted(plot, traces, layout, words) {
   Plotly.react(plot, traces, layout, CONFIG);
   plot.firstElementChild.ariaHidden = "true";
   plot.ariaDescription = words;
 }
 
-/** How many there are of each kind of squares. */
+/** How many squares there are of each kind. */
 function counted(squares) {
   return squares.filter(({ x }) => x?.length).map(({ name, x }) => `${x.length} ${name}`).join(", ");
 }
 
-const MOST_SAID = 10; // points of a chart
+const MOST_SAID = 10; // most points of a chart that are put into words
 
-/** What a pointer would be told at a chart's main points: at each of a few, and of a curve at its highest and its last. */
+/** The hover texts of a chart's main points: of each of a few, and of a curve's highest and last. */
 function inWords(traces) {
   const points = traces.filter(({ hovertemplate }) => hovertemplate).flatMap((trace) => {
     const rows = [...(trace.y ?? []).keys()].filter((row) => trace.y[row] !== null && trace.x[row] !== null);
     if (!trace.mode?.includes("lines") && rows.length <= MOST_SAID) return rows.map((row) => toldAt(trace, row));
-    if (!trace.hovertemplate.includes("%{y")) return []; // many, and none is told by where it stands
+    if (!trace.hovertemplate.includes("%{y")) return []; // many points, whose texts do not say where they are
     const highest = rows.reduce((best, row) => (trace.y[row] > trace.y[best] ? row : best), rows[0]);
     return [...new Set([highest, rows.at(-1)])].filter((row) => row !== undefined).map((row) => toldAt(trace, row));
   });
   const markup = [...new Set(points)].slice(0, MOST_SAID).join("; ");
-  return new DOMParser().parseFromString(markup, "text/html").body.textContent.replace(/\s+/g, " "); // Plotly's texts are a little markup
+  return new DOMParser().parseFromString(markup, "text/html").body.textContent.replace(/\s+/g, " "); // Plotly's texts have some markup
 }
 
 /** A trace's ``hovertemplate`` with the values of a row in it. */
@@ -105,7 +104,7 @@ function inDigits(value, form) {
   return Number.isInteger(value) ? value.toLocaleString("en") : value.toLocaleString("en", { maximumSignificantDigits: 3 });
 }
 
-/** A copy of an empty figure's layout with what is known by now: ``axes`` has values by path, as in "xaxis.range". */
+/** A copy of an empty figure's layout with current values: ``axes`` has them by path, as in "xaxis.range". */
 function laidOut(layout, axes) {
   const whole = structuredClone(layout);
   for (const [path, value] of Object.entries(axes)) {
@@ -118,8 +117,8 @@ function laidOut(layout, axes) {
 const SIDE = 14; // of a square of the rounds, in pixels, where a column has room for it
 const GLYPH = 11; // the smallest that a glyph still fits into
 
-/** Make a chart's ``squares`` (traces) as small as they must be not to lie over the next column's. Where that has no room
-    for their glyphs, or who looks has no time for them, each has its state's shape, and its panel says what that means. */
+/** Make a chart's ``squares`` (traces) small enough not to overlap the next column's. Where that leaves no room for their
+    glyphs, or no time to read them, each has its state's shape, and its panel says what that means. */
 function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
   const [first, end] = xaxis.range;
   const side = Math.min(SIDE, Math.floor((plot.clientWidth - margin.l - margin.r) / (end - first)) - 2);
@@ -131,14 +130,14 @@ function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
   plot.parentElement.classList.toggle("shaped", shaped);
 }
 
-/** Hear a channel (visualize/server/channel.py) to its end. ``gone`` is called when there is no such channel any more,
-    ``lost`` while it is sought. One that ``rests`` is not heard while the page is in the background: a browser has six
+/** Read a channel (visualize/server/channel.py) to its end. ``gone`` is called at its end, or if there is no such channel;
+    ``lost`` while it reconnects. One that ``rests`` is not read while the page is in the background: a browser has six
     connections to a server, and each page needs one. */
 function hearChannel(id, { hear, gone, lost = () => {}, rests = false }) {
   let stream;
   let last = "";
   function open() {
-    stream = new EventSource(`channels/${id}?after=${last}`); // which comes back by itself when the connection was lost
+    stream = new EventSource(`channels/${id}?after=${last}`); // reconnects by itself
     stream.onmessage = ({ data, lastEventId }) => ((last = lastEventId), hear(data));
     stream.addEventListener("end", end);
     stream.onerror = () => (stream.readyState === EventSource.CLOSED ? end() : lost());
@@ -157,7 +156,7 @@ function hearChannel(id, { hear, gone, lost = () => {}, rests = false }) {
   return { close };
 }
 
-/** What this browser keeps under a name; null: nothing, or it lets no page keep anything. */
+/** What this browser keeps under a name; null: nothing, or it does not let pages keep anything. */
 function kept(name, store = "localStorage") {
   try {
     return window[store].getItem(name);

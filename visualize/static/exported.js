@@ -1,12 +1,12 @@
-// A page with no server behind it: parts of the lab's pages, each a function of (element, props, trigger, server,
-// watch) as Gradio would call it, brought to life on elements that are there.
+// A page with no server behind it: parts of the Lab's pages, each a function of (element, props, trigger, server,
+// watch) as Gradio would call it, mounted on existing elements.
 
 const parts = {};
 
 document.body.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
 
-/** Bring a part to life. ``trigger(event, detail)`` is told what a person asks for. Returns the function that gives the
-    part its value, which the server would. */
+/** Mount a part. ``trigger(event, detail)`` is called with what a person requests. Returns a function that sets the
+    part's value, as the server would. */
 function mount(name, element, trigger = () => {}) {
   const props = { value: "" };
   let changed = () => {};

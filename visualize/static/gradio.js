@@ -1,10 +1,11 @@
-// What Gradio (6.31) leaves out of its controls, and what it leaves running. Put after header.js, in the lab's pages only.
+// Fixes what Gradio (6.31) leaves out of its controls, and what it leaves running. After header.js, in the Lab's pages
+// only.
 
-// Its loading screen goes away and leaves the screen's clock running (StatusTracker): that asks for sixty pictures a second
-// as long as the page is open. Browsers number what is asked for. Where for a second nobody asks but this and one other,
-// that is the clock, and its number is the one before this one's.
-const SURE = 60; // frames: longer than what moves into its place
-let frames = 60 * SURE; // a run may be under way
+// Its loading screen goes away and leaves its clock running (StatusTracker), which requests sixty animation frames a second
+// as long as the page is open. Browsers number these requests. If for a second only this function and one other make any,
+// the other is the clock, and its number is the one before this one's.
+const SURE = 60; // frames: longer than anything takes to move into its place
+let frames = 60 * SURE; // then give up: a run may be in progress
 let [last, step, alike] = [0, 0, 0];
 function stopClock() {
   const mine = requestAnimationFrame(stopClock);
@@ -17,8 +18,8 @@ function stopClock() {
 }
 whenReady(stopClock);
 
-/** Its groups of choices have no name, and its folds do not say whether they are open, to those who listen. Each choice is
-    a group of its own to the browser: a stop of Tab, with no way to the next by arrows. */
+/** For screen readers, Gradio's radio groups have no name, and its accordions do not say whether they are open. To the
+    browser each radio button is a group of its own: a Tab stop, with no way to the next by arrow keys. */
 function name() {
   for (const title of document.querySelectorAll("#settings fieldset:not([aria-labelledby]) > [data-testid=block-info]")) {
     const group = title.parentElement;
@@ -32,13 +33,13 @@ function name() {
   }
 }
 whenReady(() => {
-  const settings = document.querySelector("#settings"); // what is in a fold comes when it is opened first
+  const settings = document.querySelector("#settings"); // what is in an accordion comes when it is first opened
   if (!settings) return;
   name();
   new MutationObserver(name).observe(settings, { childList: true, subtree: true, attributeFilter: ["class"] });
 });
 
-// A fold that was opened is in view.
+// Bring an accordion that was opened into view.
 document.addEventListener("click", ({ target }) => {
   const fold = target.closest("#settings button.label-wrap");
   if (fold) setTimeout(() => fold.classList.contains("open") && fold.parentElement.scrollIntoView({ block: "nearest" }), 50);

@@ -1,4 +1,4 @@
-// What every page has: light or dark, and an address that says what the page's controls say.
+// What every page has: light or dark, keys, and an address that says what the page's controls say.
 // Gradio runs this once, as a function of (element, props, watch, ...), after elements.js.
 
 const LOOK = "decode-lab-look";
@@ -11,25 +11,25 @@ $("#look").onclick = () => {
   keep(LOOK, look());
 };
 
-// What the page runs is run and stopped by a key, from the beginning: what draws it comes later. Listened for on the
-// window, after whoever has another use for the key.
+// Keys run and stop what the page runs, from the beginning: what draws it comes later. They are listened for on the
+// window, after everything else that uses them.
 const keyed = (button, key) => document.querySelector(`${button}, [aria-keyshortcuts="${key}"]`);
-let listOpen = false; // when the key was pressed: it closes the list of a Gradio dropdown, which has done so by then
+let listOpen = false; // before the key closed it: Gradio's dropdown does so before the window hears the key
 document.addEventListener("keydown", ({ target }) => (listOpen = target.matches?.("[role=combobox][aria-expanded=true]")), true);
 window.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     keyed("#run", "Control+Enter")?.click();
   } else if (event.key === "Tab" && listOpen) {
-    document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a stop itself
+    document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a Tab stop itself
     event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
   } else if (event.key === "Escape" && event.isTrusted && body.matches(STOPPABLE) && !listOpen) {
     stop()?.click();
   }
 });
 
-// Stop is of use while something runs, and before, from the click on Run on: until the page hears of its run, and then
-// presses Stop again if it was pressed, or of none (visualize/panels/events.py).
+// Stop works while something runs, and already from the click on Run: until the page hears of its run, and then presses
+// Stop again if it was pressed, or hears that there is none (visualize/panels/events.py).
 const STOPPABLE = ".running, .begun";
 const stop = () => keyed("#stop", "Escape");
 let early = false;
@@ -44,7 +44,7 @@ new MutationObserver(() => {
   document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
 }).observe(body, { attributeFilter: ["class", "data-ready"] });
 
-/** Once the controls stand as the link says. */
+/** Call ``act`` once the controls are set as the link says. */
 function whenReady(act) {
   if (body.dataset.ready) act();
   else new MutationObserver((_, observer) => (observer.disconnect(), act())).observe(body, { attributeFilter: ["data-ready"] });
@@ -53,8 +53,8 @@ function whenReady(act) {
 // A link may ask for the run itself.
 if (new URLSearchParams(location.search).get("run") === "1") whenReady(() => document.querySelector("#run")?.click());
 
-// Where the pages' names have no room side by side, this one's is in view. A window and a history tell it too; what is
-// not of the lab (visualize/export/) has titles of its own.
+// Where there is no room for the pages' names side by side, this one's is scrolled into view. The title has it too,
+// except on exported pages (visualize/export/), which have titles of their own.
 const here = $("[aria-current]");
 here?.scrollIntoView({ block: "nearest", inline: "center" });
 const TITLE = "Decode Lab";
@@ -63,11 +63,11 @@ if (here && here.textContent !== "Lab" && document.title === TITLE) document.tit
 // A page of the course has a first heading of its own.
 if (here?.textContent === "Lessons") $("h1").role = "none";
 
-// What a word on the page means (data-about) is told to whoever points at it, taps it or comes to it by Tab.
+// What a word on the page means (data-about) is shown to whoever points at it, taps it or comes to it by Tab.
 const meaning = document.createElement("div");
 Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
 body.append(meaning);
-let meant = null; // the word whose meaning is told
+let meant = null; // the word whose meaning is shown
 function hideMeaning() {
   meaning.hidden = true;
   meant?.removeAttribute("aria-describedby");
@@ -91,7 +91,7 @@ for (const how of ["pointerover", "focusin", "click"]) document.addEventListener
 document.addEventListener("focusout", hideMeaning, true);
 document.addEventListener("scroll", ({ target }) => meant && target.contains(meant) && hideMeaning(), true); // it moves away
 
-// What was found here is asked for there.
+// Settings found on this page are carried over to another.
 for (const link of element.querySelectorAll("[data-carried]")) {
   link.addEventListener("click", () => {
     const names = new Set(link.dataset.carried.split(" "));
@@ -99,7 +99,7 @@ for (const link of element.querySelectorAll("[data-carried]")) {
   });
 }
 
-/** Change the address. Returns whether that made it another. */
+/** Change the address. Returns whether it is different now. */
 function address(changes) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {
@@ -108,21 +108,21 @@ function address(changes) {
   }
   const text = query.toString();
   if (text === new URLSearchParams(location.search).toString()) return false;
-  history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // whole: Gradio sets a base address
+  history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
   return true;
 }
 
 window.decodeLab = {
   address,
   asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
-  /** A choice among a select's options that is a part of the link, where its default is left out. */
+  /** Make a select's choice a part of the link, which leaves out its default. */
   choice(name, select) {
     const [usual, wanted] = [select.value, this.asked.get(name)];
     if ([...select.options].some(({ value }) => value === wanted)) select.value = wanted;
     select.addEventListener("change", () => address({ [name]: select.value === usual ? null : select.value }));
   },
-  /** What is at its default is left out; a step, a guess and an instant are of other settings, and so is the run.
-      While the page opens its controls still take in what the link says. */
+  /** Write the controls' values into the address, except defaults. If they changed, it loses its run, step, guess and
+      instant, which belong to other settings. Nothing is written until the controls are set as the link says. */
   link(names, defaults, values) {
     if (!body.dataset.ready) return;
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
@@ -130,7 +130,7 @@ window.decodeLab = {
     const before = new URLSearchParams(location.search);
     const same = said.every(([name, value, usual]) => value === (before.get(name) ?? usual));
     address(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
-    if (same) return; // in other words, perhaps
+    if (same) return; // perhaps written differently
     address({ run: null, step: null, guess: null, at: null });
     document.dispatchEvent(new Event("decode-lab-other")); // nobody waits for them any more
   },

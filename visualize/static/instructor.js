@@ -1,4 +1,4 @@
-// The lessons on the instructor's page: which are measured, and how measuring them goes on (visualize/lessons/instructor.py).
+// The lessons on the instructor's page: which are measured, and the progress (visualize/lessons/instructor.py).
 // Gradio runs this once, as a function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 let numbers = [];
@@ -29,7 +29,7 @@ function entry({ number, title, measured }, running, now) {
   link.append(sign, make("b", "", title));
   const again = make("button", "measure", "↻");
   again.type = "button";
-  again.ariaDisabled = running; // whoever pressed it stays on it
+  again.ariaDisabled = running; // so that it keeps the focus
   again.title = `Measure the answers of lesson ${number}`;
   again.setAttribute("aria-label", again.title);
   again.onclick = () => running || trigger("submit", { lessons: [number] });
@@ -38,7 +38,7 @@ function entry({ number, title, measured }, running, now) {
 }
 
 element.addEventListener("click", (event) => {
-  const place = event.target.closest("a[href^='#']")?.getAttribute("href"); // Gradio's base address is another page's
+  const place = event.target.closest("a[href^='#']")?.getAttribute("href"); // relative to Gradio's base address, it would lead to another page
   if (!place) return;
   event.preventDefault();
   document.querySelector(place).scrollIntoView();
@@ -47,7 +47,7 @@ $('[data-does="measure"]').onclick = () => body.matches(".running") || trigger("
 $('[data-does="stop"]').onclick = () => trigger("stop");
 $('[data-does="print"]').onclick = () => window.print();
 
-document.title = "Instructor · Decode Lab"; // in the header it is under the lessons
+document.title = "Instructor · Decode Lab"; // the header lists it under Lessons
 
 const fold = () => ($("details").open = !narrow.matches);
 narrow.addEventListener("change", fold);

@@ -1,4 +1,5 @@
-// What the Lab's stage has of its own: the text, the chart of the second place, and a guess's verdict over two. Last, it begins.
+// What the Lab's stage has of its own: the text, the chart in the second place, and a guess's verdict in place of two.
+// Its last lines start the stage.
 
 function drawOwn(picture) {
   $(".parts").classList.toggle("alone", picture.head.config.speculative === "off"); // nobody drafts
@@ -9,19 +10,19 @@ function drawOwn(picture) {
   if (follows) toEnd();
 }
 
-/** The cache's blocks, or, where there are none, what is computed again: they have one place. */
+/** Show the cache's blocks or, without a cache, what is computed again: they share one place. */
 function drawPlace(keeps) {
   if (absent() === (keeps ? "recomputed" : "blocks")) return;
   $(".stage").classList.toggle("cacheless", !keeps);
   if ($(".choose :is([data-for=blocks], [data-for=recomputed])[aria-pressed=true]")) choose(keeps ? "blocks" : "recomputed");
 }
 
-/** The chart that has no place now. */
+/** The one of the two charts that is not shown. */
 function absent() {
   return $(".stage").classList.contains("cacheless") ? "blocks" : "recomputed";
 }
 
-/** The way to a comparison of the settings of the run that is shown, once it is over. */
+/** The link to a comparison of the shown run's settings, once that run is over. */
 function drawAgainst(guesses) {
   const link = $(".against");
   link.hidden = !run.against || run.running || picture.id !== JSON.parse(run.id).run;
@@ -30,7 +31,7 @@ function drawAgainst(guesses) {
   link.title = `Compare with ${guesses ? "the same settings without guesses" : "the cache alone"}`;
 }
 
-/** Before there is a run: how one comes. An exported page has its own. */
+/** Before there is a run: how to get one. An exported page comes with its own. */
 function invite() {
   const hint = make("p", "hint");
   hint.append(make("span", "to-run", "Press Run: the text appears"), make("span", "to-follow", "What the presenter shows appears"));

@@ -1,5 +1,5 @@
-// How a lesson's run goes on, what became of the prediction, and the charts (visualize/lessons/observation.py). Gradio runs this
-// once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js and race.js.
+// The progress of a lesson's run, the prediction's outcome, and the charts (visualize/lessons/observation.py). Gradio runs
+// this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js and race.js.
 
 const shells = {};
 const race = new Race($(".race"));
@@ -21,7 +21,7 @@ function read(value) {
   $(".found").scrollIntoView({ behavior: gently(), block: "start" });
 }
 
-/** While it runs, and where it breaks off. */
+/** The progress while it runs, and the problem if it breaks off. */
 function busy({ running = false, progress = "", share, problem }) {
   body.classList.toggle("running", running);
   hint(problem ?? progress, Boolean(problem));
@@ -38,7 +38,7 @@ function hint(text, failed = false) {
 function show(panels, fresh) {
   charts = {};
   $(".raced").hidden = !panels.some((panel) => panel.race);
-  for (const plot of element.querySelectorAll(".panels .js-plotly-plot")) Plotly.purge(plot); // else the window knows it for ever
+  for (const plot of element.querySelectorAll(".panels .js-plotly-plot")) Plotly.purge(plot); // else the window keeps it for ever
   $(".panels").replaceChildren(...panels.filter((panel) => !panel.race).map(figure));
   for (const panel of panels) {
     if (!panel.race) continue;
@@ -69,7 +69,7 @@ function figure(panel, i) {
 
 const HEADS = { proposed: "What is proposed (q), against p", written: "What comes out, against p" };
 
-/** p and q, with a rule to choose and q to move. Every picture that there may be has come with the record. */
+/** p and q, with a rule to choose and q to move. The record contains every possible picture. */
 function overlap({ rules, stops, start, frames, layout }) {
   const box = make("div", "overlap");
   const inputs = rules.map((name, i) => {

@@ -1,4 +1,4 @@
-// What surrounds the stage: light and dark, keys, and taking a run away.
+// What surrounds the stage: light and dark, and downloading a run.
 
 let worn = look();
 new MutationObserver(() => {
@@ -9,16 +9,16 @@ new MutationObserver(() => {
   schedule();
 }).observe(body, { attributes: true, attributeFilter: ["class"] });
 
-// -- taking a run away -------------------------------------------------------------------------------
+// -- downloading a run -------------------------------------------------------------------------------
 
 const save = $(".save");
 save.hidden = !server;
 const shut = () => (save.open = false);
 document.addEventListener("click", ({ target }) => save.contains(target) || shut());
 save.addEventListener("keydown", (event) => {
-  if (event.key === "Tab") setTimeout(() => save.contains(document.activeElement) || shut()); // it leads on after this
+  if (event.key === "Tab") setTimeout(() => save.contains(document.activeElement) || shut()); // the focus moves later
   if (event.key !== "Escape" || !save.open) return;
-  event.stopPropagation(); // it is the menu that is meant, and not the run
+  event.stopPropagation(); // the key is meant for the menu, not for the run
   shut();
   $(".save summary").focus();
 });

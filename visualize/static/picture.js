@@ -24,7 +24,7 @@ class Picture {
     return this.frames[this.at];
   }
 
-  /** The run's last step that is known. */
+  /** The last step of the run so far. */
   get steps() {
     return Math.max(0, ...this.frames.slice(-2).map((frame) => frame.step));
   }

@@ -1,16 +1,16 @@
-// The player: which instant of the run is shown. The run itself moves it on as long as it is followed; else
-// time does, slowed down, or a person. No frame of it asks the server for anything.
+// The player: which instant of the run is shown. The run itself advances it as long as it is followed; otherwise
+// time does, slowed down, or a person. No frame needs a request to the server.
 
 const bar = $(".bar");
 const speed = $(".speed");
 const buttons = Object.fromEntries([...element.querySelectorAll("[data-do]")].map((button) => [button.dataset.do, button]));
-const HALF = 700; // the least milliseconds for which a looped round is shown before it and after it: nothing flickers
+const HALF = 700; // least milliseconds for which a looped round shows its before and its after, against flicker
 
 /** following: the newest frame as it comes · playing: frame after frame, in the run's own time times the speed ·
     looping: one frame, before and after · still · led: what a presenter shows */
 let mode = "following";
 let held = false; // a person moved it last
-let unasked = false; // it moved by itself: who listens is not told of every frame
+let unasked = false; // it moved by itself: screen readers are not told of every frame
 let looped = 0;
 let clock = 0; // playing: milliseconds of the run; looping: milliseconds that have passed
 let ticked = 0;
@@ -42,7 +42,7 @@ function follow() {
 /** Sentences of what has been shown since the last picture: said with the next. */
 let words = [];
 
-/** Show a frame. ``byHand``: a person asked for it, so its sentence waits for nothing. */
+/** Show a frame. ``byHand``: a person asked for it, so its sentence is said at once. */
 function move(seq, byHand = false) {
   const from = picture.at;
   held = byHand;
@@ -61,7 +61,7 @@ function move(seq, byHand = false) {
   schedule();
 }
 
-/** What the run's end is told with: it was over before anybody could look. */
+/** The sentence at the run's end, with a hint to play it: it was over before anybody could watch. */
 function atTheEnd() {
   const slow = speed.value < 1 ? `${Math.round(1 / speed.value)} times slower` : "at its true speed";
   return picture.last > 1 ? `${picture.say} ▶ plays it ${slow}.` : picture.say;
@@ -152,16 +152,16 @@ speed.addEventListener("change", () => mode !== "playing" && picture.frame?.fini
 const KEYS = { " ": "play", arrowleft: "back", arrowright: "on", home: "first", end: "last", l: "loop" };
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
-  const action = KEYS[key?.toLowerCase()]; // a browser that fills in a form presses none
+  const action = KEYS[key?.toLowerCase()]; // autofill sends events without a key
   if (!action || !element.offsetParent || buttons.play.disabled || modified(event)) return;
   if (target !== bar && target.closest("input, textarea, select, [contenteditable]")) return;
-  if (key === " " ? target.closest("button, summary, .rule") : action !== "loop" && target.closest(".text, .rule")) return; // those have their own use for it
+  if (key === " " ? target.closest("button, summary, .rule") : action !== "loop" && target.closest(".text, .rule")) return; // those use the key themselves
   event.preventDefault();
   if (!event.repeat || action === "back" || action === "on") actions[action]();
   leave();
 });
 
-// Who pressed a button with a pointer means the run by the next key, and not the button.
+// After a button was pressed with a pointer, the next key is meant for the run and not for the button.
 document.addEventListener("click", ({ target, detail }) => detail && target.closest("#run, .transport button")?.blur());
 
 function drawControls() {
@@ -191,8 +191,8 @@ const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed
 let wanted = /^\d+$/.test(window.decodeLab.asked.get("step")) ? Number(window.decodeLab.asked.get("step")) : null;
 let remembering;
 document.addEventListener("decode-lab-other", () => (wanted = null));
-/** The address tells the step that is looked at. There is none where the run is followed, seen to its end or not yet
-    begun. A browser lets nobody rewrite its address at every frame. */
+/** Put the step that is shown into the address: none where the run is followed, at its end, or not yet begun. Browsers
+    limit how often an address is rewritten. */
 function remember() {
   clearTimeout(remembering);
   if (mode === "playing" || mode === "led" || wanted !== null) return;
@@ -204,12 +204,12 @@ function remember() {
 }
 
 // -- being led ---------------------------------------------------------------------------------------
-// In a workshop (strip.js) a page tells what it shows, and shows what it is told.
+// In a workshop (strip.js) a page reports what it shows, and shows what it is told to.
 
 /** What a presenter shows: {run, at, guess}, ``at`` null for the newest frame; null: nobody is followed. */
 let led = null;
 
-/** Show what the presenter does. Of another run nothing is shown until its first frame has come. */
+/** Show what the presenter shows. Nothing of another run is shown until its first frame has come. */
 function beLed() {
   const was = led;
   led = window.decodeLab.led ?? null;
@@ -237,7 +237,7 @@ function leave() {
   document.dispatchEvent(new Event("decode-lab-left"));
 }
 
-/** What is shown, for those who follow: of a run that is followed here, its newest frame. */
+/** Report what is shown, for followers; if the run is followed here, that is its newest frame. */
 function tell() {
   const number = picture.own ? picture.frames.findLast(({ owner }) => owner !== undefined)?.owner : undefined;
   window.decodeLab.shown = { run: picture.id, at: mode === "following" ? null : picture.at, number };

@@ -1,5 +1,5 @@
 // What the Pool's stage has of its own: the squares, the queue and the batch as chips, and what a chosen sequence
-// writes. Last, it begins.
+// writes. Its last lines start the stage.
 
 const squares = new Squares($(".squares"));
 const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
@@ -20,7 +20,7 @@ function moved() {
   if (picture.id !== shownRun) pinned = null;
   if (picture.id !== shownRun) point(null);
   shownRun = picture.id;
-  seen = Math.min(seen, picture.at); // of a new run, or of one that is played again, all is news
+  seen = Math.min(seen, picture.at); // for a new run, or one that is played again, everything is news
 }
 
 function covered() {
@@ -29,7 +29,7 @@ function covered() {
 
 function relook() {} // its colours are all in pool.css
 
-/** What became of blocks since the frame drawn last. Going back, nothing does. */
+/** What happened to blocks since the frame drawn last; nothing when going back. */
 function happened() {
   const marks = new Map();
   for (const { charts } of picture.frames.slice(seen + 1, picture.at + 1)) {
@@ -62,7 +62,7 @@ function drawChips(sequences) {
     const list = lists[place];
     if (items.length !== list.children.length || items.some((item, i) => item !== list.children[i])) list.replaceChildren(...items);
   }
-  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it has moved
+  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it was moved
 }
 
 function chip({ number }) {

@@ -1,6 +1,6 @@
-// A question and its answer: a slider, one of a few, or a curve to draw. The record (visualize/lessons/lesson_sheet.py) says
-// what is asked, what was given, and, once it is marked, where the right one is. Gradio runs this once, as a function of
-// (element, props, trigger, watch, ...), after elements.js and sheet.js.
+// A question and its answer: a slider, a choice, or a curve to draw. The record (visualize/lessons/lesson_sheet.py) says
+// what is asked, what was answered and, once it is marked, where the right answer is. Gradio runs this once, as a
+// function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const SVG = "http://www.w3.org/2000/svg";
 const button = $(".give button");
@@ -49,7 +49,7 @@ function slider({ stops, label, given, mark }) {
   input.value = given === null ? Math.round((stops.length - 1) / 2) : nearest(stops, given);
   input.setAttribute("aria-label", label);
   const output = make("output", "", "?");
-  let chosen = given !== null; // where it stands at first says nothing
+  let chosen = given !== null; // its initial position is no answer
   const show = () => {
     if (chosen) output.textContent = stops[input.value][1];
     input.setAttribute("aria-valuetext", chosen ? stops[input.value][1] : `not answered yet; at ${stops[input.value][1]}`);
@@ -61,7 +61,7 @@ function slider({ stops, label, given, mark }) {
   input.onkeydown = (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
     event.preventDefault(); // Space would scroll
-    input.onclick(); // who means where it stands says so, as with a click
+    input.onclick(); // answers with the current position, as a click does
   };
   show();
   const track = make("div", "track-line");
@@ -98,8 +98,8 @@ function choice({ question, options, stage, given, mark }) {
 // -- a curve ---------------------------------------------------------------------------------
 
 const [HIGH, LEFT, RIGHT, TOP, BOTTOM] = [260, 56, 24, 14, 40];
-const STEADY = 12; // a hand that moves a point up or down wavers by so much
-const WIDE = narrow.matches ? 360 : 640; // scaled down, its numbers could not be read
+const STEADY = 12; // how far a hand wavers sideways as it moves a point up or down
+const WIDE = narrow.matches ? 360 : 640; // a wide one, scaled down, would be illegible
 
 function shape(tag, attributes, text) {
   const node = document.createElementNS(SVG, tag);
@@ -108,7 +108,7 @@ function shape(tag, attributes, text) {
   return node;
 }
 
-/** Points that a stroke across the plot sets, or the arrow keys; the right ones beside them once it is marked. */
+/** Points that are set by a stroke across the plot or by arrow keys; once they are marked, the right ones beside them. */
 function curve({ stops, label, x, given, mark, locked }) {
   const last = stops.length - 1;
   const [first, end] = [x.at[0], x.at.at(-1)];
@@ -144,7 +144,7 @@ function curve({ stops, label, x, given, mark, locked }) {
     return handle;
   });
 
-  let drawn = given !== null; // how it lies at first says nothing
+  let drawn = given !== null; // its initial shape is no answer
 
   function move(i, place) {
     drawn = true;
@@ -152,7 +152,7 @@ function curve({ stops, label, x, given, mark, locked }) {
     draw();
   }
 
-  /** A stroke, wherever it begins. A point takes the height at which the stroke passes it, and else the one that it has
+  /** A stroke, wherever it begins. A point takes the height at which the stroke passes it, or else the stroke's height
       where it comes nearest. */
   function stroke() {
     const closest = x.at.map(() => Infinity);

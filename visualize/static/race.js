@@ -5,23 +5,23 @@ const LINE = 20; // pixels; compare.css
 const LONG_ENOUGH = 8000; // milliseconds
 
 class Race {
-  /** ``remember`` is told of the instant at which a person leaves it, as a share of the whole, null at its end: another
-      run of the same race takes another time. */
+  /** ``remember`` is called with the instant at which a person leaves the race, null at its end. It is a share of the
+      whole, because another run of the same race takes another time. */
   constructor(root, remember = () => {}) {
     this.root = root;
     this.remember = remember;
     this.play = root.querySelector(".play");
     this.clock = root.querySelector(".clock");
     this.now = root.querySelector(".now");
-    this.pace = root.querySelector("select"); // empty: slow enough to be looked at
+    this.pace = root.querySelector("select"); // empty: slow enough to watch
     this.lanes = [];
     this.at = this.ms = 0;
     this.play.onclick = () => (this.running ? this.leave() : this.start());
     const keys = { " ": () => this.play.onclick(), home: () => this.put(0), end: () => this.put(this.ms) };
     document.addEventListener("keydown", (event) => {
-      const act = keys[event.key?.toLowerCase()]; // a browser that fills in a form presses none
+      const act = keys[event.key?.toLowerCase()]; // autofill sends events without a key
       if (!act || this.play.disabled || !root.offsetParent || modified(event)) return;
-      if (event.target.closest("input, textarea, select, button, summary, [tabindex]")) return; // they have their own use for it
+      if (event.target.closest("input, textarea, select, button, summary, [tabindex]")) return; // these use the key themselves
       event.preventDefault();
       if (!event.repeat) act();
     });
@@ -37,7 +37,7 @@ class Race {
     this.clock.oninput = () => this.put(Number(this.clock.value));
   }
 
-  /** A new race: from its start; where it is an old one, its end; or, where a link asks for it, a share of it. */
+  /** Load a race: play it if it is fresh, else show its end, or the ``share`` of it that a link asks for. */
   load({ prompt, ms, lanes }, fresh = true, share = null) {
     this.stop();
     this.ms = ms;
@@ -62,7 +62,7 @@ class Race {
     for (const lane of this.lanes) lane.follow();
   }
 
-  /** Milliseconds of the race in one that is watched. */
+  /** Milliseconds of the race per millisecond of watching. */
   get speed() {
     return Number(this.pace.value) || Math.min(1, this.ms / LONG_ENOUGH);
   }
@@ -136,7 +136,7 @@ class RaceLane {
     this.text.replaceChildren(this.prompt);
   }
 
-  /** The newest line is in view. */
+  /** Bring the newest line into view. */
   follow() {
     this.text.scrollTop = this.text.scrollHeight;
   }

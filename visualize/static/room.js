@@ -1,4 +1,4 @@
-// Draws the Room page: what is told of everybody's runs (visualize/workshop/room.py), and for the presenter how to join.
+// Draws the Room page: the state of everybody's runs (visualize/workshop/room.py), and for the presenter how to join.
 // Gradio runs this once, after elements.js, sheet.js, workshop.js and squares.js.
 
 const { shells } = setup;
@@ -80,7 +80,7 @@ function fill(item, { number, tokens, wanted, blocks, preempted }) {
   chip.title = `Run ${number}: ${tokens} of at most ${wanted} tokens, ${blocks} blocks${preempted ? `, preempted ${preempted} times` : ""}`;
 }
 
-// -- how one gets in ---------------------------------------------------------------------------------
+// -- joining -----------------------------------------------------------------------------------------
 
 async function enter(code) {
   const { room, problem, lost } = await join(code);
@@ -91,7 +91,7 @@ async function enter(code) {
   if (hint) write(hint, "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
   say("Everybody's runs, updated ten times a second. No text is shown, and a run has a number instead of a name.");
   const hear = (news) => ((now = JSON.parse(news)), schedule());
-  hearChannel(room, { hear, gone: begin, rests: true }); // a server that was started anew may have another code
+  hearChannel(room, { hear, gone: begin, rests: true }); // a restarted server may have another code
 }
 
 function later(problem) {

@@ -1,6 +1,6 @@
-// Draws the Server page: what is told of the server (visualize/vllm/watched.py) and of one's own prompt (visualize/vllm/remote.py),
-// each in a channel of its own. Gradio runs this once, as a function of (element, props, watch, ...), with ``setup`` and
-// sheet.js put before it.
+// Draws the Server page: reports on the server (visualize/vllm/watched.py) and on the visitor's own prompt
+// (visualize/vllm/remote.py), each from a channel of its own. Gradio runs this once, as a function of (element, props,
+// watch, ...), with ``setup`` and sheet.js before it.
 
 const { shells, readouts } = setup;
 const columns = Object.fromEntries(Object.entries(shells).map(([name, { start }]) => [name, structuredClone(start)]));
@@ -14,7 +14,7 @@ function say(selector, text, problem = false) {
   $(selector).classList.toggle("problem", problem);
 }
 
-/** A line's new points; those that are out of view for good are forgotten. */
+/** Add new points to the lines, and drop those that are out of view for good. */
 function append(points, layout) {
   for (const [name, patches] of Object.entries(points)) {
     const [first] = layout[name]["xaxis.range"];
@@ -61,7 +61,7 @@ function draw() {
   });
 }
 
-// -- one's own prompt ------------------------------------------------------------------------------
+// -- the visitor's own prompt ----------------------------------------------------------------------
 
 let answer;
 let began = false; // the first token has come
@@ -94,7 +94,7 @@ function answered(news) {
   if (charts) change("rounds", charts.rounds.columns, charts.rounds.layout);
   if (!words) return;
   say(".answer-say", words, problem);
-  body.classList.remove("running"); // these were its last words
+  body.classList.remove("running"); // this was its last message
 }
 
 // -- what Gradio says: which channels there are ----------------------------------------------------

@@ -1,19 +1,19 @@
-// What the pages share that draw answers from the server: charts in the look that is worn.
-// Put before a page's own script, after elements.js.
+// What pages that draw the server's answers share: charts in the current look.
+// It comes after elements.js and before a page's own script.
 
-/** A panel may change its size when what is around it does; Plotly watches the window only. */
+/** A panel may change its size when its surroundings do; Plotly watches only the window. */
 const sized = new ResizeObserver((seen) => {
   for (const { target } of seen) if (target.data && target.offsetParent) Plotly.Plots.resize(target);
 });
 
-/** An empty figure of ``setup.shells`` with its data and axes, in the panel of that name; often it has one of its own. */
+/** Draw a figure of ``setup.shells`` with data and axes in the panel of that name; ``shell``: if its name differs. */
 function drawChart(name, { columns, layout, shell: form = name }) {
   const plot = $(`[data-chart=${name}] .plot`);
   if (!plot.offsetParent) return; // not in view: drawn when it is
   if (!plot.role) asPicture(plot);
   const shell = shells[form][look()];
   const axes = laidOut(shell.layout, layout);
-  // What was zoomed into is no longer there: the axes begin anew with every answer.
+  // Zooming lasts until an answer has other axes.
   const data = shell.data.map((trace, i) => ({ ...trace, meta: trace.meta ?? axes.yaxis.ticksuffix, ...columns[i] }));
   const squares = data.filter((_, i) => shell.data[i].meta);
   if (squares.length) fitSquares(plot, axes, squares);
@@ -21,10 +21,10 @@ function drawChart(name, { columns, layout, shell: form = name }) {
   sized.observe(plot);
 }
 
-/** What is said while what stands there, if anything does, is no answer to what was asked last. */
+/** ``text`` while the last request has no answer yet; ``shown``: whether an earlier answer is still on the page. */
 const before = (text, shown) => (shown ? `${text} What is shown is from before.` : text);
 
-/** Put these in place of what a list has. Who stood on a link or a button of it stands on the one in its place. */
+/** Replace a list's items. The focus moves from a link or a button to the one that takes its place. */
 function relist(list, items) {
   const stops = () => [...list.querySelectorAll("a, button")];
   const place = stops().indexOf(document.activeElement);
@@ -32,7 +32,7 @@ function relist(list, items) {
   stops()[place]?.focus();
 }
 
-/** Calls ``draw`` when light becomes dark or dark light. */
+/** Call ``draw`` when the look changes between light and dark. */
 function onLook(draw) {
   let worn = look();
   new MutationObserver(() => {

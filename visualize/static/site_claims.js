@@ -1,4 +1,4 @@
-// The claims with no server: as they were found. ``?claim=`` and an id leads to one.
+// The claims with no server, as recorded. ``?claim=`` with an id leads to one.
 
 mount("claims", document.querySelector("#claims"))(
   JSON.stringify({

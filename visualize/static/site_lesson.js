@@ -1,5 +1,5 @@
-// A lesson with no server: what was recorded of it (visualize/export/lessons.py) is shown once its learner has predicted,
-// and answers are marked with the key that came with it. Its parts are those of the lab's page.
+// A lesson with no server: its recording (visualize/export/lessons.py) is shown once the learner has made a prediction,
+// and answers are marked with the key that came with it. Its parts are those of the Lab's page.
 
 const at = (id) => document.getElementById(id);
 const lesson = JSON.parse(at("recorded").textContent);
@@ -24,13 +24,13 @@ function keep(stage) {
 
 // -- marking ---------------------------------------------------------------------------------
 
-/** Which of its options or stops an answer is, point by point of a curve; null where it is none. */
+/** The indices of an answer among the options or stops, one for each point of a curve; null if it is not an answer. */
 function places({ options, stops, x }, answer) {
   const found = [answer].flat().map((one) => (options ? options.findIndex((_, i) => i === one) : stops.findIndex(([stop]) => stop === one)));
   return found.length === (x ? x.at.length : 1) && !found.includes(-1) ? found : null;
 }
 
-/** By the key (visualize/export/answers.py): most of a curve's points are to be near. */
+/** Mark by the key (visualize/export/answers.py): a curve is near if most of its points are. */
 function mark({ asked, key }, answer) {
   const found = places(asked, answer);
   if (key.answers) {

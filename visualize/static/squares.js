@@ -1,9 +1,9 @@
-// The pool as squares, a block each: whose it is by colour and number, how far it is filled, what has just become of it.
+// The pool as squares, one per block: its owner by colour and number, how full it is, and what just happened to it.
 // Rows are those of visualize/batch/blocks.py. Only squares that differ from what is drawn are touched.
 
-/** Whether a square of so many pixels has room for "×" before the number of those who share it. */
+/** Whether a square with sides of so many pixels has room for "×" before the number of sequences that share it. */
 const roomy = (side, number) => side >= 14 + 6 * String(number).length;
-const FLASH = 900; // milliseconds for which a block tells what became of it, where frames come faster than that
+const FLASH = 900; // milliseconds for which a block shows what happened to it, even if frames come faster
 
 class Squares {
   constructor(root) {
@@ -32,17 +32,17 @@ class Squares {
     const { width: wide, height: high } = this.root.getBoundingClientRect(); // unrounded: half a pixel less is a column less
     const count = this.squares.length;
     if (!count || !wide || !high) return;
-    let side = Math.floor(Math.min(96, Math.max(56, high / 6))); // on a wall they are seen from the back of the room
+    let side = Math.floor(Math.min(96, Math.max(56, high / 6))); // to be seen from the back of a room
     while (side > 9 && Math.ceil(count / Math.floor(wide / side)) * side > high) side -= 1;
     this.root.style.setProperty("--side", `${side}px`);
     this.root.classList.toggle("small", !roomy(side, 1));
     if (this.side === side) return;
     this.side = side;
-    this.drawn.fill(""); // they are written anew
+    this.drawn.fill(""); // all are drawn again
     schedule();
   }
 
-  /** ``pool``: the table's columns. ``marks``: what became of blocks since the last time, by block. */
+  /** ``pool``: the table's columns. ``marks``: what happened to blocks since the last call, by block. */
   draw(pool, size, marks) {
     if (pool.state.length !== this.squares.length) this.lay(pool.state.length);
     this.squares.forEach((square, block) => {
@@ -67,7 +67,7 @@ class Squares {
   }
 }
 
-/** Whose the blocks are, for those who listen. ``owners``: of each block, the sequences that hold it. */
+/** Who holds the blocks, for screen readers. ``owners``: for each block, the sequences that hold it. */
 function holdings(owners) {
   const held = owners.filter(({ length }) => length);
   const shared = held.filter(({ length }) => length > 1).length;

@@ -1,11 +1,11 @@
-// The stage: takes in a run's transcript (visualize/run/transcript.py) and shows the picture of one instant of it.
+// The stage: reads a run's transcript (visualize/run/transcript.py) and shows the picture of one instant of it.
 // What anything means was decided in Python. The files of this folder are parts of one function of
 // (element, props, server, watch), in the order given in visualize/assets.py, with ``setup`` and elements.js before them.
-// The Lab's stage and the Pool's share all but what each has of its own, which is in lab.js and pool.js:
+// The Lab's stage and the Pool's share all but these functions, which each has in lab.js or pool.js:
 //   drawOwn(picture)  draw what is neither a chart nor a number
 //   moved()           another instant is shown
-//   covered(name)     whether something stands before this chart
-//   relook()          light has become dark, or dark light
+//   covered(name)     whether something covers this chart
+//   relook()          the look has changed between light and dark
 
 const { readouts, shells } = setup;
 const charts = Object.keys(shells);
@@ -13,7 +13,7 @@ const start = Object.fromEntries(charts.map((name) => [name, shells[name].start]
 
 for (const { always, ...told } of readouts) $(".readouts").append(Object.assign(readout(told), { hidden: !always }));
 
-/** A lesson shows what became of the prediction first, and the run below it. */
+/** Whether this is a lesson, which shows the prediction's outcome first and the run below it. */
 const inLesson = () => Boolean(element.closest(".lessons"));
 
 // -- the run: what is read of it -----------------------------------------------------------------
@@ -21,8 +21,8 @@ const inLesson = () => Boolean(element.closest(".lessons"));
 let run = { id: "", running: false };
 let picture = new Picture(start);
 
-/** A run was asked for. What is on the stage stays until the new run has something to show, and is pale: it may
-    be the presenter's, or another setting's. */
+/** A run was requested. What is on the stage stays, pale, until the new run has something to show: it may be the
+    presenter's, or another setting's. */
 function begin(id) {
   run = { id, running: true, own: !led };
   unasked = false;
@@ -37,14 +37,14 @@ function begin(id) {
   if (server && narrow.matches && !inLesson()) element.scrollIntoView({ behavior: gently(), block: "start" });
 }
 
-/** A transcript's first line says whose it is. The rest follows it, or, of a run under way, comes as it is told. */
+/** Read a transcript. Its first line names the run; the rest follows or, for a live run, arrives through a channel. */
 function read(transcript) {
   const first = transcript.slice(0, transcript.indexOf("\n"));
   if (!first || run.id === first) return;
   begin(first);
   const { run: id, live, against } = JSON.parse(first);
   run.against = against;
-  if (!led) window.decodeLab.address({ run: live ? 1 : null }); // what came from a file no link brings back
+  if (!led) window.decodeLab.address({ run: live ? 1 : null }); // no link restores a run from a file
   stream?.close();
   if (live) listen(id);
   else hear(transcript.slice(first.length));
@@ -53,7 +53,7 @@ function read(transcript) {
 let stream;
 function listen(id) {
   const gone = () => {
-    if (!run.running) return; // its last words were heard
+    if (!run.running) return; // it was heard to its end
     over();
     sayNow("The server no longer has this run: it may have been restarted. Press Run to begin again.", true);
     schedule();
@@ -70,7 +70,7 @@ function hear(lines) {
 function take(record) {
   if (record.status) {
     sayNow(record.status);
-    quietUntil = 0; // what comes of it is said at once
+    quietUntil = 0; // what follows is said at once
   }
   if (record.problem) {
     over();
@@ -82,10 +82,10 @@ function take(record) {
   if (record.finished) over();
 }
 
-/** Whether the address brings back what is shown: of the lab's, no run from a file; of a page with no server, always. */
+/** Whether the address restores what is shown: in the Lab, not a run from a file; on a page without a server, always. */
 const linked = () => !server || !picture.head?.recorded;
 
-/** The first frame of a new run: from here on the stage is its. */
+/** The first frame of a new run: from here on the stage shows it. */
 function open(head) {
   $(".stage").classList.remove("waits");
   picture = new Picture(start);
@@ -111,12 +111,12 @@ function over() {
 
 // -- the picture: what is shown of it --------------------------------------------------------------
 
-const PACE = 80; // milliseconds from one picture of a run under way to the next: the engine may be on this machine
+const PACE = 80; // least milliseconds between pictures of a live run: the engine may be on this machine
 let scheduled = false;
 let rested = 0;
-let remaining; // charts that had to wait
-/** Draws with the next animation frame, but rests as long as it drew: a slow browser then shows fewer frames, not old ones.
-    While a run is played every tick of the player draws. */
+let remaining; // timer for charts that had to wait
+/** Draw with the next animation frame, but rest for as long as drawing took: a slow browser then shows fewer frames, not
+    old ones. While a run is played every tick of the player draws. */
 function schedule() {
   if (scheduled || mode === "playing") return;
   scheduled = true;
@@ -143,7 +143,7 @@ function draw() {
   else if (dirty.size) schedule();
 }
 
-/** The numbers and remarks; a readout that has no row does not matter to this run. */
+/** The numbers and remarks; a readout without a row does not matter to this run. */
 function drawNumbers({ readouts: rows, notice, compared }) {
   for (const card of element.querySelectorAll(".readout")) card.hidden = !(card.dataset.key in rows);
   for (const [key, row] of Object.entries(rows)) fillReadout($(`[data-key=${key}]`), row);
@@ -152,13 +152,13 @@ function drawNumbers({ readouts: rows, notice, compared }) {
   $(".compared").title = compared;
 }
 
-const HEARD = 2000; // milliseconds from one sentence that is heard to the next, of a run under way and of one that is led
+const HEARD = 2000; // milliseconds between sentences for screen readers, of a live run and of one that is led
 let heardAt = 0;
 let quietUntil = 0;
 let pendingWords;
 let pendingLingers = false;
-/** The step's sentence, at most three times a second: faster than that nobody reads. What is rare waits its
-    turn and lingers, or a room would never see it. */
+/** Say the step's sentence, at most three times a second: nobody reads faster. A rare one waits its turn and
+    lingers, or an audience would never see it. */
 function say(text, lingers = false, failed = false) {
   if (pendingLingers && !lingers) return;
   clearTimeout(pendingWords);
@@ -178,7 +178,7 @@ function say(text, lingers = false, failed = false) {
   pendingWords = setTimeout(speak, wait);
 }
 
-/** What is said at the beginning and at the end, and where a person stopped to look, waits for nothing. */
+/** Say at once what belongs to the beginning, the end, or a step at which a person stopped. */
 function sayNow(text, failed = false) {
   words = [];
   quietUntil = 0;

@@ -1,24 +1,24 @@
-// The strip above the Lab in a workshop: who joins, who follows, who leads. The stage (player.js) is told in events of the
-// document what it is to show, and tells what it shows. Gradio runs this once, after workshop.js.
+// The strip above the Lab in a workshop: joining, following, leading. Events of the document tell the stage (player.js)
+// what to show, and tell this script what is shown. Gradio runs this once, after workshop.js.
 
-const EVERY = 100; // milliseconds from one thing that is shown to the others to the next
-const COUNT = 5000; // milliseconds from one look at how many follow to the next
+const EVERY = 100; // milliseconds between updates for followers
+const COUNT = 5000; // milliseconds between checks of how many follow
 
 /** out: has not joined · following · alone: joined, on one's own · leading · ready: could lead */
 let state = "";
-const WHO = Math.random().toString(36).slice(2); // this page among those of presenters
-const ALONE = "decode-lab-alone"; // the page is loaded again with the presenter's settings, to go on alone
+const WHO = Math.random().toString(36).slice(2); // identifies this page among presenters' pages
+const ALONE = "decode-lab-alone"; // set while the page reloads with the presenter's settings, to go on alone
 const OTHER = "Another presenter leads now. Press Lead to take over.";
 const OVER = "The workshop is over, or the server was restarted.";
-let taking = false; // from whoever leads
+let taking = false; // is to take over from whoever leads
 let ousted = false; // another presenter's page took over from this one, and leads
 let key = presentersKey();
 let code = "";
 let stream;
 let shown = {}; // by the presenter
 let seen = false; // something was shown
-let lost = false; // the server did not answer who wanted to join
-let trouble = ""; // why what this page shows is shown to nobody
+let lost = false; // the server did not answer an attempt to join
+let trouble = ""; // why followers do not see what this page shows
 let followers = 0;
 
 const SAYS = {
@@ -33,7 +33,7 @@ const follow = () => (followers === 1 ? "1 person follows" : `${followers} follo
 
 function become(next, problem = "") {
   state = next;
-  if (state !== "following") stream?.close(); // who reads is counted as following
+  if (state !== "following") stream?.close(); // readers are counted as followers
   const focused = element.querySelector(":focus");
   $(".strip").dataset.state = body.dataset.workshop = state;
   $(".strip-join").hidden = state !== "out";
@@ -49,7 +49,7 @@ function say(text, problem = false) {
 
 // -- following ---------------------------------------------------------------------------------------
 
-/** ``again``: they were in it. A server that was started anew has the same code if its key was chosen. */
+/** Join and follow. ``again``: after having been in. A restarted server has the same code if its key was chosen. */
 async function enter(asked, again = false) {
   const answer = await join(asked);
   lost = Boolean(answer.lost);
@@ -77,15 +77,15 @@ document.addEventListener("decode-lab-left", () => state === "following" && beco
 
 // -- leading -----------------------------------------------------------------------------------------
 
-let sending = null; // until it is done
+let sending = null; // the request in progress
 let unsent = false;
-/** Show the others what this page shows: the newest at once, what came in between never. */
+/** Show followers what this page shows: the newest state as soon as possible, and none of those in between. */
 function send() {
   unsent = true;
   if (!sending && state === "leading") inTurn(sendNow());
 }
 
-/** One question about who leads and what is shown after another: they are answered in the order in which they were asked. */
+/** Only one request about leading at a time is in progress, so that they are answered in order. */
 function inTurn(question) {
   sending = question.finally(() => {
     sending = null;
@@ -113,24 +113,24 @@ function giveWay() {
   become("ready");
 }
 
-/** What this page's controls say, and not which run or instant is looked at: who takes it over has a run of their own. */
+/** This page's settings without the run and instant that it shows: whoever takes them over makes a run of their own. */
 function settings() {
   const query = new URLSearchParams(location.search);
   for (const name of ["run", "step", "guess", "at", "join"]) query.delete(name);
   return `${query}`;
 }
 
-/** How things are, for the presenter. Returns what is wrong. */
+/** Get the presenter's view of the workshop. Returns what is wrong. */
 async function knock() {
   const before = state;
   const answer = await present(key);
   if (!answer.code) return answer.problem;
   ({ code, followers } = answer);
-  if (state !== before || sending) return ""; // the answer to what comes first says more
+  if (state !== before || sending) return ""; // the answer to the request in progress says more
   const other = Boolean(answer.leader) && answer.leader !== WHO;
   ousted &&= other;
   if (state === "leading" && other && !taking) giveWay();
-  if (state === "leading" && (trouble || !answer.leader)) send(); // what was lost, or to a server that was started anew
+  if (state === "leading" && (trouble || !answer.leader)) send(); // what was lost, or again to a restarted server
   return "";
 }
 

@@ -4,9 +4,9 @@ const { vocabulary } = setup;
 const states = vocabulary.states;
 const story = $(".text");
 const ROOM = 3; // pixels above a line; stage.css
-const shown = []; // the tokens that stand there, each with its nodes
-const LONGEST = 24; // characters of several tokens that are kept on one line
-/** What goes on with a word: letters of scripts that put spaces between words, digits, and what ends a word or a clause. */
+const shown = []; // the tokens on the page, each with its nodes
+const LONGEST = 24; // most characters of several tokens that are kept on one line
+/** What continues a word: letters (of scripts with spaces between words), digits, and what ends a word or a clause. */
 const GOES_ON = /^[\p{L}\p{M}\p{N}.,:;!?'’"”)\]-]/u;
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 
@@ -16,12 +16,12 @@ for (const key of vocabulary.legend) {
   $(".legend").append(item);
 }
 
-/** Make the text that of the picture. Those tokens that stand there already are left alone. */
+/** Show the picture's text. Tokens that are already on the page are left alone. */
 function drawText({ head, tokens, frame }) {
   const wanted = [...head.prompt, ...tokens];
   let same = 0;
   while (same < shown.length && shown[same].token === wanted[same]) same += 1;
-  if (!same) story.replaceChildren(); // whatever else stood there
+  if (!same) story.replaceChildren(); // and anything else in it
   for (const { nodes } of shown.splice(same)) nodes.forEach((node) => node.remove());
   if (shown.length) arrange(shown.at(-1).mark.parentNode);
   for (const token of wanted.slice(same)) append(token);
@@ -60,8 +60,8 @@ function annotation({ origin, rejected: [first] = [] }) {
   return above;
 }
 
-/** Pieces of a word stand close together. What was rejected for one of them may be longer than that piece: it lies over
-    the next ones too, whose glyphs give way (their lines say the same), and makes room behind the word. */
+/** Pieces of a word are close together. What was rejected for one of them may be longer than that piece: it extends over
+    the next ones, whose glyphs are hidden (their lines say the same), and makes room after the word. */
 function arrange(word) {
   const marks = [...word.querySelectorAll(".token")];
   const aboves = [...word.querySelectorAll(".above")];
@@ -75,9 +75,9 @@ function arrange(word) {
   });
 }
 
-/** Whether the text stands at its end, where new tokens come. */
+/** Whether the text is scrolled to its end, where new tokens appear. */
 const atEnd = () => story.scrollHeight - story.scrollTop - story.clientHeight < 40;
-/** To the end; what is first in view is a whole line, with what stands above it. */
+/** Scroll to the end, with a whole line, and what is above it, first in view. */
 function toEnd() {
   story.scrollTop = story.scrollHeight;
   const top = story.scrollTop;
@@ -92,16 +92,16 @@ new ResizeObserver(() => (story.style.paddingBottom = "")).observe(story, { box:
 
 // -- a token explains itself -------------------------------------------------------------------
 
-/** Three digits, so that a quotient is that of the numbers beside it. */
+/** Three digits, so that a quotient matches the numbers beside it. */
 const number = (value) => (value === undefined ? "" : value >= 0.001 || value === 0 ? String(Number(value.toPrecision(3))) : value.toExponential(2));
 
-/** What the run's head says of a state, with a token's numbers in it. */
+/** The head's sentence for a state, with a token's numbers in it. */
 function sentence(state, values) {
   const filled = { ...values, chance: values.q ? Math.min(1, values.p / values.q) : undefined };
   return picture.head.sentences[state].replace(/\{(\w+)\}/g, (_, name) => number(filled[name]));
 }
 
-/** A token's story, a paragraph each for it and for what was rejected for it. */
+/** A token's story: a paragraph for it, and one for each guess that was rejected for it. */
 function explained(token) {
   const line = (state, text, words) => {
     const row = make("p", state);
@@ -115,7 +115,7 @@ function explained(token) {
   return [line(token.origin, token.text, token.note ?? sentence(token.origin, token)), ...rejected];
 }
 
-/** The token that a person means by pointing at it, or at what stands above it. */
+/** The token that is pointed at, directly or through what is above it. */
 const markOf = (target) => shown[target.closest("[data-index]")?.dataset.index]?.mark;
 
 function explain(mark) {
@@ -145,7 +145,7 @@ document.addEventListener("pointerdown", ({ target }) => story.contains(target) 
 story.addEventListener("scroll", hideTip);
 story.addEventListener("blur", () => focusOn(null));
 
-story.addEventListener("click", ({ target }) => (focused = markOf(target) ?? focused)); // from there keys go on
+story.addEventListener("click", ({ target }) => (focused = markOf(target) ?? focused)); // keys go on from there
 let focused = null;
 function focusOn(mark) {
   focused?.classList.remove("focused");

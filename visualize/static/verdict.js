@@ -1,10 +1,10 @@
-// A verdict, opened: what one guess was judged by (visualize/run/verdict.py), in place of the blocks and the times.
-// The text and the rounds stay, for it is there that guesses are chosen.
+// A verdict, opened: how one guess was judged (visualize/run/verdict.py), in place of the blocks and the times.
+// The text and the rounds stay, because guesses are chosen there.
 
 const { verdict: verdictLooks } = setup;
 const panel = $(".verdict");
 let opened = null; // {seq, position}: a frame, and the guess in its round
-/** The guess that a link asks for, as round and place in it, until the run shows it and stands still, or has ended. */
+/** The guess that a link asks for, as round and place in it, until the run shows it and is paused, or has ended. */
 let wantedGuess = /^(\d+)\.(\d+)$/.exec(window.decodeLab.asked.get("guess"))?.slice(1).map(Number);
 document.addEventListener("decode-lab-other", () => (wantedGuess = null));
 
@@ -13,7 +13,7 @@ const JUDGED = ["accepted", "recovered"];
 const judged = ({ verdicts, tokens = [] }) => verdicts?.length ?? tokens.filter(({ origin }) => JUDGED.includes(origin)).length;
 const covered = (name) => (opened !== null && name !== "rounds") || name === absent();
 
-/** What moves stands still for it: a text that runs on takes the guess out of view. */
+/** Open a verdict. What moves is paused: a text that runs on would take the guess out of view. */
 function openVerdict(seq, position) {
   if (moving()) enter("still");
   held = false;
@@ -41,8 +41,8 @@ function showVerdict(seq, position) {
   if (narrow.matches) panel.scrollIntoView({ behavior: gently(), block: "nearest" });
 }
 
-/** There is nothing to draw. Where the address still says how the run was made, and names the guess, a link makes it again,
-    and more of it. */
+/** The hint where no distributions were recorded. If the address still says how the run was made, a link makes it again
+    with them, and opens the guess. */
 function unrecorded() {
   const hint = make("p", "hint", "This run recorded no distributions. ");
   if (inLesson()) return hint;
@@ -64,7 +64,7 @@ function reveal(mark) {
   story.scrollTop = Math.min(Math.max(story.scrollTop, lowest), mark.offsetTop);
 }
 
-/** The rounds stand beside the verdict, with the one that it is of marked and in view. */
+/** In the chart of rounds, beside the verdict, mark its round and bring it into view. */
 function showRound() {
   const plot = plotOf("rounds");
   if (!opened) return;
@@ -83,7 +83,7 @@ function closeVerdict() {
   if (!opened) return;
   opened = null;
   tellGuess();
-  if (panel.contains(document.activeElement)) story.focus(); // what is hidden has no focus: from the token on one goes on
+  if (panel.contains(document.activeElement)) story.focus(); // what is hidden has no focus: keys go on from the token
   if (mode !== "led" && linked()) window.decodeLab.address({ guess: null });
   panel.hidden = true;
   $(".charts").classList.remove("opened");
@@ -111,21 +111,21 @@ function openWanted() {
   wantedGuess = null;
   const seq = picture.frames.findIndex((frame) => frame.step === step && frame.tokens);
   if (seq < 0 || seq > picture.at || place < 1 || place > judged(picture.frames[seq])) return;
-  drawText(picture); // the token is to be marked
+  drawText(picture); // so that the token can be marked
   openVerdict(seq, place - 1);
 }
 
 // -- in a workshop (strip.js) --
 
-/** For those who follow. */
+/** Tell followers which guess is open. */
 function tellGuess() {
   window.decodeLab.guess = opened && [opened.seq, opened.position];
   tell();
 }
 
 let ledGuess = "null"; // the presenter's, as it was last opened or closed here
-/** Open what the presenter has opened, as soon as its frame is here; close it with them. Once: who closes it themselves
-    has it closed. */
+/** Open what the presenter has opened, as soon as its frame is here, and close it when they do. Only once: it stays
+    closed for a follower who closes it. */
 function openAsLed() {
   const guess = JSON.stringify(led?.guess ?? null);
   if (guess === ledGuess) return;
@@ -133,17 +133,17 @@ function openAsLed() {
   if (seq === undefined) closeVerdict();
   else if (seq > picture.at || position >= judged(picture.frames[seq])) return;
   else {
-    drawText(picture); // the token is to be marked
+    drawText(picture); // so that the token can be marked
     showVerdict(seq, position);
   }
   ledGuess = guess;
 }
 
-// Who has gone their own way, and comes back, sees what is open then.
+// A follower who left and comes back sees what is open then.
 document.addEventListener("decode-lab-left", () => (ledGuess = ""));
 document.addEventListener("decode-lab-led", () => window.decodeLab.led ?? (ledGuess = ""));
 
-/** Open what was judged for this token of the text, if anything was. */
+/** Open the verdict behind this token of the text, if there is one. */
 function openToken(mark) {
   const { token } = shown[mark.dataset.index];
   if (!JUDGED.includes(token.origin)) return;
@@ -151,8 +151,8 @@ function openToken(mark) {
   openVerdict(seq, picture.frames[seq].tokens.indexOf(token));
 }
 
-/** A square of the rounds. One that was never judged hangs on the one that was rejected before it, and so does what
-    came in their place. */
+/** Open the verdict of a square of the rounds. A guess that was never judged leads to the rejected one before it, and
+    so does the token that replaced them. */
 function openSquare({ x, y }) {
   const seq = picture.frames.findIndex(({ step, tokens }) => step === x && tokens);
   const last = seq < 0 ? -1 : judged(picture.frames[seq]) - 1;
@@ -173,7 +173,7 @@ function nextVerdict(step) {
 }
 
 plotOf("rounds").addEventListener("drawn", showRound);
-$(".choose").addEventListener("click", closeVerdict); // who asks for a chart gets it where the verdict is
+$(".choose").addEventListener("click", closeVerdict); // a chart that is chosen takes the verdict's place
 for (const button of panel.querySelectorAll("[data-verdict]")) {
   button.onclick = () => ({ back: () => nextVerdict(-1), on: () => nextVerdict(1), close: closeVerdict })[button.dataset.verdict]();
 }
@@ -186,6 +186,6 @@ story.addEventListener("keydown", (event) => {
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || !opened) return;
-  event.stopImmediatePropagation(); // the run goes on
+  event.stopImmediatePropagation(); // the run is not stopped
   closeVerdict();
 });

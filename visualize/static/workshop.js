@@ -1,9 +1,9 @@
-// A workshop's doors (visualize/workshop/doors.py), and what a browser keeps of having passed them. Put before a script
-// of its two places: the strip above the Lab, and the Room page.
+// A workshop's doors (visualize/workshop/doors.py), and what the browser keeps of passing them. It comes before the
+// scripts of the strip above the Lab and of the Room page.
 
 const KEPT_CODE = "decode-lab-code";
 const KEPT_KEY = "decode-lab-key";
-const KEPT_NUMBER = "decode-lab-number"; // of one's own run
+const KEPT_NUMBER = "decode-lab-number"; // of this browser's own run
 
 /** The answer of a door; ``problem`` is a sentence. */
 async function ask(door, question) {
@@ -24,14 +24,14 @@ async function join(typed) {
   return answer;
 }
 
-/** Be known as the presenter. */
+/** Identify this page as the presenter's. */
 async function present(key) {
   const answer = await ask("presenter", { key, page: new URL(".", location.href).href });
   if (!answer.lost) keep(KEPT_KEY, answer.code ? key : null);
   return answer;
 }
 
-/** The key in this page's address, or the one that is kept. It leaves the address: what is on a wall is read. */
+/** The key in this page's address, or the kept one. It is removed from the address, which an audience may read. */
 function presentersKey() {
   const [, lead] = /^#lead=(.*)$/.exec(location.hash) ?? [];
   if (lead === undefined) return kept(KEPT_KEY);
@@ -39,6 +39,6 @@ function presentersKey() {
   try {
     return decodeURIComponent(lead);
   } catch {
-    return lead; // with a % of its own
+    return lead; // it has a % of its own
   }
 }
