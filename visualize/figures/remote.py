@@ -18,9 +18,9 @@ from visualize.figures.batch import over_time, queue_figure, speed_figure
 from visualize.vocabulary import OWN, STATES
 
 SECONDS = 300
-"""Most in view at once."""
+"""Most seconds in view."""
 FIRST = 60
-"""In view at first."""
+"""Seconds in view at first."""
 
 
 def usage_figure(dark: bool = False) -> go.Figure:

@@ -11,7 +11,7 @@ from visualize.figures.base import nice_ceiling
 from visualize.figures.batch import queue_figure, speed_figure
 
 SECONDS = 60
-"""In view."""
+"""Seconds in view."""
 
 
 def _until_now(figure: go.Figure) -> go.Figure:

@@ -65,7 +65,7 @@ def columns(
 
 
 def layout(texts: list[str], glyphs: list[str], top: float) -> dict[str, Any]:
-    """The axes of one verdict: a name under each token, marked with what became of it; ``top``: the highest bar."""
+    """The axes of one verdict: under each token its name and the glyph of its state; ``top``: the highest bar."""
     names = [f"{glyph} {escaped(text, limit=9)}".strip() for text, glyph in zip(texts, glyphs, strict=True)]
     return {
         "xaxis.range": [-0.6, len(texts) - 0.4],
