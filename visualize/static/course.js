@@ -1,6 +1,6 @@
 // The list of lessons with their completed stages, and the progress that the browser keeps:
-// {format, lessons: {number: ``Learner.kept`` of visualize/lessons/learner.py}}. Gradio runs this once, as a function of
-// (element, props, trigger, watch, ...), after elements.js and sheet.js.
+// {format, lessons: {number: ``Learner.kept`` of visualize/lessons/learner.py}}. Gradio runs this once, as a function
+// of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const FORMAT = "decode-lab-progress";
 const STAGES = ["predict", "run", "try", "check"];

@@ -117,7 +117,7 @@ function laidOut(layout, axes) {
 const SIDE = 14; // of a square of the rounds, in pixels, where a column has room for it
 const GLYPH = 11; // the smallest that a glyph still fits into
 
-/** Make a chart's ``squares`` (traces) small enough not to overlap the next column's. Where that leaves no room for their
+/** Make a chart's ``squares`` (traces) small enough not to overlap the next column's. Where there is no room for their
     glyphs, or no time to read them, each has its state's shape, and its panel says what that means. */
 function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
   const [first, end] = xaxis.range;
@@ -130,9 +130,9 @@ function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
   plot.parentElement.classList.toggle("shaped", shaped);
 }
 
-/** Read a channel (visualize/server/channel.py) to its end. ``gone`` is called at its end, or if there is no such channel;
-    ``lost`` while it reconnects. One that ``rests`` is not read while the page is in the background: a browser has six
-    connections to a server, and each page needs one. */
+/** Read a channel (visualize/server/channel.py) to its end. ``gone`` is called at its end, or if there is no such
+    channel; ``lost`` while it reconnects. One that ``rests`` is not read while the page is in the background: a browser
+    has six connections to a server, and each page needs one. */
 function hearChannel(id, { hear, gone, lost = () => {}, rests = false }) {
   let stream;
   let last = "";

@@ -1,9 +1,9 @@
 // Fixes what Gradio (6.31) leaves out of its controls, and what it leaves running. After header.js, in the Lab's pages
 // only.
 
-// Its loading screen goes away and leaves its clock running (StatusTracker), which requests sixty animation frames a second
-// as long as the page is open. Browsers number these requests. If for a second only this function and one other make any,
-// the other is the clock, and its number is the one before this one's.
+// Its loading screen goes away and leaves its clock running (StatusTracker), which requests sixty animation frames a
+// second as long as the page is open. Browsers number these requests. If for a second only this function and one other
+// make any, the other is the clock, and its number is the one before this one's.
 const SURE = 60; // frames: longer than anything takes to move into its place
 let frames = 60 * SURE; // then give up: a run may be in progress
 let [last, step, alike] = [0, 0, 0];

@@ -1,5 +1,5 @@
-// The progress of a lesson's run, the prediction's outcome, and the charts (visualize/lessons/observation.py). Gradio runs
-// this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js and race.js.
+// The progress of a lesson's run, the prediction's outcome, and the charts (visualize/lessons/observation.py). Gradio
+// runs this once, as a function of (element, props, trigger, watch, ...), after elements.js, sheet.js and race.js.
 
 const shells = {};
 const race = new Race($(".race"));

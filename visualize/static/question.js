@@ -1,5 +1,5 @@
-// A question and its answer: a slider, a choice, or a curve to draw. The record (visualize/lessons/lesson_sheet.py) says
-// what is asked, what was answered and, once it is marked, where the right answer is. Gradio runs this once, as a
+// A question and its answer: a slider, a choice, or a curve to draw. The record (visualize/lessons/lesson_sheet.py)
+// says what is asked, what was answered and, once it is marked, where the right answer is. Gradio runs this once, as a
 // function of (element, props, trigger, watch, ...), after elements.js and sheet.js.
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -108,7 +108,7 @@ function shape(tag, attributes, text) {
   return node;
 }
 
-/** Points that are set by a stroke across the plot or by arrow keys; once they are marked, the right ones beside them. */
+/** Points that are set by a stroke across the plot or by arrow keys; once they are marked, the right ones too. */
 function curve({ stops, label, x, given, mark, locked }) {
   const last = stops.length - 1;
   const [first, end] = [x.at[0], x.at.at(-1)];

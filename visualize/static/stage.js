@@ -82,7 +82,7 @@ function take(record) {
   if (record.finished) over();
 }
 
-/** Whether the address restores what is shown: in the Lab, not a run from a file; on a page without a server, always. */
+/** Whether the address restores what is shown: in the Lab, not a run from a file; on a page with no server, always. */
 const linked = () => !server || !picture.head?.recorded;
 
 /** The first frame of a new run: from here on the stage shows it. */
@@ -115,8 +115,8 @@ const PACE = 80; // least milliseconds between pictures of a live run: the engin
 let scheduled = false;
 let rested = 0;
 let remaining; // timer for charts that had to wait
-/** Draw with the next animation frame, but rest for as long as drawing took: a slow browser then shows fewer frames, not
-    old ones. While a run is played every tick of the player draws. */
+/** Draw with the next animation frame, but rest for as long as drawing took: a slow browser then shows fewer frames,
+    not old ones. While a run is played every tick of the player draws. */
 function schedule() {
   if (scheduled || mode === "playing") return;
   scheduled = true;

@@ -60,8 +60,8 @@ function annotation({ origin, rejected: [first] = [] }) {
   return above;
 }
 
-/** Pieces of a word are close together. What was rejected for one of them may be longer than that piece: it extends over
-    the next ones, whose glyphs are hidden (their lines say the same), and makes room after the word. */
+/** Pieces of a word are close together. What was rejected for one of them may be longer than that piece: it extends
+    over the next ones, whose glyphs are hidden (their lines say the same), and makes room after the word. */
 function arrange(word) {
   const marks = [...word.querySelectorAll(".token")];
   const aboves = [...word.querySelectorAll(".above")];
