@@ -36,10 +36,10 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
     "torch": ("By torch", EngineConfig(kernels="reference")),
     "compiled": ("Compiled", EngineConfig(kernels="auto" if has_gpu() else "reference", torch_compile=True)),
 }
-if has_gpu():
-    LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
 """Settings to choose from, in the order of a comparison: each one's label and engine configuration. The cache alone
 comes first, so that a speed-up means what it means in the field."""
+if has_gpu():
+    LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
 PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ladder": ("Ladder", ("cache", "no-cache", "int8", "paged", "draft-4")),
     "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),

@@ -39,7 +39,7 @@ BROWSER_KEEPS = f"""() => {{
     const kept = JSON.parse(localStorage.getItem("{sheet.KEPT}") ?? "{{}}").lessons?.[number];
     return [kept ? JSON.stringify(kept) : "", localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`) ?? ""];
   }} catch {{
-    return ["", ""]; // it lets no page keep anything, or what it keeps is not the lab's
+    return ["", ""]; // storage is blocked, or what it holds is not the lab's
   }}
 }}"""
 
