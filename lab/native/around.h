@@ -27,7 +27,8 @@ static void likeliest(const float *weights, int n, int count, int *ids) {
 /* The figures [tokens_around(count), FIGURES] around one proposal: its own first, and again where no other token is.
    q: NULL without one. left: the weights that the replacement was drawn from; NULL where nothing was replaced. */
 static void tell_around(
-    float *figures, int count, int n, int proposal, const float *p, const float *q, const float *left, int replacement) {
+    float *figures, int count, int n, int proposal, const float *p, const float *q, const float *left,
+    int replacement) {
     const int tokens = tokens_around(count);
     int ids[tokens];
     for (int i = 0; i < tokens; i++) ids[i] = proposal;
