@@ -60,22 +60,30 @@ static void write_slot(
     }
 }
 
+static inline __attribute__((always_inline)) void read_int4(
+    const uint8_t *restrict from, const uint16_t *restrict scales, int n, const int group, float *restrict to) {
+    for (int g = 0; g < n / group; g++, from += group / 2, to += group) {
+        const float scale = from_bfloat16(scales[g]);
+        for (int i = 0; i < group / 2; i++) {
+            to[2 * i] = ((from[i] & 15) - 8) * scale;
+            to[2 * i + 1] = ((from[i] >> 4) - 8) * scale;
+        }
+    }
+}
+
 /* A slot's vector as float32: in place, or dequantised into `buffer`. */
 static const float *read_slot(
     const Storage *storage, const uint8_t *numbers, const uint8_t *scales, int64_t slot, int head, int n,
     float *buffer) {
     const uint8_t *from = numbers_at(storage, numbers, slot, head);
-    const int64_t scale_at = scales_at(storage, slot, head);
-    if (storage->format == NATIVE) return (const float *)from;
-    if (storage->format == INT8) {
-        const float scale = ((const float *)scales)[scale_at];
-        for (int i = 0; i < n; i++) buffer[i] = ((const int8_t *)from)[i] * scale;
+    const int64_t scale = scales_at(storage, slot, head);
+    switch (storage->format) {
+    case NATIVE: return (const float *)from;
+    case INT8:
+        for (int i = 0; i < n; i++) buffer[i] = ((const int8_t *)from)[i] * ((const float *)scales)[scale];
         return buffer;
-    }
-    for (int i = 0; i < n; i += 2) {
-        const float scale = from_bfloat16(((const uint16_t *)scales)[scale_at + i / storage->group]);
-        buffer[i] = ((from[i / 2] & 15) - 8) * scale;
-        buffer[i + 1] = ((from[i / 2] >> 4) - 8) * scale;
+    case INT4:
+        read_int4(from, (const uint16_t *)scales + scale, n, storage->group, buffer);
     }
     return buffer;
 }
