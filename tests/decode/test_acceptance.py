@@ -1,7 +1,7 @@
-"""Speculative sampling leaves the target's distribution as it is, shown with power enough to see it if not.
+"""Speculative sampling preserves the target's distribution, by tests with the power to see it if it did not.
 
-Many rounds are judged at once on random distributions over a small vocabulary; the first two
-tokens a round keeps are compared with what the target alone would give, by a G-test.
+Many rounds are judged at once on random distributions over a small vocabulary; a G-test compares
+the first two tokens a round gives with what the target alone would give.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAMPLINGS = {
     "top_p": SamplingParams(temperature=1.0, top_p=0.7),
     "all": SamplingParams(temperature=0.8, top_k=5, top_p=0.9),
 }
-# A correct rule exceeds this once in a million tests; see test_the_test_has_power for the other side.
+# A correct rule falls below this once in a million tests; test_the_test_has_power shows that a wrong one does.
 REJECT_BELOW = 1e-6
 
 
@@ -55,7 +55,7 @@ def play(sampling: SamplingParams, judge, seed: int) -> tuple[float, float]:
     accepted, after = judge(p, q, proposals, u, uniforms(ROUNDS, 3, generator=generator))
 
     out_first = torch.where(accepted > 0, first, after)
-    # A round that kept one token only goes on from the target: any next round has the same law.
+    # A round that gave only one token continues from the target: any next round has the same distribution.
     from_target = draw(target[out_first], uniforms(ROUNDS, generator=generator))
     out_second = torch.where(accepted > 1, second, torch.where(accepted == 1, after, from_target))
 
@@ -77,7 +77,7 @@ def redraws_from_p(p, q, proposals, u, u_next) -> Verdict:
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
-def test_follows_the_target(name):
+def test_judged_rounds_follow_the_target(name):
     for seed in range(3):
         for p_value in play(SAMPLINGS[name], judge_sampled, seed):
             assert p_value > REJECT_BELOW
@@ -135,7 +135,7 @@ def test_matching_keeps_the_agreeing_prefix():
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 3])
-def test_batches_are_judged_as_each_alone(gamma):
+def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma):
     generator = torch.Generator().manual_seed(gamma)
     p = torch.randn(6, gamma + 1, VOCABULARY, generator=generator).softmax(-1)
     q = torch.randn(6, gamma, VOCABULARY, generator=generator).softmax(-1)
@@ -147,7 +147,7 @@ def test_batches_are_judged_as_each_alone(gamma):
     assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
 
 
-def test_a_proposal_from_a_broken_draft_is_rejected_and_p_drawn_from():
+def test_a_proposal_of_a_broken_draft_is_rejected_and_replaced_from_p():
     p = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
     q = torch.tensor([[0.25, 0.75, 0.0], [torch.nan, torch.nan, torch.nan]])
     u_next = torch.tensor([0.9, 0.9, 0.9], dtype=torch.float64)
@@ -184,7 +184,7 @@ def test_top_k_and_top_p_keep_the_likeliest():
 
 
 def test_module_is_pure():
-    """No model, sequence or cache is known to the maths."""
+    """The maths depends on no model, sequence or cache."""
     imports = [line for line in inspect.getsource(acceptance).splitlines() if "import " in line]
     assert imports == [
         "from __future__ import annotations",
@@ -194,7 +194,7 @@ def test_module_is_pure():
     ]
 
 
-def test_a_row_is_picked_for_every_place():
+def test_row_picks_one_row_per_position():
     x = torch.arange(2 * 3 * 4 * 5.0).view(2, 3, 4, 5)
     index = torch.tensor([[0, 3, 1], [2, 2, 0]])
     picked = acceptance.row(x, index)

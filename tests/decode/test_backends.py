@@ -1,4 +1,4 @@
-"""Who computes a step is a request's own choice: the engine's best, or torch."""
+"""Each request chooses what computes its steps: the engine's best backend, or torch."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def engine():
     return lab
 
 
-def test_torch_on_request_and_each_run_says_what_it_was(engine, tmp_path):
+def test_a_request_may_ask_for_torch_and_its_run_records_it(engine, tmp_path):
     configs = {"c": EngineConfig(speculative="draft"), "torch": EngineConfig(speculative="draft", kernels="reference")}
     runs = {name: engine.generate(PROMPT, config, SAMPLING) for name, config in configs.items()}
     assert runs["torch"].started.dtype == "float32"
     assert runs["c"].started.dtype == engine.dtype
     assert runs["torch"].metrics.tokens_per_second > 0
-    assert engine.target.native.model is not None  # for the next
+    assert engine.target.native.model is not None  # the next request can still use it
     for name, run in runs.items():
         run.save(tmp_path / f"{name}.json")
         assert Run.load(tmp_path / f"{name}.json").config == configs[name]
         place = len(run.token_ids) - 1
         p = [p for event in run.events if event.kind == "committed" for p in event.probabilities][place]
         again = read_again(engine, run, [place])[place]
-        assert again[run.token_ids[place]].item() == pytest.approx(p, abs=1e-5)  # by the same as the run
+        assert again[run.token_ids[place]].item() == pytest.approx(p, abs=1e-5)  # with the backend of the run
     for found in first_differences(engine, runs).values():
         assert found.a.margin == pytest.approx(found.b.margin, abs=0.05)
 
@@ -46,7 +46,7 @@ def test_torch_on_request_and_each_run_says_what_it_was(engine, tmp_path):
 @pytest.mark.parametrize(
     ("capability", "dtype", "by"), [((7, 5), "float16", "reference"), ((8, 0), "bfloat16", "triton")]
 )
-def test_an_old_gpu_computes_by_torch_in_float16(monkeypatch, capability, dtype, by):
+def test_an_old_gpu_uses_torch_in_float16_by_default(monkeypatch, capability, dtype, by):
     """Unless it is asked for something else."""
     pytest.importorskip("triton")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -56,13 +56,13 @@ def test_an_old_gpu_computes_by_torch_in_float16(monkeypatch, capability, dtype,
 
 
 @pytest.mark.parametrize("dtype", [None, 5, "float64", "Tensor"])
-def test_a_dtype_that_is_none_is_a_sentence(dtype):
+def test_an_unknown_dtype_is_refused_with_the_valid_ones(dtype):
     with pytest.raises(ConfigError, match="dtype must be 'auto', 'float32', 'bfloat16' or 'float16', not"):
         resolve_dtype(dtype, "cpu")
 
 
-def test_a_gpu_that_cannot_be_asked_yet_is_taken_for_a_new_one(monkeypatch):
-    """Where a Space lends GPUs there is none before a call."""
+def test_a_gpu_that_cannot_be_queried_yet_is_taken_for_a_new_one(monkeypatch):
+    """On a Space that lends GPUs there is none before a call."""
 
     def none_here(device):
         raise RuntimeError("No CUDA GPUs are available")
@@ -71,18 +71,18 @@ def test_a_gpu_that_cannot_be_asked_yet_is_taken_for_a_new_one(monkeypatch):
     assert resolve_dtype("auto", "cuda") == torch.bfloat16
 
 
-def test_a_step_in_c_has_nothing_to_compile(engine):
+def test_torch_compile_is_refused_where_a_step_in_c_computes(engine):
     with pytest.raises(ConfigError, match=r"a step in C computes them. Set kernels='reference' as well"):
         engine.generate(PROMPT, EngineConfig(torch_compile=True), SAMPLING)
 
 
 @pytest.mark.parametrize("wrong", [{"kernels": "triton"}, {"cuda_graphs": 1}, {"torch_compile": None}])
-def test_a_wrong_value_is_a_sentence(wrong):
+def test_a_wrong_value_is_refused_with_the_name_of_its_setting(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         EngineConfig(**wrong)
 
 
-def test_while_layers_are_compiled_others_are_computed(engine, monkeypatch):
+def test_other_requests_run_while_layers_are_being_compiled(engine, monkeypatch):
     going, compiled = threading.Event(), threading.Event()
 
     def compile_slowly(model, backend="inductor"):

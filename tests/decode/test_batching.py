@@ -1,4 +1,4 @@
-"""Real (tiny) models in company: the same tokens as alone, driven in either way, within one budget of memory."""
+"""Real (tiny) models in a batch: the same tokens as alone, whoever drives the engine, within one memory budget."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kinds(run, event_type):
     return [event for event in run.events if isinstance(event, event_type)]
 
 
-# Every cache with the llama, and two with every other architecture.
+# Llama with every cache, every other architecture with two.
 @pytest.mark.parametrize(
     ("architecture", "name"),
     [
@@ -46,8 +46,8 @@ def kinds(run, event_type):
         *(("gpt2", name) for name in ("cached", "int8")),
     ],
 )
-def test_the_same_tokens_alone_and_in_any_company(architecture, name):
-    """Greedy, float32: every drafter, lengths and windows of all sizes, requests joining and leaving in between."""
+def test_tokens_are_the_same_alone_and_in_a_batch(architecture, name):
+    """Greedy, float32: every drafter, various lengths and windows, requests joining and leaving in mid-run."""
     lab = tiny_models.engine(architecture, "good", max_num_seqs=4, max_num_batched_tokens=48)
     asked = []
     for i, prompt in enumerate(PROMPTS):
@@ -70,7 +70,7 @@ def test_the_same_tokens_alone_and_in_any_company(architecture, name):
     assert lab.occupancy().live == 0
 
 
-def test_draws_do_not_depend_on_company():
+def test_sampled_tokens_do_not_depend_on_the_batch():
     lab = tiny_models.engine("llama", "good")
     configs = [replace(CONFIGS["cached"], speculative=drafter) for drafter in DRAFTERS]
     samplings = [
@@ -82,7 +82,7 @@ def test_draws_do_not_depend_on_company():
     assert [request.result().token_ids for request in requests] == alone
 
 
-def test_many_threads_drive_it_for_each_other():
+def test_many_threads_drive_the_engine_for_each_other():
     lab = tiny_models.engine("llama", "good")
     config = replace(CONFIGS["cached"], speculative="draft")
     samplings = [SamplingParams(max_tokens=20, temperature=1.0, seed=seed) for seed in range(8)]
@@ -101,15 +101,15 @@ def test_many_threads_drive_it_for_each_other():
     gone = lab.submit(PROMPTS[0], config, SamplingParams(max_tokens=250, ignore_eos=True))
     events = iter(gone)
     next(events)
-    events.close()  # its reader goes away
+    events.close()  # its reader is gone
     after = lab.generate(PROMPTS[1], config, samplings[1])
     assert after.reason == "length"
     assert lab.occupancy().live == 0
     assert lab.generate(PROMPTS[0], config, samplings[0]).token_ids == alone[0]
 
 
-def test_who_takes_the_last_event_before_the_step_is_over_is_done(monkeypatch):
-    """A reader is quicker than the thread that drives, has seen the end and asks for more: there is none."""
+def test_a_reader_with_the_last_event_is_done_before_the_step_is_over(monkeypatch):
+    """A reader that is quicker than the driving thread has seen the end and asks for more: there is none."""
     raised, waits = [], threading.Event()
 
     def read() -> None:
@@ -140,8 +140,8 @@ def test_who_takes_the_last_event_before_the_step_is_over_is_done(monkeypatch):
     assert isinstance(events[-1], Finished)
 
 
-def test_two_threads_that_read_one_request_have_its_events_between_them():
-    """Each event once, and both come to the end."""
+def test_two_threads_reading_one_request_share_its_events():
+    """Each event is delivered once, and both reach the end."""
     lab = tiny_models.engine("llama", "good")
     expected = len(lab.generate("A fox", None, SamplingParams(max_tokens=20, ignore_eos=True)).events)
     between, raised = sys.getswitchinterval(), []
@@ -196,7 +196,7 @@ def test_pools_of_different_settings_take_turns():
     assert all(step.batch_sequences == 1 for r in requests for step in kinds(r.result(), StepTimed))
 
 
-def test_pools_stay_within_the_budget_and_wait_for_it():
+def test_pools_stay_within_the_memory_budget_and_wait_for_it():
     lab = tiny_models.engine("llama", "good")
     configs = [EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (1, 2, 4, 8)]
     room = 2 * lab._budget.pool_bytes(lab._budget.setting(configs[0]))
@@ -212,8 +212,8 @@ def test_pools_stay_within_the_budget_and_wait_for_it():
     assert [request.result().token_ids for request in requests] == [alone] * len(configs)
 
 
-def test_who_waits_for_memory_is_not_passed_by_for_ever():
-    """Others keep coming for a pool that is there already; what one asks for has room once that pool is idle."""
+def test_a_request_waiting_for_memory_is_not_starved():
+    """Others keep arriving for a pool that exists; the pool it needs has room only once that one is idle."""
     lab = tiny_models.engine("llama", "good")
     there, wanted = (EngineConfig(paged=True, block_size=size, num_blocks=64 // size) for size in (4, 8))
     lab = tiny_models.engine("llama", "good", kv_bytes=lab._budget.pool_bytes(lab._budget.setting(there)))
@@ -237,7 +237,7 @@ def test_who_waits_for_memory_is_not_passed_by_for_ever():
     assert all(request.result().finished.reason == "length" for request in (*before, waits, *after))
 
 
-def test_an_idle_pool_keeps_what_it_cached_until_the_memory_is_needed():
+def test_an_idle_pool_keeps_its_cache_until_the_memory_is_needed():
     lab = tiny_models.engine("llama", "good")
     cached = replace(CONFIGS["cached"], num_blocks=32)
     room = 2 * lab._budget.pool_bytes(lab._budget.setting(cached))
@@ -264,21 +264,21 @@ def test_an_idle_pool_keeps_what_it_cached_until_the_memory_is_needed():
         {"kv_bytes": 1e9},
     ],
 )
-def test_limits_that_are_none_are_refused(limit):
+def test_invalid_limits_are_refused(limit):
     (name,) = limit
     with pytest.raises(ConfigError, match=name):
         tiny_models.engine("llama", **limit)
 
 
-def test_settings_in_each_others_place_are_refused():
+def test_swapped_settings_are_refused():
     lab = tiny_models.engine("llama")
     for wrong in ((SamplingParams(),), (None, EngineConfig()), ({"paged": True},)):
         with pytest.raises(ConfigError, match="an EngineConfig and a SamplingParams, not"):
             lab.generate("A", *wrong)
 
 
-def test_who_watches_and_fails_ends_nothing(caplog):
-    """It is logged, and the others are told."""
+def test_a_failing_watcher_ends_no_run(caplog):
+    """Its error is logged."""
 
     def fails(owner, seconds, event):
         raise OSError("the disk is full")
@@ -292,7 +292,7 @@ def test_who_watches_and_fails_ends_nothing(caplog):
 # -- versions --------------------------------------------------------------------------------------
 
 
-def test_other_weights_drop_the_cache_even_in_mid_run():
+def test_changed_weights_drop_the_cache_even_in_mid_run():
     lab, other = tiny_models.engine("llama"), tiny_models.engine("llama", seed=5)
     config, sampling = CONFIGS["cached"], SamplingParams(max_tokens=12, ignore_eos=True)
     lab.generate(PROMPTS[0], config, sampling)
@@ -328,7 +328,7 @@ def test_an_identity_changes_with_weights_dtype_and_adapters():
 
 
 def test_a_request_that_cannot_even_be_scheduled_ends_with_an_error(monkeypatch):
-    """Whatever goes wrong, the engine does not turn on the spot."""
+    """Whatever goes wrong, the engine does not spin."""
     lab = tiny_models.engine("llama")
     monkeypatch.setattr("lab.decode.scheduler.Scheduler._fits", lambda *_: 1 / 0)
     run = lab.generate(PROMPTS[0], CONFIGS["paged"])
@@ -344,8 +344,8 @@ def test_every_request_ends_with_a_finished_event():
 
 
 @pytest.mark.parametrize("speculative", ["off", "draft"])
-def test_a_pool_that_nobody_uses_frees_its_memory_at_once(speculative):
-    """Though its request is kept. A GPU may have no room for the next until the garbage is collected some day."""
+def test_an_unused_pool_frees_its_memory_at_once(speculative):
+    """Although its request is kept: without waiting for the garbage collector a GPU may have no room for the next."""
     lab = tiny_models.engine("llama", "good")
     config = replace(CONFIGS["paged"], speculative=speculative)
     request = lab.submit("The king", config, SamplingParams(max_tokens=4))
@@ -360,7 +360,7 @@ def test_a_pool_that_nobody_uses_frees_its_memory_at_once(speculative):
     assert request.finished
 
 
-def test_a_synthetic_run_that_is_cancelled_while_it_is_prepared_is_a_run():
+def test_a_synthetic_run_in_preparation_counts_and_can_be_cancelled():
     others = []
 
     def ends_the_others(owner, seconds, event):
@@ -374,12 +374,12 @@ def test_a_synthetic_run_that_is_cancelled_while_it_is_prepared_is_a_run():
     assert lab.queue() == (0, 2)
     others.append(other)
     lab.step()
-    assert lab.queue() == (2, 0), "a synthetic run is one, and what it is prepared with"
+    assert lab.queue() == (2, 0), "a synthetic run and its preparation have to count as one"
     one.cancel()
     assert (one.result().reason, other.result().reason) == ("cancelled", "cancelled")
 
 
-def test_a_failure_while_the_engine_is_let_go_of_stops_nobody(monkeypatch):
+def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypatch):
     lab = tiny_models.engine("llama")
     first = lab.submit("A fox", sampling=SamplingParams(max_tokens=4))
     second = lab.submit("A fox", sampling=SamplingParams(max_tokens=4))
@@ -409,6 +409,6 @@ def test_a_failure_while_the_engine_is_let_go_of_stops_nobody(monkeypatch):
     assert [run.reason for run in served] == ["length"]
 
 
-def test_continuations_are_counted_from_one():
+def test_zero_continuations_are_refused():
     with pytest.raises(ConfigError, match="continuations"):
         tiny_models.engine("llama").submit_continuations("A fox", 0)

@@ -1,7 +1,7 @@
-"""How often a step goes between host and device. A GPU waits for the host at each crossing that waits.
+"""How often a step crosses between host and device: each blocking crossing leaves a GPU waiting for the host.
 
-Here the device is pretended: what is made on it, brought to it or computed from what is there is marked, every
-function of torch's is watched, and one that would wait for a GPU, or fail on it, is noticed.
+The device is simulated: tensors that are created on it, copied to it, or computed from tensors on it are marked. Every
+torch function is intercepted, and one that would wait for a GPU, or fail on it, is recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ READS = {
     torch.repeat_interleave,
     torch.Tensor.repeat_interleave,
 }
-"""Functions whose result, or its size, the host must know."""
+"""Functions whose result, or its size, the host has to know."""
 
 
 def is_there(value: object) -> bool:
@@ -46,8 +46,8 @@ def mark(value: object) -> None:
 
 
 class Watch(TorchFunctionMode):
-    """What it saw: ``reads`` of results, copies to the device that ``waits``, and functions of tensors here and there
-    (``mixed``)."""
+    """Records ``reads`` of results, copies to the device that block (``waits``), and functions given tensors from both
+    sides (``mixed``)."""
 
     def __init__(self) -> None:
         self.reads: list[str] = []
@@ -76,7 +76,7 @@ class Watch(TorchFunctionMode):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """An engine, and a watch to step it under. The models themselves are not looked into."""
+    """An engine, and a watch to step it under. What happens inside the models is not watched."""
     lab = tiny_models.engine("llama", "good", kernels="reference")
     watch = Watch()
 
@@ -121,7 +121,7 @@ CONFIGS = {
     ids=["greedy", "drawn", "top"],
 )
 def test_a_round_reads_from_the_device_once(watched, config, drawn):
-    """Two sequences, one of them greedy, drafts and all: one copy back a step, and none towards it that waits."""
+    """Three sequences in a batch, greedy or sampled: one copy back per step, and no blocking copy to the device."""
     lab, watch = watched
     requests = [lab.submit("a b a b a b", config, sampling) for sampling in (GREEDY, replace(GREEDY, **drawn), GREEDY)]
     steps = 0

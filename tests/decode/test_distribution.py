@@ -1,4 +1,4 @@
-"""The whole engine, with speculation, draws what the target alone would draw."""
+"""The whole engine, with speculation, samples from the distribution of the target alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scripted_model import ScriptedModel
 from tests.tiny_models import tokenizer
 
 RUNS = 1000
-"""Enough for a p-value of 1e-14 where the residual is replaced by p: see ``test_it_would_be_noticed_if_not``."""
+"""Enough for a p-value of 1e-14 if the residual is replaced by p: see ``test_a_wrong_residual_would_be_noticed``."""
 WORDS = 6
 SAMPLINGS = {
     "plain": {"temperature": 1.0},
@@ -27,23 +27,23 @@ SAMPLINGS = {
 
 
 def chain(seed: int) -> torch.Tensor:
-    """Logits over the tokenizer's entries of which only the first few are ever likely."""
+    """Logits over the tokenizer's entries, of which only the first few have any probability."""
     table = torch.full((257, 257), -torch.inf)
     table[:, :WORDS] = torch.randn(257, WORDS, generator=torch.Generator().manual_seed(seed))
     return table
 
 
 def p_value(settings: dict[str, float], drafter: str = "draft") -> float:
-    """Of the second and third generated tokens, the first a round of speculation gives, against their exact law.
+    """Test the second and third generated tokens, the first that speculation gives, against their exact distribution.
 
-    All runs at once: in batches of hundreds, each with a seed of its own.
+    All runs are submitted at once, each with a seed of its own, and run in batches of hundreds.
     """
     target = chain(1)
     engine = Engine(ScriptedModel(target), tokenizer(), ScriptedModel(chain(2), "draft"), max_num_seqs=256)
     config = EngineConfig(
         paged=True, block_size=4, num_blocks=1024, speculative=drafter, num_speculative_tokens=2, prompt_lookup_min=1
     )
-    prompt = tokenizer().decode([*range(WORDS), 0])  # every word and one that follows it: something to look up
+    prompt = tokenizer().decode([*range(WORDS), 0])  # every word has a successor: something to look up
     requests = [
         engine.submit(prompt, config, SamplingParams(max_tokens=4, seed=seed, **settings)) for seed in range(RUNS)
     ]
@@ -66,11 +66,11 @@ def test_engine_follows_the_target(name):
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "synthetic"])
-def test_engine_follows_the_target_whoever_proposes(drafter):
+def test_engine_follows_the_target_whatever_the_drafter(drafter):
     assert p_value(SAMPLINGS["plain"], drafter) > REJECT_BELOW
 
 
 @pytest.mark.parametrize("drafter", ["draft", "ngram"])
-def test_it_would_be_noticed_if_not(monkeypatch, drafter):
+def test_a_wrong_residual_would_be_noticed(monkeypatch, drafter):
     monkeypatch.setattr(outcome, "judge_sampled", redraws_from_p)
     assert p_value(SAMPLINGS["plain"], drafter) < REJECT_BELOW

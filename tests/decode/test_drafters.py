@@ -1,4 +1,4 @@
-"""Each drafter proposes what it says it does, and none changes the text."""
+"""Each drafter proposes what it is meant to, and none changes the text."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def looked_up(tokens: list[int], count: int, shortest: int, longest: int) -> lis
 
 
 @given(TOKENS, st.integers(1, 5), st.integers(1, 3), st.integers(0, 3))
-def test_lookup_finds_the_longest_ending_that_occurred_before(tokens, count, shortest, more):
+def test_lookup_finds_the_longest_suffix_that_occurred_before(tokens, count, shortest, more):
     longest = shortest + more
     assert lookup(np.array(tokens), count, shortest, longest) == looked_up(tokens, count, shortest, longest)
 
 
-def test_of_a_text_that_goes_round_in_a_short_circle_lookup_proposes_a_whole_window():
+def test_lookup_proposes_a_whole_window_of_a_text_that_repeats_itself():
     assert lookup(np.array([7] * 10), 4, 2, 4) == [7] * 4
     assert lookup(np.array([1, 2] * 5), 4, 2, 4) == [1, 2, 1, 2]
-    assert lookup(np.array([1, 2, 3, 1, 2]), 4, 1, 2) == [3, 1, 2]  # all there is
+    assert lookup(np.array([1, 2, 3, 1, 2]), 4, 1, 2) == [3, 1, 2]  # all that is left
 
 
 class Text:
-    """A sequence as far as a lookup knows it."""
+    """As much of a sequence as a lookup uses."""
 
     def __init__(self, tokens: Iterable[int]) -> None:
         self.tokens = tokens
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 5), TOKENS), min_size=1, max_size=8))
-def test_texts_that_grow_are_looked_up_as_if_they_were_new(rounds):
-    """Three of them in turns, a few tokens at a time."""
+def test_a_growing_text_is_looked_up_as_if_it_were_new(rounds):
+    """Three texts in turns, a few tokens at a time."""
     texts, drafter = [Text([0]) for _ in range(3)], PromptLookup(1, 3, 4, torch.device("cpu"))
     for which, window, more in rounds:
         texts[which].tokens += more
@@ -70,8 +70,8 @@ def test_texts_that_grow_are_looked_up_as_if_they_were_new(rounds):
         assert found == [looked_up(text.tokens, window, 1, 3) for text in asked]
 
 
-def test_of_a_long_text_only_what_is_new_is_read():
-    """Else each round of a long one would take milliseconds before it begins."""
+def test_lookup_reads_only_the_new_tokens_of_a_long_text():
+    """Otherwise each round on a long text would lose milliseconds before it begins."""
 
     class Counted(Sequence):
         def __init__(self, tokens):
@@ -95,7 +95,7 @@ def test_of_a_long_text_only_what_is_new_is_read():
     assert tokens.read == 9
 
 
-def test_a_text_is_kept_no_longer_than_its_sequence():
+def test_lookup_keeps_a_text_no_longer_than_its_sequence():
     drafter, text = PromptLookup(1, 2, 4, torch.device("cpu")), Text([1, 2, 1])
     drafter.propose([text], [1])
     assert len(drafter._texts) == 1
@@ -130,7 +130,7 @@ def test_prompt_lookup_proposes_from_the_text_itself(temperature):
         assert run.token_ids == lab.generate(PROMPT, PLAIN, SamplingParams(max_tokens=60, ignore_eos=True)).token_ids
 
 
-def test_prompt_lookup_knows_texts_that_begin_alike_apart_and_those_that_gave_way():
+def test_prompt_lookup_tells_texts_with_a_shared_prefix_apart_despite_preemption():
     lab = tiny_models.engine("llama")
     lookups = {"speculative": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     config = replace(PLAIN, num_blocks=36, **lookups)
@@ -147,8 +147,8 @@ def test_prompt_lookup_knows_texts_that_begin_alike_apart_and_those_that_gave_wa
 
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
 @pytest.mark.parametrize("layers", [1, 2])
-def test_early_exit_proposes_what_the_first_layers_say(architecture, layers):
-    """Against the same model with the other layers cut off, decoding by itself."""
+def test_early_exit_proposes_what_the_first_layers_predict(architecture, layers):
+    """Compared with the same model with its other layers removed."""
     lab = tiny_models.engine(architecture)
     config = replace(PLAIN, speculative="early_exit", early_exit_layer=layers, num_speculative_tokens=3)
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=40, ignore_eos=True))
@@ -182,7 +182,7 @@ def test_early_exit_shares_all_weights():
 
 
 @pytest.mark.parametrize("layers", [3, 99])
-def test_an_exit_that_is_none_is_refused(layers):
+def test_an_early_exit_layer_out_of_range_is_refused(layers):
     with pytest.raises(ConfigError, match=r"llama has 3 layers\. Choose from 1 to 2"):
         tiny_models.engine("llama").stream(PROMPT, replace(PLAIN, speculative="early_exit", early_exit_layer=layers))
 
@@ -193,9 +193,9 @@ def test_an_exit_that_is_none_is_refused(layers):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])
 def test_synthetic_acceptance_is_the_rate_asked_for(rate, temperature):
-    """1,000 coins and more: off by five standard deviations once in a million; a rate off by 0.1 is always seen.
-    Of never and always a single coin that falls otherwise is seen, so there are fewer. What the model says is all the
-    same to a coin: one layer says it."""
+    """Over 1,000 coin flips: a correct rate is off by five standard deviations once in a million; one off by 0.1 is
+    always seen. At rates 0 and 1 a single wrong flip is seen, so fewer suffice. The coin does not depend on the
+    model's predictions: one layer is enough."""
     lab = tiny_models.engine("llama", shape={"num_hidden_layers": 1})
     config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=rate, num_speculative_tokens=4)
     samplings = [
@@ -224,7 +224,7 @@ def test_the_time_to_prepare_a_synthetic_run_is_not_counted(monkeypatch):
     assert sum(event.kind == "prefilled" for event in events) == 1
 
 
-def test_a_cancelled_synthetic_run_ends_before_it_begins():
+def test_a_synthetic_run_can_be_cancelled_while_it_is_prepared():
     lab = tiny_models.engine("llama")
     request = lab.submit(PROMPT, EngineConfig(speculative="synthetic"), SamplingParams(max_tokens=200))
     lab.step()
@@ -233,8 +233,8 @@ def test_a_cancelled_synthetic_run_ends_before_it_begins():
     assert not lab.step()
 
 
-def test_a_synthetic_run_s_preparation_is_nobody_s_work():
-    """Who watches the engine is told of the run alone, and its prompt is not found where its preparation left it."""
+def test_the_preparation_of_a_synthetic_run_is_not_observable():
+    """Watchers of the engine hear only of the run, and its prompt does not hit what the preparation has cached."""
     heard = []
     lab = tiny_models.engine("llama", watch=lambda owner, seconds, event: heard.append(event))
     config = replace(PLAIN, speculative="synthetic", enable_prefix_caching=True)

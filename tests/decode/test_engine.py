@@ -1,4 +1,4 @@
-"""What a run promises: its events agree with each other, it can be stopped, and it fails politely."""
+"""What a run promises: its events are consistent, it can be stopped, and it fails gracefully."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def of(run, event_type):
     return [event for event in run.events if isinstance(event, event_type)]
 
 
-# -- the events tell one story --------------------------------------------------------------
+# -- consistent events ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_events_agree_with_each_other(lab, config, temperature):
+def test_events_are_consistent(lab, config, temperature):
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=50, temperature=temperature, seed=4, ignore_eos=True))
     assert isinstance(run.events[0], RunStarted)
     assert isinstance(run.events[-1], Finished)
@@ -115,8 +115,8 @@ def test_block_events_follow_the_cache(lab, config):
         assert run.metrics.kv_reserved_bytes == 0
 
 
-def test_rejection_gives_whole_blocks_back(lab):
-    """With small blocks and a bad draft, paged blocks are freed in mid-run with nothing wanted in them."""
+def test_rejection_frees_whole_blocks(lab):
+    """With small blocks and a bad draft, paged blocks are freed in mid-run, with no accepted token in them."""
     bad = tiny_models.engine("llama", "bad")
     config = EngineConfig(paged=True, block_size=2, speculative="draft", num_speculative_tokens=6)
     run = bad.generate(PROMPT, config, SAMPLE)
@@ -126,7 +126,7 @@ def test_rejection_gives_whole_blocks_back(lab):
     assert {event.fill for event in freed} == {0}
 
 
-def test_the_target_makes_one_pass_a_round(lab):
+def test_the_target_makes_one_forward_pass_per_round(lab):
     run = lab.generate(PROMPT, SPECULATE, SAMPLE)
     assert run.metrics.mean_acceptance_length > 2
     passes = Counter(step.step_kind for step in of(run, StepTimed))
@@ -151,7 +151,7 @@ def test_without_a_seed_one_is_picked_and_recorded(lab):
 
 
 def test_interleaved_runs_do_not_disturb_each_other(lab):
-    """Several sequences share one pool, stepped in turn, sampled with their own seeds."""
+    """Several sequences share one pool, are read in turn, and are sampled with their own seeds."""
     samplings = [SamplingParams(max_tokens=40, temperature=1.0, seed=seed, ignore_eos=True) for seed in range(4)]
     alone = [lab.generate(PROMPT, SPECULATE, sampling).token_ids for sampling in samplings]
     streams = [lab.stream(PROMPT, SPECULATE, sampling) for sampling in samplings]
@@ -197,7 +197,7 @@ def test_cancelling_ends_with_an_event(lab):
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5])
-def test_closing_gives_the_blocks_back(lab, steps):
+def test_closing_a_stream_frees_its_blocks(lab, steps):
     stream = lab.stream(PROMPT, SPECULATE, SAMPLE)
     next(stream)
     while steps:
@@ -206,8 +206,8 @@ def test_closing_gives_the_blocks_back(lab, steps):
     assert lab.occupancy().live == 0
 
 
-def test_who_is_left_while_another_is_computed_leaves_nothing(lab):
-    """Even where nobody makes another step."""
+def test_a_stream_closed_during_another_s_step_leaves_nothing_behind(lab):
+    """Even if no further step is made."""
     one, other = lab.stream(PROMPT, SPECULATE, SAMPLE), lab.stream(PROMPT, SPECULATE, SAMPLE)
     for stream in (one, other):
         next(stream)
@@ -242,7 +242,7 @@ def test_a_stop_string_ends_the_text_before_it(lab):
     assert run.text == whole.text[: whole.text.index(stop)]
 
 
-def test_of_a_round_in_which_the_text_ends_nothing_is_told_that_came_behind(lab):
+def test_events_of_a_round_end_where_the_text_ends(lab):
     sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=11)
     whole = lab.generate(PROMPT, SPECULATE, sampling)
     first = next(
@@ -256,7 +256,7 @@ def test_of_a_round_in_which_the_text_ends_nothing_is_told_that_came_behind(lab)
     last = of(run, Committed)[-1]
     assert set(last.origins) == {"accepted"}
     of_it = [event for event in run.events if getattr(event, "step", None) == last.step]
-    assert sum(isinstance(event, Judged) for event in of_it) >= 2, "they were judged together"
+    assert sum(isinstance(event, Judged) for event in of_it) >= 2, "the text should end behind several accepted tokens"
     assert not any(isinstance(event, (Recovered, Bonus)) for event in of_it)
 
 
@@ -270,7 +270,7 @@ def test_end_of_text_ends_the_run_even_among_accepted_proposals():
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 7])
-def test_exactly_as_many_tokens_as_asked(lab, max_tokens):
+def test_a_run_gives_exactly_as_many_tokens_as_asked_for(lab, max_tokens):
     run = lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     assert len(run.token_ids) == max_tokens
     assert run.reason == "length"
@@ -288,8 +288,8 @@ def test_a_prompt_that_leaves_no_room_for_a_token_is_refused(lab):
     assert len(lab.generate("a" * (tiny_models.CONTEXT - 1), SPECULATE).token_ids) == 1
 
 
-def test_a_pool_of_exactly_the_needed_size(lab):
-    tokens = len(PROMPT) + 36  # one token a byte
+def test_a_pool_of_exactly_the_needed_size_is_enough(lab):
+    tokens = len(PROMPT) + 36  # one token per byte
     blocks = -(-tokens // 4)
     for paged in (True, False):
         config = EngineConfig(paged=paged, block_size=4, num_blocks=blocks, speculative="draft")
@@ -328,7 +328,7 @@ def test_speculation_needs_a_draft():
         tiny_models.engine("llama").stream(PROMPT, SPECULATE)
 
 
-def test_a_failure_in_mid_run_ends_it_politely(lab, monkeypatch):
+def test_a_failure_in_mid_run_ends_it_with_the_reason(lab, monkeypatch):
     calls = Counter()
     forward = lab.target.forward
 
@@ -359,17 +359,17 @@ def test_runs_with_the_same_settings_share_a_pool(lab):
         lab.generate(PROMPT, config, SAMPLE)
     assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=8))
     lab.generate(PROMPT, EngineConfig(block_size=32), SAMPLE)
-    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=32))  # idle pools are given back
+    assert sum(lab.occupancy()) == lab.default_num_blocks(EngineConfig(block_size=32))  # idle pools are freed
 
 
-def test_who_waits_is_told_how_many_are_before():
+def test_a_waiting_request_is_told_how_many_are_ahead():
     lab = tiny_models.engine(max_num_seqs=1)
     stops = [threading.Event() for _ in range(3)]
     sampling = SamplingParams(max_tokens=4, seed=1, ignore_eos=True)
     streams = [lab.stream("A fox", EngineConfig(paged=True), sampling, cancelled=stop) for stop in stops]
     for stream in streams:
         next(stream)
-    assert [lab.ahead(stop) for stop in stops] == [None, None, None], "nobody has looked for room yet"
+    assert [lab.ahead(stop) for stop in stops] == [None, None, None], "no step has tried to admit any of them yet"
     lab.step()
     assert [lab.ahead(stop) for stop in stops] == [None, 0, 1]
     stops[1].set()

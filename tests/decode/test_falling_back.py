@@ -1,4 +1,4 @@
-"""What fails on purpose, in mid-run, does not end the run: it goes on as plain decoding would."""
+"""Failures injected in mid-run do not end the run: it goes on as plain decoding would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fell_back(run) -> list[FellBack]:
 
 
 def failing(forward, after: int, error: Exception | None):
-    """``forward`` that raises from its call number ``after`` on, or gives NaN."""
+    """``forward``, but from call number ``after`` on it raises ``error``, or returns NaN."""
     calls = iter(range(10**6))
 
     def wrapped(*args):
@@ -50,8 +50,8 @@ def lab():
 
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("after", [0, 1, 9, 10, 11])
-def test_a_draft_that_fails(lab, monkeypatch, kind, after):
-    """As it reads the prompt, in a round's first proposal or its last: the text is what plain decoding gives."""
+def test_a_failing_draft_falls_back_to_plain_decoding(lab, monkeypatch, kind, after):
+    """In the prefill, in a round's first proposal or in its last: the text is that of plain decoding."""
     sampling = SamplingParams(max_tokens=40, ignore_eos=True)
     plain = lab.generate(PROMPT, PLAIN, sampling)
     error, reason = FAILURES[kind]
@@ -70,7 +70,7 @@ def test_a_draft_that_fails(lab, monkeypatch, kind, after):
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_after_a_draft_has_failed_draws_are_those_of_plain_decoding(lab, monkeypatch, kind):
+def test_after_a_draft_fails_tokens_are_sampled_as_in_plain_decoding(lab, monkeypatch, kind):
     sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=5, ignore_eos=True)
     error, _ = FAILURES[kind]
     plain = lab.generate(PROMPT, PLAIN, sampling)
@@ -79,8 +79,8 @@ def test_after_a_draft_has_failed_draws_are_those_of_plain_decoding(lab, monkeyp
     assert run.token_ids == plain.token_ids
 
 
-def test_a_failing_draft_is_its_users_trouble_only(lab, monkeypatch):
-    """In one batch: those that draft fall back, the others notice nothing."""
+def test_a_failing_draft_affects_only_the_requests_that_use_it(lab, monkeypatch):
+    """In one batch: the requests that use it fall back, the others are unaffected."""
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)
     plain = lab.generate(PROMPT, PLAIN, sampling).token_ids
     monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, 6, RuntimeError("gone")))
@@ -93,8 +93,8 @@ def test_a_failing_draft_is_its_users_trouble_only(lab, monkeypatch):
 @pytest.mark.parametrize(("kv_dtype", "layer"), [("int8", Int8Layer), ("int4", Int4Layer)])
 @pytest.mark.parametrize("way", ["raises", "garbage"])
 @pytest.mark.parametrize("drafter", ["off", "draft", "early_exit", "synthetic"])
-def test_quantised_storage_that_fails(lab, monkeypatch, kv_dtype, layer, way, drafter):
-    """What was said stays; the rest is what plain storage gives. Its pool has seen no step when the request comes."""
+def test_failing_quantised_storage_falls_back_to_plain_storage(lab, monkeypatch, kv_dtype, layer, way, drafter):
+    """Committed tokens stay; the rest is what plain storage gives. The pool it falls back to has run no step yet."""
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)
     config = replace(PLAIN, speculative=drafter, adaptive_window=drafter == "synthetic")
     events, dequantise = [], layer.dequantise
@@ -120,7 +120,7 @@ def test_quantised_storage_that_fails(lab, monkeypatch, kv_dtype, layer, way, dr
 
 
 def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
-    """There is nothing left to fall back to."""
+    """After the one fallback, from INT8, there is nothing left to fall back to."""
     monkeypatch.setattr(lab.target, "forward", failing(lab.target.forward, 4, RuntimeError("gone")))
     run = lab.generate(PROMPT, replace(PLAIN, kv_dtype="int8"), SamplingParams(max_tokens=20))
     assert [event.part for event in fell_back(run)] == ["kv_format"]
@@ -128,7 +128,7 @@ def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
     assert "RuntimeError: gone" in run.finished.message
 
 
-def test_what_is_not_finite_is_found_by_nobody(lab, monkeypatch):
+def test_a_run_with_non_finite_logits_leaves_nothing_in_the_prefix_cache(lab, monkeypatch):
     cached = replace(PLAIN, enable_prefix_caching=True)
     monkeypatch.setattr(lab.target, "forward", failing(lab.target.forward, 0, None))
     assert lab.generate(PROMPT, cached, SamplingParams(max_tokens=20)).reason == "error"
@@ -136,8 +136,8 @@ def test_what_is_not_finite_is_found_by_nobody(lab, monkeypatch):
 
 
 @pytest.mark.parametrize("length", [1, 5, 12])
-def test_a_broken_draft_that_is_right_by_chance_skips_nothing(length):
-    """Of what is not finite the likeliest token is token 0, which the target says too after its first one."""
+def test_a_broken_draft_that_is_right_by_chance_skips_no_token(length):
+    """The argmax of NaN logits is token 0, which is also what the target says after its first token."""
     words = torch.full((3, tiny_models.VOCABULARY), -torch.inf)
     for last, following in ((0, 1), (1, 2), (2, 0)):
         words[last, following] = 1.0
@@ -148,8 +148,8 @@ def test_a_broken_draft_that_is_right_by_chance_skips_nothing(length):
     assert run.token_ids == [(place + 2) % 3 for place in range(length)]
 
 
-def test_what_cannot_be_told_of_one_is_its_own_trouble(lab, monkeypatch):
-    """Nor is a token that was not told left in its text, or another format tried."""
+def test_a_failing_commit_ends_only_the_request_concerned(lab, monkeypatch):
+    """The token that could not be committed is not left in its text, and no other format is tried."""
     commit = pool.commit
 
     def failing_for_one(sequence, *rest):
@@ -170,7 +170,7 @@ def test_what_cannot_be_told_of_one_is_its_own_trouble(lab, monkeypatch):
     assert lab.occupancy().live == 0
 
 
-def test_who_had_the_last_token_in_a_step_that_failed_is_done(lab, monkeypatch):
+def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, monkeypatch):
     """The others go on in another format."""
     memory, steps = pool.memory_in_use, []
 

@@ -121,7 +121,7 @@ def test_requests_that_ask_for_more_and_for_less_share_a_step() -> None:
             assert event.p == pytest.approx(same.p, abs=1e-5)
 
 
-def test_there_is_still_one_copy_a_round_and_nothing_is_gathered_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logprobs_add_no_copy_to_a_round_and_are_gathered_only_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
     real = torch.Tensor.tolist
 
@@ -142,7 +142,7 @@ def test_there_is_still_one_copy_a_round_and_nothing_is_gathered_unasked(monkeyp
     assert max(copies) == 3 * 4 + 3
 
 
-def test_a_broken_draft_leaves_no_number_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_draft_leaves_no_nan_in_the_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
     table = DRAFT.clone()
     table[2] = torch.nan
     for temperature in (0.0, 1.0):
@@ -153,7 +153,7 @@ def test_a_broken_draft_leaves_no_number_that_is_none(monkeypatch: pytest.Monkey
         assert all(value == value for event in around for value in (*event.p, *event.q, *(event.residual or ())))
 
 
-def test_more_than_the_vocabulary_is_all_of_it_and_a_bad_count_is_a_sentence() -> None:
+def test_a_count_above_the_vocabulary_gives_all_of_it_and_a_bad_one_is_refused() -> None:
     for event in run(logprobs=20):
         if isinstance(event, Distributions):
             assert sum(event.p) == pytest.approx(1, abs=1e-5)

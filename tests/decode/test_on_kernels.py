@@ -1,4 +1,4 @@
-"""The engine on Triton's kernels: the reference's tokens, and the reference itself where a kernel fails."""
+"""The engine on the Triton kernels gives the reference's tokens, and falls back to the reference if a kernel fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests import tiny_models
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here: see the tests marked gpu")
 PROMPT = "A king"
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-"""The interpreter runs a program for every layer and KV head; an early exit needs two layers."""
+"""Small, since the interpreter runs one program per layer and KV head; an early exit needs two layers."""
 PAGED = EngineConfig(paged=True, block_size=4)
 SAMPLING = SamplingParams(max_tokens=8, ignore_eos=True)
 CONFIGS = {
@@ -47,7 +47,7 @@ def fell_back(run) -> list[FellBack]:
 
 
 def counted(monkeypatch, module, name: str, *, failing_at: int | None = None) -> list[int]:
-    """Count the calls of a launcher; the one of that number, and all after it, raise."""
+    """Count the calls of a launcher. Call ``failing_at``, counted from 0, and all later ones raise."""
     calls, launch = [0], getattr(module, name)
 
     def wrapped(*args):
@@ -62,7 +62,7 @@ def counted(monkeypatch, module, name: str, *, failing_at: int | None = None) ->
 
 @without_gpu
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_tokens_are_those_of_the_reference(reference, monkeypatch, config):
+def test_kernels_give_the_tokens_of_the_reference(reference, monkeypatch, config):
     attended = counted(monkeypatch, attend_kernel, "attend")
     run = on_kernels().generate(PROMPT, config, SAMPLING)
     assert run.token_ids == reference.generate(PROMPT, config, SAMPLING).token_ids
@@ -71,8 +71,8 @@ def test_tokens_are_those_of_the_reference(reference, monkeypatch, config):
 
 
 @without_gpu
-def test_a_batch_of_all_sorts(reference):
-    """Prompts in chunks, decoding, verifying and shared blocks in the same steps."""
+def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(reference):
+    """Chunked prefill, decoding, verification and shared blocks in the same steps."""
     configs = [replace(PAGED, enable_prefix_caching=True, speculative=kind) for kind in ("off", "draft", "ngram")]
     prompts = [PROMPT, PROMPT + " and no son", "Once"]
     engine = on_kernels(max_num_batched_tokens=33)
@@ -96,8 +96,8 @@ def test_a_batch_of_all_sorts(reference):
         (store_kernel, "store", 11, "int8"),
     ],
 )
-def test_a_kernel_that_fails(reference, monkeypatch, module, name, failing_at, config):
-    """In the first step or later, between two layers: nobody notices in the text."""
+def test_a_failing_kernel_is_replaced_by_the_reference(reference, monkeypatch, module, name, failing_at, config):
+    """In the first step or later, or between two layers: the text is the same."""
     calls = counted(monkeypatch, module, name, failing_at=failing_at)
     engine = on_kernels()
     run = engine.generate(PROMPT, CONFIGS[config], SAMPLING)
@@ -113,8 +113,8 @@ def test_a_kernel_that_fails(reference, monkeypatch, module, name, failing_at, c
 
 @without_gpu
 @pytest.mark.parametrize("failing_at", [1, 5, 9])
-def test_a_kernel_that_fails_under_a_draft(reference, monkeypatch, failing_at):
-    """In a prompt, in a proposal, or in a verification: the draft is not to blame, and drafts on."""
+def test_a_failing_kernel_does_not_end_speculation(reference, monkeypatch, failing_at):
+    """In the prefill, in a proposal, or in a verification: the draft is not to blame, and goes on drafting."""
     config = replace(PAGED, speculative="draft", num_speculative_tokens=3)
     counted(monkeypatch, attend_kernel, "attend", failing_at=failing_at)
     engine = on_kernels()
@@ -127,8 +127,8 @@ def test_a_kernel_that_fails_under_a_draft(reference, monkeypatch, failing_at):
 
 
 @without_gpu
-def test_everybody_in_the_pool_is_told_once(reference, monkeypatch):
-    """Those in the batch, and those that join when the reference has taken over."""
+def test_every_request_in_the_pool_is_told_once_of_a_fallback(reference, monkeypatch):
+    """Those in the batch, and those that join after the reference has taken over."""
     counted(monkeypatch, attend_kernel, "attend", failing_at=3)
     engine = on_kernels()
     runs = [request.result() for request in [engine.submit(PROMPT, PAGED, SAMPLING) for _ in range(2)]]
@@ -142,20 +142,20 @@ def test_everybody_in_the_pool_is_told_once(reference, monkeypatch):
 # -- choosing --------------------------------------------------------------------------------
 
 
-def test_the_choice():
+def test_the_choice_of_kernels_is_kept_or_refused():
     assert tiny_models.engine(kernels="reference").kernels == "reference"
     with pytest.raises(ConfigError, match="'auto', 'triton', 'c', 'reference', not 'cuda'"):
         load_engine(kernels="cuda")
 
 
 @without_gpu
-def test_the_choice_on_a_cpu():
+def test_on_a_cpu_c_is_the_default_and_triton_can_be_chosen():
     assert tiny_models.engine().kernels == "c"
     assert tiny_models.engine(kernels="triton").kernels == "triton"
 
 
 @without_gpu
-def test_without_triton_or_a_gpu_the_lab_works_and_kernels_are_refused():
+def test_without_triton_or_a_gpu_the_lab_works_and_triton_is_refused():
     code = """
 import os, sys
 os.environ.pop("TRITON_INTERPRET", None)
@@ -183,8 +183,8 @@ for _ in range(2):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to compile the kernels for")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_embedded_pair_says_the_same_on_a_gpu(config):
-    """Compiled, in float32, token for token; "auto" has chosen the kernels."""
+def test_on_a_gpu_kernels_and_reference_give_the_embedded_pair_s_same_tokens(config):
+    """Compiled, in float32, token for token; "auto" chooses the kernels."""
     engines = [load_engine(device="cuda", dtype="float32", kernels=choice) for choice in ("auto", "reference")]
     assert [engine.kernels for engine in engines] == ["triton", "reference"]
     sampling = replace(SAMPLING, max_tokens=100)
@@ -196,8 +196,8 @@ def test_the_embedded_pair_says_the_same_on_a_gpu(config):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to compile the kernels for")
 @pytest.mark.parametrize("speculative", ["off", "draft"])
-def test_in_bfloat16_a_gpu_says_much_the_same_captured_launched_singly_and_by_torch(speculative):
-    """With the fused product. Attention is split otherwise in a captured step, so that nothing has the same bits."""
+def test_in_bfloat16_graphs_single_launches_and_torch_nearly_agree_on_a_gpu(speculative):
+    """With the fused product. A captured step splits attention differently, so nothing is equal bit for bit."""
     lab = load_engine(device="cuda")
     assert lab.dtype == "bfloat16"
     sampling = replace(SAMPLING, max_tokens=100)

@@ -1,4 +1,4 @@
-"""A device that runs out of memory: the step is made smaller, or a request refused in a sentence; everybody goes on."""
+"""A device that runs out of memory: the step is made smaller, or one request refused; all others go on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lab():
 
 
 def short_of_memory(monkeypatch, model, at, error=ERRORS["gpu"]):
-    """The model's forward raises in the calls whose numbers are ``at``. Returns the tokens of every call."""
+    """The model's forward pass raises in the calls numbered ``at``. Returns the number of tokens of every call."""
     forward, calls = model.forward, []
 
     def raising(token_ids, *rest):
@@ -56,7 +56,7 @@ def of(run, kind):
     return [event for event in run.events if isinstance(event, kind)]
 
 
-def test_what_torch_says_when_a_cpu_has_no_memory_is_known():
+def test_torch_s_error_for_a_cpu_out_of_memory_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50)
     assert is_out_of_memory(caught.value)
@@ -64,7 +64,7 @@ def test_what_torch_says_when_a_cpu_has_no_memory_is_known():
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_one_alone_is_refused_in_a_sentence_and_the_next_is_served(lab, monkeypatch, error):
+def test_a_single_request_is_refused_and_the_next_is_served(lab, monkeypatch, error):
     plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING)
     short_of_memory(monkeypatch, lab.target, {5}, ERRORS[error])
     run = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING)
@@ -91,8 +91,8 @@ def together(lab, name):
 
 @pytest.mark.parametrize("at", [{0}, {3}, {3, 4}], ids=["prompts", "later", "twice"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_of_several_none_is_lost(lab, monkeypatch, name, at):
-    """They are computed a few at a time, and write the same."""
+def test_no_request_of_a_batch_is_lost(lab, monkeypatch, name, at):
+    """They are computed a few at a time, with the same tokens."""
     expected = alone(lab, name)
     short_of_memory(monkeypatch, lab.target, at)
     runs = together(lab, name)
@@ -101,7 +101,7 @@ def test_of_several_none_is_lost(lab, monkeypatch, name, at):
     assert not of(runs[0], Preempted)  # the oldest goes on
 
 
-def test_a_device_too_small_for_the_batch_serves_it_bit_by_bit(lab, monkeypatch):
+def test_a_device_too_small_for_the_batch_serves_it_in_parts(lab, monkeypatch):
     forward, expected, refused = lab.target.forward, alone(lab, "paged"), []
 
     def small(token_ids, positions, plan, keep):
@@ -115,7 +115,7 @@ def test_a_device_too_small_for_the_batch_serves_it_bit_by_bit(lab, monkeypatch)
     assert refused
 
 
-def test_after_a_quantised_cache_no_larger_one_is_tried(lab, monkeypatch):
+def test_a_quantised_cache_does_not_fall_back_to_a_larger_one(lab, monkeypatch):
     short_of_memory(monkeypatch, lab.target, {3})
     run = lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING)
     assert run.reason == "error"
@@ -123,7 +123,7 @@ def test_after_a_quantised_cache_no_larger_one_is_tried(lab, monkeypatch):
     assert of(run, FellBack) == []
 
 
-def test_a_pool_that_cannot_be_made_is_its_users_trouble_only(lab, monkeypatch):
+def test_a_pool_that_cannot_be_allocated_affects_only_the_requests_for_it(lab, monkeypatch):
     plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
     storage, short = cache._storage, [True]
 
@@ -143,8 +143,8 @@ def test_a_pool_that_cannot_be_made_is_its_users_trouble_only(lab, monkeypatch):
     assert lab.generate(PROMPTS[0], CONFIGS["int8"], SAMPLING).reason == "length"
 
 
-def test_what_nobody_uses_goes_for_a_pool_that_finds_no_memory(lab, monkeypatch):
-    """A prefix that could be found again keeps its pool, though the device is fuller than the budget knows."""
+def test_an_idle_pool_is_freed_for_one_that_finds_no_memory(lab, monkeypatch):
+    """A cached prefix keeps its pool allocated, but the device is fuller than the budget knows."""
     lab.generate(PROMPTS[0], CONFIGS["cached"], SAMPLING)
     assert lab.occupancy().cached
     storage = cache._storage
@@ -160,7 +160,7 @@ def test_what_nobody_uses_goes_for_a_pool_that_finds_no_memory(lab, monkeypatch)
 
 
 @pytest.mark.parametrize("at", [{0}, {3}])
-def test_a_drafter_is_given_up_and_nobody_else_notices(lab, monkeypatch, at):
+def test_a_drafter_out_of_memory_is_dropped_and_no_other_request_affected(lab, monkeypatch, at):
     plain = lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids
     short_of_memory(monkeypatch, lab.draft, at)
     configs = [replace(CONFIGS["paged"], speculative=drafter) for drafter in ("draft", "off", "ngram")]
@@ -170,7 +170,7 @@ def test_a_drafter_is_given_up_and_nobody_else_notices(lab, monkeypatch, at):
     assert "ran out of memory" in of(runs[0], FellBack)[0].reason
 
 
-def test_a_synthetic_run_that_finds_no_pool_is_told_from_its_beginning(lab, monkeypatch):
+def test_a_synthetic_run_whose_pool_does_not_fit_ends_with_the_reason(lab, monkeypatch):
     def none(*_, **__):
         raise ERRORS["gpu"]
 
@@ -180,8 +180,8 @@ def test_a_synthetic_run_that_finds_no_pool_is_told_from_its_beginning(lab, monk
     assert "ran out of memory" in run.finished.message
 
 
-def test_a_copy_that_finds_no_memory_keeps_no_block(lab, monkeypatch):
-    """Two that begin alike part in a block: the second takes a copy."""
+def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
+    """Continuations that diverge in a shared block copy it first."""
     copy, calls = cache.Cache.copy_block, []
 
     def once(self, *blocks):
@@ -197,8 +197,8 @@ def test_a_copy_that_finds_no_memory_keeps_no_block(lab, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["paged", "no cache"])
-def test_who_failed_in_a_step_that_ran_out_of_memory_is_told_at_once(lab, monkeypatch, name):
-    """And who had the last token in it is done; the others go on."""
+def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeypatch, name):
+    """One that got its last token in that step is finished; the others go on."""
     expected = alone(lab, name)
     judge, memory, steps = pool.judge, pool.memory_in_use, []
 

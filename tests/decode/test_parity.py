@@ -1,4 +1,4 @@
-"""Greedy decoding gives transformers' own tokens, whatever the toggles."""
+"""Greedy decoding gives the same tokens as transformers, whatever the settings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def engine(architecture: str, draft: str):
 
 
 GUESSES = ("off", *tiny_models.DRAFTS)
-# Every two of architecture, cache and guesses meet. A cache goes on to the next guesses with each architecture.
+# Pairwise coverage of architecture, cache and draft: each architecture shifts the pairing of cache and draft by one.
 CASES = [
     pytest.param(architecture, config, draft, id=f"{architecture}-{describe(config)}-{draft}")
     for i, architecture in enumerate(tiny_models.CONFIGS)
@@ -61,7 +61,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("architecture", "config", "draft"), CASES)
-def test_greedy_equals_generate(architecture, draft, config):
+def test_greedy_decoding_equals_generate(architecture, draft, config):
     lab = engine(architecture, "good" if draft == "off" else draft)
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True))
     assert run.reason == "length", run.finished
@@ -71,8 +71,8 @@ def test_greedy_equals_generate(architecture, draft, config):
 
 
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
-def test_drafts_differ_as_meant(architecture):
-    """The three drafts of the parity test cover much, little and full agreement."""
+def test_the_drafts_agree_with_the_target_to_different_degrees(architecture):
+    """The three drafts of the parity test cover high, low and full agreement."""
     rates = {
         draft: engine(architecture, draft)
         .generate(PROMPT, EngineConfig(speculative="draft"), SamplingParams(max_tokens=60, ignore_eos=True))
@@ -83,7 +83,7 @@ def test_drafts_differ_as_meant(architecture):
     assert rates["bad"] < 0.3 < rates["good"]
 
 
-# Either storage with every architecture in one format or the other.
+# Every architecture meets both kinds of storage: one with INT8, the other with INT4.
 @pytest.mark.parametrize(("architecture", "paged"), [*zip(tiny_models.CONFIGS, itertools.cycle((False, True)))])
 def test_int8_speculation_equals_int8_alone(architecture, paged):
     """INT8 changes the model's numbers a little, but speculation on top of it changes nothing."""
@@ -92,8 +92,8 @@ def test_int8_speculation_equals_int8_alone(architecture, paged):
 
 @pytest.mark.parametrize(("architecture", "paged"), [*zip(tiny_models.CONFIGS, itertools.cycle((True, False)))])
 def test_int4_speculation_equals_int4_alone(architecture, paged):
-    """In float64: in float32 the last digit depends on how many tokens a forward has, which now and
-    then moves a number to the next of only 16 levels, and that is enough to change a token."""
+    """In float64: in float32 the last digit depends on how many tokens a forward pass has, which now and
+    then moves a value to the next of only 16 levels, and that is enough to change a token."""
     lab = tiny_models.engine(architecture, "good")
     lab.target.model.double()
     lab.draft.model.double()

@@ -1,4 +1,4 @@
-"""Torch's back ends of attention, chosen for the prompt: the same tokens from each that runs here."""
+"""Torch's attention backends, chosen for the prefill: each one that runs here gives the same tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONFIGS = {
 
 @pytest.fixture
 def used(monkeypatch) -> list[attention.SDPBackend]:
-    """The back ends that are asked for."""
+    """The backends that were requested."""
     asked, choose = [], attention.sdpa_kernel
 
     def spy(backend):
@@ -45,8 +45,8 @@ def tokens(engine, config: EngineConfig) -> list[list[int]]:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what runs is a CPU's")
 @pytest.mark.parametrize("choice", ["math", "flash"])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_each_back_end_says_the_same(used, config, choice):
-    """Whole prompts, and in chunks after tokens that are there already, in one batch with decoding."""
+def test_every_backend_gives_the_same_tokens(used, config, choice):
+    """For whole prompts and for chunks behind cached tokens, in one batch with decoding."""
     engine = tiny_models.engine("llama", "good", max_num_batched_tokens=33, kernels="reference")
     expected = tokens(engine, config)
     assert used == []
@@ -55,7 +55,7 @@ def test_each_back_end_says_the_same(used, config, choice):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what runs is a CPU's")
-def test_kernels_decode_after_a_prompt_that_torch_has_read(used):
+def test_kernels_decode_after_torch_has_prefilled(used):
     pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
     engine = tiny_models.engine("llama", kernels="triton")
     config = replace(PAGED, prefill_attention="math")
@@ -68,7 +68,7 @@ def test_kernels_decode_after_a_prompt_that_torch_has_read(used):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what runs is a CPU's")
-def test_one_that_does_not_run_here_is_refused():
+def test_a_backend_that_does_not_run_here_is_refused():
     engine = tiny_models.engine("llama")
     with pytest.raises(ConfigError, match=r"'efficient' cannot be computed here: .* float32 on cpu .* Choose 'auto'"):
         engine.submit("Once", replace(PAGED, prefill_attention="efficient"))
@@ -79,8 +79,8 @@ def test_one_that_does_not_run_here_is_refused():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("choice", ["math", "efficient", "flash"])
-def test_each_back_end_is_near_the_kernels_on_a_gpu(choice):
-    """In bfloat16, which flash attention asks for: the first token's probability, after a whole prompt."""
+def test_every_backend_is_close_to_the_kernels_on_a_gpu(choice):
+    """In bfloat16, which flash attention requires: the first token's probability after a whole prompt."""
     from lab import load_engine
 
     engine = load_engine(device="cuda")

@@ -1,6 +1,6 @@
 """Any requests, arriving in any order, end with the tokens that each would have had alone.
 
-The model is scripted: it has no weights, and says something else as soon as one slot of its cache is
+The model is scripted: it has no weights, and its output changes as soon as one slot of its cache is
 not what it should be.
 """
 
@@ -40,7 +40,7 @@ PLAIN = EngineConfig(paged=True, block_size=2)
 
 
 def alone(prompt: str, config: EngineConfig, sampling: SamplingParams) -> list[int]:
-    """The same request with nobody else there, in a pool large enough, with nothing cached."""
+    """The same request by itself, in a pool that is large enough, with nothing cached."""
     return _alone(prompt, replace(config, num_blocks=None, enable_prefix_caching=False), sampling)
 
 
@@ -81,7 +81,7 @@ POOLS = st.one_of(
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Requests come, are cancelled, and are computed a step at a time."""
+    """Requests arrive, are cancelled, and are computed a step at a time."""
 
     @initialize(pool=POOLS, tight=st.integers(0, 6), seats=st.integers(1, 5), budget=st.sampled_from([33, 40, 64]))
     def begin(self, pool, tight, seats, budget):
@@ -119,14 +119,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.heard.clear()
             self.engine.step()
             joined, gave_up = (any(isinstance(event, kind) for event in self.heard) for kind in (Admitted, Preempted))
-            assert not (joined and gave_up), "who joins takes the room of whoever has just made some"
+            assert not (joined and gave_up), "a request was admitted into blocks freed by preemption in the same step"
 
     @invariant()
     def the_pool_adds_up(self):
         for pool in self.engine._pools:
             running, waiting = pool.scheduler.running, pool.scheduler.waiting
             assert len(running) <= self.seats
-            for queue in (running, waiting):  # the oldest first, whoever was preempted or came from another pool
+            for queue in (running, waiting):  # oldest first, including those preempted or moved from another pool
                 assert [sequence.order for sequence in queue] == sorted(sequence.order for sequence in queue)
             if pool.cache:
                 blocks = pool.cache.blocks
@@ -140,7 +140,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         left = 0
         while self.engine.step():
             left += 1
-            assert left < 1000, "requests that never end"
+            assert left < 1000, "some requests never end"
         for request, prompt, config, sampling in self.asked:
             run = request.result()
             assert isinstance(run.finished, Finished)
@@ -162,7 +162,7 @@ SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_cou
 TestScheduler = SchedulerMachine.TestCase
 
 
-# -- the cases where others broke ------------------------------------------------------------------
+# -- cases that broke other engines ----------------------------------------------------------------
 
 
 def kinds(run: Run, event_type: type) -> list:
@@ -183,8 +183,8 @@ GREEDY = SamplingParams(max_tokens=6, ignore_eos=True)
 
 
 @pytest.mark.parametrize("length", [1, 2, 7, 8, 9])
-def test_a_prompt_that_is_cached_as_a_whole(length):
-    """At least one token is computed, whatever is found."""
+def test_a_fully_cached_prompt_still_computes_a_token(length):
+    """At least one token is computed, however much is cached."""
     lab, prompt = engine(), text(length)
     first, second = (lab.generate(prompt, CACHED, GREEDY) for _ in range(2))
     assert first.token_ids == second.token_ids == alone(prompt, CACHED, GREEDY)
@@ -194,8 +194,8 @@ def test_a_prompt_that_is_cached_as_a_whole(length):
     assert sum(isinstance(event, BlockShared) for event in second.events) == (length - 1) // 2
 
 
-def test_preempted_then_found_by_its_prefix():
-    """The newest gives up its blocks, and finds what is left of them when it comes back."""
+def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
+    """The newest request gives up its blocks, and finds what is left of them when it is admitted again."""
     lab = engine()
     config = replace(CACHED, num_blocks=16)
     sampling = SamplingParams(max_tokens=16, ignore_eos=True)
@@ -209,8 +209,8 @@ def test_preempted_then_found_by_its_prefix():
     assert max(admitted.cached_tokens for admitted in back) > 0
 
 
-def test_what_a_request_computed_itself_counts_as_found_by_none():
-    """It gives its blocks back between two parts of its prompt, and finds them when it comes again."""
+def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():
+    """It is preempted between two chunks of its prompt, and finds its blocks when it is admitted again."""
     lab, prompts = engine(max_num_batched_tokens=33), [text(14, seed) for seed in range(3)]
     requests = [lab.submit(prompt, CACHED, GREEDY) for prompt in prompts]
     lab.step()
@@ -225,7 +225,7 @@ def test_what_a_request_computed_itself_counts_as_found_by_none():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_preempted_request_says_the_same(temperature):
+def test_preemption_does_not_change_the_tokens(temperature):
     lab = engine()
     config = replace(PLAIN, num_blocks=14, speculative="draft")
     for seed in range(10 if temperature else 1):
@@ -236,8 +236,8 @@ def test_a_preempted_request_says_the_same(temperature):
             assert run.token_ids == alone(text(6, i), config, sampling)
 
 
-def test_a_stop_among_rejected_proposals():
-    """The stop ends the text whatever else had been proposed and judged in that round."""
+def test_a_stop_string_ends_the_text_within_a_round():
+    """It ends the text whatever else was proposed and judged in that round."""
     lab, stopped = engine(), 0
     config = replace(CACHED, speculative="draft", num_speculative_tokens=5)
     for seed in range(30):
@@ -252,18 +252,18 @@ def test_a_stop_among_rejected_proposals():
     assert stopped
 
 
-def test_two_equal_prompts_in_one_step():
+def test_equal_prompts_prefilled_in_one_step_share_nothing():
     lab, prompt = engine(), text(9)
     runs = drain([lab.submit(prompt, CACHED, GREEDY) for _ in range(2)])
     assert runs[0].token_ids == runs[1].token_ids == alone(prompt, CACHED, GREEDY)
-    assert [kinds(run, Prefilled)[0].cached_tokens for run in runs] == [0, 0]  # neither was there for the other
+    assert [kinds(run, Prefilled)[0].cached_tokens for run in runs] == [0, 0]  # neither was cached in time
     third = lab.generate(prompt, CACHED, GREEDY)
     assert kinds(third, Prefilled)[0].cached_tokens == 8
     assert lab.occupancy().live == 0
 
 
-def test_references_after_an_error(monkeypatch):
-    """A step that fails ends its sequences, gives their blocks back, and shared ones stay with the others."""
+def test_a_failed_step_returns_references_to_shared_blocks(monkeypatch):
+    """It ends its sequences and frees their blocks; shared blocks stay in the cache."""
     lab, prompt = engine(), text(9)
     lab.generate(prompt, CACHED, GREEDY)
     requests = [lab.submit(prompt, CACHED, GREEDY) for _ in range(2)]
@@ -286,7 +286,7 @@ def test_references_after_an_error(monkeypatch):
     assert kinds(again, Prefilled)[0].cached_tokens == 8
 
 
-def test_a_pool_of_exactly_the_needed_size():
+def test_a_pool_of_exactly_the_needed_size_serves_every_request():
     for config in (
         replace(PLAIN, num_blocks=10),
         replace(PLAIN, paged=False, num_blocks=10),
@@ -314,11 +314,11 @@ def test_continuations_share_the_prompt_and_copy_its_tail(length):
         assert kinds(run, Prefilled)[0].cached_tokens == length - 1
         assert sum(isinstance(event, BlockShared) for event in run.events) == -(-(length - 1) // 4)
     copies = [event.fill for run in runs for event in kinds(run, BlockCopied)]
-    assert len(copies) == (2 if length == 4 else 0)  # three owners of a tail of three tokens; one writes in place
+    assert len(copies) == (2 if length == 4 else 0)  # three share a tail of three tokens: two copy, one writes in place
 
 
 @pytest.mark.parametrize("config", [PLAIN, replace(PLAIN, paged=False), EngineConfig(kv_cache=False)])
-def test_continuations_wait_for_the_first_only_for_what_they_share(config):
+def test_continuations_wait_for_the_first_only_where_blocks_are_shared(config):
     runs = drain(engine().submit_continuations(text(5), 3, config, SamplingParams(max_tokens=8, ignore_eos=True)))
     alone = [kinds(run, StepTimed)[0].batch_sequences for run in runs]
     assert alone == ([1, 3, 3] if config.paged else [3, 3, 3])
@@ -327,8 +327,8 @@ def test_continuations_wait_for_the_first_only_for_what_they_share(config):
 # -- limits ------------------------------------------------------------------------------------------
 
 
-def test_a_long_prompt_comes_in_chunks_beside_decoding():
-    """Nobody's tokens wait for somebody else's whole prompt."""
+def test_a_long_prompt_is_prefilled_in_chunks_beside_decoding():
+    """No request's tokens wait for another's whole prompt."""
     lab = engine(max_num_batched_tokens=33)
     config = replace(PLAIN, num_blocks=60)
     talking = lab.submit(text(3), config, SamplingParams(max_tokens=20, ignore_eos=True))
@@ -339,10 +339,10 @@ def test_a_long_prompt_comes_in_chunks_beside_decoding():
     steps = [step.target_tokens for step in kinds(runs[1], StepTimed)]
     assert steps == [32, 4, 1]
     assert all(step.batch_tokens <= 33 for run in runs for step in kinds(run, StepTimed))
-    assert len(kinds(runs[0], StepTimed)) == 20  # one token in every step, whatever the others read
+    assert len(kinds(runs[0], StepTimed)) == 20  # one token in every step, whatever the others prefill
 
 
-def test_a_draft_reads_a_long_prompt_in_the_same_chunks(monkeypatch):
+def test_a_draft_prefills_a_long_prompt_in_the_same_chunks(monkeypatch):
     lab, read = engine(max_num_batched_tokens=33), []
     forward = lab.draft.forward
     monkeypatch.setattr(lab.draft, "forward", lambda ids, *rest: (read.append(len(ids)), forward(ids, *rest))[1])
@@ -352,23 +352,23 @@ def test_a_draft_reads_a_long_prompt_in_the_same_chunks(monkeypatch):
     assert [run.token_ids for run in runs] == [alone(text(36, seed), config, sampling) for seed in range(2)]
     prefilled = [step for step in kinds(runs[0], StepTimed) if step.step_kind == "prefill"]
     assert [step.target_tokens for step in prefilled] == [33, 3]
-    assert read[:2] == [step.batch_tokens for step in prefilled] == [33, 33]  # of the second prompt 30 beside the 3
+    assert read[:2] == [step.batch_tokens for step in prefilled] == [33, 33]  # then 3, and 30 of the second prompt
     assert max(read) <= 33
     assert all(step.draft_flops for step in prefilled)
     read.clear()
-    lab.generate(text(36), config, replace(sampling, max_tokens=2))  # too short for a guess
+    lab.generate(text(36), config, replace(sampling, max_tokens=2))  # too short for a proposal
     assert read == []
 
 
-def test_seats_are_limited_and_given_in_order():
+def test_seats_are_limited_and_given_in_order_of_arrival():
     lab = engine(max_num_seqs=2)
     runs = drain([lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)])
     assert max(step.batch_sequences for run in runs for step in kinds(run, StepTimed)) == 2
     assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
 
 
-def test_a_batch_that_was_too_large_has_its_seats_back_when_it_is_over():
-    """Others may have joined meanwhile."""
+def test_seats_are_restored_after_a_batch_that_was_too_large():
+    """Also when other requests have joined meanwhile."""
     lab = engine(max_num_seqs=4)
     lengths = (6, 9, 12, 15, *[20] * 6)
     requests = [lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=n)) for seed, n in enumerate(lengths)]
@@ -384,7 +384,7 @@ def test_a_batch_that_was_too_large_has_its_seats_back_when_it_is_over():
         assert run.token_ids
 
 
-def test_a_step_stays_within_its_budget_whoever_guesses():
+def test_a_step_stays_within_its_token_budget_with_speculation():
     config = EngineConfig(paged=True, block_size=2, speculative="draft", num_speculative_tokens=8)
     lab = engine(max_num_seqs=8, max_num_batched_tokens=40)
     steps, sampling = [], SamplingParams(max_tokens=12)
@@ -402,7 +402,7 @@ def test_a_step_stays_within_its_budget_whoever_guesses():
     assert 9 < max(steps) <= 40
 
 
-def test_contiguous_admits_fewer_than_paged():
+def test_contiguous_storage_admits_fewer_requests_than_paged():
     most = {}
     for paged in (False, True):
         lab = engine()
@@ -416,7 +416,7 @@ def test_contiguous_admits_fewer_than_paged():
 
 
 @given(st.lists(st.integers(), unique=True))
-def test_a_queue_is_in_the_order_of_age_whoever_joins_when(orders):
+def test_a_queue_is_ordered_by_age_whatever_the_order_of_joining(orders):
     scheduler = Scheduler(None, None, lambda sequence: 0, max_num_seqs=1, max_num_batched_tokens=1)
     for order in orders:
         scheduler.add(SimpleNamespace(order=order))

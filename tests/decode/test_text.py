@@ -1,4 +1,4 @@
-"""Text comes out whole, in order, and ends where it should."""
+"""Streamed text is complete, in order, and ends where it should."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stream(text: str, stop=()) -> tuple[list[str], str, bool]:
 
 
 @given(st.text(max_size=40))
-def test_pieces_are_the_text_and_no_character_is_split(text):
+def test_pieces_add_up_to_the_text_and_split_no_character(text):
     pieces, rest, _ = stream(text)
     assert "".join(pieces) + rest == text
     assert rest == ""
@@ -28,15 +28,15 @@ def test_pieces_are_the_text_and_no_character_is_split(text):
 
 
 @given(st.lists(st.integers(0, 255), max_size=30))
-def test_any_bytes_come_out_as_they_would_at_once(tokens):
+def test_any_bytes_stream_to_the_text_they_decode_to_at_once(tokens):
     out = TextStream(tokenizer())
     text = "".join(out.push(token) for token in tokens) + out.flush()
     assert text == tokenizer().decode(tokens)
 
 
 @given(st.lists(st.sampled_from([*"a ", "\N{REPLACEMENT CHARACTER}", "é", "☃"]), max_size=6), st.data())
-def test_of_a_context_nothing_is_said_again(characters, data):
-    """It may end anywhere, within a character too, and in the sign for what is none."""
+def test_no_text_of_the_context_is_repeated(characters, data):
+    """The context may end anywhere, also within a character or in a replacement character."""
     tokens = tokenizer()("".join(characters))["input_ids"]
     split = data.draw(st.integers(0, len(tokens)))
     out = TextStream(tokenizer(), tokens[:split])
@@ -53,7 +53,7 @@ def test_a_stop_string_in_a_prompt_ends_nothing():
     assert not out.stopped
 
 
-def test_a_prompt_s_pieces_are_all_of_it():
+def test_the_pieces_of_a_prompt_add_up_to_it():
     prompt = "the end \N{REPLACEMENT CHARACTER}"
     run = engine().generate(prompt, sampling=SamplingParams(max_tokens=1))
     assert "".join(run.events[0].prompt_pieces) == prompt
@@ -71,7 +71,7 @@ def test_text_ends_before_the_first_stop_string(text, stops):
     if not ends:
         assert "".join(pieces) + rest == text
     else:
-        # One byte a token: the first stop string to be complete ends the text.
+        # One byte per token: the first stop string to be complete ends the text.
         first = min(text.find(stop) + len(stop) for stop in stops if stop in text)
         expected = min(at for stop in stops if (at := text[:first].find(stop)) >= 0)
         assert "".join(pieces) + rest == text[:expected]
@@ -84,14 +84,14 @@ def test_half_a_stop_string_is_held_back_then_released():
     assert stream("the en", stop=("end",))[1] == "en"
 
 
-def test_token_text_shows_part_of_a_character_by_its_spelling():
+def test_token_text_shows_part_of_a_character_as_the_vocabulary_spells_it():
     first_byte = tokenizer()("é")["input_ids"][0]
     assert token_text(tokenizer(), first_byte) == "Ã"
     assert token_text(tokenizer(), tokenizer()("a")["input_ids"][0]) == "a"
 
 
 def byte_fallback() -> PreTrainedTokenizerFast:
-    """As Llama 2's: a byte that is in no word has a token, <0xE2>; spaces are ▁."""
+    """Like Llama 2's: every byte has a token, such as <0xE2>, for text in no word; spaces are ▁."""
     words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "▁the", "x"]
     core = Tokenizer(BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>"))
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -100,7 +100,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
 
 
 def test_half_a_character_does_not_take_back_the_whole_ones_before_it():
-    """To such a tokenizer the bytes before it are unreadable then, too."""
+    """A byte-fallback tokenizer then decodes the bytes before it to replacement characters, too."""
     llama = byte_fallback()
     tokens = llama.convert_tokens_to_ids(["<0xC3>", "<0xA9>", "<0xE2>", "a", "▁the", "b"])
     assert llama.decode(tokens).startswith("\N{REPLACEMENT CHARACTER}" * 3)
@@ -115,7 +115,7 @@ BYTES = [f"<0x{byte}>" for byte in ("C3", "A9", "E2", "98", "83")]
 
 
 @given(st.lists(st.sampled_from(["a", "▁the", "▁", *BYTES])), st.data())
-def test_bytes_of_byte_fallback_always_come_to_some_text(words, data):
+def test_no_text_is_lost_among_byte_fallback_tokens(words, data):
     llama = byte_fallback()
     tokens = llama.convert_tokens_to_ids(words)
     split = data.draw(st.integers(0, len(tokens)))
@@ -125,7 +125,7 @@ def test_bytes_of_byte_fallback_always_come_to_some_text(words, data):
     assert [sign for sign in said if sign in "athe"] == [sign for word in plain for sign in word if sign in "athe"]
 
 
-def test_a_stop_string_in_what_comes_at_the_end_ends_it():
+def test_a_stop_string_in_the_last_flushed_piece_ends_the_text():
     core = Tokenizer(BPE({" \N{REPLACEMENT CHARACTER}": 0, "y": 1}, []))
     out = TextStream(PreTrainedTokenizerFast(tokenizer_object=core), stop=(" ",))
     assert out.push(1) + out.push(0) + out.flush() == "y"

@@ -1,4 +1,4 @@
-"""The adaptive window: the rule against brute force, and how it behaves when costs and luck are scripted."""
+"""The adaptive window: the rule against brute force, and its behaviour with scripted costs and verdicts."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def round_ms(gamma: int, sequences: int = 1) -> float:
 
 
 def rate(acceptance: float, gamma: int, sequences: int = 1) -> float:
-    """Expected tokens of one sequence a millisecond."""
+    """Expected tokens per millisecond of one sequence."""
     return tokens_per_round(acceptance, gamma) / round_ms(gamma, sequences)
 
 
 class Script:
-    """Rounds of one adaptive window with known costs and acceptance; times are noisy, and some far too long."""
+    """Rounds of one adaptive window with known costs and acceptance, in noisy times."""
 
     def __init__(self, seed: int, *, noise: float = 0.1, sequences: int = 1, around: float = 0.0) -> None:
         self.window, self.costs, self.drafting = Window(MOST, adaptive=True), Costs(), Line()
@@ -64,7 +64,7 @@ class Script:
 
 
 def test_the_best_window_is_what_brute_force_finds():
-    """Every way a round can go, with its probability, instead of the closed sum."""
+    """Sums over every outcome of a round, by its probability, instead of using the closed form."""
     draw = random.Random(0).uniform
     for _ in range(300):
         acceptance, proposal, constant, token = draw(0, 1), draw(0.01, 5), draw(1, 20), draw(0, 3)
@@ -86,7 +86,7 @@ def test_the_best_window_is_what_brute_force_finds():
         assert rates[chosen] == pytest.approx(max(rates))
 
 
-def test_theory_at_its_ends():
+def test_the_best_window_in_extreme_cases():
     assert best_window(0.0, MOST, round_ms) == 0  # nothing is ever accepted
     assert best_window(1.0, MOST, round_ms) == MOST  # everything is
     assert best_window(0.5, MOST, lambda gamma: 1.0) == MOST  # proposals and tokens cost nothing
@@ -106,12 +106,12 @@ def test_a_fixed_window_stays():
 
 @pytest.mark.parametrize("sequences", [1, 8])
 @pytest.mark.parametrize("acceptance", [0.02, 0.3, 0.5, 0.7, 0.85, 0.95])
-def test_it_settles_where_theory_says(acceptance, sequences):
-    """Its windows promise, at the true acceptance, nearly what the best one does.
+def test_the_window_settles_where_theory_says(acceptance, sequences):
+    """At the true acceptance rate, its windows are expected to be nearly as fast as the best one.
 
     The mean share over 20 scripts of 200 rounds after 100. With these seeds it was 0.957 at worst. Between
     scripts it spread by at most 0.024, so the mean of 20 by 0.0054: 0.93 is five of those below. It can
-    fail: no single window passes (next test).
+    fail: no single window passes (``test_no_fixed_window_is_that_good_everywhere``).
     """
     best = max(rate(acceptance, gamma, sequences) for gamma in range(MOST + 1))
     shares = []
@@ -123,8 +123,8 @@ def test_it_settles_where_theory_says(acceptance, sequences):
     assert statistics.mean(shares) > 0.93
 
 
-def test_what_surrounds_a_round_counts():
-    """Judging and telling of a token take as long as twenty tokens of a pass: then one proposal is as good as none, and
+def test_costs_around_a_pass_count():
+    """Judging and reporting a token take as long as twenty tokens in a pass: then one proposal is as good as none, and
     three are not the best."""
     acceptance, around = 0.7, 20 * TOKEN
     assert max(range(MOST + 1), key=lambda gamma: rate(acceptance, gamma)) >= 3
@@ -136,9 +136,9 @@ def test_what_surrounds_a_round_counts():
     assert statistics.mean(settled) < 1.5
 
 
-def test_an_engine_measures_what_its_rounds_take(monkeypatch):
-    """Telling of a proposal takes as long as telling of a token, five milliseconds, many times a pass of this tiny
-    model; every second proposal is right. Then none are better than eight."""
+def test_an_engine_measures_the_time_of_its_rounds(monkeypatch):
+    """Reporting a proposal takes five milliseconds, like reporting a token, and many times a pass of this tiny model;
+    every second proposal is right. Then no proposals are better than eight."""
     now = [0.0]
 
     def passes() -> float:
@@ -150,7 +150,7 @@ def test_an_engine_measures_what_its_rounds_take(monkeypatch):
             now[0] += 0.005
 
     engine = tiny_models.engine(watch=slowly)
-    engine.generate("The wolf", sampling=SamplingParams(max_tokens=2))  # measures the device, by a clock that goes on
+    engine.generate("The wolf", sampling=SamplingParams(max_tokens=2))  # measures the device, by the real clock
     for module in (clock, recorder):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=passes))
     guess = {"speculative": "synthetic", "synthetic_acceptance_rate": 0.5, "num_speculative_tokens": MOST}
@@ -161,8 +161,8 @@ def test_an_engine_measures_what_its_rounds_take(monkeypatch):
     assert statistics.mean(windows[len(windows) // 2 :]) < 1.5
 
 
-def test_a_text_that_is_computed_again_says_nothing_of_a_rounds_cost(monkeypatch):
-    """With too few blocks sequences give way, and the pass over all they had comes with proposals, too."""
+def test_recomputing_a_preempted_text_does_not_count_as_a_round_s_cost(monkeypatch):
+    """With too few blocks sequences are preempted, and the pass that recomputes them verifies proposals, too."""
     observed: list[int] = []
     monkeypatch.setattr(Costs, "observe", lambda costs, tokens, *ms: observed.append(tokens))
     config = EngineConfig(speculative="draft", num_speculative_tokens=3, paged=True, block_size=4, num_blocks=24)
@@ -172,11 +172,11 @@ def test_a_text_that_is_computed_again_says_nothing_of_a_rounds_cost(monkeypatch
     events = [event for request in requests for event in request.result().events]
     again = [event.target_tokens for event in events if isinstance(event, StepTimed) and event.step_kind == "verify"]
     assert any(isinstance(event, Preempted) for event in events)
-    assert max(again) > 4  # a verify, and the text with it
+    assert max(again) > 4  # a verification together with the recomputed text
     assert 4 <= max(observed) <= 3 * 4
 
 
-def test_no_fixed_window_settles_so():
+def test_no_fixed_window_is_that_good_everywhere():
     for gamma in range(MOST + 1):
         shares = [
             rate(acceptance, gamma) / max(rate(acceptance, other) for other in range(MOST + 1))
@@ -185,8 +185,9 @@ def test_no_fixed_window_settles_so():
         assert min(shares) < 0.93
 
 
-def test_it_stops_proposing_when_the_draft_is_worthless_and_comes_back_when_it_is_good_again():
-    """From 0.85 to 0.02 and back, 40 times. With these seeds it fell in at most 37 rounds and rose in at most 72."""
+def test_the_window_closes_for_a_worthless_draft_and_reopens_for_a_good_one():
+    """Acceptance goes from 0.85 to 0.02 and back, with 40 seeds: it closed in at most 37 rounds and reopened in at
+    most 72."""
     fell, rose = [], []
     for seed in range(40):
         script = Script(seed)
@@ -197,20 +198,20 @@ def test_it_stops_proposing_when_the_draft_is_worthless_and_comes_back_when_it_i
     assert max(rose) < 4 * PROBE_EVERY
 
 
-def test_a_drafter_that_had_no_idea_is_no_worthless_one():
-    """A lookup finds nothing before the text repeats itself. Until it does, plain passes are all that is measured."""
+def test_a_drafter_that_proposes_nothing_is_not_taken_for_a_worthless_one():
+    """A lookup finds nothing before the text repeats itself. Until then, only plain passes are measured."""
     window, costs = Window(MOST, adaptive=True), Costs()
     for _ in range(100):
         costs.observe(1, PASS + TOKEN, 0.0)
         assert not window.observe(0, 0, 1, 1, costs, Line())
     dear = Line()
-    dear.observe(MOST, 1000 * PASS)  # nor later, whatever an idea would have cost
+    dear.observe(MOST, 1000 * PASS)  # nor later, whatever a proposal would have cost
     assert not window.observe(0, 0, 1, 1, costs, dear)
     assert window.gamma == MOST
 
 
-def test_a_first_idea_is_judged_by_what_it_took():
-    """A round's verdict comes before its times: until then only passes over one token are known."""
+def test_the_first_proposals_are_judged_by_their_own_times():
+    """A round's verdicts come before its times: until then, only passes over one token have been timed."""
     window, costs = Window(MOST, adaptive=True), Costs()
     costs.observe(1, PASS + TOKEN, 0.0)
     assert not window.observe(MOST, MOST, 1, 1, costs, Line())
@@ -221,7 +222,7 @@ def test_a_first_idea_is_judged_by_what_it_took():
     assert window.gamma == MOST
 
 
-def test_a_worthless_draft_is_asked_only_now_and_then():
+def test_a_worthless_draft_is_probed_only_now_and_then():
     script = Script(0)
     script.run(0.0, 50)
     gammas = script.run(0.0, 10 * PROBE_EVERY)
@@ -229,8 +230,8 @@ def test_a_worthless_draft_is_asked_only_now_and_then():
     assert 10 <= sum(gammas) <= len(gammas) / 10
 
 
-def test_it_does_not_flap():
-    """Noise of 10% in all times and chance in every round: it changes once in 20 rounds or less, on average."""
+def test_the_window_does_not_flap():
+    """With 10% noise in all times and random verdicts, it changes less than once in 20 rounds on average."""
     for acceptance in (0.5, 0.7, 0.9):
         changes = []
         for seed in range(20):
@@ -241,9 +242,9 @@ def test_it_does_not_flap():
         assert statistics.mean(changes) < 20
 
 
-def test_noise_in_the_times_alone_hardly_moves_it():
-    """The same verdicts in every round: three proposals are right, and a fourth is not. With these seeds 9 changes
-    in 5,000 rounds; one in a hundred would be 50."""
+def test_noise_in_the_times_alone_hardly_moves_the_window():
+    """The same verdicts in every round: three proposals are right, a fourth is not. With these seeds there are 9
+    changes in 5,000 rounds; one in a hundred would be 50."""
     changes = 0
     for seed in range(20):
         draw, window, gammas = random.Random(seed), Window(MOST, adaptive=True), []
@@ -277,8 +278,8 @@ def observed(seed: int, *, noise: float, stalls: float) -> tuple[Costs, Line]:
 def test_costs_find_the_line_in_noisy_times(stalls):
     """10% noise, and every tenth time 20 times too long.
 
-    With these seeds a fit spread by at most 3.2%, their mean was off by at most 2.2%; a plain mean of
-    the times with stalls would be off by 190%.
+    With these seeds the fits spread by at most 3.2%, and their mean was off by at most 2.2%; a plain mean
+    of the times with stalls would be off by 190%.
     """
     fits = [observed(seed, noise=0.1, stalls=stalls) for seed in range(30)]
     for tokens in (1, 5, 9):
@@ -294,24 +295,24 @@ def test_exact_times_give_the_line_itself():
     assert drafting.ms(1) == pytest.approx(PROPOSAL)
 
 
-def test_a_size_that_is_seldom_met_is_not_forgotten():
-    """A worthless draft is asked once in 32 rounds, and a window of eight was used once, at the beginning."""
+def test_a_rare_size_is_not_forgotten():
+    """A worthless draft is probed once in 32 rounds, and a window of eight was used once, at the beginning."""
     costs = Costs()
     for gamma in (8, *([0] * 31 + [1]) * 10):
         costs.observe(gamma + 1, PASS + TOKEN * (gamma + 1), 0.0)
     assert costs.pass_ms(9) - costs.pass_ms(1) == pytest.approx(8 * TOKEN)
 
 
-def test_of_many_sizes_the_last_ones_count():
-    """A batch that grows: what one more token took while it was small says little of what it takes now."""
+def test_of_many_sizes_the_latest_count():
+    """In a growing batch, the cost of one more token while it was small says little about the cost once it is large."""
     costs = Costs()
     for tokens in range(1, 113):
         costs.observe(tokens, PASS + TOKEN * (tokens + 2 * min(tokens, 50)), 0.0)
     assert costs.pass_ms(113) - costs.pass_ms(112) == pytest.approx(TOKEN)
 
 
-def test_a_size_that_is_always_met_stays():
-    """However many others come and go, and are all dearer."""
+def test_a_size_that_keeps_occurring_is_kept():
+    """However many others come and go, all of them slower."""
     costs = Costs()
     for tokens in range(2, 82):
         costs.observe(1, 1.0, 0.0)
@@ -319,7 +320,7 @@ def test_a_size_that_is_always_met_stays():
         assert tokens < 30 or costs.pass_ms(1) == pytest.approx(1)
 
 
-def test_a_size_that_was_met_once_says_less_than_those_that_were_met_often():
+def test_a_size_seen_once_weighs_less_than_those_seen_often():
     costs = Costs()
     for gamma in (4, 8, *[0, 1] * 23):
         slow = 20 if gamma > 1 else 1
@@ -328,9 +329,9 @@ def test_a_size_that_was_met_once_says_less_than_those_that_were_met_often():
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_costs_are_those_of_usual_rounds(monkeypatch, cached):
-    """No prompt is among them, and no proposals for which the draft first read what was written without it. Without a
-    cache it reads everything in every round."""
+def test_costs_are_taken_from_usual_rounds_only(monkeypatch, cached):
+    """Left out are prefills, and proposals for which the draft first had to catch up on text written without it.
+    Without a cache it reads everything in every round."""
     seen = []
     scripted = iter([3, 0, 0, 0, 3, 3, 3])
     monkeypatch.setattr(Costs, "observe", lambda self, tokens, *times: seen.append([tokens, 0]))
@@ -354,8 +355,8 @@ def test_costs_are_those_of_usual_rounds(monkeypatch, cached):
         assert [tokens for tokens, _ in seen[:8]] == [3, 4, 1, 1, 1, 4, 4, 4]
 
 
-def test_a_drafter_s_times_are_its_own(monkeypatch):
-    """Two guess in the same steps: each one's line gets its own window and its own part of the drafting."""
+def test_each_drafter_has_its_own_times(monkeypatch):
+    """With two drafters in the same steps, each one's fit gets its own window and its own part of the drafting time."""
     seen = []
 
     class Seen(Line):
@@ -377,19 +378,19 @@ def test_a_drafter_s_times_are_its_own(monkeypatch):
     assert 0 < ms < ms + less <= drafting
 
 
-def test_no_pass_takes_less_than_no_time():
+def test_no_pass_has_a_negative_time():
     costs = Costs()
     for tokens, ms in ((1, 0.1), (100, 300.0), (100, 310.0), (1, 0.2)):
         costs.observe(tokens, ms, 0.0)
     assert costs.pass_ms(1) > 0
     later = Costs()
-    for tokens, ms in ((1, 10.0), (9, 5.0)):  # a larger one was quicker by chance
+    for tokens, ms in ((1, 10.0), (9, 5.0)):  # a larger pass was faster by chance
         later.observe(tokens, ms, 0.0)
     assert later.pass_ms(9) >= later.pass_ms(1) > 0
 
 
-def test_while_one_size_is_known_another_is_tried():
-    """Else a window that begins too large would never learn that a smaller one is quicker."""
+def test_another_window_is_tried_while_only_one_size_is_known():
+    """Otherwise a window that begins too large would never learn that a smaller one is faster."""
     costs, drafting, window = Costs(), Line(), Window(MOST, adaptive=True)
     for _ in range(3):
         costs.observe(9, 12.0, 0.0)
@@ -403,8 +404,8 @@ def test_while_one_size_is_known_another_is_tried():
     assert costs.compared
 
 
-def test_a_pass_of_another_size_has_no_time_before_one_was_timed():
-    """What the first try goes by is taken to be so, not measured."""
+def test_a_pass_size_that_was_never_timed_is_reported_without_a_time():
+    """The first try is based on an assumption, not on a measurement."""
     config = EngineConfig(speculative="draft", adaptive_window=True)
     run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=40))
     first, *later = [event for event in run.events if isinstance(event, WindowChanged)]
@@ -413,8 +414,8 @@ def test_a_pass_of_another_size_has_no_time_before_one_was_timed():
     assert Run.of(json.loads(run.to_json())).events == run.events
 
 
-def test_a_guess_that_nobody_has_timed_yet_has_no_time():
-    """A request that stopped guessing and then fell back comes to a pool whose drafter has not been asked so far."""
+def test_a_drafter_that_was_never_timed_is_reported_without_a_time():
+    """A request that stopped proposing and then fell back comes to a pool whose drafter has not been used yet."""
     engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=60, ignore_eos=True)
     engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # times passes
     request = engine.submit("The king", EngineConfig(speculative="draft", adaptive_window=True), sampling)
@@ -435,7 +436,7 @@ def test_only_recent_steps_count():
     assert costs.pass_ms(1) == 10
 
 
-def test_nothing_is_said_of_a_window_that_will_not_be_used(monkeypatch):
+def test_a_window_that_will_not_be_used_is_not_reported(monkeypatch):
     monkeypatch.setattr(Window, "observe", lambda *_: True)
     config = EngineConfig(speculative="draft", adaptive_window=True)
     run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=20))
@@ -445,8 +446,8 @@ def test_nothing_is_said_of_a_window_that_will_not_be_used(monkeypatch):
     assert set(changes) <= set(steps)
 
 
-def test_without_a_cache_a_pass_is_as_long_as_the_text():
-    """Whose time is what a round costs, however many are proposed."""
+def test_without_a_cache_a_pass_costs_the_time_of_the_whole_text():
+    """However many tokens are proposed."""
     lab = tiny_models.engine("llama", "good")
     config = EngineConfig(kv_cache=False, speculative="draft", num_speculative_tokens=4, adaptive_window=True)
     run = lab.generate("The king had three daughters", config, SamplingParams(max_tokens=120, ignore_eos=True))

@@ -1,4 +1,4 @@
-"""Work is counted right: by hand, by torch's own counter, and against the passes that a run really makes."""
+"""Work is counted correctly: checked by hand, by torch's counter, and against the forward passes of a real run."""
 
 from __future__ import annotations
 
@@ -45,39 +45,39 @@ def shape(model: LanguageModel) -> dict:
 # -- by hand ---------------------------------------------------------------------------------------
 
 
-def test_a_decode_step(llama):
-    """One token at position 9: ten positions to see, nine slots to read and one to write."""
+def test_a_decode_step_reads_the_weights_and_the_cached_context(llama):
+    """One token at position 9 attends to ten positions: nine slots are read and one is written."""
     work = PassWork(llama, storage(llama)).of([Span(9, 10, keep=1)])
     assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + 10 * SLOT
     assert work.flops == 2 * (3 * LAYER + HEAD) + 10 * 3 * 4 * 48
 
 
 def test_a_batch_reads_the_weights_once(llama):
-    """A chunk of a prompt, from whose end no token is chosen, beside a verify of two proposals."""
+    """A chunk of a prompt, which needs no logits, beside the verification of two proposals."""
     work = PassWork(llama, storage(llama)).of([Span(0, 4, keep=0), Span(6, 9, keep=3)])
     assert work.bytes == 4 * (3 * LAYER + NORMS + HEAD) + (4 + 9) * SLOT
     assert work.flops == 2 * (7 * 3 * LAYER + 3 * HEAD) + (1 + 2 + 3 + 4 + 7 + 8 + 9) * 3 * 4 * 48
 
 
-def test_a_pass_that_no_logits_are_wanted_of_does_not_read_the_head(llama):
+def test_a_pass_that_needs_no_logits_does_not_read_the_head(llama):
     work = PassWork(llama, storage(llama)).of([Span(0, 4, keep=0), Span(0, 2, keep=0)])
     assert work.bytes == 4 * (3 * LAYER + NORMS) + (4 + 2) * SLOT
     assert work.flops == 2 * 6 * 3 * LAYER + (1 + 2 + 3 + 4 + 1 + 2) * 3 * 4 * 48
 
 
-def test_without_a_cache_nothing_is_read_again(llama):
+def test_without_a_cache_only_weights_are_read(llama):
     work = PassWork(llama, None).of([Span(0, 10, keep=1)])
     assert work.bytes == llama.weight_bytes
     assert work.flops == 2 * (10 * 3 * LAYER + HEAD) + 55 * 3 * 4 * 48
 
 
-def test_an_early_exit_reads_its_layers_only(llama):
+def test_an_early_exit_reads_only_its_layers(llama):
     work = PassWork(llama.first(1), storage(llama)).of([Span(9, 10, keep=1)])
     assert work.bytes == 4 * (LAYER + 3 * 48 + HEAD) + 10 * SLOT // 3
     assert work.flops == 2 * (LAYER + HEAD) + 10 * 4 * 48
 
 
-def test_weights_are_read_as_they_are_stored_and_tables_only_in_part():
+def test_weights_count_in_their_dtype_and_without_lookup_tables():
     tied = LanguageModel(tiny_models.random_model("llama"), "tied")
     untied = LanguageModel(tiny_models.random_model("llama", tie_word_embeddings=False), "untied")
     parameters = 3 * LAYER + NORMS + HEAD
@@ -92,7 +92,7 @@ def test_weights_are_read_as_they_are_stored_and_tables_only_in_part():
 
 @pytest.mark.parametrize("kv_format", FORMATS)
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-def test_a_slot_has_the_bytes_that_storage_holds(architecture, kv_format):
+def test_a_slot_counts_the_bytes_that_storage_allocates(architecture, kv_format):
     model = LanguageModel(tiny_models.random_model(architecture), architecture)
     kept = storage(model, kv_format, slots=5)
     held = [sum(tensor.untyped_storage().nbytes() for tensor in layer.tensors) for layer in kept.layers]
@@ -105,9 +105,9 @@ def test_a_slot_has_the_bytes_that_storage_holds(architecture, kv_format):
 
 
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
-def test_flops_are_those_that_torch_counts(architecture):
-    """A prompt of ten tokens, then one more. Torch counts the whole square of a prompt's attention, not only the
-    positions that each token sees; for one token they are the same. Until 2.12 it counts the angles of positions too.
+def test_flops_equal_those_of_torch_s_counter(architecture):
+    """A prompt of ten tokens, then one more. Torch counts a prompt's attention as the full square, not only the
+    positions that each token sees; for one token both are the same. Until 2.12 it counts the rotary angles, too.
     """
     model = LanguageModel(tiny_models.random_model(architecture), architecture)
     passes, position = PassWork(model, None), 4 * model.layers * model.kv_heads * model.query_groups * model.head_dim
@@ -122,7 +122,7 @@ def test_flops_are_those_that_torch_counts(architecture):
             assert counter.get_total_flops() - angles == passes.of([span]).flops + unseen * position
 
 
-# -- what must hold of any pass --------------------------------------------------------------------
+# -- what holds for any pass -----------------------------------------------------------------------
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 100), st.integers(1, 40), st.integers(0, 40)).map(
@@ -153,7 +153,7 @@ def test_more_tokens_and_longer_contexts_are_more_work(llama, spans, more):
 
 
 @given(SPANS)
-def test_a_smaller_format_moves_less_and_computes_the_same(llama, spans):
+def test_a_smaller_format_moves_fewer_bytes_for_the_same_flops(llama, spans):
     auto, int8, int4 = (PassWork(llama, storage(llama, form)).of(spans) for form in ("auto", "int8", "int4"))
     assert auto.bytes > int8.bytes > int4.bytes > llama.weight_bytes - 4 * HEAD
     assert auto.flops == int8.flops == int4.flops
@@ -177,8 +177,8 @@ CONFIGS = {
 
 @pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_events_of_a_run_say_what_its_passes_did(monkeypatch, config, together):
-    """Every forward is watched: which positions it really computed, of which model, and how many logits."""
+def test_a_run_s_events_add_up_to_the_work_of_its_passes(monkeypatch, config, together):
+    """Every forward pass is watched: which positions it computed, with which model, and how many logits."""
     lab = tiny_models.engine("llama", "good", seed=3, max_num_batched_tokens=33)  # the longest prompt in two parts
     watched: dict[LanguageModel, Work] = {}
     forward = LanguageModel.forward
@@ -200,7 +200,7 @@ def test_the_events_of_a_run_say_what_its_passes_did(monkeypatch, config, togeth
     sampling = SamplingParams(max_tokens=15, temperature=1.0, seed=7, ignore_eos=True)
     requests = [lab.submit(prompt, config, sampling) for prompt in PROMPTS[:together]]
     told = [event for request in requests for event in request.result().events if isinstance(event, StepTimed)]
-    # A step of n sequences is told to each of them.
+    # A step of n sequences is reported to each of them.
     total = {
         name: sum(Fraction(getattr(event, name), event.batch_sequences) for event in told)
         for name in ("draft_bytes", "draft_flops", "verify_bytes", "verify_flops")
@@ -211,13 +211,13 @@ def test_the_events_of_a_run_say_what_its_passes_did(monkeypatch, config, togeth
     assert any(event.batch_sequences > 1 for event in told) == (together > 1)
 
 
-def test_a_run_tells_the_limits_of_its_device():
+def test_a_run_records_the_limits_of_its_device():
     limits = limits_of(tiny_models.engine("llama").generate("A fox", sampling=SamplingParams(max_tokens=3)).started)
     assert limits.bytes_per_second > 1e8
     assert limits.flops_per_second > 1e8
 
 
-def test_experts_cannot_be_counted():
+def test_work_of_a_mixture_of_experts_is_not_counted():
     tiny = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     config = MixtralConfig(**tiny, num_attention_heads=2, num_key_value_heads=1, sliding_window=None)
     model = LanguageModel(AutoModelForCausalLM.from_config(config), "experts")
