@@ -1,11 +1,11 @@
-"""Compiles the kernels for a GPU that need not be there: ``python -m tests.kv.compile_kernels 90``.
+"""Compiles the kernels for a GPU that need not be present: ``python -m tests.kv.compile_kernels 90``.
 
 Triton brings its own assembler, so everything up to the machine code is done; only the launch is left out.
-Prints a line for each kernel: its name, a tile's rows (0: it has none), its warps, its bytes of shared memory, and of
-each thread the registers and the bytes that did not fit into them. Then, of attention, what it reads and multiplies,
-and the instructions of its inner loop: all of them, for 64 positions, and those that load a single byte from shared
-memory. Of a product, its kind, the instructions of all its warps for a KB of the matrix, and how many of its tiles lie
-in shared memory so that tensor cores come upon the same banks again and again.
+Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, and
+per thread the registers and the bytes spilled from them. For attention there follow the KV format, the dtype, and the
+instructions of the inner loop: all of them, per 64 positions, and those that load a single byte from shared memory.
+For a product: its kind, the instructions of all its warps per KB of the matrix, and how many of its tiles lie in shared
+memory in a layout that gives tensor cores bank conflicts.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
 
 
 def longest_loop(code: str) -> list[str]:
-    """From where a jump back leads up to the jump."""
+    """The longest run of instructions from the target of a backward jump to the jump."""
     instructions = re.findall(r"/\*([0-9a-f]{4,})\*/ +(.+?) *;", code)
     places = {int(address, 16): place for place, (address, _) in enumerate(instructions)}
     loops = [
@@ -90,7 +90,7 @@ for kv_format, dtype, (new, splits) in kinds:
     attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
 x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
 matrix = torch.randn(64, 4096).bfloat16()
-for few in (x, x[:1]):  # one row is a kind of its own
+for few in (x, x[:1]):  # a single row is compiled separately
     normed_product(few, weight, 1e-5, matrix, None)
     gated_product(few, weight, 1e-5, matrix)
     add_product(few[:, :64], few, matrix)

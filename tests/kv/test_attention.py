@@ -1,4 +1,4 @@
-"""Attention over slots, against attention over plain tensors."""
+"""Attention over cache slots, compared with attention over plain tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import tiny_models
 
 LOGIT_ERROR = {"int8": 0.03, "int4": 0.5}
 """Stated bound: root-mean-square logit error of a quantised cache, over the spread of the logits.
-These tiny models have 12 to 16 numbers a head; an INT8 scale spans 127 steps either way, an INT4 scale 7.5 or 8."""
+These tiny models have heads of 12 to 16 numbers; an INT8 scale spans 127 steps either way, an INT4 scale 7.5 or 8."""
 
 
 def ignore(*_: object, **__: object) -> None:
@@ -21,12 +21,12 @@ def ignore(*_: object, **__: object) -> None:
 
 
 def run(lab, kv_format: str, paged: bool, chunks: list[int], tokens: torch.Tensor) -> torch.Tensor:
-    """Logits of every token, computed chunk by chunk through a cache that is in use by others too."""
+    """Logits of every token, computed chunk by chunk through a cache shared by two sequences."""
     model = lab.target
     pool = BlockPool(num_blocks=40, block_size=4)
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
     storage = KVStorage(kv_format, 160, **shape, dtype=model.dtype, device=model.device)
-    for layer in storage.layers:  # what stale slots hold must not matter
+    for layer in storage.layers:  # the contents of stale slots must not matter
         for tensor in layer.tensors:
             tensor.fill_(torch.nan if tensor.is_floating_point() else 77)
     tables = [BlockTable(pool, owner, ignore, paged=paged) for owner in range(2)]
@@ -76,8 +76,8 @@ def test_a_quantised_cache_is_within_the_stated_error(architecture, paged, kv_fo
     assert 0 < relative < LOGIT_ERROR[kv_format]
 
 
-def test_padding_beside_a_longer_sequence_must_not_matter():
-    """Two lengths in one group, the slots after the shorter one never written: 0 x NaN would be NaN."""
+def test_padding_beside_a_longer_sequence_does_not_matter():
+    """Two lengths in one group, the slots after the shorter one never written: they hold NaN, and 0 x NaN is NaN."""
     lab = tiny_models.engine("llama")
     model, pool = lab.target, BlockPool(num_blocks=20, block_size=4)
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}

@@ -1,4 +1,4 @@
-"""Block accounting under random use: sharing, copying, caching, evicting, rolling back."""
+"""Block accounting under random use: sharing, copying, caching, eviction, rollback."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lab.kv.table import BlockTable, side_by_side
 from lab.trace.events import BlockAllocated, BlockCopied, BlockEvicted, BlockFreed, BlockShared, BlockStored
 
 ROOT = Prefix.root("weights")
-TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)  # few kinds of tokens: beginnings are often alike
+TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=9)  # few kinds of tokens: prefixes are often shared
 
 
 class Owner:
-    """A sequence as far as blocks are concerned: its tokens, and a table for them."""
+    """As much of a sequence as blocks depend on: its tokens, and a table for them."""
 
     def __init__(self, table: BlockTable, tokens: list[int], priority: int, stored: bool) -> None:
         self.table = table
@@ -31,7 +31,7 @@ class Owner:
 class PoolMachine(RuleBasedStateMachine):
     """Sequences start, share, grow, roll back and end, contiguous and paged ones in one pool.
 
-    What a slot holds is modelled by all the tokens up to it, as keys and values depend on all of them.
+    The contents of a slot are modelled by all tokens up to it, as keys and values depend on all of them.
     """
 
     owners = Bundle("owners")
@@ -44,11 +44,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.open: list[Owner] = []
         self.tables: dict[int, list[int]] = {}  # rebuilt from events alone
         self.priorities: dict[int, int] = {}  # by owner
-        self.cached: dict[int, None] = {}  # the same, in the order in which they were given back
-        self.priority: dict[int, int] = {}  # of stored blocks, the highest of those who had them
+        self.cached: dict[int, None] = {}  # cached blocks by the events, in the order in which they were freed
+        self.priority: dict[int, int] = {}  # of stored blocks: the highest priority among their owners
         self.by_priority = eviction == "priority"
         self.digest, self.started = prefix_module.digest, 0
-        if collide:  # hashes that say next to nothing: only comparing tokens keeps prefixes apart
+        if collide:  # hashes that collide nearly always: only comparing tokens keeps prefixes apart
             prefix_module.digest = lambda parent, tokens: len(tokens)
 
     def teardown(self):
@@ -57,7 +57,7 @@ class PoolMachine(RuleBasedStateMachine):
     def emit(self, event_type, **fields):
         block, owner = fields["block"], fields.get("owner")
         if event_type is BlockEvicted:
-            # The plain definition of who goes: min() returns the first of equals.
+            # The plain definition of what is evicted: min() returns the first of equals.
             first = min(self.cached, key=self.priority.__getitem__) if self.by_priority else next(iter(self.cached))
             assert block == first
             del self.cached[block], self.priority[block]
@@ -89,7 +89,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.slots[destination * self.size + i] = self.slots.get(source * self.size + i, ())
 
     def write(self, owner: Owner, upto: int) -> None:
-        """What a forward does: fill the slots from the table's length on, then keep them."""
+        """What a forward pass does: fill the slots from the table's length on, then keep them."""
         table = owner.table
         for position in range(table.length, upto):
             block = table.blocks[position // self.size]
@@ -128,7 +128,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(target=owners, leader=owners, data=st.data())
     def continue_alike(self, leader, data):
-        """Another continuation of the same beginning."""
+        """Another continuation of the same prefix."""
         table = self.new_table(True, leader.priority)
         length = data.draw(st.integers(0, leader.table.length)) if leader.table.paged else 0
         table.adopt_table(leader.table, length)
@@ -226,7 +226,7 @@ PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=4
 TestPool = PoolMachine.TestCase
 
 
-# -- the order in which cached blocks are given up -------------------------------------------------
+# -- the order of eviction -------------------------------------------------------------------------
 
 
 def ignore(*_: object, **__: object) -> None:
@@ -234,7 +234,7 @@ def ignore(*_: object, **__: object) -> None:
 
 
 def leave_behind(pool: BlockPool, owner: int, tokens: list[int], priority: int = 0) -> list[int]:
-    """A sequence comes, is stored, and goes. Returns its blocks."""
+    """A sequence is started, stored and released. Returns its blocks."""
     table = BlockTable(pool, owner, ignore, paged=True)
     table.reserve(len(tokens))
     table.roll_back(len(tokens))
@@ -250,16 +250,16 @@ def evicted(pool: BlockPool, count: int) -> list[int]:
     return gone
 
 
-def test_unnamed_blocks_go_before_cached_ones_and_a_tail_before_its_beginning():
+def test_free_blocks_go_before_cached_ones_and_a_tail_before_its_prefix():
     pool = BlockPool(num_blocks=6, block_size=2)
-    old = leave_behind(pool, 0, [1, 1, 2, 2, 3])  # two full blocks, and one that is not
+    old = leave_behind(pool, 0, [1, 1, 2, 2, 3])  # two full blocks and a partial one
     new = leave_behind(pool, 1, [5, 5, 6, 6])
     assert pool.occupancy() == (2, 4, 0)
     assert evicted(pool, 2) == []  # the free ones first
     assert evicted(pool, 3) == [old[1], old[0], new[1]]
 
 
-def test_being_found_makes_a_block_recent():
+def test_adopting_a_block_makes_it_recent():
     pool = BlockPool(num_blocks=4, block_size=2)
     first, second = leave_behind(pool, 0, [1, 1, 2, 2]), leave_behind(pool, 1, [3, 3, 4, 4])
     table = BlockTable(pool, 2, ignore, paged=True)
@@ -268,7 +268,7 @@ def test_being_found_makes_a_block_recent():
     assert evicted(pool, 4) == [second[1], second[0], first[1], first[0]]
 
 
-def test_priority_outlives_recency():
+def test_priority_outranks_recency():
     orders = {}
     for eviction in ("lru", "priority"):
         pool = BlockPool(num_blocks=4, block_size=2, eviction=eviction)
@@ -280,7 +280,7 @@ def test_priority_outlives_recency():
     assert gone == [passing[1], passing[0]]
 
 
-def test_where_priorities_do_not_count_a_taker_s_does_not():
+def test_lru_eviction_ignores_the_priority_of_adopters():
     pool = BlockPool(num_blocks=4, block_size=2)
     blocks = leave_behind(pool, 0, [1, 1]) + leave_behind(pool, 1, [3, 3])
     for owner, tokens, priority in ((2, [1, 1, 9], 9), (3, [3, 3, 9], 0)):
@@ -290,22 +290,22 @@ def test_where_priorities_do_not_count_a_taker_s_does_not():
     assert evicted(pool, 4) == blocks
 
 
-def test_being_found_makes_a_block_no_more_important_and_being_taken_does():
+def test_adopting_a_block_raises_its_priority_and_finding_it_does_not():
     pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
     first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])
-    pool.find([1, 1, 9], ROOT)  # for somebody who may not get room
+    pool.find([1, 1, 9], ROOT)  # for a request that may not be admitted
     assert evicted(pool, 3)[0] == first[0]
     pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
     first, second = leave_behind(pool, 0, [1, 1]), leave_behind(pool, 1, [3, 3])
-    for owner, tokens, priority in ((2, [1, 1, 9], 9), (3, [3, 3, 9], 0)):  # the second is the more recent one then
+    for owner, tokens, priority in ((2, [1, 1, 9], 9), (3, [3, 3, 9], 0)):  # the second is then the more recent one
         table = BlockTable(pool, owner, ignore, paged=True)
         table.adopt_prefix(pool.find(tokens, ROOT), priority)
         table.release()
     assert evicted(pool, 4)[:2] == [second[0], first[0]]
 
 
-def test_a_block_is_given_up_without_looking_at_all_that_are_cached():
-    """Of a cache with many blocks and few priorities it is the priorities that are compared."""
+def test_eviction_does_not_scan_all_cached_blocks():
+    """With many blocks and few priorities, only the priorities are compared."""
     compared = []
 
     class Priority(int):
@@ -346,7 +346,7 @@ def test_the_last_owner_writes_in_place():
     assert [list(table.blocks) for table in tables] == [[0, 2], [0, 3], [0, 1]]
 
 
-def test_contiguous_needs_neighbours():
+def test_contiguous_tables_need_adjacent_blocks():
     pool = BlockPool(num_blocks=4, block_size=1)
     tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
     for table in tables:
@@ -361,7 +361,7 @@ def test_contiguous_needs_neighbours():
     assert sorted(paged.blocks) == [0, 2]
 
 
-def test_only_what_is_held_can_be_given_back_or_shared():
+def test_only_a_held_block_can_be_given_back_or_shared():
     pool = BlockPool(num_blocks=1, block_size=1)
     (block,) = pool.take(1, ignore)
     pool.give_back(block)
@@ -371,8 +371,8 @@ def test_only_what_is_held_can_be_given_back_or_shared():
         pool.share(block)
 
 
-def test_of_a_long_beginning_each_block_is_compared_once(monkeypatch):
-    """Else a long document would be compared as often as it has blocks, in every step that somebody waits."""
+def test_each_block_of_a_long_prefix_is_compared_once(monkeypatch):
+    """Otherwise a long document would be compared as often as it has blocks, in every step that a request waits."""
     same, walked = Prefix.same, []
 
     def counted(one, two):

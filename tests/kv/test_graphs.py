@@ -1,6 +1,6 @@
-"""Captured steps: padded to a bucket they compute what the step itself computes, and one that fails is got round.
+"""Captured steps: padded to a bucket they give the same results, and a capture or replay that fails is recovered from.
 
-Without a GPU a replay is the captured function called again, on the same tensors: everything is tried but CUDA.
+Without a GPU a replay calls the captured function again, on the same tensors: everything is tested but CUDA.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lab.kv.packed import Packed
 from lab.trace.events import FellBack, StepTimed
 from tests import tiny_models
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy about the NaN of padding
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, about the NaN of padding
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA captures here: see the tests marked gpu")
 PROMPT = "Once"
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-"""The interpreter runs a program for every layer and KV head; an early exit needs two layers."""
+"""Small, since the interpreter runs one program per layer and KV head; an early exit needs two layers."""
 PAGED = EngineConfig(paged=True, block_size=4)
 DRAFT = replace(PAGED, kv_dtype="int8", speculative="draft", num_speculative_tokens=3)
 EARLY_EXIT = EngineConfig(speculative="early_exit", num_speculative_tokens=2)
@@ -40,7 +40,7 @@ SAMPLING = SamplingParams(max_tokens=5, ignore_eos=True)
 
 
 class Again:
-    """In the place of ``graphs.Place``. ``failing``: the call of ``record`` or of a replay that raises."""
+    """Stands in for ``graphs.Place``. ``failing``: the number of the call of ``record`` or of a replay that raises."""
 
     made: list[Again]
 
@@ -105,13 +105,13 @@ def test_a_bucket_holds_its_step_and_wastes_little(sequences, new, longest):
     assert Bucket.of(*bucket) == bucket
 
 
-def test_a_step_that_the_fused_product_computes_is_padded_to_one_that_it_does_too():
-    """Else it would be rounded otherwise when it is captured."""
+def test_a_step_for_the_fused_product_is_padded_to_one_for_it():
+    """Otherwise it would be rounded differently when it is captured."""
     for new in range(1, product.MOST_ROWS + 1):
         assert Bucket.of(1, new, 100).rows <= product.MOST_ROWS
 
 
-def test_packing_padding_and_taking_apart():
+def test_a_packed_step_is_padded_joined_and_split():
     packed = Packed(
         positions=torch.tensor([4, 7, 8]),
         write=torch.tensor([12, 31, 0]),
@@ -139,7 +139,7 @@ def test_packing_padding_and_taking_apart():
 
 @without_gpu
 @pytest.mark.parametrize("config", [DRAFT, EARLY_EXIT], ids=["a draft, int8", "an early exit"])
-def test_tokens_are_those_of_the_reference(engine, reference, poisoned_outputs, config):
+def test_captured_steps_give_the_tokens_of_the_reference(engine, reference, poisoned_outputs, config):
     lab = engine()
     run = lab.generate(PROMPT, config, SAMPLING)
     assert run.token_ids == reference.generate(PROMPT, config, SAMPLING).token_ids
@@ -147,15 +147,15 @@ def test_tokens_are_those_of_the_reference(engine, reference, poisoned_outputs, 
     assert (run.started.cuda_graphs, reference.generate(PROMPT, config, SAMPLING).started.cuda_graphs) == (True, False)
     (place,) = Again.made
     later = [event for event in run.events if isinstance(event, StepTimed)][1:]
-    # Every pass but the prompt's, the target's and the draft's, in a few shapes.
+    # Every pass but the prefill, of the target and of the draft, in a few shapes.
     assert place.replayed > len(later)
     assert place.recorded <= 4
     assert lab.occupancy().live == 0
 
 
 @without_gpu
-def test_a_batch_of_all_sorts(engine, reference, poisoned_outputs):
-    """Sequences come and go, windows and lengths differ; every step is padded to some bucket."""
+def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(engine, reference, poisoned_outputs):
+    """Sequences join and leave, windows and lengths differ; every step is padded to some bucket."""
     configs = [replace(PAGED, speculative=kind, num_speculative_tokens=3) for kind in ("off", "draft", "ngram")]
     prompts = [PROMPT, "A king", PROMPT + " and once"]
     lab = engine()
@@ -169,8 +169,8 @@ def test_a_batch_of_all_sorts(engine, reference, poisoned_outputs):
 
 @without_gpu
 @pytest.mark.parametrize(("where", "number"), [("record", 1), ("record", 2), ("replay", 4)])
-def test_a_graph_that_fails(engine, reference, where, number):
-    """At its capture or later, the target's or the draft's: kernels go on, and nobody notices in the text."""
+def test_a_failing_graph_is_replaced_by_kernel_launches(engine, reference, where, number):
+    """At its capture or later, the target's or the draft's: kernels are launched instead, and the text is the same."""
     lab = engine(failing={where: number}, error=RuntimeError("operation not permitted\nand much more"))
     run = lab.generate(PROMPT, DRAFT, SAMPLING)
     plain = reference.generate(PROMPT, DRAFT, SAMPLING)
@@ -184,8 +184,8 @@ def test_a_graph_that_fails(engine, reference, where, number):
 
 
 @without_gpu
-def test_when_memory_runs_short_graphs_make_room(engine, reference, monkeypatch):
-    """A prompt's pass, which is not captured, finds no memory; without the graphs it does."""
+def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch):
+    """A prefill, which is not captured, finds no memory until the graphs are freed."""
     lab = engine()
     first = lab.generate(PROMPT, PAGED, SAMPLING)
     forward, calls = lab.target.forward, []
@@ -206,9 +206,9 @@ def test_when_memory_runs_short_graphs_make_room(engine, reference, monkeypatch)
     assert gone() is None
 
 
-def test_what_a_graph_returned_is_not_overwritten_by_its_next_replay(engine):
-    """Its own output is always in the same place."""
-    engine()  # graphs are Again's now
+def test_a_graph_s_result_is_not_overwritten_by_its_next_replay(engine):
+    """The graph itself always writes its output to the same place."""
+    engine()  # puts Again in the place of graphs.Place
     model = Mock(device=torch.device("cpu"), forward=lambda ids, positions, plan, keep: ids[keep, None].float())
     packed = Packed.nothing().padded(rows=1, sequences=1, height=1)
     captured, bucket = graphs.Graphs(), Bucket(1, 1, 512)
@@ -217,8 +217,8 @@ def test_what_a_graph_returned_is_not_overwritten_by_its_next_replay(engine):
 
 
 @without_gpu
-def test_graphs_go_with_the_cache_and_with_the_weights(engine):
-    """What they have baked in is freed with them. After a change of the weights they are captured anew."""
+def test_graphs_are_freed_with_the_weights_they_were_captured_with(engine):
+    """After a change of the weights they are captured again."""
     lab = engine()
     lab.generate(PROMPT, PAGED, SAMPLING)
     with torch.no_grad():
@@ -231,8 +231,8 @@ def test_graphs_go_with_the_cache_and_with_the_weights(engine):
 
 
 @without_gpu
-def test_warming_up_captures_what_is_needed_later(engine):
-    """And says so before each."""
+def test_warming_up_captures_the_shapes_needed_later(engine):
+    """Each capture is reported before it starts."""
     lab, lines = engine(), []
     lab.warm_up(DRAFT, sequences=2, longest=400, report=lines.append)
     place = Again.made[0]
@@ -241,14 +241,14 @@ def test_warming_up_captures_what_is_needed_later(engine):
     runs = [request.result() for request in [lab.submit(PROMPT, DRAFT, SAMPLING) for _ in range(2)]]
     assert [fell_back(run) for run in runs] == [[], []]
     assert place.replayed > 0
-    # Near its end a window is cut short: a shape that nobody could foresee.
+    # Near the end of a run a window is cut short: a shape that could not be foreseen.
     assert 8 <= place.recorded <= 10
 
 
 @without_gpu
 @pytest.mark.parametrize("failing", [None, {"record": 2}])
-def test_who_waits_is_told_what_is_captured(engine, monkeypatch, failing):
-    """While it is, and not when it has failed."""
+def test_the_engine_tells_what_is_being_captured(engine, monkeypatch, failing):
+    """During a capture, and no more once it is over or has failed."""
     lab, record, told = engine(failing=failing), Again.record, []
 
     def looked_at(place, run):
@@ -264,7 +264,7 @@ def test_who_waits_is_told_what_is_captured(engine, monkeypatch, failing):
 
 
 @without_gpu
-def test_warming_up_that_fails_is_told_by_the_first_run(engine):
+def test_a_failed_warm_up_is_reported_by_the_first_run(engine):
     lab = engine(failing={"record": 2})
     lines: list[str] = []
     lab.warm_up(PAGED, sequences=4, report=lines.append)
@@ -276,15 +276,15 @@ def test_warming_up_that_fails_is_told_by_the_first_run(engine):
     assert len(lines) == 2
 
 
-def test_where_there_is_nothing_to_capture():
+def test_cuda_graphs_are_off_without_triton_or_a_gpu():
     assert tiny_models.engine(kernels="reference").cuda_graphs is False
     if not torch.cuda.is_available():
         assert tiny_models.engine(kernels="triton").cuda_graphs is False  # there is no CUDA
 
 
 @without_gpu
-def test_the_switch(engine, reference):
-    """Of a request. What was captured for others stays, and is not captured again."""
+def test_a_request_can_switch_cuda_graphs_off(engine, reference):
+    """What was captured for others stays, and is not captured again."""
     lab = engine()
     expected = reference.generate(PROMPT, PAGED, SAMPLING).token_ids
     for off in ({"cuda_graphs": False}, {"kernels": "reference"}):
@@ -305,14 +305,14 @@ def test_the_switch(engine, reference):
 
 
 def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
-    """With a CUDA that is none: what is called, and when."""
+    """With a simulated CUDA: what is called, and when."""
     called = []
 
     @contextmanager
     def graph(*_: object, pool: object = None, **__: object):
         yield
         called.append("ended")
-        if pool:  # not the one that brings order, which has memory of its own
+        if pool:  # not the capture that restores order, which has memory of its own
             raise RuntimeError("operation not permitted when stream is capturing")
 
     for name in ("device", "stream"):
@@ -333,7 +333,7 @@ def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
 
 
 @pytest.mark.parametrize(("eight_bits", "captured"), [(False, True), (True, False)])
-def test_what_waits_in_every_layer_is_not_captured(eight_bits, captured):
+def test_a_model_that_synchronises_in_every_layer_is_not_captured(eight_bits, captured):
     weight = SimpleNamespace(device=torch.device("cuda", 0))
     model = SimpleNamespace(parameters=lambda: [weight, weight], is_loaded_in_8bit=eight_bits)
     assert graphs.can_be_captured(SimpleNamespace(model=model)) is captured
@@ -343,8 +343,8 @@ def test_what_waits_in_every_layer_is_not_captured(eight_bits, captured):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
 @pytest.mark.parametrize("config", [PAGED, DRAFT, EARLY_EXIT], ids=["paged", "a draft, int8", "an early exit"])
 @pytest.mark.parametrize("sequences", [1, 3])
-def test_the_embedded_pair_says_the_same_captured(config, sequences):
-    """In float32, token for token, over the edges of blocks and of a context's bucket."""
+def test_the_embedded_pair_gives_the_same_tokens_captured(config, sequences):
+    """In float32, token for token, across the boundaries of blocks and of context buckets."""
     config, sampling = replace(config, block_size=16), replace(SAMPLING, max_tokens=600)
     texts = []
     for cuda_graphs in (True, False):
@@ -361,7 +361,7 @@ def test_the_embedded_pair_says_the_same_captured(config, sequences):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to capture")
 def test_a_capture_that_fails_leaves_cuda_in_order(monkeypatch):
-    """Waiting for the device is not permitted in a capture: steps go on, in the stream they were in."""
+    """Waiting for the device is not permitted in a capture: steps go on, in the stream they were in before."""
     lab = load_engine(device="cuda", dtype="float32")
     forward, stream = lab.target.forward, torch.cuda.current_stream()
 
@@ -379,6 +379,6 @@ def test_a_capture_that_fails_leaves_cuda_in_order(monkeypatch):
         == load_engine(device="cuda", dtype="float32").generate("Once upon a time", PAGED, SAMPLING).token_ids
     )
     assert torch.cuda.current_stream() == stream
-    torch.rand(1, device="cuda")  # nor are its random numbers still in one
-    torch.cuda.empty_cache()  # which no allocator does that believes itself in a capture
+    torch.rand(1, device="cuda")  # fails if the random number generator is still in a capture
+    torch.cuda.empty_cache()  # fails if the allocator believes that it is still in a capture
     assert not fell_back(load_engine(device="cuda", dtype="float32").generate("Once upon a time", PAGED, SAMPLING))

@@ -1,4 +1,4 @@
-"""The interpreter of the tests refuses what a GPU would do by chance, or do to another's memory."""
+"""The tests' interpreter refuses data races and accesses to memory of other tensors, which a GPU would let pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU runs th
 
 @triton.jit
 def _copy(out, x, count, step, SIZE: tl.constexpr):
-    """Each program copies SIZE numbers to ``step`` numbers after those of the last one, as far as they go."""
+    """Each program copies up to SIZE numbers, starting ``step`` numbers after the previous program's."""
     i = tl.program_id(0) * step + tl.arange(0, SIZE)
     tl.store(out + i, tl.load(x + i, mask=i < count, other=0), mask=i < count)
 
@@ -32,29 +32,29 @@ def _shift(x):
     tl.store(x + i, tl.load(x + i + 1))
 
 
-def test_what_lies_apart_is_copied():
+def test_programs_that_touch_separate_memory_run():
     x, out = torch.arange(11), torch.zeros(11, dtype=torch.int64)
     _copy[3,](out, x, 11, 4, SIZE=4)
     assert torch.equal(out, x)
-    _copy[3,](x[1:10], x[1:10], 9, 4, SIZE=4)  # in place: each program its own
+    _copy[3,](x[1:10], x[1:10], 9, 4, SIZE=4)  # in place: each program its own part
     assert torch.equal(out, x)
 
 
 @pytest.mark.parametrize("shorter", ["x", "out"])
-def test_what_lies_beside_a_tensor_is_neither_read_nor_written(shorter):
-    """Not even where it is another one's memory, and so can be read."""
+def test_memory_beside_a_tensor_is_neither_read_nor_written(shorter):
+    """Not even where it belongs to another tensor, and so could be read."""
     tensors = {"out": torch.zeros(16), "x": torch.zeros(16)}
     tensors[shorter] = torch.zeros(16)[:11]
     with pytest.raises(triton.runtime.errors.InterpreterError, match=r"IndexError.*of none of"):
         _copy[3,](tensors["out"], tensors["x"], 12, 4, SIZE=4)
 
 
-def test_two_programs_do_not_store_to_one_place():
+def test_two_programs_must_not_store_to_one_place():
     with pytest.raises(RuntimeError, match="two programs store"):
         _copy[3,](torch.zeros(11), torch.zeros(11), 11, 3, SIZE=4)
 
 
-def test_a_store_has_a_place_for_each_number():
+def test_a_store_needs_a_separate_place_for_each_number():
     slots = torch.tensor([3, 1, 0, 2])
     _scatter[1,](out := torch.zeros(4, dtype=torch.int32), slots, SIZE=4)
     assert out.tolist() == [2, 1, 3, 0]
@@ -63,6 +63,6 @@ def test_a_store_has_a_place_for_each_number():
         _scatter[1,](out, slots, SIZE=4)
 
 
-def test_no_program_waits_for_what_another_stores():
+def test_a_program_must_not_load_what_another_stores():
     with pytest.raises(RuntimeError, match="loads what another one stores"):
         _shift[3,](torch.zeros(4))

@@ -1,4 +1,4 @@
-"""Formats: what is read back, and how many bytes it takes."""
+"""Storage formats: what is read back, and how many bytes it takes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def storage(kv_format, dtype=torch.float32, slots=20, shape=SHAPE):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_native_reads_back_what_was_written(dtype):
+def test_plain_storage_reads_back_what_was_written(dtype):
     layer = storage("auto", dtype).layers[1]
     slots = torch.tensor([7, 2, 11])
     key, value = torch.randn(2, 3, 3, 16, dtype=dtype)
@@ -30,7 +30,7 @@ def test_native_reads_back_what_was_written(dtype):
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
-def test_a_run_of_slots_reads_like_the_slots_one_by_one(kv_format):
+def test_a_slice_of_slots_reads_like_the_slots_one_by_one(kv_format):
     layer = storage(kv_format).layers[0]
     layer.write(torch.arange(20), torch.randn(20, 3, 16), torch.randn(20, 3, 16))
     for run, each in zip(layer.read(slice(5, 12)), layer.read(torch.arange(5, 12)), strict=True):
@@ -39,7 +39,7 @@ def test_a_run_of_slots_reads_like_the_slots_one_by_one(kv_format):
 
 @pytest.mark.parametrize("kv_format", FORMATS)
 def test_the_newest_write_to_a_slot_wins(kv_format):
-    """Rolling back erases nothing: the next write has to cover what a rejected token left."""
+    """Rolling back erases nothing: the next write has to replace what a rejected token left."""
     layer = storage(kv_format).layers[0]
     layer.write(torch.tensor([4]), 100 * torch.ones(1, 3, 16), -100 * torch.ones(1, 3, 16))
     layer.write(torch.tensor([4]), torch.ones(1, 3, 16), -torch.ones(1, 3, 16))
@@ -51,7 +51,7 @@ def test_the_newest_write_to_a_slot_wins(kv_format):
 @settings(max_examples=200)
 @given(st.sampled_from(QUANTISED), st.lists(st.floats(-1e4, 1e4, width=32), min_size=4, max_size=4), st.floats(-30, 30))
 def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
-    """The scale is the one that is kept, after its own rounding."""
+    """The scale that counts is the stored one, after its own rounding."""
     x = torch.tensor([numbers], dtype=torch.float32) * 2.0**power
     whole, scale = form.quantise(x)
     half = scale.float().abs() / 2
@@ -62,7 +62,7 @@ def test_a_number_is_off_by_at_most_half_a_scale(form, numbers, power):
 
 @settings(max_examples=200)
 @given(st.integers(0, 2**32), st.sampled_from([12, 32, 64, 80, 96, 128]), st.floats(-100, 100))
-def test_int4_groups_keep_the_bound_each_by_itself(seed, head_dim, power):
+def test_each_int4_group_keeps_its_own_error_bound(seed, head_dim, power):
     x = torch.randn(5, 2, head_dim, generator=torch.Generator().manual_seed(seed)) * 2.0**power
     packed, scale = Int4Layer.quantise(x)
     group = head_dim if head_dim % 32 else 32
@@ -90,27 +90,27 @@ def test_an_all_zero_vector_stays_zero(form):
 
 @pytest.mark.parametrize("form", QUANTISED)
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_not_finite_does_not_become_finite(form, odd):
-    """A model that overflows must be noticed, not smoothed over."""
+def test_non_finite_values_do_not_become_finite(form, odd):
+    """An overflow in the model must be noticed, not smoothed over."""
     x = torch.ones(1, 8)
     x[0, 3] = odd
     assert not torch.isfinite(form.dequantise(*form.quantise(x))).all()
 
 
 @pytest.mark.parametrize("form", QUANTISED)
-def test_one_heads_outlier_costs_no_other_head(form):
+def test_an_outlier_in_one_head_affects_no_other(form):
     x = torch.ones(1, 2, 8)
     x[0, 0, 0] = 1e6
     assert torch.allclose(form.dequantise(*form.quantise(x))[0, 1], torch.ones(8))
 
 
-def test_an_outlier_costs_no_other_int4_group():
+def test_an_outlier_affects_no_other_int4_group():
     x = torch.ones(1, 64)
     x[0, 0] = 1e6
     assert torch.allclose(Int4Layer.dequantise(*Int4Layer.quantise(x))[0, 32:], torch.ones(32))
 
 
-def test_int4_refuses_an_odd_head():
+def test_int4_refuses_an_odd_head_dimension():
     shape = SHAPE | {"head_dim": 15}
     with pytest.raises(ConfigError, match="heads have 15, an odd number"):
         storage("int4", shape=shape)
@@ -121,8 +121,8 @@ def test_int4_refuses_an_odd_head():
 @pytest.mark.parametrize("kv_format", FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("head_dim", [12, 64, 80])
-def test_bytes_are_those_that_are_held(kv_format, dtype, head_dim):
-    """Every tensor a storage holds, scales included, is counted."""
+def test_bytes_per_token_are_those_allocated(kv_format, dtype, head_dim):
+    """Every tensor of a storage is counted, scales included."""
     shape = SHAPE | {"head_dim": head_dim}
     layers = storage(kv_format, dtype, slots=20, shape=shape).layers
     held = sum(tensor.untyped_storage().nbytes() for layer in layers for tensor in layer.tensors)

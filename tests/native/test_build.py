@@ -1,4 +1,4 @@
-"""From step.c to a function: what is compiled once and kept, and what happens where that cannot be."""
+"""From step.c to a function: it is compiled once and kept, and torch takes over where it cannot be."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.native.test_native import LLAMA, engines, exact
 
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
-    """The folder of compiled steps, empty; nothing is loaded yet."""
+    """The folder of compiled steps, empty, with nothing loaded yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     build.library.cache_clear()
     yield tmp_path / "decode-lab"
@@ -29,7 +29,7 @@ def kept(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Such a folder with a step in it."""
+    """A folder of compiled steps with one step in it."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
@@ -41,7 +41,7 @@ def compiled(tmp_path_factory):
 
 @pytest.fixture
 def made(kept, compiled):
-    """The step that is kept."""
+    """The compiled step in the folder."""
     shutil.copytree(compiled, kept)
     (made,) = kept.iterdir()
     return made
@@ -53,7 +53,7 @@ def loaded_anew():
 
 
 def a_compiler(folder, script: str) -> str:
-    """A program to be named by ``CC``, which ``script`` is."""
+    """Write a program for ``CC`` that runs ``script``."""
     path = folder / "compiler"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -62,7 +62,7 @@ def a_compiler(folder, script: str) -> str:
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false", "true", "cc 'unclosed"])
-def test_without_a_compiler_torch_goes_on_and_says_so(monkeypatch, compiler):
+def test_without_a_compiler_torch_computes_and_the_run_says_so(monkeypatch, compiler):
     monkeypatch.setenv("CC", compiler)
     with pytest.raises(ConfigError, match="kernels='c' cannot compute"):
         engines()
@@ -78,8 +78,8 @@ def test_without_a_compiler_torch_goes_on_and_says_so(monkeypatch, compiler):
         assert compiler in told.reason
 
 
-def test_nothing_that_the_system_refuses_stops_an_engine(monkeypatch, kept):
-    """No room for one file more, say: that is told as a compiler's refusal is."""
+def test_an_operating_system_error_does_not_stop_an_engine(monkeypatch, kept):
+    """A full disk, say, is reported like a failure of the compiler."""
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -89,7 +89,7 @@ def test_nothing_that_the_system_refuses_stops_an_engine(monkeypatch, kept):
     assert "No space left on device" in engine.target.native.failure
 
 
-def test_a_model_that_could_not_be_packed_is_packed_when_it_is_asked_for_again(monkeypatch):
+def test_packing_a_model_is_retried_after_a_failure(monkeypatch):
     model, packs = LanguageModel(exact(LLAMA), "target"), NativeModel._layer
 
     def short(*_):
@@ -103,7 +103,7 @@ def test_a_model_that_could_not_be_packed_is_packed_when_it_is_asked_for_again(m
     assert model.native.model
 
 
-def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(kept):
+def test_a_compiled_step_is_kept_and_not_compiled_again(kept):
     build.library()
     (made,) = kept.iterdir()
     written = made.stat().st_mtime_ns
@@ -113,7 +113,7 @@ def test_the_compiled_step_is_kept_and_no_longer_needs_a_compiler(kept):
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "zeros at its end"])
 def test_a_damaged_step_is_compiled_again(kept, made, damage):
-    """As a machine leaves it that lost its power: to load it could end the process."""
+    """As a power failure may leave it: loading it could crash the process."""
     whole = made.read_bytes()
     half = len(whole) // 2
     made.write_bytes({"empty": b"", "cut": whole[:half], "zeros at its end": whole[:half] + bytes(half)}[damage])
@@ -123,7 +123,7 @@ def test_a_damaged_step_is_compiled_again(kept, made, damage):
 
 
 def test_a_step_that_cannot_be_loaded_is_compiled_again(monkeypatch, made):
-    """As one that was made with another C library, in a home that two systems share."""
+    """Such as one built with another C library, in a home directory that two systems share."""
     load, refused = build.ctypes.CDLL, []
 
     def load_the_second(name):
@@ -138,21 +138,21 @@ def test_a_step_that_cannot_be_loaded_is_compiled_again(monkeypatch, made):
 
 
 @pytest.mark.usefixtures("made")
-def test_another_processor_has_a_step_of_its_own(monkeypatch, kept):
-    """One of the same name that lacks instructions would end the process at the first of them."""
+def test_another_processor_gets_a_step_of_its_own(monkeypatch, kept):
+    """On a processor without some of the step's instructions, the first of them would crash the process."""
     monkeypatch.setattr(build, "instructions", lambda: "fpu sse sse2")
     loaded_anew()
     assert len(list(kept.iterdir())) == 2
 
 
 @pytest.mark.parametrize("line", ["flags\t\t: fpu avx2", "Features\t: fp asimd"])
-def test_the_instructions_are_those_that_the_system_lists(monkeypatch, line):
+def test_instructions_are_those_the_system_lists(monkeypatch, line):
     monkeypatch.setattr(machine.Path, "read_text", lambda _: f"processor\t: 0\nmodel name\t: AMD EPYC\n{line}\n\n")
     assert machine.instructions() == line.split(": ")[1]
     assert machine.processor_name() == "AMD EPYC"
 
 
-def test_a_system_that_lists_no_instructions(monkeypatch):
+def test_a_system_that_lists_no_instructions_has_none(monkeypatch):
     def refuse(_):
         raise FileNotFoundError
 
@@ -169,7 +169,7 @@ def test_a_compiler_may_have_arguments(monkeypatch, kept, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="its folders have no such modes")
-def test_nobody_else_can_write_where_compiled_steps_are_kept(kept):
+def test_the_folder_of_compiled_steps_is_writable_only_by_its_owner(kept):
     kept.mkdir()
     kept.chmod(0o777)
     build.library()
@@ -177,7 +177,7 @@ def test_nobody_else_can_write_where_compiled_steps_are_kept(kept):
 
 
 @pytest.mark.parametrize("home", ["none", "not to be written to"])
-def test_without_a_home_the_compiled_step_lies_among_temporary_files_until_it_is_loaded(monkeypatch, tmp_path, home):
+def test_without_a_home_the_step_is_compiled_in_a_temporary_folder(monkeypatch, tmp_path, home):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""How many threads a process in a container is worth."""
+"""How many threads a process in a container should use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNLIMITED = {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1", "cpu.cfs_period_
 
 @pytest.fixture
 def system(monkeypatch, tmp_path):
-    """Eight cores, and a tree of control groups to write to: ``system(own, {file: contents})`` counts."""
+    """Eight cores, and a tree of control groups: ``system(own, {file: contents})`` writes them and counts the cores."""
     monkeypatch.setattr(module, "OWN", tmp_path / "own")
     monkeypatch.setattr(module, "GROUPS", tmp_path / "groups")
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: range(8), raising=False)
@@ -55,24 +55,24 @@ def system(monkeypatch, tmp_path):
         (None, {}, 8),
     ],
 )
-def test_no_more_cores_than_the_groups_grant_time_for(system, own, files, expected):
+def test_no_more_cores_count_than_the_control_groups_grant(system, own, files, expected):
     assert system(own, files) == expected
 
 
-def test_no_more_cores_than_the_process_is_held_to(system, monkeypatch):
+def test_no_more_cores_count_than_the_process_s_affinity_allows(system, monkeypatch):
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {5})
     assert system("0::/\n", {"cpu.max": "400000 100000"}) == 1
 
 
 @pytest.mark.parametrize(("there", "expected"), [(6, 6), (None, 1)])
-def test_a_system_without_affinities_or_groups(system, monkeypatch, there, expected):
+def test_without_affinities_or_control_groups_the_machine_s_cores_count(system, monkeypatch, there, expected):
     monkeypatch.delattr(module.os, "sched_getaffinity")
     monkeypatch.setattr(module.os, "cpu_count", lambda: there)
     assert system(None, {}) == expected
 
 
 def test_c_is_given_no_more_threads_than_there_are_cores(monkeypatch):
-    """Torch counts a machine's cores. In a container that may fill half of one, two threads wait for each other."""
+    """Torch counts the machine's cores. In a container limited to half of one, two threads wait for each other."""
     given = []
 
     class Library:
@@ -88,8 +88,8 @@ def test_c_is_given_no_more_threads_than_there_are_cores(monkeypatch):
     assert given == [2, 3]
 
 
-def test_they_are_counted_without_torch():
-    """Which, once imported, has made up its mind how many threads it takes."""
+def test_cores_are_counted_without_importing_torch():
+    """Torch fixes its number of threads when it is imported."""
     code = "import sys; from lab.native.cores import cores; print(cores(), 'torch' in sys.modules)"
     count, torch_too = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
     assert 1 <= int(count) <= os.cpu_count()

@@ -32,9 +32,9 @@ ROUNDS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(rounds=ROUNDS, vocabulary=st.integers(2, 50), seed=st.integers(0, 9999))
-def test_verdicts_are_those_of_torch_to_the_last_bit(rounds, vocabulary, seed):
-    """Rounds of any window, greedy and drawn, from a draft that is near the target or far, has no distribution, or is
-    not finite in one place."""
+def test_verdicts_equal_those_of_torch_bit_for_bit(rounds, vocabulary, seed):
+    """Rounds of any window, greedy and sampled, from a draft that is close to the target, far from it, has no
+    distribution, or has a NaN in one place."""
     generator = torch.Generator().manual_seed(seed)
     logits, proposals, draws, expected = [], [], [], []
     for window, sampling, draft in rounds:
@@ -64,7 +64,7 @@ def test_verdicts_are_those_of_torch_to_the_last_bit(rounds, vocabulary, seed):
     for sampling, actual, right in zip(
         samplings, judge(torch.cat(logits), samplings, proposals, draws), expected, strict=True
     ):
-        assert repr(actual[:-1]) == repr(right)  # in words, for NaN is not equal to itself
+        assert repr(actual[:-1]) == repr(right)  # as text, since NaN is not equal to itself
         assert bool(actual.around) == bool(sampling.logprobs and actual.p)
 
 
@@ -77,8 +77,8 @@ def test_verdicts_are_those_of_torch_to_the_last_bit(rounds, vocabulary, seed):
     draft=st.sampled_from(("near", "far", "far", "none")),
     seed=st.integers(0, 9999),
 )
-def test_around_a_verdict_are_the_likeliest_tokens(window, vocabulary, count, temperature, draft, seed):
-    """At temperature 0.02 most tokens have a probability of 0, which is none to be told."""
+def test_distributions_around_a_verdict_hold_the_likeliest_tokens(window, vocabulary, count, temperature, draft, seed):
+    """At temperature 0.02 most tokens have a probability of 0 and are left out."""
     generator = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(window + 1, vocabulary, generator=generator)
     u = torch.rand(window + 1, 3, generator=generator, dtype=torch.float64)
@@ -116,7 +116,7 @@ def test_around_a_verdict_are_the_likeliest_tokens(window, vocabulary, count, te
 
 
 @pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)
-def test_what_is_not_finite_is_told(odd):
+def test_non_finite_logits_give_a_nan_probability(odd):
     logits = torch.zeros(3, 20)
     logits.view(torch.int32)[2, 7] = odd
     (judged,) = judge(

@@ -1,4 +1,4 @@
-"""The step in C: what transformers' modules with the reference attention compute, for every family and format."""
+"""The step in C gives what transformers' modules with the reference attention give, for every family and format."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from lab.trace.events import FellBack
 from tests import tiny_models
 
 SHAPE = {
-    "vocab_size": tiny_models.VOCABULARY,  # no multiple of a block of outputs
+    "vocab_size": tiny_models.VOCABULARY,  # not a multiple of a block of outputs
     "hidden_size": 48,
     "intermediate_size": 80,
     "num_hidden_layers": 3,
@@ -65,7 +65,7 @@ LLAMA = FAMILIES["llama"]
 
 
 def exact(config, *, seed: int = 0) -> PreTrainedModel:
-    """A random model whose matrices bfloat16 holds exactly."""
+    """A random model whose matrices are exact in bfloat16."""
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32).eval()
     with torch.no_grad():
@@ -81,7 +81,7 @@ def storage_of(model: LanguageModel, kv_format: str, slots: int) -> KVStorage:
     shape = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
     storage = KVStorage(kv_format, slots, **shape, dtype=model.dtype, device=model.device, kernels=Kernels())
     for layer in storage.layers:
-        for tensor in layer.tensors:  # what nobody wrote must not be read
+        for tensor in layer.tensors:  # slots that were never written must not be read
             tensor.fill_(math.nan if tensor.is_floating_point() else 77)
     return storage
 
@@ -100,9 +100,9 @@ def llama() -> LanguageModel:
 def logits_of_both(
     model: LanguageModel, kv_format: str, lengths: list[tuple[int, int]], block_size: int = 8, threads: int = 1
 ):
-    """Logits of sequences of (known, new) tokens, by the reference and in C; and what both left in the cache.
+    """Logits of sequences of (known, new) tokens, by the reference and in C, and the contents of both caches.
 
-    ``threads``: of the step in C. (Torch's would wait for each other, if anything else runs on this machine.)
+    ``threads``: of the step in C. (Torch uses one: more would wait for each other whenever the machine is busy.)
     """
     generator = torch.Generator().manual_seed(7)
     results = []
@@ -142,7 +142,7 @@ def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
     for left, right in zip(theirs.layers, ours.layers, strict=True):
         for a, b in zip(left.read(slice(None)), right.read(slice(None)), strict=True):
-            # A number half-way between two steps may be kept a step apart.
+            # A number half-way between two quantisation steps may be stored as either.
             close = torch.isclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True)
             assert close.double().mean() > 0.999
 
@@ -154,7 +154,7 @@ def test_logits_and_cache_are_those_of_the_reference(config, kv_format):
     threads=st.sampled_from((1, 2)),
 )
 @torch.inference_mode()
-def test_any_lengths_and_blocks(lengths, block_size, threads):
+def test_logits_are_those_of_the_reference_for_any_lengths_and_block_sizes(lengths, block_size, threads):
     (expected, _), (actual, _) = logits_of_both(llama(), "auto", lengths, block_size, threads)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
 
@@ -166,7 +166,7 @@ def native_llama() -> NativeModel:
 
 @torch.inference_mode()
 def by_threads(threads: int) -> torch.Tensor:
-    """The logits of a step that so many threads compute. (Each thread of Python has its own number in torch.)"""
+    """The logits of a step on so many threads. (Torch's number of threads is separate for each Python thread.)"""
     torch.set_num_threads(threads)
     storage, pool = storage_of(llama(), "auto", 160), BlockPool(10, 16)
     texts = [torch.arange(first, first + count) for first, count in ((0, 40), (90, 3), (60, 17))]
@@ -176,7 +176,7 @@ def by_threads(threads: int) -> torch.Tensor:
 
 @pytest.fixture
 def _threads(monkeypatch):
-    """As many as a test asks for, on however few cores."""
+    """As many threads as a test asks for, on however few cores."""
     monkeypatch.setattr("lab.native.model.cores", lambda: 1000)
     before = torch.get_num_threads()
     yield
@@ -184,8 +184,8 @@ def _threads(monkeypatch):
 
 
 @pytest.mark.usefixtures("_threads")
-def test_the_same_bits_by_any_number_of_threads():
-    """More of them than cores, fewer again, and more than there is to do; asleep for a while between."""
+def test_any_number_of_threads_gives_the_same_bits():
+    """More of them than cores, fewer again, more than there is work for, and after a pause."""
     alone = by_threads(1)
     for threads in (2, 5, 1, 3, 200, 2):
         assert torch.equal(by_threads(threads), alone)
@@ -194,8 +194,8 @@ def test_the_same_bits_by_any_number_of_threads():
 
 
 @pytest.mark.usefixtures("_threads")
-def test_two_steps_at_once():
-    """One has the threads; the other does not wait for them."""
+def test_concurrent_steps_give_the_same_bits():
+    """One gets the threads; the others do not wait for them."""
     alone, failed = by_threads(1), []
 
     def steps() -> None:
@@ -212,11 +212,11 @@ def test_two_steps_at_once():
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own():
-    """As a ZeroGPU Space forks one for every call: its parent's threads are not there."""
+    """As on a ZeroGPU Space, which forks one for every call: its parent's threads do not exist in it."""
     alone = by_threads(1)
     assert torch.equal(by_threads(2), alone)
     if not (child := os.fork()):
-        signal.alarm(30)  # which ends it, if it waits for nobody
+        signal.alarm(30)  # ends it if it waits for threads that do not exist
         os._exit(not all(torch.equal(by_threads(threads), alone) for threads in (2, 3, 2)))
     assert torch.equal(by_threads(2), alone)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -225,10 +225,10 @@ def test_a_forked_process_has_threads_of_its_own():
 @pytest.mark.parametrize("head_dim", [32, 64, 128])
 @pytest.mark.parametrize("rounded", [False, True])
 @torch.inference_mode()
-def test_a_token_gives_the_same_bits_alone_and_in_company(rounded, head_dim):
-    """So that verifying agrees with decoding, and nobody's text depends on who is in the batch.
+def test_a_token_gives_the_same_bits_alone_and_in_a_batch(rounded, head_dim):
+    """So that verification agrees with decoding, and no text depends on the rest of the batch.
 
-    Few new tokens and many (by 16 and more keys are laid across), within a tile of positions and over several.
+    Few new tokens and many (from 16 on, keys are transposed), within a tile of positions and over several.
     """
     model = LanguageModel(exact(LlamaConfig(**SHAPE | {"head_dim": head_dim})), "exact")
     native = NativeModel(model, rounded=rounded)
@@ -259,7 +259,7 @@ def test_a_token_gives_the_same_bits_in_a_tile_of_any_size(rounded):
 
 
 @torch.inference_mode()
-def test_rounded_inputs_are_what_bfloat16_makes_of_them():
+def test_rounded_inputs_are_rounded_as_by_bfloat16():
     model = LanguageModel(exact(FAMILIES["qwen2"]), "exact")
     native = NativeModel(model, rounded=True)
     if not native.rounded:
@@ -275,13 +275,13 @@ def test_rounded_inputs_are_what_bfloat16_makes_of_them():
         native.step([NewTokens(text, 0, None, 5)], model.layers, None),
     )
     off = [(result - plain).abs().max().item() for result in results]
-    # A sum that differs in its last digit can round to the next number, so equality is not to be had.
+    # A sum that differs in its last digit can round to the next number, so the results are not equal.
     assert (results[0] - results[1]).abs().max().item() < 0.5 * min(off)
     assert off[1] < 0.05 * plain.abs().max().item()
 
 
 def engines(config=LLAMA, **settings) -> tuple[Engine, Engine]:
-    """The same pair on the reference and in C."""
+    """The same pair of models on the reference and in C."""
     made = []
     for kernels in ("reference", "c"):
         target, draft = exact(config), exact(config, seed=1)
@@ -305,7 +305,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_the_engine_says_the_same(monkeypatch, config, temperature):
+def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, config, temperature):
     reference, native = engines()
     steps = []
     step = NativeModel.step
@@ -320,10 +320,10 @@ def test_the_engine_says_the_same(monkeypatch, config, temperature):
 
 
 @pytest.mark.parametrize("length", [200, 300])
-def test_a_draft_with_tables_of_another_length_is_computed_by_torch_beside_it(length):
+def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c(length):
     target = exact(LLAMA)
     draft = copy.deepcopy(target)
-    draft.resize_token_embeddings(length)  # which makes up rows that bfloat16 need not hold
+    draft.resize_token_embeddings(length)  # makes up rows that need not be exact in bfloat16
     for weight in (draft.get_input_embeddings().weight, draft.get_output_embeddings().weight):
         weight.data.copy_(weight.bfloat16().float())
     draft = LanguageModel(draft, "draft").with_vocabulary(tiny_models.VOCABULARY)
@@ -357,7 +357,7 @@ def test_a_pass_reads_half_the_bytes_of_its_matrices():
     assert passes[0].flops == passes[1].flops
 
 
-def test_weights_that_are_not_finite_are_told():
+def test_non_finite_weights_end_the_run():
     _, native = engines()
     with torch.no_grad():
         native.target.model.model.layers[0].self_attn.q_proj.weight[0, 0] = math.nan
@@ -366,7 +366,7 @@ def test_weights_that_are_not_finite_are_told():
     assert "not finite" in run.finished.message
 
 
-def test_what_it_does_not_know_goes_to_torch():
+def test_models_the_step_in_c_does_not_support_run_on_torch():
     model = exact(LLAMA)
     assert "float32" in refusal(LanguageModel(copy.deepcopy(model).bfloat16(), "half"))
     odd = copy.deepcopy(LLAMA)
@@ -388,7 +388,7 @@ def test_what_it_does_not_know_goes_to_torch():
     assert not [event for event in run.events if isinstance(event, FellBack)]
 
 
-def test_it_is_the_default_on_a_cpu():
+def test_the_step_in_c_is_the_default_on_a_cpu():
     engine = load_engine(device="cpu")
     assert engine.kernels == "c"
     rounded = engine.target.native.model.rounded
@@ -401,7 +401,7 @@ def test_it_is_the_default_on_a_cpu():
         load_engine(device="cpu", kernels="fast")
 
 
-def test_packing_and_unpacking():
+def test_matrices_are_packed_in_blocks_padded_with_zeros():
     weight = torch.arange(40 * 6, dtype=torch.float32).view(40, 6)
     packed = pack(weight, 16)
     assert packed.shape == (2, 3, 32, 2)
@@ -412,7 +412,7 @@ def test_packing_and_unpacking():
 
 
 class Memory(mmap.mmap):
-    """Which is known for as long as it is there."""
+    """A mapping that is tracked for as long as it exists."""
 
     there: ClassVar[weakref.WeakSet[Memory]] = weakref.WeakSet()
 
@@ -423,8 +423,8 @@ class Memory(mmap.mmap):
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="pages are of one size here")
-def test_packed_weights_are_given_back(monkeypatch):
-    """When a model goes, and when others are packed in their place."""
+def test_the_memory_of_packed_weights_is_freed(monkeypatch):
+    """When a model is deleted, and when changed weights are packed in their place."""
     monkeypatch.setattr("lab.native.structs.mmap.mmap", Memory)
     model = LanguageModel(exact(LLAMA), "llama")
     model.native.prepare(model)
@@ -443,7 +443,7 @@ def test_packed_weights_are_given_back(monkeypatch):
 
 @pytest.mark.parametrize("system", ["has no large pages", "grants none", "grants no memory of its own"])
 @torch.inference_mode()
-def test_where_there_are_no_large_pages_weights_lie_in_others(monkeypatch, system):
+def test_without_large_pages_weights_are_packed_into_ordinary_ones(monkeypatch, system):
     def refuse(*_, **__):
         raise OSError
 
@@ -460,7 +460,7 @@ def test_where_there_are_no_large_pages_weights_lie_in_others(monkeypatch, syste
     assert torch.equal(NativeModel(llama()).step(batch, llama().layers, None), expected)
 
 
-def test_matrices_of_another_kind_are_left_to_torch():
+def test_a_model_with_other_than_plain_matrices_is_refused():
     class Adapted(nn.Linear):
         pass
 
@@ -470,7 +470,7 @@ def test_matrices_of_another_kind_are_left_to_torch():
 
 
 def test_a_long_prompt_needs_no_deep_stack():
-    """What a query needs to be softened lies in memory that was asked for: many heads on one of keys have many."""
+    """The softmax's state per query is on the heap: many query heads per KV head need a lot of it."""
     config = LlamaConfig(
         **SHAPE | {"num_attention_heads": 16, "num_key_value_heads": 1, "max_position_embeddings": 2048}
     )
@@ -481,7 +481,7 @@ def test_a_long_prompt_needs_no_deep_stack():
         [reference, _], [logits, _] = logits_of_both(model, "auto", [(0, 1500)])
         found.append((reference - logits).abs().max() < 1e-3 * reference.abs().max())
 
-    usual = threading.stack_size(512 * 1024)  # a query takes 68 bytes: 1.6 MB
+    usual = threading.stack_size(512 * 1024)  # the state takes 68 bytes per query and head: 1.6 MB
     try:
         thread = threading.Thread(target=read)
         thread.start()

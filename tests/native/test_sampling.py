@@ -1,4 +1,4 @@
-"""Choosing tokens in C: lab.decode.sampling's mathematics, and drafting ahead in one call."""
+"""Sampling in C follows lab.decode.sampling, and a whole proposal can be drafted in one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.native.test_native import llama, storage_of, table
 ROWS = st.lists(st.sampled_from((0.0, 0.01, 0.8, 1.0, 5.0)), min_size=1, max_size=5)
 SAMPLINGS = (SamplingParams(), SamplingParams(temperature=0.8), SamplingParams(temperature=0.8, top_k=5, top_p=0.9))
 NOT_FINITE = [0x7F800000, 0x7FC00000, 0x7FC000FF, 0x7FFFFFFF, 0xFFC00000 - 2**32, 0xFFFFFFFF - 2**32]
-"""The bits of infinity, and of some of the numbers that are none."""
+"""The bits of infinity and of some NaNs."""
 
 
 def params(temperatures: list[float]) -> list[SamplingParams]:
@@ -30,7 +30,7 @@ def params(temperatures: list[float]) -> list[SamplingParams]:
 @given(
     temperatures=ROWS, vocabulary=st.integers(1, 70), spread=st.sampled_from((0.0, 1.0, 30.0)), seed=st.integers(0, 999)
 )
-def test_distributions_are_those_of_torch_and_tokens_are_drawn_alike_to_the_last_bit(
+def test_distributions_are_close_to_torch_s_and_draws_from_them_exact(
     temperatures, vocabulary, spread, seed
 ):
     generator = torch.Generator().manual_seed(seed)
@@ -45,8 +45,8 @@ def test_distributions_are_those_of_torch_and_tokens_are_drawn_alike_to_the_last
 
 
 @pytest.mark.parametrize("u", [0.0, 1 - 2**-53])
-def test_the_ends_of_the_distribution(u):
-    """A point at either end of the sum is still within it, and what has no weight is not drawn."""
+def test_draws_at_the_ends_of_the_distribution(u):
+    """A point at either end of the sum still falls on a token, and tokens without weight are not drawn."""
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
     p, token = sample(logits, params([1.0]), torch.tensor([u], dtype=torch.float64), native=True)
     assert token.item() == (3 if u else 1)
@@ -54,7 +54,7 @@ def test_the_ends_of_the_distribution(u):
 
 
 @pytest.mark.parametrize("odd", NOT_FINITE, ids=hex)
-def test_what_is_not_finite_can_be_seen(odd):
+def test_non_finite_logits_show_in_their_row_of_p_only(odd):
     logits = torch.zeros(2, 40)
     logits.view(torch.int32)[0, 17] = odd
     for top_k in (0, 3):
@@ -67,11 +67,11 @@ def test_what_is_not_finite_can_be_seen(odd):
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor always keeps them")
-def test_the_same_bits_by_any_number_of_threads_where_the_caller_takes_denormal_numbers_for_zero(monkeypatch):
-    """All threads do as the caller's does, whoever called when they began, and again as another caller's does."""
+def test_all_threads_treat_denormals_as_the_calling_thread_does(monkeypatch):
+    """Whatever the setting of the thread that started them, and again after the setting has changed."""
     monkeypatch.setattr("lab.native.sampling.cores", lambda: 1000)
     logits = torch.zeros(8, 40)
-    logits[:, 5:] = -86.99  # whose share of the whole is denormal
+    logits[:, 5:] = -86.99  # gives denormal probabilities
     before, found = torch.get_num_threads(), {}
     try:
         for flushed in (False, True, False):
@@ -96,8 +96,8 @@ def test_the_same_bits_by_any_number_of_threads_where_the_caller_takes_denormal_
     top_p=st.sampled_from((1e-3, 0.3, 0.5, 0.9, 0.999, 1.0)),
     seed=st.integers(0, 9999),
 )
-def test_top_k_and_top_p_leave_the_likeliest(vocabulary, spread, top_k, top_p, seed):
-    """With equals among them: logits in steps."""
+def test_top_k_and_top_p_keep_the_likeliest(vocabulary, spread, top_k, top_p, seed):
+    """With ties: the logits are rounded."""
     generator = torch.Generator().manual_seed(seed)
     logits = (spread * torch.randn(1, vocabulary, generator=generator)).mul(4).round().div(4)
     whole, _ = sample(logits, [SamplingParams(temperature=1.0)], None, native=True)
@@ -105,10 +105,10 @@ def test_top_k_and_top_p_leave_the_likeliest(vocabulary, spread, top_k, top_p, s
     order = whole[0].double().sort(descending=True, stable=True)
     of_top_k = order.values[: top_k or vocabulary]
     left = int(cut.count_nonzero())
-    assert (cut[0, order.indices] > 0)[:left].all(), "the likeliest, and of equals the first"
+    assert (cut[0, order.indices] > 0)[:left].all(), "not the likeliest tokens, or not the first of equals"
     assert 1 <= left <= len(of_top_k)
     wanted = top_p * of_top_k.sum()
-    assert of_top_k[: left - 1].sum() < wanted * (1 + 1e-6), "without the last it is not enough yet"
+    assert of_top_k[: left - 1].sum() < wanted * (1 + 1e-6), "the last token kept was not needed to reach top_p"
     if left < of_top_k.count_nonzero():
         assert of_top_k[:left].sum() > wanted * (1 - 1e-6)
     expected = torch.zeros(vocabulary).double().index_copy(0, order.indices[:left], of_top_k[:left])
@@ -117,8 +117,8 @@ def test_top_k_and_top_p_leave_the_likeliest(vocabulary, spread, top_k, top_p, s
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(top_k=st.sampled_from((0, 3, 40)), top_p=st.sampled_from((0.2, 0.95, 1.0)), seed=st.integers(0, 999))
-def test_what_is_cut_off_is_what_torch_cuts_off(top_k, top_p, seed):
-    """Where no sum comes as near to ``top_p`` as float32 rounds."""
+def test_top_k_and_top_p_cut_off_what_torch_cuts_off(top_k, top_p, seed):
+    """The examples are fixed: in none does a sum come as near to ``top_p`` as float32 rounds."""
     logits = 2 * torch.randn(3, 50, generator=torch.Generator().manual_seed(seed))
     cut = [SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p) for temperature in (0.0, 0.7, 1.3)]
     p, tokens = sample(logits, cut, None, native=True)
@@ -137,8 +137,8 @@ def test_what_is_cut_off_is_what_torch_cuts_off(top_k, top_p, seed):
     layers=st.sampled_from((2, 3)),
 )
 @torch.inference_mode()
-def test_drafting_ahead_is_step_by_step_drafting_to_the_last_bit(lengths, kv_format, layers):
-    """Sequences of (known, unread) tokens, each with its own window and way to choose."""
+def test_drafting_in_one_call_equals_drafting_step_by_step_bit_for_bit(lengths, kv_format, layers):
+    """Sequences of (known, unread) tokens, each with its own window and sampling."""
     model, generator, size = llama(), torch.Generator().manual_seed(7), 8
     native = NativeModel(model)
     known, unread, windows, samplings = zip(*lengths, strict=True)
