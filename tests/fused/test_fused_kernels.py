@@ -1,4 +1,5 @@
-"""What lies between a layer's matrices, against float64: in Triton's interpreter, or for real where there is a GPU."""
+"""Kernels between a layer's matrices, compared with float64: in Triton's interpreter, or compiled where there is a GPU.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +14,21 @@ from lab.fused.kernels import rms_norm, rotate, swiglu
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ERROR = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-"""Largest difference to float64, of a number's own size and a thousandth: a step of the dtype (the interpreter cuts
-off, and does not round)."""
+"""Largest difference from float64, relative to a number's size plus a thousandth: one step of the dtype (the
+interpreter truncates instead of rounding)."""
 DTYPES = pytest.mark.parametrize("dtype", ERROR)
 
 
 def error(ours: torch.Tensor, exact: torch.Tensor, size: torch.Tensor | None = None) -> float:
-    """The largest, over the one that the dtype is granted. ``size``: of what was added up to it."""
+    """The largest error, relative to the one allowed for the dtype. ``size``: of the terms that were added up."""
     size = exact.abs() if size is None else size
     return ((ours.double() - exact).abs() / (size + 1e-3)).max().item() / ERROR[ours.dtype]
 
 
 @DTYPES
 @pytest.mark.parametrize("size", [1, 48, 576, 4096])
-def test_a_norm(dtype, size):
-    """Rows of very different sizes; one of zeros, which epsilon keeps from a division by 0."""
+def test_an_rms_norm_is_close_to_float64(dtype, size):
+    """Rows of very different sizes, one of them all zeros, where epsilon prevents a division by 0."""
     x = torch.randn(5, size, device=DEVICE) * torch.logspace(-2, 2, 5, device=DEVICE)[:, None]
     x[3] = 0
     x, weight = x.to(dtype), torch.randn(size, device=DEVICE).to(dtype)
@@ -37,20 +38,20 @@ def test_a_norm(dtype, size):
 
 @DTYPES
 @pytest.mark.parametrize("size", [1, 96, 1024, 1536])
-def test_a_gate(dtype, size):
+def test_a_swiglu_gate_is_close_to_float64(dtype, size):
     gate_up = (4 * torch.randn(3, 2 * size, device=DEVICE)).to(dtype)
     gate, up = gate_up.double().chunk(2, -1)
     assert error(swiglu(gate_up), F.silu(gate) * up) < 1
 
 
-def test_a_gate_that_is_shut_or_wide_open():
-    """No overflow on either side."""
+def test_a_closed_or_wide_open_gate_does_not_overflow():
+    """Neither for a large negative input nor for a large positive one."""
     out = swiglu(torch.tensor([[-1e4, 1e4, 0, 2, 2, 2]], device=DEVICE))
     assert out.tolist() == [[0, 2e4, 0]]
 
 
 def angles(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [tokens, dim]. The halves differ, as those of no known model do."""
+    """Cosines and sines [tokens, dim]. Their halves differ, unlike those of any known model."""
     turned = 7 * torch.randn(tokens, dim, device=DEVICE)
     return turned.cos().to(dtype), turned.sin().to(dtype)
 
@@ -58,7 +59,7 @@ def angles(tokens: int, dim: int, dtype: torch.dtype) -> tuple[torch.Tensor, tor
 @DTYPES
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(4, 2, 12), (3, 1, 64), (2, 2, 128)])
-def test_queries_and_keys_are_turned_and_values_are_not(dtype, normed, heads, kv_heads, dim):
+def test_queries_and_keys_are_rotated_and_values_are_not(dtype, normed, heads, kv_heads, dim):
     tokens, epsilon = 5, 1e-6
     qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, device=DEVICE).to(dtype)
     cosine, sine = angles(tokens, dim, dtype)
@@ -77,7 +78,7 @@ def test_queries_and_keys_are_turned_and_values_are_not(dtype, normed, heads, kv
     assert torch.equal(untouched, value)
 
 
-def test_what_is_not_finite_stays_so_and_with_its_own_token():
+def test_nan_stays_nan_and_within_its_own_row():
     x = torch.randn(3, 48, device=DEVICE)
     x[1, 7] = torch.nan
     for out in (rms_norm(x, torch.ones(48, device=DEVICE), 1e-6), swiglu(x)):

@@ -1,4 +1,4 @@
-"""Fused layers say what transformers' own say, with its weights and a fraction of the launches."""
+"""Fused layers give what transformers' own layers give, with the same weights and a fraction of the launches."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def _mistral(monkeypatch):
 
 
 def model_of(family: str, **changes: object) -> LanguageModel:
-    shape = {"num_hidden_layers": 2} | FAMILIES.get(family, {}) | changes  # the interpreter takes its time for each
+    shape = {"num_hidden_layers": 2} | FAMILIES.get(family, {}) | changes  # the interpreter is slow for each layer
     random = tiny_models.random_model(family.split(",")[0], **shape)
     with torch.no_grad():
         for parameter in random.parameters():
-            if parameter.ndim == 1:  # norms of 1 and biases of 0 would not be missed
+            if parameter.ndim == 1:  # norms of 1 and biases of 0 could be left out unnoticed
                 parameter.add_(0.3 * torch.randn_like(parameter))
     return LanguageModel(random.to(DEVICE).requires_grad_(False), family)
 
@@ -63,7 +63,7 @@ def storage_for(model: LanguageModel) -> KVStorage:
 
 
 def step(model: LanguageModel, storage: KVStorage, sequences: list[tuple[list[int], int, int]], seed: int = 0):
-    """Logits of random tokens. ``sequences``: blocks, tokens that are there already, and new ones."""
+    """Logits of random tokens. ``sequences``: their blocks, and the numbers of cached and of new tokens."""
     slots = [
         torch.tensor([blocks[at // BLOCK] * BLOCK + at % BLOCK for at in range(old, old + new)])
         for blocks, old, new in sequences
@@ -88,7 +88,7 @@ def step(model: LanguageModel, storage: KVStorage, sequences: list[tuple[list[in
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_transformers_layers(family):
-    """Prompts beside each other, then a token here and a verify there, over what the prompts stored."""
+    """Two prompts in a batch, then a decode and a verification over what the prompts stored."""
     plain = model_of(family)
     ours = merged(plain)
     assert ours is not plain
@@ -103,7 +103,7 @@ def test_logits_are_those_of_transformers_layers(family):
 
 
 class Launches(TorchDispatchMode):
-    """Counts what torch computes, other than views and memory that nobody has written to yet."""
+    """Counts what torch computes, other than views and uninitialised memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,8 +120,8 @@ class Launches(TorchDispatchMode):
 
 @pytest.mark.parametrize(("family", "before"), [("llama", 39), ("qwen3", 55)])
 def test_a_layer_takes_seven_launches(monkeypatch, family, before):
-    """In bfloat16: four products, store and attend, and one kernel between. Ten where rows are many: torch's products
-    take nothing along but what they are added to.
+    """In bfloat16: four products, store, attend and rotate. Ten for many rows: torch's products fuse nothing but the
+    addition to the residual.
     """
     plain = model_of(family)
     plain.model.bfloat16()
@@ -168,8 +168,8 @@ def test_a_layer_takes_seven_launches(monkeypatch, family, before):
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_in_bfloat16_they_are_as_exact_as_transformers_layers(family):
-    """A token after a prompt that its own product computed, and a verify of few, against float32."""
+def test_in_bfloat16_fused_layers_are_as_exact_as_transformers_layers(family):
+    """A prompt, a decode after it and a small verification, all compared with float32."""
     exact, plain = model_of(family), model_of(family)
     plain.model.load_state_dict(exact.model.state_dict())
     plain.model.bfloat16()
@@ -199,8 +199,8 @@ def test_there_is_one_copy_of_the_weights():
     assert all(torch.equal(number, numbers[name]) for name, number in plain.model.state_dict().items())
 
 
-def test_weights_that_change_are_the_ones_that_count():
-    """In place, at once; others in their place, when they are merged again. Merging twice copies nothing."""
+def test_changed_weights_take_effect():
+    """Changed in place, at once; replaced by others, when they are merged again. Merging twice copies nothing."""
     plain = model_of("llama")
     ours, prompt = merged(plain), [([2], 0, 4)]
     before = step(ours, storage_for(plain), prompt)
@@ -220,8 +220,8 @@ def test_weights_that_change_are_the_ones_that_count():
     )
 
 
-def test_an_adapter_is_not_passed_over():
-    """A matrix that has become another kind of module: its layer is computed as transformers does."""
+def test_an_adapter_is_not_bypassed():
+    """A layer with a matrix that has become another kind of module is computed as by transformers."""
     plain = model_of("llama")
     ours = merged(plain)
 
@@ -250,7 +250,7 @@ def test_models_with_other_layers_are_left_alone():
     assert unlike_llama(model_of("llama")) is None
 
 
-def test_biases_behind_attention_are_not_forgotten():
+def test_biases_of_the_output_projections_are_added():
     plain = model_of("llama", attention_bias=True, mlp_bias=True)
     prompt = [([2], 0, 4)]
     torch.testing.assert_close(
@@ -269,7 +269,7 @@ def engine(**settings: object):
 
 @pytest.fixture
 def calls(monkeypatch) -> list[int]:
-    """How many layers were computed fused."""
+    """How many layers were computed by fused kernels."""
     computed, compute = [0], FusedLayer._fused
 
     def counted(*args):
@@ -282,8 +282,8 @@ def calls(monkeypatch) -> list[int]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
 @pytest.mark.parametrize("config", [EngineConfig(speculative="early_exit"), EngineConfig(speculative="draft")])
-def test_the_engine_says_the_same_with_them(calls, config):
-    """An early exit too is a part of them; torch's own attention, and a run without a cache, are not."""
+def test_the_engine_gives_the_same_tokens_with_fused_layers(calls, config):
+    """An early exit uses them, too; runs on the reference or without a cache do not."""
     lab = engine()
     run = lab.generate("A king", config, SAMPLING)
     assert calls[0] > 0
@@ -302,13 +302,13 @@ def test_another_engine_of_the_same_models_shares_their_layers(calls):
     computed = calls[0]
     assert other.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
     assert calls[0] > computed
-    assert lab.target.identity() == identity, "whose weights else were another's by now, and its caches dropped"
+    assert lab.target.identity() == identity, "the first engine would take its weights for others and drop its caches"
     assert lab.generate("A king", EngineConfig(), SAMPLING).token_ids == expected
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests of the kernels themselves do it there")
-def test_a_kernel_between_matrices_that_fails(monkeypatch):
-    """Like one of attention: the reference goes on, and the run says why."""
+def test_a_failing_kernel_between_matrices_is_replaced_by_the_reference(monkeypatch):
+    """As with an attention kernel, the reference goes on, and the run says why."""
     lab = engine()
     expected = lab.generate("A king", EngineConfig(kernels="reference"), SAMPLING).token_ids
     launch, ran = product.swiglu, []

@@ -1,4 +1,4 @@
-"""Products of few rows against float64: in Triton's interpreter, or for real where there is a GPU."""
+"""Products of few rows compared with float64: in Triton's interpreter, or compiled where there is a GPU."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EPSILON = 1e-5
 ERROR = 8e-3
-"""A step of bfloat16, relative. The interpreter cuts off, and does not round."""
+"""A step of bfloat16, relative. The interpreter truncates instead of rounding."""
 
 
 class Case:
-    """A matrix, a norm and rows of very different sizes, in bfloat16; and the same in float64."""
+    """A matrix, a norm and rows of very different sizes in bfloat16, and the normed rows in float64."""
 
     def __init__(self, rows: int, inputs: int, outputs: int) -> None:
         sizes = torch.logspace(-2, 2, rows)[:, None]
@@ -30,7 +30,7 @@ class Case:
         self.normed = F.rms_norm(self.x.double(), (inputs,), self.norm.double(), EPSILON)
 
     def assert_near(self, ours: torch.Tensor, exact: torch.Tensor, size: torch.Tensor) -> None:
-        """``size``: of what was added up; its terms are rounded once before, and their sum once after."""
+        """``size``: of the terms that were added up; they are rounded once before, and their sum once after."""
         assert ours.dtype == torch.bfloat16
         fits = len(ours) <= MOST_ROWS and self.x.shape[1] % 16 == ours.shape[1] % 16 == 0
         steps = 1 if fits else 4  # torch rounds in between
@@ -42,22 +42,21 @@ class Case:
 
 
 def length(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """[rows, outputs]: root of the sum of the squares of a product's terms, by which roundings of them grow."""
+    """[rows, outputs]: root of the sum of squares of a product's terms, to which their rounding errors grow."""
     return (x.double().square() @ weight.double().square().t()).sqrt()
 
 
 SHAPES = pytest.mark.parametrize(("inputs", "outputs"), [(512, 32), (48, 16), (56, 32), (64, 7)])
-"""Several tiles of a row, each of the largest and of the smallest size; no whole number of tiles, which torch
-multiplies.
+"""Several tiles per row, of the largest and of the smallest size; and no whole number of tiles, which is left to torch.
 """
 ROWS = pytest.mark.parametrize("rows", [1, 5, MOST_ROWS, MOST_ROWS + 1])
-"""The last are too many: torch multiplies them."""
+"""The last is too many, and left to torch."""
 
 
 @ROWS
 @SHAPES
 @pytest.mark.parametrize("biased", [False, True])
-def test_a_norm_and_a_product(rows, inputs, outputs, biased):
+def test_a_normed_product_is_close_to_float64(rows, inputs, outputs, biased):
     case = Case(rows, inputs, outputs)
     bias = case.bias if biased else None
     ours = normed_product(case.x, case.norm, EPSILON, case.weight, bias)
@@ -67,7 +66,7 @@ def test_a_norm_and_a_product(rows, inputs, outputs, biased):
 
 @ROWS
 @SHAPES
-def test_a_gate(rows, inputs, outputs):
+def test_a_gated_product_is_close_to_float64(rows, inputs, outputs):
     case = Case(rows, inputs, 2 * outputs)
     case.weight /= 4
     ours = gated_product(case.x, case.norm, EPSILON, case.weight)
@@ -78,7 +77,7 @@ def test_a_gate(rows, inputs, outputs):
 
 @ROWS
 @SHAPES
-def test_a_product_is_added(rows, inputs, outputs):
+def test_a_product_is_added_in_place(rows, inputs, outputs):
     case = Case(rows, inputs, outputs)
     before = case.to.double()
     ours = add_product(case.to, case.x, case.weight)
@@ -94,8 +93,8 @@ def everything(case: Case) -> list[torch.Tensor]:
     ]
 
 
-def test_a_row_comes_out_the_same_whatever_is_beside_it():
-    """To the bit: what a verify computes of a token is what a step of its own would. NaN stays where it is."""
+def test_a_row_gives_the_same_bits_alone_and_in_a_batch():
+    """A verification computes of a token what its own decode step would. NaN stays in its row."""
     case = Case(16, 512, 32)
     case.x[3], case.x[9] = 0, torch.nan
     together = everything(case)
@@ -113,7 +112,7 @@ def test_a_row_comes_out_the_same_whatever_is_beside_it():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_other_dtypes_are_left_to_torch(monkeypatch, dtype):
-    """A number of float16 may be too large to be multiplied by a norm's weight before its scale."""
+    """In float16 an input may overflow when it is multiplied by a norm's weight before its scale."""
     monkeypatch.setattr(product, "_launch", None)
     x, norm, weight = 3e4 + torch.zeros(2, 64), torch.full([64], 8.0), torch.eye(64)
     x, norm, weight = (tensor.to(DEVICE, dtype) for tensor in (x, norm, weight))
@@ -123,7 +122,7 @@ def test_other_dtypes_are_left_to_torch(monkeypatch, dtype):
 
 
 @pytest.mark.parametrize("why", ["too many rows", "inputs", "outputs", "a matrix that lies on its side"])
-def test_what_does_not_fit_its_tiles_is_left_to_torch(monkeypatch, why):
+def test_shapes_and_layouts_that_do_not_fit_the_tiles_are_left_to_torch(monkeypatch, why):
     monkeypatch.setattr(product, "_launch", None)
     case = Case(
         MOST_ROWS + 1 if why == "too many rows" else 2, 56 if why == "inputs" else 64, 14 if why == "outputs" else 32

@@ -1,4 +1,4 @@
-"""Layers through torch.compile. What makes machine code of them takes long; what finds their graphs does not."""
+"""Layers through torch.compile. Generating machine code is slow, so only finding the graphs is tested on a CPU."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def run(engine, **changes: bool) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_compiled_layers_say_the_same_and_are_compiled_once(monkeypatch, architecture):
-    """One token and several, all layers of target and draft: a few graphs, and none more for any step."""
+def test_compiled_layers_give_the_same_tokens_and_are_compiled_once(monkeypatch, architecture):
+    """One token and several, all layers of target and draft: a few graphs, and no more for any later step."""
     graphs = []
 
     def count(graph: torch.fx.GraphModule, inputs: list) -> object:
@@ -48,7 +48,7 @@ def test_compiled_layers_say_the_same_and_are_compiled_once(monkeypatch, archite
     assert 0 < found < 4 * engine.target.layers
     assert run(engine, torch_compile=True) == expected
     with torch.inference_mode():
-        rows = torch.arange(3, dtype=torch.int32)  # as kernels' steps count them
+        rows = torch.arange(3, dtype=torch.int32)  # the dtype in steps on kernels
         group = Group(slice(0, 3), 1, (rows <= rows[:, None]).repeat(target.query_groups, 1)[None, None])
         target.forward(rows.long(), rows, StepPlan((group,), None, None), rows.long())
     assert len(graphs) == found
@@ -56,14 +56,14 @@ def test_compiled_layers_say_the_same_and_are_compiled_once(monkeypatch, archite
     events = engine.generate("The king had", compiled, SAMPLING).events
     assert events[0].compiled
     assert not any(isinstance(event, FellBack) for event in events)
-    assert not engine.target.compiled  # the same weights, for those who do not ask
+    assert not engine.target.compiled  # the same weights, for requests that do not ask for it
     assert run(engine) == expected
     assert not engine.generate("The king had", CONFIGS[0], SAMPLING).started.compiled
     engine.target.model.get_output_embeddings().weight.data.neg_()
-    assert run(engine, torch_compile=True) == run(engine) != expected  # the very same
+    assert run(engine, torch_compile=True) == run(engine) != expected  # the weights are shared
 
 
-def test_a_compiler_that_fails(monkeypatch):
+def test_if_the_compiler_fails_layers_run_uncompiled(monkeypatch):
     def broken(graph: torch.fx.GraphModule, inputs: list) -> object:
         raise OSError("no C compiler found\nat all")
 
@@ -81,8 +81,8 @@ def test_a_compiler_that_fails(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("cuda_graphs", [True, False])
-def test_compiled_on_a_gpu(cuda_graphs):
-    """To machine code, captured and not. Fused arithmetic rounds otherwise, so that tokens may differ in the end."""
+def test_compiled_layers_give_the_same_tokens_on_a_gpu(cuda_graphs):
+    """Machine code, captured and not. Fused arithmetic rounds differently, so later tokens may differ."""
     from lab import load_engine
 
     engine = load_engine(device="cuda", dtype="float32")

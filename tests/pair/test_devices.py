@@ -1,7 +1,7 @@
 """A model on several devices decodes as it does on one.
 
-No machine of these tests has two GPUs: devices are pretended (``tests.pretended_devices``), and offloading
-to disk, whose hooks are the same, is real.
+These tests cannot count on two GPUs: devices are simulated (``tests.pretended_devices``), and offloading to disk,
+which uses the same hooks, is real.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAPS = {"llama": LLAMA, "gpt2": GPT2}
 
 @pytest.fixture
 def devices(monkeypatch):
-    # A tensor that wraps another cannot be cut under inference mode.
+    # A tensor that wraps another cannot be sliced under inference mode.
     monkeypatch.setattr(Pool, "step", torch.no_grad()(Pool.step.__wrapped__))
     with PretendedDevices() as pretended:
         yield pretended
@@ -47,7 +47,7 @@ def spread(architecture: str) -> LanguageModel:
 
 
 def said(engine: Engine, config: EngineConfig) -> tuple[list[int], list[tuple[int, ...]]]:
-    """The tokens, and what was proposed on the way."""
+    """The tokens, and those proposed on the way."""
     run = Run(engine.stream(PROMPT, config, SAMPLING))
     assert not [event for event in run.events if isinstance(event, (FellBack, CacheDropped))]
     assert len(run.token_ids) == SAMPLING.max_tokens
@@ -66,20 +66,20 @@ def said(engine: Engine, config: EngineConfig) -> tuple[list[int], list[tuple[in
     ids=["contiguous", "no cache", "int8 paged", "drafted", "early exit"],
 )
 @pytest.mark.parametrize("architecture", MAPS)
-def test_two_devices_say_what_one_says(devices, architecture, config):
+def test_two_devices_give_the_tokens_of_one(devices, architecture, config):
     alone = tiny_models.engine(architecture, "good")
     expected = said(alone, config)
     draft = LanguageModel(alone.draft.model.to(FIRST), "draft")
     assert said(Engine(spread(architecture), tiny_models.tokenizer(), draft), config) == expected
 
 
-def test_one_copy_a_round_comes_to_the_host(devices):
+def test_one_copy_per_round_goes_to_the_host(devices):
     engine = Engine(spread("llama"), tiny_models.tokenizer())
     said(engine, EngineConfig())
     assert devices.arrivals[torch.device("cpu")] == SAMPLING.max_tokens
 
 
-def test_keys_and_values_are_where_their_layer_computes(devices):
+def test_keys_and_values_are_on_the_device_of_their_layer(devices):
     model = spread("llama")
     assert model.device == FIRST
     assert model.layer_devices == [FIRST, SECOND, SECOND]
@@ -94,7 +94,7 @@ def test_keys_and_values_are_where_their_layer_computes(devices):
     ]
 
 
-def test_a_plan_is_copied_once_a_device(devices):
+def test_a_plan_is_copied_once_per_device(devices):
     numbers = torch.arange(3).to(FIRST)
     plan = StepPlan((Group(slice(0, 3), 1, None, numbers),), numbers, None)
     devices.arrivals.clear()
@@ -105,8 +105,8 @@ def test_a_plan_is_copied_once_a_device(devices):
     assert plan.to(FIRST).write is numbers
 
 
-def test_devices_do_not_mix(devices):
-    """What the other tests rest on."""
+def test_tensors_on_different_simulated_devices_do_not_mix(devices):
+    """The other tests rely on this."""
     with pytest.raises(RuntimeError, match="different devices: meta:0, meta:1"):
         torch.ones(2, device=FIRST) + torch.ones(2, device=SECOND)
 
@@ -134,7 +134,7 @@ DISK |= {"model.layers.0": "cpu", "model.layers.1": "disk", "model.layers.2": "d
 
 @pytest.mark.parametrize("device_map", [DISK, {"": "disk"}], ids=["in part", "whole"])
 def test_weights_on_disk_decode_the_same(folder, device_map):
-    """Twice, so that the weights that came and went are still taken for the same."""
+    """Twice, as weights that were loaded and dropped again still have to be taken for the same."""
     plain = load_engine(folder, device="cpu")
     offloaded = load_engine(folder, folder, device_map=device_map)
     assert "meta" in {weight.device.type for weight in offloaded.target.model.parameters()}
@@ -146,7 +146,7 @@ def test_weights_on_disk_decode_the_same(folder, device_map):
     assert offloaded.target.weight_bytes == plain.target.weight_bytes
 
 
-def test_auto_is_the_host_where_there_is_no_gpu(folder, monkeypatch):
+def test_device_map_auto_is_the_cpu_where_there_is_no_gpu(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     engine = load_engine(folder, device_map="auto")
     assert (engine.device, engine.dtype) == ("cpu", "float32")
@@ -170,6 +170,6 @@ def test_auto_is_the_host_where_there_is_no_gpu(folder, monkeypatch):
         ({"device_map": {"": "cpu", "lm_head": "disk"}}, "names '' and 'lm_head' for lm_head.weight"),
     ],
 )
-def test_places_that_are_none(folder, settings, reason):
+def test_invalid_devices_and_device_maps_are_refused(folder, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         load_engine(folder, **settings)

@@ -1,4 +1,4 @@
-"""The pair that comes with the repository: its shape, its size, and what its card says of it."""
+"""The pair that comes with the repository: its shape, its size, and its card."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def card():
     return json.loads((WEIGHTS / "card.json").read_text("utf-8"))
 
 
-def test_plain_git_takes_it():
+def test_files_are_small_enough_for_plain_git():
     sizes = [path.stat().st_size for path in WEIGHTS.rglob("*") if path.is_file()]
     assert max(sizes) <= 9.5 * MEGABYTE
     assert sum(sizes) <= 40 * MEGABYTE
@@ -38,7 +38,7 @@ def test_weights_are_bfloat16():
             assert {tensors.get_slice(name).get_dtype() for name in tensors.keys()} == {"BF16"}  # noqa: SIM118
 
 
-def test_shapes(engines):
+def test_shapes_of_target_and_drafts(engines):
     target = engines["matched"].target.model
     assert target.config.model_type == "llama"
     assert 10e6 <= target.num_parameters() <= 15e6
@@ -58,7 +58,7 @@ def test_speculation_changes_nothing_but_the_speed(engines):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_matched_draft_is_accepted_and_the_other_hardly(engines, temperature):
+def test_the_mismatched_draft_is_accepted_far_less_often(engines, temperature):
     rates = {}
     for name, engine in engines.items():
         proposed = accepted = 0
@@ -71,8 +71,8 @@ def test_the_matched_draft_is_accepted_and_the_other_hardly(engines, temperature
     assert rates["mismatched"] < 0.5 * rates["matched"]
 
 
-def test_it_does_not_loop(engines):
-    """At temperature 0.8 hardly any four words come twice in a page."""
+def test_the_target_does_not_loop(engines):
+    """At temperature 0.8 hardly any sequence of four words occurs twice in a page."""
     for seed in range(4):
         run = engines["matched"].generate(
             PROMPT, EngineConfig(), SamplingParams(max_tokens=250, temperature=0.8, seed=seed, ignore_eos=True)
@@ -92,7 +92,7 @@ def test_a_full_context_can_be_decoded(engines):
 
 
 def test_the_card_is_about_these_weights(engines, card):
-    """Every figure people read comes out of card.json, and that is about these models."""
+    """The README is rendered from card.json, and card.json describes these models."""
     assert (WEIGHTS / "README.md").read_text("utf-8") == render(card)
     models = {"target": engines["matched"].target}
     models |= {EMBEDDED_DRAFTS[name]: engine.draft for name, engine in engines.items()}

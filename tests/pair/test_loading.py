@@ -1,4 +1,4 @@
-"""What a folder must hold: a model whose weights are not all there, or whose files are damaged, is refused in words."""
+"""A folder whose model lacks weights, or whose files are damaged, is refused with the reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Weights = dict[str, torch.Tensor]
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for each architecture, as people save models."""
+    """A folder per architecture, written by save_pretrained."""
     root = tmp_path_factory.mktemp("models")
     for architecture in tiny_models.CONFIGS:
         tiny_models.random_model(architecture).save_pretrained(root / architecture)
@@ -37,7 +37,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(saved: Path, tmp_path: Path) -> Callable[..., Path]:
-    """A copy of one of them, with other settings in its config.json."""
+    """Copies one of the saved folders, with changed settings in its config.json."""
 
     def copied(architecture: str = "llama", **settings: object) -> Path:
         where = tmp_path / "model"
@@ -55,7 +55,7 @@ def change(where: Path, how: Callable[[Weights], Weights]) -> None:
 
 
 def words(where: Path) -> str:
-    """What is said of a model that is refused: a line."""
+    """The message, of one line, with which the model is refused."""
     with pytest.raises(ModelLoadError) as refused:
         load_engine(where, device="cpu")
     assert "\n" not in str(refused.value)
@@ -109,15 +109,15 @@ def renamed(weights: Weights) -> Weights:
     ],
     ids=["plain", "rotary", "vision", "medusa", "value", "base", "mask", "masked"],
 )
-def test_what_a_model_has_no_need_of_may_lie_beside_it(folder, architecture: str, how: Callable) -> None:
-    """Buffers that older versions saved, other heads, the rest of a larger model."""
+def test_weights_that_a_model_does_not_need_are_ignored(folder, architecture: str, how: Callable) -> None:
+    """Such as buffers saved by older versions, other heads, the rest of a larger model."""
     where = folder(architecture)
     before = load_engine(where, device="cpu").generate("Once", None, SamplingParams(max_tokens=8)).token_ids
     change(where, how)
     assert load_engine(where, device="cpu").generate("Once", None, SamplingParams(max_tokens=8)).token_ids == before
 
 
-def test_weights_that_are_tied_are_saved_once(tmp_path: Path) -> None:
+def test_tied_weights_that_are_saved_once_are_loaded(tmp_path: Path) -> None:
     tiny_models.random_model("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     tiny_models.tokenizer().save_pretrained(tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / WEIGHTS)
@@ -133,7 +133,7 @@ def truncated(where: Path) -> None:
 
 
 def pickled(where: Path) -> None:
-    """Weights in Python's own format, which would run a command if they were read as such."""
+    """Weights as a pickle, which would run a command if it were loaded."""
 
     class Command:
         def __reduce__(self) -> tuple:
@@ -155,7 +155,7 @@ def listed_elsewhere(where: Path) -> None:
 
 
 def panicking(where: Path) -> None:
-    """What a tokenizer's Rust panics at is raised as no Exception."""
+    """A panic in the tokenizer's Rust code is not raised as an Exception."""
     told = json.loads((where / "tokenizer.json").read_text("utf-8"))
     told["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": ""}
     (where / "tokenizer.json").write_text(json.dumps(told), "utf-8")
@@ -187,7 +187,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
-def test_damaged_files_are_told_in_a_line(folder, damage: Callable[[Path], None]) -> None:
+def test_damaged_files_are_reported_in_one_line(folder, damage: Callable[[Path], None]) -> None:
     where = folder()
     damage(where)
     said = words(where)
@@ -195,7 +195,7 @@ def test_damaged_files_are_told_in_a_line(folder, damage: Callable[[Path], None]
     assert not (where / "ran").exists()
 
 
-def test_who_has_a_pickle_is_not_advised_to_run_it(folder) -> None:
+def test_a_pickle_is_refused_without_the_advice_to_load_it(folder) -> None:
     where = folder()
     pickled(where)
     said = words(where)
@@ -232,21 +232,21 @@ def test_who_has_a_pickle_is_not_advised_to_run_it(folder) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("look", [lambda where: load_engine(where, device="cpu"), find], ids=["load", "find"])
-def test_settings_that_no_model_has_are_told_or_mean_nothing(folder, settings: dict, look: Callable) -> None:
+def test_impossible_settings_are_refused_or_ignored(folder, settings: dict, look: Callable) -> None:
     where = folder(**settings)
     with suppress(LabError):
         look(where)
 
 
 LOOKS = pytest.mark.parametrize("look", [lambda where: load_engine(where, device="cpu"), find], ids=["load", "find"])
-"""Both ask for a configuration, and say the same of it."""
+"""Both read the configuration, and report the same about it."""
 
 
 @LOOKS
 @pytest.mark.parametrize(
     "settings", [{"hidden_size": "48"}, {"hidden_size": 48.0}, {"num_attention_heads": 0}], ids=str
 )
-def test_a_number_that_transformers_cannot_read_is_told_as_any_that_no_model_has(
+def test_a_number_of_the_wrong_type_is_refused_like_an_impossible_one(
     folder, settings: dict, look: Callable
 ) -> None:
     (name, size), *_ = settings.items()
@@ -258,7 +258,7 @@ def test_a_number_that_transformers_cannot_read_is_told_as_any_that_no_model_has
 @pytest.mark.parametrize(
     "place", [lambda where: where.unlink(), lambda where: (where.unlink(), where.symlink_to(where))]
 )
-def test_a_folder_without_a_configuration_is_said_to_lack_it(folder, place: Callable, look: Callable) -> None:
+def test_a_folder_without_a_config_json_is_refused(folder, place: Callable, look: Callable) -> None:
     where = folder()
     place(where / "config.json")
     with pytest.raises(ModelLoadError, match=rf"There is no config\.json in {where}\. A model's folder holds config"):
@@ -282,7 +282,7 @@ def test_a_folder_without_a_configuration_is_said_to_lack_it(folder, place: Call
     ],
     ids=["own code", "unknown", "none", "activation"],
 )
-def test_an_architecture_that_transformers_does_not_have_is_named(
+def test_an_architecture_unknown_to_transformers_is_named(
     folder, settings: dict, said: str, look: Callable
 ) -> None:
     where = folder(**settings)
@@ -291,7 +291,7 @@ def test_an_architecture_that_transformers_does_not_have_is_named(
     assert "executed" not in str(refused.value)
 
 
-def test_own_code_beside_an_architecture_that_transformers_has_is_left_alone(folder) -> None:
+def test_own_code_for_an_architecture_known_to_transformers_is_ignored(folder) -> None:
     load_engine(folder(auto_map={"AutoConfig": "own.Config"}), device="cpu")
 
 
@@ -307,7 +307,7 @@ def test_a_git_lfs_pointer_is_told_from_a_damaged_file(folder, name: str) -> Non
     assert "git lfs pull" in said
 
 
-def test_one_pointer_among_files_that_came_is_found(folder) -> None:
+def test_one_git_lfs_pointer_among_downloaded_files_is_found(folder) -> None:
     where = folder()
     (where / WEIGHTS).rename(where / "model-00001-of-00002.safetensors")
     (where / "model-00002-of-00002.safetensors").write_bytes(POINTER)
@@ -321,8 +321,8 @@ def test_one_pointer_among_files_that_came_is_found(folder) -> None:
 
 
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
-def test_a_folder_without_a_tokenizer_is_said_to_lack_it(folder, architecture: str) -> None:
-    """Of some architectures transformers makes a tokenizer of one token, which reads nothing."""
+def test_a_folder_without_a_tokenizer_is_refused(folder, architecture: str) -> None:
+    """For some architectures transformers makes up a tokenizer with a single token."""
     where = folder(architecture)
     (where / "tokenizer.json").unlink()
     assert "neither tokenizer.json nor tokenizer.model is there" in words(where)
@@ -335,7 +335,7 @@ def test_a_folder_without_a_tokenizer_is_said_to_lack_it(folder, architecture: s
         ({"quant_method": "gptq", "bits": 4}, r"quantised \(gptq\), and a library .* is not installed\. .*optimum"),
     ],
 )
-def test_quantised_weights_that_cannot_be_read_are_not_said_to_be_damaged(
+def test_unsupported_quantised_weights_are_not_called_damaged(
     folder, monkeypatch, method: dict, said: str
 ) -> None:
     monkeypatch.setattr("transformers.quantizers.quantizer_gptq.is_optimum_available", lambda: False)
@@ -353,7 +353,7 @@ def test_quantised_weights_that_cannot_be_read_are_not_said_to_be_damaged(
     ],
     ids=["full disk", "broken line"],
 )
-def test_weights_that_do_not_come_are_not_said_to_be_of_another_kind(folder, monkeypatch, error: OSError) -> None:
+def test_a_failed_download_is_not_reported_as_missing_safetensors(folder, monkeypatch, error: OSError) -> None:
     def raising(*_: object, **__: object) -> None:
         raise error
 
@@ -365,7 +365,7 @@ def test_weights_that_do_not_come_are_not_said_to_be_of_another_kind(folder, mon
 
 @pytest.fixture
 def unloaded(monkeypatch) -> None:
-    """Nothing may be loaded: memory would be taken."""
+    """Loading the weights, which would take memory, fails."""
     monkeypatch.setattr(loading.AutoModelForCausalLM, "from_pretrained", None)
 
 
@@ -373,7 +373,7 @@ def unloaded(monkeypatch) -> None:
     "settings", [{}, {"quantization_config": {"quant_method": "gptq", "bits": 4}}], ids=["plain", "quantised"]
 )
 def test_a_model_far_larger_than_its_files_is_refused_before_it_takes_memory(folder, unloaded, settings: dict) -> None:
-    """transformers would make up what is missing: 1.2 GB here."""
+    """transformers would initialise the missing weights: 1.2 GB here."""
     said = words(folder(intermediate_size=2_000_000, **settings))
     assert "describes a model of 864,045,744 parameters, and its weights are 351,928 bytes, too few" in said
 
@@ -384,7 +384,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder, unload
     assert "its weights take 0.0 GB of memory on cpu in float32, and 0.0 GB are free there" in said
 
 
-def test_transformers_own_report_of_weights_that_do_not_fit_is_not_logged(folder, caplog) -> None:
+def test_transformers_report_of_weights_that_do_not_fit_is_not_logged(folder, caplog) -> None:
     log = logging.getLogger("transformers")
     log.addHandler(caplog.handler)
     try:
@@ -394,6 +394,6 @@ def test_transformers_own_report_of_weights_that_do_not_fit_is_not_logged(folder
     assert not caplog.records
 
 
-def test_a_mistyped_embedded_draft_is_asked_of_no_hub() -> None:
+def test_a_mistyped_embedded_draft_is_not_looked_up_on_the_hub() -> None:
     with pytest.raises(ModelLoadError, match="no draft 'mached' for the embedded target: it is matched or mismatched"):
         load_engine(draft="mached")

@@ -1,4 +1,4 @@
-"""What a step says of memory: never an earlier run's, and looked up without costing the step much."""
+"""The memory a step reports is never that of an earlier run, and reading it costs the step little."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TWO = {torch.device("cuda", 0), torch.device("cuda", 1)}
 
 @pytest.fixture
 def peaks(monkeypatch) -> dict[int, int]:
-    """What the GPUs' allocators would tell, to be changed."""
+    """The peaks that the GPUs' allocators report; a test may change them."""
     bytes_of = {0: 700, 1: 30}
 
     def told(device: torch.device) -> dict:
@@ -23,12 +23,12 @@ def peaks(monkeypatch) -> dict[int, int]:
     return bytes_of
 
 
-def test_of_several_gpus_the_sum(peaks):
+def test_memory_of_several_gpus_is_added_up(peaks):
     assert memory_in_use(TWO) == 730
 
 
-def test_a_run_is_told_its_own_peak_however_soon_it_follows(peaks, monkeypatch):
-    """The engine resets the peaks before it, and no time need have passed since the step before."""
+def test_a_run_reports_its_own_peak_however_soon_it_follows_another(peaks, monkeypatch):
+    """The engine resets the peaks before a run, even if no time has passed since the last step."""
     monkeypatch.setattr(memory.time, "monotonic", lambda: 1.0)
     assert memory_in_use(TWO) == 730
     peaks.update({0: 50, 1: 3})
@@ -37,12 +37,12 @@ def test_a_run_is_told_its_own_peak_however_soon_it_follows(peaks, monkeypatch):
     assert memory_in_use(TWO) == 63
 
 
-def test_a_cpus_memory_is_looked_at_a_few_times_a_second(monkeypatch):
+def test_process_memory_is_read_only_a_few_times_a_second(monkeypatch):
     now, looks = [1000.0], []
     monkeypatch.setattr(memory.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(memory, "_process", lambda pid: looks.append(pid) or memory.psutil.Process(pid))
     memory._resident.cache_clear()
-    for step in range(100):  # one second of them
+    for step in range(100):  # one second of steps
         now[0] = 1000 + step / 100
         assert memory_in_use({torch.device("cpu")}) > 0
     assert len(looks) == LOOKS_A_SECOND

@@ -1,4 +1,4 @@
-"""Which models are taken, and which are refused by name and reason."""
+"""Which models are accepted, and which are refused, with name and reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidde
     ],
     ids=lambda value: value if isinstance(value, str) else value.model_type,
 )
-def test_refused_by_configuration(config, reason):
+def test_models_are_refused_by_their_configuration(config, reason):
     with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here: .*{reason}"):
         refuse_unsupported(config, "a/model")
 
@@ -69,19 +69,19 @@ def test_refused_by_configuration(config, reason):
     ],
     ids=["bloom", "gpt-oss"],
 )
-def test_refused_by_the_model_itself(config, reason):
+def test_models_are_refused_by_their_modules(config, reason):
     with pytest.raises(UnsupportedModelError, match=reason):
         LanguageModel(AutoModelForCausalLM.from_config(config), "a/model")
 
 
-def test_a_mistral_without_a_window_is_taken():
+def test_a_mistral_without_a_window_is_accepted():
     config = MistralConfig(**TINY, num_key_value_heads=1, sliding_window=None)
     LanguageModel(AutoModelForCausalLM.from_config(config), "mistral")
 
 
 @pytest.mark.parametrize(("window", "taken"), [(64, True), (63, False)])
-def test_a_window_that_leaves_nothing_out_is_full_attention(window: int, taken: bool) -> None:
-    """As Phi-4-mini's, of twice its context. What the lab decodes is what transformers does with the window."""
+def test_a_window_as_long_as_the_context_is_full_attention(window: int, taken: bool) -> None:
+    """As in Phi-4-mini, whose window is twice its context. The lab decodes what transformers does with the window."""
     sizes = {"vocab_size": tiny_models.VOCABULARY, "num_key_value_heads": 1, "pad_token_id": 0, "eos_token_id": 256}
     config = Phi3Config(**TINY | sizes, initializer_range=0.3, max_position_embeddings=64, sliding_window=window)
     torch.manual_seed(0)
@@ -99,7 +99,7 @@ def test_a_window_that_leaves_nothing_out_is_full_attention(window: int, taken: 
 
 @pytest.fixture
 def folders(tmp_path):
-    """A target, a good draft, and two more whose tables are longer and shorter, saved as people save models."""
+    """A target, a good draft, and two models with larger and smaller embedding tables, written by save_pretrained."""
     target = tiny_models.random_model("qwen3")
     draft = tiny_models.perturbed(target, 0.02)
     wider = tiny_models.random_model("qwen3", vocab_size=300)
@@ -111,7 +111,7 @@ def folders(tmp_path):
     return tmp_path
 
 
-def test_folders_load_and_decode(folders):
+def test_models_load_from_folders_and_decode(folders):
     engine = load_engine(folders / "target", folders / "draft", device="cpu")
     sampling = SamplingParams(max_tokens=30, ignore_eos=True)
     plain = engine.generate("Once", EngineConfig(), sampling)
@@ -122,7 +122,7 @@ def test_folders_load_and_decode(folders):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_dtype_is_taken(folders, dtype):
+def test_the_requested_dtype_is_used(folders, dtype):
     engine = load_engine(folders / "target", device="cpu", dtype=dtype)
     assert engine.dtype == dtype
     run = engine.generate("Once", EngineConfig(kv_dtype="int8", paged=True), SamplingParams(max_tokens=8))
@@ -130,8 +130,8 @@ def test_dtype_is_taken(folders, dtype):
 
 
 @pytest.mark.parametrize(("target", "draft"), [("target", "wider"), ("wider", "target"), ("target", "shorter")])
-def test_a_draft_whose_tables_have_another_length(folders, target, draft):
-    """As Qwen2.5's of 0.5B and 7B have, with one tokenizer: 151,936 and 152,064 rows."""
+def test_a_draft_with_another_vocabulary_size_decodes_losslessly(folders, target, draft):
+    """As in Qwen2.5: 0.5B and 7B share a tokenizer, but their tables have 151,936 and 152,064 rows."""
     engine = load_engine(folders / target, folders / draft, device="cpu")
     plain, drafted = EngineConfig(), EngineConfig(speculative="draft", num_speculative_tokens=3)
     sampling = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
@@ -139,7 +139,7 @@ def test_a_draft_whose_tables_have_another_length(folders, target, draft):
     alone, guessed = [request.result() for request in requests]
     assert alone.token_ids == guessed.token_ids
     assert not [event for event in guessed.events if isinstance(event, FellBack)]
-    assert draft != "shorter" or max(alone.token_ids) >= 200, "the draft read no token past its own"
+    assert draft != "shorter" or max(alone.token_ids) >= 200, "the draft read no token beyond its own table"
     drawn = engine.generate("Once", drafted, SamplingParams(max_tokens=40, seed=3, ignore_eos=True, logprobs=2))
     assert len(drawn.token_ids) == 40
     proposed = [event.token_id for event in drawn.events if isinstance(event, Proposed)]
@@ -147,7 +147,7 @@ def test_a_draft_whose_tables_have_another_length(folders, target, draft):
     assert max(proposed) < min(engine.target.vocabulary, load_engine(folders / draft, device="cpu").target.vocabulary)
 
 
-def test_past_a_draft_s_own_tokens_nothing_is_likely_and_each_is_read_as_its_last():
+def test_with_vocabulary_pads_or_cuts_logits_and_clamps_tokens():
     model = LanguageModel(tiny_models.random_model("llama"), "draft")
     own, tokens = tiny_models.VOCABULARY, torch.tensor([3, tiny_models.VOCABULARY - 1])
 
@@ -173,7 +173,7 @@ def test_another_tokenizer_is_refused():
         refuse_mismatch(model, tokenizer, model, changed)
 
 
-def test_nothing_there_is_said_so(tmp_path):
+def test_a_path_without_a_model_is_refused_with_the_reason(tmp_path):
     for where in (tmp_path / "none", str(tmp_path / "none"), "./none"):
         with pytest.raises(ModelLoadError, match=r"There is no folder '\S*/?none' here\. Name one with config\.json"):
             load_engine(where, device="cpu")
@@ -187,7 +187,7 @@ def test_nothing_there_is_said_so(tmp_path):
 
 
 def test_remote_code_is_never_run(tmp_path):
-    """A folder that asks for its own Python code is refused, and the code is not touched."""
+    """A folder that asks for its own Python code is refused, and the code is not run."""
     (tmp_path / "config.json").write_text(
         '{"model_type": "own", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}'
     )
@@ -197,7 +197,7 @@ def test_remote_code_is_never_run(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_unknown_dtype():
+def test_an_unknown_dtype_is_refused():
     with pytest.raises(ConfigError, match="dtype must be"):
         load_engine(dtype="int4", device="cpu")
 
@@ -208,7 +208,7 @@ def test_a_window_is_refused_before_weights_are_read(tmp_path):
         load_model(tmp_path, name="m", place="cpu", dtype=torch.float32)
 
 
-def test_shape_of_keys_and_values():
+def test_the_shape_of_keys_and_values_is_read_from_the_model():
     model = LanguageModel(AutoModelForCausalLM.from_config(LlamaConfig(**TINY, num_key_value_heads=1)), "m")
     assert (model.layers, model.kv_heads, model.head_dim, model.vocabulary) == (2, 1, 8, 50)
     gpt2 = LanguageModel(tiny_models.random_model("gpt2"), "g")
@@ -221,7 +221,7 @@ def test_shape_of_keys_and_values():
     [
         ("llama", {}, "model.embed_tokens.weight"),
         ("llama", {"tie_word_embeddings": True}, None),
-        ("gpt2", {}, "transformer.wpe.weight"),  # GPT-2's head is its table of tokens; of positions a pass reads one
+        ("gpt2", {}, "transformer.wpe.weight"),  # GPT-2's head is its token table; one row of positions is read
     ],
 )
 def test_a_pass_reads_every_weight_once_and_a_row_of_each_table(architecture, changes, unread, dtype):
@@ -231,20 +231,20 @@ def test_a_pass_reads_every_weight_once_and_a_row_of_each_table(architecture, ch
     assert LanguageModel(model, "m").weight_bytes == sum(read) * dtype.itemsize
 
 
-def test_an_early_exit_reads_its_own_layers():
+def test_an_early_exit_reads_only_its_layers():
     model = LanguageModel(tiny_models.random_model("llama"), "m")
     layer = sum(weight.nbytes for weight in model.model.model.layers[1].parameters())
     assert model.first(1).weight_bytes == model.weight_bytes - 2 * layer
 
 
-def test_a_weight_of_several_tensors_is_all_of_them():
+def test_a_weight_made_of_several_tensors_is_taken_apart():
     numbers, scales = torch.ones(4, 4), torch.ones(4, 4)
     assert stored_tensors(numbers) == [numbers]
     parts = stored_tensors(TwoTensor(numbers, TwoTensor(numbers, scales)))
     assert [id(part) for part in parts] == [id(numbers), id(numbers), id(scales)]
 
 
-def test_a_change_inside_a_weight_of_several_tensors_is_noticed():
+def test_a_change_inside_a_weight_made_of_several_tensors_is_noticed():
     model = tiny_models.random_model("llama")
     projection = model.model.layers[0].mlp.up_proj
     numbers = projection.weight.detach()

@@ -1,4 +1,4 @@
-"""Loading as it is watched, and as it is stopped."""
+"""Watching a model load, and stopping it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Watched(Loading):
-    """Keeps all that is said, and is cancelled after so many weights."""
+    """Records every status, and cancels itself after ``most`` weights."""
 
     def __init__(self, most: int = 10_000) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def load(folder: Path):
     return load_model(folder, name="tiny", place="cpu", dtype=torch.float32)
 
 
-def test_every_weight_is_told_to_whoever_watches(folder: Path) -> None:
+def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
     loading = Watched()
     with watched(loading):
         model = load(folder)
@@ -52,7 +52,7 @@ def test_every_weight_is_told_to_whoever_watches(folder: Path) -> None:
     assert loading.said[-1] == "Loaded tiny; getting ready …"
 
 
-def test_unwatched_nothing_is_told(folder: Path) -> None:
+def test_an_unwatched_load_reports_nothing(folder: Path) -> None:
     loading = Watched()
     with watched(loading):
         thread = threading.Thread(target=load, args=(folder,))  # in another thread nobody watches
@@ -63,7 +63,7 @@ def test_unwatched_nothing_is_told(folder: Path) -> None:
     assert watching() is None
 
 
-def test_it_ends_at_the_next_weight(folder: Path) -> None:
+def test_a_cancelled_load_ends_at_the_next_weight(folder: Path) -> None:
     loading = Watched(most=5)
     with watched(loading), pytest.raises(LoadingCancelled, match="can still be chosen"):
         load(folder)
@@ -71,8 +71,8 @@ def test_it_ends_at_the_next_weight(folder: Path) -> None:
     assert load(folder).layers == 3
 
 
-def test_a_download_of_several_files_is_told_once() -> None:
-    """As huggingface_hub's snapshot_download makes and moves its bars."""
+def test_a_download_of_several_files_is_reported_once() -> None:
+    """Creates and updates progress bars as huggingface_hub's snapshot_download does."""
     loading = Loading()
     loading.begin("a/model", torch.nn.Linear(2, 2), 4)
     kind = loading.bar()
@@ -98,7 +98,7 @@ class Weights(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_download_is_told_in_bytes_and_ends_at_the_next_piece(tmp_path: Path) -> None:
+def test_a_download_is_reported_in_bytes_and_ends_at_the_next_chunk(tmp_path: Path) -> None:
     loading = Loading()
     loading.begin("a/model", torch.nn.Linear(2, 2), 4)
     server = HTTPServer(("127.0.0.1", 0), Weights)

@@ -1,4 +1,4 @@
-"""INT8 weights. What needs a library is skipped where it is not installed (requirements-optional.txt)."""
+"""INT8 weights. Tests that need a library are skipped where it is not installed (requirements-optional.txt)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests import tiny_models
 
 SAMPLING = SamplingParams(max_tokens=24, ignore_eos=True)
 DTYPES = {"torchao-int8": "float32", "bitsandbytes-int8": "float16"}
-"""What dtype="auto" is with each on a CPU."""
+"""What dtype="auto" means with each of them on a CPU."""
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +34,15 @@ class TestInt8:
         plain = load_engine(folder, device="cpu", dtype=DTYPES[choice])
         return plain, load_engine(folder, folder, device="cpu", quantization=choice)
 
-    def test_it_decodes_and_drafts(self, engines, choice):
+    def test_an_int8_model_decodes_and_drafts(self, engines, choice):
         _, int8 = engines
         assert int8.dtype == DTYPES[choice]
         for config in (EngineConfig(paged=True), EngineConfig(kv_dtype="int8")):
             assert len(int8.generate("Once", config, SAMPLING).token_ids) == SAMPLING.max_tokens
         drafted = int8.generate("Once", EngineConfig(speculative="draft"), SAMPLING)
-        assert drafted.metrics.mean_acceptance_length > 3  # the draft is the target, quantised alike
+        assert drafted.metrics.mean_acceptance_length > 3  # the draft is the target, quantised the same way
 
-    def test_its_logits_are_near(self, engines, choice):
+    def test_int8_logits_are_close_to_the_original_s(self, engines, choice):
         logits = []
         for engine in engines:
             with engine.target.stock_attention() as model, torch.inference_mode():
@@ -50,15 +50,15 @@ class TestInt8:
         off = ((logits[1] - logits[0]).norm() / logits[0].norm()).item()
         assert 0 < off < 0.1
 
-    def test_its_bytes_are_those_that_are_stored(self, engines, choice):
+    def test_weight_bytes_are_those_of_the_stored_tensors(self, engines, choice):
         plain, int8 = (engine.target for engine in engines)
         linear = [module for module in plain.model.model.layers.modules() if isinstance(module, torch.nn.Linear)]
         saved = sum(module.weight.nbytes - module.weight.numel() for module in linear)
         rows = sum(module.out_features for module in linear)
         beside = int8.weight_bytes - (plain.weight_bytes - saved)
-        assert 4 * rows <= beside <= 8 * rows  # a float32 scale a row, and what torchao keeps for a zero point
+        assert 4 * rows <= beside <= 8 * rows  # a float32 scale per row, and torchao's zero point
 
-    def test_a_change_of_its_numbers_is_noticed(self, engines, choice):
+    def test_a_change_of_the_int8_numbers_is_noticed(self, engines, choice):
         model = engines[1].target
         before = model.identity()
         assert model.identity() == before
@@ -69,7 +69,7 @@ class TestInt8:
 
 
 @pytest.mark.parametrize("choice", DTYPES)
-def test_a_library_that_is_not_there_is_named(folder, choice, monkeypatch):
+def test_a_missing_library_is_named(folder, choice, monkeypatch):
     library = choice.removesuffix("-int8")
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setitem(sys.modules, f"{library}.quantization", None)
@@ -90,12 +90,12 @@ def test_a_library_that_is_not_there_is_named(folder, choice, monkeypatch):
         ),
     ],
 )
-def test_what_does_not_go_together(folder, settings, reason):
+def test_incompatible_settings_are_refused(folder, settings, reason):
     with pytest.raises(ConfigError, match=reason):
         load_engine(folder, **{"device": "cpu"} | settings)
 
 
-def test_a_device_that_the_library_does_not_know(folder, monkeypatch):
+def test_a_device_the_library_does_not_support_is_refused(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(supported_torch_devices={"cuda", "xpu"}))
     with pytest.raises(ConfigError, match=r"cannot run on 'cpu' .* which knows cuda, xpu"):
         load_engine(folder, device="cpu", quantization="bitsandbytes-int8")
@@ -109,5 +109,5 @@ def test_quantised_weights_are_not_quantised_again():
         refuse_quantised(config, "m")
 
 
-def test_none_is_none():
+def test_without_quantization_the_settings_are_unchanged():
     assert resolve_quantization(None, "auto", "cpu") == (None, "auto")

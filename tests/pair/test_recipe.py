@@ -1,4 +1,4 @@
-"""The recipe on texts small enough to train on in seconds."""
+"""The training recipe, on texts small enough to train on in seconds."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def random_model(seed: int, vocabulary: int = 300, **changes: int) -> LlamaForCa
 # Text
 
 
-def test_split_is_by_position_and_training_text_holds_nothing_unseen(corpus):
+def test_the_split_is_by_position_and_keeps_held_out_text_out_of_training(corpus):
     books = corpus.read_text("utf-8").split("\n\n")
     split = read_split(corpus)
     assert split.unseen_books == [book for index, book in enumerate(books) if unseen_book(index)]
@@ -88,7 +88,7 @@ def test_an_empty_corpus_is_refused(tmp_path):
 
 
 @given(st.text())
-def test_any_text_comes_back_from_the_tokenizer(tokenizer, text):
+def test_the_tokenizer_round_trips_any_text(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == text
 
@@ -109,14 +109,14 @@ def test_an_epoch_visits_every_window_once():
 
 
 @pytest.mark.parametrize("skip", [1, 14, 15, 16, 47])
-def test_skipping_batches_is_drawing_them(skip):
+def test_skipping_batches_equals_drawing_them(skip):
     parts = [(np.arange(1000, dtype=np.uint16), 0.7), (np.arange(1000, 1400, dtype=np.uint16), 0.3)]
     whole = islice(mixed_batches(parts, 6, 16, seed=1), skip, skip + 5)
     resumed = islice(mixed_batches(parts, 6, 16, seed=1, skip=skip), 5)
     assert all(torch.equal(a, b) for a, b in zip(whole, resumed, strict=True))
 
 
-def test_batches_take_of_each_part_its_share():
+def test_batches_draw_on_each_part_by_its_share():
     parts = [(np.zeros(500, np.uint16), 0.25), (np.ones(500, np.uint16), 0.75)]
     batch = next(mixed_batches(parts, 8, 16, seed=0))
     assert batch[:, 0].tolist() == [0] * 2 + [1] * 6
@@ -139,7 +139,7 @@ def test_the_standard_library_is_read_without_its_tests(tmp_path):
 # Training
 
 
-def test_shapes_are_what_they_are_said_to_be():
+def test_shapes_are_as_documented():
     with torch.device("meta"):
         target, draft = LlamaForCausalLM(target_shape()), LlamaForCausalLM(draft_shape())
     assert 10e6 < target.num_parameters() < 15e6
@@ -182,7 +182,7 @@ def test_a_resumed_training_ends_where_an_uninterrupted_one_does(tmp_path):
     train(tiny(), data, refuse, checkpoint=tmp_path / "halves.pt", **options)
 
 
-def test_training_can_go_on_from_another_model(tmp_path):
+def test_training_can_continue_from_another_model(tmp_path):
     data = [(np.random.default_rng(0).integers(300, size=80_000).astype(np.uint16), 1.0)]
     options = {"tokens": TOKENS_A_STEP, "checkpoint": tmp_path / "next.pt", "device": "cpu", "compiled": False}
     first = random_model(6)
@@ -193,7 +193,7 @@ def test_training_can_go_on_from_another_model(tmp_path):
     assert both == Record(7, 80, 3.0, 0.5, "one machine, then another")
 
 
-def test_a_checkpoint_that_tells_little_is_read(tmp_path):
+def test_an_old_checkpoint_without_a_record_is_read(tmp_path):
     torch.save({"model": random_model(0).state_dict(), "optimizers": [], "step": 7}, tmp_path / "old.pt")
     _, record = restore(tiny(), tmp_path / "old.pt")
     assert record.tokens == 7 * TOKENS_A_STEP
@@ -224,7 +224,7 @@ def test_samples_continue_training_text_and_resume(tmp_path):
     halves = sample_target(model, tokens, count=4, file=tmp_path / "halves.npy", rows=2)
     assert np.array_equal(whole, halves)
     rows = whole.reshape(4, SAMPLE)
-    assert (np.diff(rows[:, :8].astype(int)) == 1).all()  # the prompt: a window of the text
+    assert (np.diff(rows[:, :8].astype(int)) == 1).all()  # the prompt is a window of the text
     assert (rows[:, -1] == 0).all()
 
 
@@ -271,7 +271,7 @@ def test_a_uniform_model_costs_the_logarithm_of_its_vocabulary(tokenizer):
     assert result.bits_per_byte == pytest.approx(math.log2(vocabulary) * result.tokens / result.bytes, rel=1e-4)
 
 
-def test_every_token_is_foretold_from_all_before_it_in_a_short_text(tokenizer):
+def test_every_token_of_a_short_text_is_predicted_from_all_before_it(tokenizer):
     model = random_model(6, len(tokenizer), max_position_embeddings=64, initializer_range=0.3)
     text = "The old king went to the wood."
     ids = torch.tensor([[0, *encode(tokenizer, [text])[:-1].tolist()]])
@@ -312,7 +312,7 @@ def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus):
         assert all(any(line.startswith(prompt) for line in lines) for prompt in some)
 
 
-def test_the_card_says_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
+def test_the_card_reports_what_was_measured(corpus, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(acceptance, "NEW_TOKENS", 6)
     monkeypatch.setattr(report, "SAMPLE_TOKENS", 6)
     records = {"target": Record(7, 7 * 8192, math.nan, math.nan, "a machine"), "draft": Record(3, 99, 36.0, 1.5, "b")}

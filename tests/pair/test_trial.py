@@ -1,4 +1,4 @@
-"""Whatever a model's layers are: they say with the lab's attention what they say with their own, or it is refused."""
+"""A model's layers have to give with the lab's attention what they give with their own; otherwise it is refused."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TAKEN = [
     *("apertus", "bitnet", "ernie4_5", "nanochat", "seed_oss"),
 ]
 REFUSED = {
-    "diffllama": "% off",  # two attentions with the same keys in each layer
-    "hrm_text": "do not say",  # goes through its layers again
+    "diffllama": "% off",  # two attentions per layer on the same keys
+    "hrm_text": "do not say",  # runs its layers more than once
     "jetmoe": "cannot be computed",  # repeats keys and values before its attention
-    "nemotron": "cannot be computed",  # hands no plan on to it
+    "nemotron": "cannot be computed",  # does not pass the plan on to it
 }
 SIZES = {
     "vocab_size": tiny_models.VOCABULARY,
@@ -44,7 +44,7 @@ SIZES = {
 
 
 def random_model(kind: str, dtype: torch.dtype = torch.float32, **more: object) -> PreTrainedModel:
-    """A small one with random weights; of the sizes it gets those that its kind has."""
+    """A small model with random weights, and those of the sizes that its kind has."""
     config = CONFIG_MAPPING[kind]
     known = config()
     sizes = {name: size for name, size in SIZES.items() if hasattr(known, name) or name in config.attribute_map}
@@ -53,7 +53,7 @@ def random_model(kind: str, dtype: torch.dtype = torch.float32, **more: object) 
 
 
 @pytest.mark.parametrize("kind", TAKEN)
-def test_taken_and_decoded_as_transformers_decodes_it(kind):
+def test_accepted_models_decode_as_in_transformers(kind):
     model = LanguageModel(random_model(kind), kind)
     refuse_disagreement(model)
     engine = Engine(model, tiny_models.tokenizer())
@@ -71,20 +71,20 @@ def test_rounding_is_no_disagreement(kind, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("kind", "reason"), REFUSED.items())
-def test_refused_if_its_layers_want_another_attention(kind, reason, dtype):
+def test_a_model_whose_layers_need_another_attention_is_refused(kind, reason, dtype):
     model = random_model(kind, dtype)
     with pytest.raises(UnsupportedModelError, match=rf"a/model cannot be decoded here.*{reason}"):
         refuse_disagreement(LanguageModel(model, "a/model"))
 
 
-def test_a_folder_is_tried_before_it_is_taken(tmp_path):
+def test_a_model_from_a_folder_is_tried_before_it_is_accepted(tmp_path):
     random_model("diffllama").save_pretrained(tmp_path)
     tiny_models.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match="DiffLlamaForCausalLM do not say with the lab's attention"):
         load_engine(tmp_path)
 
 
-def test_the_model_keeps_the_labs_attention():
+def test_the_model_keeps_the_lab_s_attention_after_the_trial():
     model = LanguageModel(random_model("llama"), "llama")
     refuse_disagreement(model)
     run = Engine(model, tiny_models.tokenizer()).generate("Once", sampling=SamplingParams(max_tokens=4))
@@ -92,7 +92,7 @@ def test_the_model_keeps_the_labs_attention():
 
 
 def test_a_long_text_does_not_rotate_others_with_longrope():
-    """The angles would change for all texts of a step as soon as one of them is longer than 64."""
+    """The angles would change for all texts of a step as soon as one of them was longer than 64 tokens."""
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64, **factors}
     model = random_model("phi3", rope_parameters=rope, original_max_position_embeddings=64)

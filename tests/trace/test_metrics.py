@@ -1,4 +1,4 @@
-"""Metrics against a run written by hand, so that every number can be checked on paper."""
+"""Metrics of a run written by hand, so that every number can be checked on paper."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EVENTS = [
 ]
 
 
-def test_by_hand():
+def test_metrics_equal_those_computed_by_hand():
     metrics = measure(EVENTS)
     assert metrics.generated_tokens == 5
     assert metrics.ttft_ms == 10
@@ -68,7 +68,7 @@ def test_by_hand():
     assert metrics.elapsed_ms == 20
 
 
-def test_a_run_that_has_hardly_begun():
+def test_a_run_that_has_just_begun_has_no_rates():
     for events in ([], EVENTS[:1], EVENTS[:2]):
         metrics = measure(events)
         assert metrics.tokens_per_second is None
@@ -81,7 +81,7 @@ def test_the_first_round_counts_whatever_its_number():
     assert measure(events).mean_acceptance_length == 2
 
 
-def test_what_was_found_is_the_prompts():
+def test_cached_prompt_tokens_are_those_of_the_prefill():
     assert measure(EVENTS).cached_prompt_tokens == 0
     found = Prefilled(t_ms=9, tokens=61, cached_tokens=48)
     assert measure([found, *EVENTS]).cached_prompt_tokens == 48
@@ -109,7 +109,7 @@ def test_the_share_of_the_limit_is_the_median_after_the_prefill():
         assert measure(unknown).limit_bound is None
 
 
-def test_percentiles_are_numpys():
+def test_percentiles_equal_numpy_s():
     commits = [commit(t_ms, step, "plain") for step, t_ms in enumerate([0, 9, 10, 30, 31.5, 40, 77, 78])]
     gaps = np.diff([event.t_ms for event in commits])
     for count in range(2, len(commits) + 1):
@@ -118,8 +118,8 @@ def test_percentiles_are_numpys():
         assert [metrics.itl_p50_ms, metrics.itl_p99_ms] == pytest.approx(wanted)
 
 
-def test_what_is_read_again_after_a_preemption_gives_a_token_and_is_a_pass():
-    """But its first parts, which give none, are not."""
+def test_the_prefill_after_a_preemption_counts_as_one_pass():
+    """Its last chunk gives a token and counts as a pass; the chunks before it give none and do not count."""
     again = [timed(24, 3, "prefill", 200, 90), commit(26, 4, "plain"), timed(26, 4, "prefill", 200, 90)]
     metrics = measure([*EVENTS, *again])
     assert metrics.target_passes_per_token == 3 / 5

@@ -1,4 +1,4 @@
-"""A saved run says the same when it is loaded; a bad file is refused."""
+"""A saved run is the same when it is loaded; a bad file is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run():
     return lab.generate("Es war einmal ☃", config, SamplingParams(max_tokens=30, temperature=1.0, stop="zz"))
 
 
-def test_round_trip(run, tmp_path):
+def test_a_saved_run_loads_as_it_was(run, tmp_path):
     run.save(tmp_path / "run.json")
     loaded = Run.load(tmp_path / "run.json")
     assert loaded.events == run.events
@@ -31,7 +31,7 @@ def test_round_trip(run, tmp_path):
     assert (loaded.config, loaded.sampling, loaded.reason) == (run.config, run.sampling, run.reason)
 
 
-def test_every_kind_of_event_has_its_own_name(run):
+def test_every_kind_of_event_is_registered_by_its_own_name(run):
     assert len(EVENT_TYPES) == 21
     assert {event.kind for event in run.events} <= EVENT_TYPES.keys()
 
@@ -41,7 +41,7 @@ def test_events_survive_json(run):
         assert from_dict(json.loads(json.dumps(to_dict(event)))) == event
 
 
-def test_an_event_of_before_a_field_was_recorded_is_read():
+def test_an_event_from_before_a_field_existed_is_read():
     around = Distributions(t_ms=0, step=1, position=0, token_ids=(1,), texts=("a",), p=(0.5,), q=(0.5,), residual=None)
     record = to_dict(around)
     del record["overlap"]
@@ -51,7 +51,7 @@ def test_an_event_of_before_a_field_was_recorded_is_read():
         from_dict(record)
 
 
-def test_what_another_thread_takes_after_a_look_is_not_missed():
+def test_draining_events_tolerates_another_thread_that_takes_them():
     class Contested(deque):
         def __len__(self):
             there = super().__len__()
@@ -114,14 +114,14 @@ def test_damaged_files_are_refused(run, tmp_path, change, message):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 200_000, b"{}", b"[]", b"null", b"NaN"])
-def test_files_that_are_no_runs(tmp_path, content):
+def test_files_that_are_no_runs_are_refused(tmp_path, content):
     path = tmp_path / "run.json"
     path.write_bytes(content)
     with pytest.raises(RunFileError, match=r"run\.json"):
         Run.load(path)
 
 
-def test_missing_and_huge_files(tmp_path, monkeypatch):
+def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
     for name in ("none.json", "a\0b"):
         with pytest.raises(RunFileError, match="cannot be read"):
             Run.load(tmp_path / name)
@@ -139,12 +139,12 @@ def test_an_unfinished_run_can_be_read(run):
     assert not isinstance(part.events[-1], Finished)
 
 
-def test_half_a_character_in_a_prompt_is_written_and_read(run, tmp_path):
+def test_a_lone_surrogate_in_a_prompt_is_saved_and_loaded(run, tmp_path):
     begun = replace(run.started, prompt="\ud800 <b>")
     Run((begun, *run.events[1:])).save(tmp_path / "run.json")
     assert Run.load(tmp_path / "run.json").prompt == "\ud800 <b>"
 
 
-def test_a_file_without_an_end_is_refused():
+def test_an_endless_file_is_refused():
     with pytest.raises(RunFileError, match="at most"):
         Run.load("/dev/zero")

@@ -8,7 +8,7 @@ from lab.trace.events import StepTimed
 from lab.trace.roofline import Achieved, Limits, Work, achieved
 
 LIMITS = Limits(bytes_per_second=1e9, flops_per_second=1e10)
-"""A megabyte a millisecond, ten million FLOPs a millisecond: ten FLOPs a byte is where they meet."""
+"""A megabyte and ten million FLOPs per millisecond: the two limits meet at ten FLOPs per byte."""
 
 
 def timed(draft_ms: float, verify_ms: float, draft: Work, verify: Work) -> StepTimed:
@@ -28,27 +28,27 @@ def timed(draft_ms: float, verify_ms: float, draft: Work, verify: Work) -> StepT
         (Work(1_000_000, 30_000_000), 3.0, "compute"),
     ],
 )
-def test_the_longer_of_the_two_is_the_limit(work, ms, bound):
+def test_the_longer_of_memory_and_compute_time_is_the_limit(work, ms, bound):
     assert LIMITS.least_ms(work) == pytest.approx(ms)
     assert LIMITS.bound(work) == bound
 
 
-def test_draft_and_target_each_have_their_limit():
-    """2 ms of bytes, then 3 ms of FLOPs, in 4 + 6 ms: they cannot overlap, for the target waits for the draft."""
+def test_draft_and_target_each_have_their_own_limit():
+    """2 ms of bytes, then 3 ms of FLOPs, in 4 + 6 ms: they cannot overlap, as the target waits for the draft."""
     step = timed(4.0, 6.0, Work(2_000_000, 0), Work(1_000_000, 30_000_000))
     assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
 
 
-def test_guesses_that_no_model_made_are_no_pass():
-    """Prompt lookup's search moves and computes nothing that is counted: what is left is the target's pass."""
+def test_proposals_made_without_a_model_are_not_a_pass():
+    """Prompt lookup moves and computes nothing that is counted, which leaves the target's pass."""
     step = timed(4.0, 2.0, Work(), Work(1_000_000, 1))
     assert achieved(step, LIMITS) == Achieved(pytest.approx(0.5), "memory")
 
 
-def test_what_is_faster_than_the_limit_is_not_clipped():
+def test_a_share_above_the_limit_is_not_clipped():
     found = achieved(timed(0.0, 0.5, Work(), Work(1_000_000, 1)), LIMITS)
     assert found == Achieved(pytest.approx(2.0), "memory")
 
 
-def test_no_time_is_no_share():
+def test_a_step_that_took_no_time_has_no_share():
     assert achieved(timed(0.0, 0.0, Work(), Work(1_000_000, 1)), LIMITS) is None
