@@ -1,4 +1,4 @@
-"""A against B: quality is exact where it must be. Speed is never asserted, only that it is there."""
+"""A against B: quality is exact where it has to be. Of speeds it is only asserted that they are reported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_lossless_setting_changes_rounding_at_most(lab, lossless):
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_guesses_of_many_runs_are_counted_as_the_metrics_of_each_are(lab, adaptive):
+def test_proposals_of_several_runs_are_counted_like_the_metrics_of_each(lab, adaptive):
     config = replace(SPECULATIVE, adaptive_window=adaptive)
     runs = [lab.generate(prompt, config, SamplingParams(max_tokens=TOKENS, temperature=0.8)) for prompt in PROMPTS[:3]]
     for run in runs:
@@ -65,7 +65,7 @@ def test_guesses_of_many_runs_are_counted_as_the_metrics_of_each_are(lab, adapti
         assert getattr(whole, name) == sum(getattr(part, name) for part in parts) > 0
 
 
-def test_coarser_keys_and_values_are_further_away(lab):
+def test_a_coarser_cache_diverges_more(lab):
     int8 = compare(lab, EngineConfig(), EngineConfig(kv_dtype="int8"))
     int4 = compare(lab, EngineConfig(), EngineConfig(kv_dtype="int4"))
     assert 1e-6 < int8["kl"]["low"] <= int8["kl"]["value"] < int4["kl"]["value"]
@@ -73,8 +73,8 @@ def test_coarser_keys_and_values_are_further_away(lab):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_b_against_a_is_a_against_b_the_other_way_round(lab, temperature):
-    """Each finds its own text likelier than the other's: scored on one of them, whichever wrote it would win."""
+def test_swapping_a_and_b_inverts_the_result(lab, temperature):
+    """Each setting finds its own text likelier than the other's: on one text alone, the one that wrote it would win."""
     plain, coarse = EngineConfig(), EngineConfig(kv_dtype="int4")
     one, other = (
         compare(lab, *sides, temperature=temperature)["metrics"]["perplexity"]
@@ -87,7 +87,7 @@ def test_b_against_a_is_a_against_b_the_other_way_round(lab, temperature):
         assert list(one[a].values()) == pytest.approx(list(other[b].values()))
 
 
-def test_acceptance_is_of_the_drafter_that_ran():
+def test_acceptance_is_reported_only_for_settings_with_a_drafter():
     lab = tiny_models.engine("llama", "identical")
     acceptance = compare(lab, EngineConfig(), SPECULATIVE)["metrics"]["draft_acceptance_rate"]
     assert acceptance["a"] is acceptance["ratio"] is None
@@ -97,7 +97,7 @@ def test_acceptance_is_of_the_drafter_that_ran():
 
 
 def test_outputs_are_compared_greedily_at_any_temperature(lab):
-    """Drawn outputs differ for no reason but luck: speculation uses other random numbers."""
+    """Sampled outputs differ by chance alone: speculation uses other random numbers."""
     result = compare(lab, EngineConfig(), SPECULATIVE, temperature=0.9)
     assert result["identical_outputs"]["value"] == 1
     greedy = compare(lab, EngineConfig(), SPECULATIVE)
@@ -105,7 +105,7 @@ def test_outputs_are_compared_greedily_at_any_temperature(lab):
 
 
 @pytest.mark.parametrize("b_first", [False, True])
-def test_turns_alternate(lab, monkeypatch, b_first):
+def test_a_and_b_alternate_in_going_first(lab, monkeypatch, b_first):
     turns = []
     decode = bench._decode
     monkeypatch.setattr(bench, "_decode", lambda *given: (turns.append(given[2].paged), decode(*given))[1])
@@ -120,11 +120,11 @@ def test_matching_stops_at_the_first_difference():
     assert matching([5], [1]) == 0
 
 
-def test_figures_are_those_of_the_pairs():
+def test_figures_summarise_the_pairs():
     slow, fast = Measured(10, 4, 100, Guesses(0, 0, 0)), Measured(20, 2, 300, Guesses(2, 6, 3))
     pairs = [Pair(slow, fast, 10, True, 10, 1.0, 20, 20), Pair(slow, fast, 4, False, 30, 0.0, 60, 60)] * 3
     result = summarise(pairs)
-    assert result["kl"]["value"] == 1 / 40  # a token's mean, not a prompt's
+    assert result["kl"]["value"] == 1 / 40  # the mean over tokens, not over prompts
     assert result["exact_match_length"]["value"] == 7
     assert result["identical_outputs"]["value"] == 0.5
     assert result["metrics"]["tokens_per_second"]["ratio"] == {"value": 3, "low": 3, "high": 3}
@@ -133,9 +133,9 @@ def test_figures_are_those_of_the_pairs():
     assert result["metrics"]["mean_acceptance_length"]["b"] == {"value": 2.5, "low": 2.5, "high": 2.5}
 
 
-def test_a_prompt_without_guesses_takes_nothing_from_the_others():
-    """Where a draft finds nothing to propose, that prompt says nothing of how often it is right; and a prompt counts by
-    its proposals: a mean of rates would give 0.3."""
+def test_a_prompt_without_proposals_does_not_count_for_acceptance():
+    """A prompt for which nothing was proposed says nothing about acceptance, and a prompt counts by its proposals: a
+    mean of rates would give 0.3."""
     guesses = [Guesses(0, 0, 0), Guesses(10, 40, 20), Guesses(1, 4, 0)] + [Guesses(5, 20, 10), Guesses(5, 20, 4)] * 2
     pairs = [Pair(one := Measured(1, 1, 1, some), one, 1, True, 2, 0, 1, 1) for some in guesses]
     metrics = summarise(pairs)["metrics"]
@@ -147,7 +147,7 @@ def test_a_prompt_without_guesses_takes_nothing_from_the_others():
     json.dumps(metrics, allow_nan=False)
 
 
-def test_a_draft_that_is_never_right_has_no_ratio_to_it():
+def test_an_acceptance_rate_of_0_has_no_ratio_to_it():
     pairs = [Pair(Measured(1, 1, 1, Guesses(5, 20, 0)), Measured(1, 1, 1, Guesses(5, 20, 9)), 1, True, 2, 0, 1, 1)] * 6
     metrics = summarise(pairs)["metrics"]
     assert metrics["draft_acceptance_rate"]["a"]["value"] == 0
@@ -162,7 +162,7 @@ def spoilt(run: Run, how: str) -> Run:
 
 
 @pytest.mark.parametrize(("how", "message"), [("error", "failed: It broke"), ("fall", "without its drafter: It broke")])
-def test_what_did_not_run_as_set_is_no_measurement(lab, monkeypatch, how, message):
+def test_a_run_that_failed_or_fell_back_is_not_measured(lab, monkeypatch, how, message):
     run = lab.generate("A fox", EngineConfig(), SamplingParams(max_tokens=3))
     monkeypatch.setattr(lab, "generate", lambda *_: spoilt(run, how))
     with pytest.raises(LabError, match=message):
@@ -197,7 +197,7 @@ def test_the_command_compares_over_a_file_of_prompts(lab, monkeypatch, tmp_path,
     assert "perplexity, both texts" in printed
 
 
-def test_the_command_passes_on_what_is_wrong_with_a_setting(lab, monkeypatch, capsys):
+def test_the_command_reports_what_is_wrong_with_a_setting(lab, monkeypatch, capsys):
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
     monkeypatch.setattr(sys, "argv", ["bench", "ab", "--b", "kv_cache=false,kv_dtype=int8"])
     with pytest.raises(SystemExit):

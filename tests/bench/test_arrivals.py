@@ -1,4 +1,4 @@
-"""Requests that arrive one after another: what is heard of them, on one clock, is what each of them records."""
+"""Requests that arrive one after another: the events reported, on one clock, are those that each request records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def by_owner(steps: list[Step]) -> dict[int, list[Event]]:
     return found
 
 
-def test_everything_is_heard_in_order_and_each_says_what_it_would_alone(lab):
+def test_all_events_come_in_order_and_tokens_are_those_of_each_alone(lab):
     asked = jobs(9, 30, 4, 17)
     steps = list(arrivals(lab, asked, PAGED, every=3))
     times = [entry.t_ms for step in steps for entry in step.entries]
@@ -49,20 +49,20 @@ def test_everything_is_heard_in_order_and_each_says_what_it_would_alone(lab):
         gaps = {
             round(entry.t_ms - entry.event.t_ms, 6) for s in steps for entry in s.entries if entry.event in run.events
         }
-        assert len(gaps) == 1  # one clock, and where on it the run began
+        assert len(gaps) == 1  # one clock, offset by the start of the run
     assert [step.last for step in steps] == [False] * (len(steps) - 1) + [True]
 
 
-def test_one_arrives_every_so_many_steps(lab):
+def test_one_request_arrives_every_so_many_steps(lab):
     steps = list(arrivals(lab, jobs(20, 20, 20), PAGED, every=5))
     came = [i for i, step in enumerate(steps) for entry in step.entries if isinstance(entry.event, RunStarted)]
     assert came == [0, 5, 10]
-    for step in steps:  # a step of the pool is one of each of its sequences
+    for step in steps:  # a step of the pool is a step of each of its sequences
         timed = [entry.event for entry in step.entries if isinstance(entry.event, StepTimed)]
         assert len(timed) == timed[0].batch_sequences
 
 
-def test_continuations_of_a_prompt_arrive_together_and_each_says_what_it_would_alone(lab):
+def test_continuations_arrive_together_with_the_tokens_of_each_alone(lab):
     asked = [replace(job, continuations=3) for job in jobs(6, 8)]
     asked = [replace(job, sampling=replace(job.sampling, temperature=1.0, seed=10 * i)) for i, job in enumerate(asked)]
     steps = list(arrivals(lab, asked, PAGED, every=5))
@@ -74,20 +74,20 @@ def test_continuations_of_a_prompt_arrive_together_and_each_says_what_it_would_a
         assert Run(events).token_ids == lab.generate(job.prompt, PAGED, sampling).token_ids
 
 
-def test_while_nobody_is_there_no_step_is_told_of(lab):
+def test_no_step_is_reported_while_there_are_no_requests(lab):
     steps = list(arrivals(lab, jobs(2, 2), PAGED, every=50))
     assert len(steps) == 4
     assert all(step.entries for step in steps)
 
 
-def test_the_seats_and_the_pool_are_those_asked_for(lab):
+def test_seats_and_pool_are_as_configured(lab):
     config = EngineConfig(paged=True, block_size=4, num_blocks=24)
     heard = [e.event for step in arrivals(lab, jobs(*[40] * 4), config, max_num_seqs=3) for e in step.entries]
     assert max(event.running for event in heard if isinstance(event, Admitted)) == 3
     assert any(isinstance(event, Preempted) for event in heard)
 
 
-def test_it_ends_when_it_is_cancelled_and_tells_of_the_ends(lab):
+def test_cancelling_ends_all_requests_and_reports_it(lab):
     cancelled, steps = threading.Event(), []
     for step in arrivals(lab, jobs(*[200] * 5), PAGED, every=4, cancelled=cancelled):
         steps.append(step)
@@ -96,21 +96,21 @@ def test_it_ends_when_it_is_cancelled_and_tells_of_the_ends(lab):
     assert len(steps) == 7
     assert steps[-1].last
     ends = [entry.event.reason for entry in steps[-1].entries if isinstance(entry.event, Finished)]
-    assert ends == ["cancelled"] * 2  # the others had not come
+    assert ends == ["cancelled"] * 2  # the others had not arrived
 
 
-def test_what_can_never_fit_is_refused_before_anything_begins(lab):
+def test_a_request_that_can_never_fit_is_refused_before_anything_starts(lab):
     config = EngineConfig(paged=True, block_size=4, num_blocks=10)
     with pytest.raises(PromptError):
         next(arrivals(lab, jobs(5, 100), config))
 
 
-def test_synthetic_guesses_which_take_a_run_before_the_run_are_refused(lab):
+def test_synthetic_speculation_is_refused_as_it_needs_a_run_beforehand(lab):
     with pytest.raises(ConfigError, match="would not arrive when they should"):
         next(arrivals(lab, jobs(3, 3), replace(PAGED, speculative="synthetic")))
 
 
-def test_a_crowd_has_different_prompts_and_the_lengths_of_its_mix():
+def test_a_crowd_has_distinct_prompts_and_the_lengths_of_its_mix():
     equal = crowd(60, "equal", 40, temperature=0.5, seed=3)
     assert len({job.prompt for job in equal}) == 60
     assert {job.sampling.max_tokens for job in equal} == {40}

@@ -1,4 +1,4 @@
-"""Settings compared on one prompt: who runs when, what is summed up, and how times grow."""
+"""Settings compared on one prompt: the order of runs, the summary, and how times grow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def engine():
     return tiny_models.engine("llama", "good")
 
 
-def test_everyone_runs_as_often_and_in_changing_order():
+def test_every_setting_runs_equally_often_in_a_changing_order():
     names = list("abcd")
     order = turns(names, 12)
     assert [turn.number for turn in order] == list(range(1, order[0].of + 1))
@@ -44,7 +44,7 @@ def test_everyone_runs_as_often_and_in_changing_order():
     assert order == turns(names, 12)
 
 
-def test_greedy_outputs_are_the_same_and_each_run_is_of_its_setting(engine):
+def test_runs_use_their_own_settings_and_greedy_outputs_are_the_same(engine):
     told = []
     runs = {name: [] for name in CONFIGS}
     for turn, run in compare(
@@ -65,7 +65,7 @@ def test_greedy_outputs_are_the_same_and_each_run_is_of_its_setting(engine):
     assert summaries["no cache"].kv_reserved_bytes == 0 < summaries["cache"].kv_used_bytes
 
 
-def test_speed_ups_are_of_the_same_repeat(engine):
+def test_speed_ups_compare_runs_of_the_same_repeat(engine):
     slow, fast, faster = (timed(engine, pace) for pace in (10.0, 5.0, 2.5))
     summaries = summarise({"a": [slow, fast], "b": [fast, faster], "c": [faster], "d": []})
     assert list(summaries) == ["a", "b", "c"]
@@ -78,16 +78,16 @@ def test_speed_ups_are_of_the_same_repeat(engine):
     assert typical([faster, slow]) is slow
 
 
-def test_no_string_ends_an_output_early(engine):
-    """A row that stopped early would be compared on less work than the others."""
+def test_stop_strings_do_not_end_an_output_early(engine):
+    """A setting whose run stopped early would be compared on less work than the others."""
     written = engine.generate(PROMPT, EngineConfig(), SAMPLING).text
     asked = replace(SAMPLING, stop=(written[2:4],))
     runs = [run for turn, run in compare(engine, PROMPT, CONFIGS, asked, 1) if turn.repeat]
     assert [len(run.token_ids) for run in runs] == [24] * len(CONFIGS)
 
 
-def test_acceptance_is_of_all_guesses_together(engine):
-    """A run without proposals says nothing of how often they are right, and long runs say more than short ones."""
+def test_acceptance_is_counted_over_all_proposals(engine):
+    """A run without proposals says nothing about acceptance, and long runs say more than short ones."""
     config = CONFIGS["draft"]
     short, long = (
         engine.generate(PROMPT, config, SamplingParams(max_tokens=tokens, seed=3, temperature=0.9))
@@ -112,7 +112,7 @@ def timed(engine, pace: float) -> Run:
     return Run(events)
 
 
-def test_stopping_gives_no_half_run(engine):
+def test_a_cancelled_comparison_yields_no_partial_run(engine):
     cancelled = threading.Event()
     steps = compare(
         engine,
@@ -138,13 +138,13 @@ def test_stopping_gives_no_half_run(engine):
         ({"prompt": "x" * (tiny_models.CONTEXT - 1)}, LabError, "one token only"),
     ],
 )
-def test_a_mistake_is_a_sentence(engine, changes, kind, says):
+def test_invalid_comparisons_are_refused_with_the_reason(engine, changes, kind, says):
     asked = {"prompt": PROMPT, "configs": CONFIGS, "sampling": SAMPLING, "repeats": 1} | changes
     with pytest.raises(kind, match=says):
         list(compare(engine, **asked))
 
 
-def test_a_setting_that_was_not_kept_to_is_not_compared(engine, monkeypatch):
+def test_a_run_that_fell_back_from_its_setting_is_not_compared(engine, monkeypatch):
     real = engine.stream
 
     def fall(*args, **options):
@@ -165,12 +165,12 @@ def test_a_setting_that_was_not_kept_to_is_not_compared(engine, monkeypatch):
         (EngineConfig(num_blocks=1), PromptError, r"^odd: \d+ tokens .* the pool has 1"),
     ],
 )
-def test_a_setting_that_cannot_be_had_is_named(engine, config, kind, says):
+def test_an_impossible_setting_is_named(engine, config, kind, says):
     with pytest.raises(kind, match=says):
         list(compare(engine, PROMPT, {"default": EngineConfig(), "odd": config}, SAMPLING, 1))
 
 
-def test_a_prompt_that_cannot_be_decoded_is_no_settings_fault(engine):
+def test_an_invalid_prompt_is_not_blamed_on_a_setting(engine):
     with pytest.raises(PromptError, match=r"^The prompt is empty"):
         list(compare(engine, "", CONFIGS, SAMPLING, 1))
 
@@ -178,7 +178,7 @@ def test_a_prompt_that_cannot_be_decoded_is_no_settings_fault(engine):
 # -- growth ----------------------------------------------------------------------------------
 
 
-def test_a_step_that_was_held_up_bends_no_curve():
+def test_a_single_slow_step_does_not_bend_the_curve():
     ms = [5.0] * 60
     ms[35] = 500.0
     fit = Curve(tuple(range(1, 61)), tuple(ms)).fit
@@ -198,7 +198,7 @@ def test_both_runs_are_timed_over_the_same_lengths(engine):
         assert (name, 61) in told
 
 
-def test_growth_can_be_stopped_and_asks_for_enough(engine):
+def test_growth_can_be_cancelled_and_refuses_too_few_tokens(engine):
     cancelled = threading.Event()
     assert measure_growth(engine, PROMPT, 60, cancelled=cancelled, watch=lambda *_: cancelled.set()) == {}
     with pytest.raises(ConfigError, match="ask for 51 or more"):

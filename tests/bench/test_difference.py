@@ -1,4 +1,4 @@
-"""Where outputs part, and how sure the target was there."""
+"""Where outputs first differ, and how sure the target was there."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def probabilities(run):
     [SamplingParams(seed=5), SamplingParams(seed=5, temperature=1.0), SamplingParams(seed=5, temperature=0.7, top_k=9)],
     ids=["greedy", "sampled", "of the likeliest nine"],
 )
-def test_int4_parts_from_native_with_the_margins_of_both(engine, sampling):
-    """Held against transformers for native, and for both against what the runs recorded."""
+def test_the_first_difference_of_int4_has_the_margins_of_both_settings(engine, sampling):
+    """Checked against transformers for native, and for both against what the runs recorded."""
     sampling = replace(sampling, max_tokens=120, ignore_eos=True)
     configs = {"native": EngineConfig(), "int4": EngineConfig(kv_dtype="int4")}
     runs = {name: engine.generate(PROMPT, config, sampling) for name, config in configs.items()}
@@ -57,8 +57,8 @@ def test_int4_parts_from_native_with_the_margins_of_both(engine, sampling):
     assert found.a.margin != found.b.margin  # each under its own setting
 
 
-def test_the_embedded_pair_in_int4():
-    """By the step in C, for which a token read among many has the same bits."""
+def test_margins_of_the_embedded_pair_in_int4_are_those_of_its_runs():
+    """By the step in C, where a token gives the same bits alone and among many."""
     engine = load_engine()
     sampling = SamplingParams(max_tokens=150, ignore_eos=True)
     prompt = "In the middle of a dark forest stood a little house, and"
@@ -71,8 +71,8 @@ def test_the_embedded_pair_in_int4():
         assert choice.other_p <= choice.p - choice.margin + 1e-6
 
 
-def test_every_two_that_differ_and_no_others(engine):
-    """Drawn by a draft or without one: other tokens from the same distribution, so of the same margin."""
+def test_only_pairs_that_differ_are_reported(engine):
+    """Sampled with a draft or without: other tokens from the same distribution, so with the same margin."""
     sampling = SamplingParams(max_tokens=60, temperature=1.0, seed=5, ignore_eos=True)
     configs = {
         "cache": EngineConfig(),
@@ -91,7 +91,7 @@ def test_every_two_that_differ_and_no_others(engine):
     assert swapped == Difference(one.place, one.b, one.a)
 
 
-def test_the_shorter_output_has_ended(engine):
+def test_an_output_that_has_ended_differs_from_a_longer_one(engine):
     runs = {
         name: engine.generate(PROMPT, EngineConfig(), SamplingParams(max_tokens=n, ignore_eos=True))
         for name, n in (("long", 6), ("short", 4))

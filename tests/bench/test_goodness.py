@@ -1,4 +1,4 @@
-"""The test of what was drawn is neither too strict nor too lenient."""
+"""The goodness-of-fit test is neither too strict nor too lenient."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ def drawn(p: torch.Tensor, times: int, seed: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("least", [0.0, 10.0])
-def test_right_draws_fail_as_often_as_they_should(least):
+def test_correct_samples_fail_as_often_as_they_should(least):
     """Of 400 tests at 5% some 20 fail, with a standard deviation of 4.4."""
     p = torch.softmax(torch.randn(12, generator=torch.Generator().manual_seed(1)), 0)
     failed = sum(g_test(drawn(p, 2000, seed), p, least=least) < 0.05 for seed in range(400))
     assert 5 <= failed <= 40
 
 
-def test_wrong_draws_are_noticed_where_there_are_enough():
+def test_wrong_samples_are_noticed_if_there_are_enough():
     p, other = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.45, 0.35, 0.2])
     assert g_test(drawn(other, 20_000, 0), p) < 1e-6
     assert g_test(drawn(other, 20, 0), p) > 1e-3
 
 
-def test_what_never_should_come_is_noticed_and_rare_outcomes_count_as_one():
+def test_impossible_outcomes_are_noticed_and_rare_ones_are_pooled():
     p = torch.tensor([0.5, 0.5, 0.0])
     assert g_test(torch.tensor([10, 10, 1]), p) == 0
     assert g_test(torch.tensor([10, 10, 0]), p) == pytest.approx(1)
     rare = torch.cat([torch.tensor([0.9]), torch.full((1000,), 1e-4)])
     assert g_test(drawn(rare, 5000, 0), rare, least=10) > 1e-3
-    assert g_test(torch.tensor([5000] + [0] * 1000), rare, least=10) < 1e-6  # together they should have come 500 times
+    assert g_test(torch.tensor([5000] + [0] * 1000), rare, least=10) < 1e-6  # together they should occur 500 times
     assert g_test(torch.tensor([7]), torch.tensor([1.0])) == 1

@@ -1,4 +1,4 @@
-"""The GPU bench, tried without one: tiny shapes, kernels in Triton's interpreter, every part and the recording."""
+"""The GPU bench, tested without a GPU: tiny shapes, kernels in Triton's interpreter, every part and the recording."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def scripted_pair(rate: float) -> Engine:
 
 
 def here(name, out, until, options, report):
-    """A part in this process."""
+    """Runs a part in this process."""
     sheet = Sheet(out.with_name("sheet"), until)
     run_part(name, sheet, **options)
     return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
 
 
-def test_every_part_measures_and_is_told(tmp_path, monkeypatch):
+def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "apart", here)
     out, folder = tmp_path / "gpu.json", tmp_path / "runs"
     table = run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=folder)
@@ -73,7 +73,7 @@ def test_every_part_measures_and_is_told(tmp_path, monkeypatch):
     assert {"auto", "math", "flash"} <= set(parts["2"]["prefill"])
     kinds = {(case["format"], case["blocks"]) for case in parts["3"]["cases"]}
     assert len(kinds) == 7  # three formats, contiguous and paged; and SDPA
-    assert len(parts["3"]["products"]) == 4 * 3 * 2  # of a layer, by rows, by whom
+    assert len(parts["3"]["products"]) == 4 * 3 * 2  # products of a layer, numbers of rows, implementations
     rows = parts["4"]["rows"]
     assert rows["contiguous"]["most_sequences"] < rows["paged"]["most_sequences"]
     assert rows["contiguous"]["waited_then"] > 0 == rows["paged"]["waited_then"]
@@ -99,7 +99,7 @@ ROWS = {"result": {"rows": {"cache": {"median": 123.0}}}, "machine": {"accelerat
 CASE = {"context": 64, "batch": 1, "format": "auto", "blocks": "sdpa", "microseconds": 1.0, "gb_per_second": 77.0}
 
 
-def test_a_part_that_dies_or_hangs_loses_neither_its_own_figures_nor_the_others(tmp_path, monkeypatch):
+def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
     faults = {
         "1": WRITES.format(ROWS) + "os.abort()",
         "2": "raise SystemExit(3)",
@@ -108,9 +108,9 @@ def test_a_part_that_dies_or_hangs_loses_neither_its_own_figures_nor_the_others(
         RECORDING: "import sys; open(sys.argv[1], 'w').write('{')",
     }
     monkeypatch.setattr(session, "command", lambda name, sheet, *_: [sys.executable, "-c", faults[name], str(sheet)])
-    for name, seconds in {"1": 20, "2": 0, "3": -17, "4": 20}.items():  # part 3 has what the others have left
+    for name, seconds in {"1": 20, "2": 0, "3": -17, "4": 20}.items():  # part 3 has the time the others leave
         monkeypatch.setitem(SECONDS, name, seconds)
-    monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # where starting them takes no time
+    monkeypatch.setattr(session, "time", SimpleNamespace(time=lambda: 0.0))  # so that starting them takes no time
     out, began = tmp_path / "new" / "gpu.json", time.perf_counter()
     table = run_gpu([1, 2, 3, 4], out, lambda line: None, device="cpu", small=True, folder=tmp_path)
     assert time.perf_counter() - began < 50
@@ -136,8 +136,8 @@ def test_a_part_that_dies_or_hangs_loses_neither_its_own_figures_nor_the_others(
     assert [path.name for path in out.parent.iterdir()] == ["gpu.json"]
 
 
-def test_the_process_of_a_part_is_told_what_to_do(tmp_path, monkeypatch):
-    """What would be its command line is run here, without its end."""
+def test_the_command_of_a_part_s_process_carries_its_options(tmp_path, monkeypatch):
+    """Its command line is run in this process, without the exit."""
     monkeypatch.setattr(part.os, "_exit", lambda code: None)
     monkeypatch.setattr(part.gc, "freeze", lambda: None)
     python, how, module, *told = session.command("3", tmp_path / "sheet", 2e9, PART | {"device": "nowhere"})
@@ -148,12 +148,12 @@ def test_the_process_of_a_part_is_told_what_to_do(tmp_path, monkeypatch):
     assert "Traceback" in entry["traceback"]
 
 
-def test_all_parts_together_have_less_than_eight_minutes():
-    starting = 10  # of the process that starts the parts
+def test_all_parts_together_take_less_than_eight_minutes():
+    starting = 10  # for the process that starts the parts
     assert sum(SECONDS.values()) + session.TO_DIE + starting < 480
 
 
-def test_what_was_measured_before_a_failure_is_kept(tmp_path, monkeypatch):
+def test_figures_from_before_a_failure_are_kept(tmp_path, monkeypatch):
     def broken(sheet, **options):
         with sheet.attempt("one row"):
             sheet.result["rows"] = {"another": {"median": 5.0}}
@@ -172,8 +172,8 @@ def test_what_was_measured_before_a_failure_is_kept(tmp_path, monkeypatch):
     assert format_gaps(entry["result"])[1].startswith("left out: the rest (")
 
 
-def test_rows_give_up_rounds_before_they_give_up_a_row(tmp_path):
-    """A round is begun only if it leaves time for what comes later; a row that fails is not asked again."""
+def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
+    """A round is started only if it leaves time for what follows; a row that fails is not run again."""
     calls: list[str] = []
 
     def row(name):
@@ -198,7 +198,7 @@ def test_rows_give_up_rounds_before_they_give_up_a_row(tmp_path):
     assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
 
 
-def test_where_time_is_short_fewer_requests_are_served_and_no_row_is_lost():
+def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
     sheet = Sheet(until=time.time())
     run_capacity(sheet, device=CPU, dtype=torch.float32, small=True)
     requests = {name: row["requests"] for name, row in sheet.result["rows"].items()}
@@ -206,7 +206,7 @@ def test_where_time_is_short_fewer_requests_are_served_and_no_row_is_lost():
     assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
 
 
-def test_a_product_that_is_wrong_is_told_and_not_timed(monkeypatch):
+def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
     monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
     sheet = Sheet()
     time_products(sheet, "tiny", TINY_TARGET, CPU, repeats=1)
@@ -214,18 +214,18 @@ def test_a_product_that_is_wrong_is_told_and_not_timed(monkeypatch):
     assert sheet.result["products"] == []
 
 
-def test_a_table_of_attention_needs_no_native_case():
+def test_the_attention_table_works_without_native_cases():
     assert "77" in format_attention({"cases": [CASE]})[1]
 
 
-def test_a_spread_of_one_and_of_several():
+def test_spread_of_one_and_of_several_samples():
     assert spread([2.0]) == {"median": 2.0, "lower": 2.0, "upper": 2.0, "samples": 1}
     assert spread([1.0, 3.0, 2.0]) == {"median": 2.0, "lower": 1.5, "upper": 2.5, "samples": 3}
 
 
-def test_measured_runs_of_speculation_meet_nothing_new(monkeypatch):
-    """Every shape of step has been met, and so captured, before. (With a draft that is always right, and a window of
-    one, the draft never reads a single token.)
+def test_measured_runs_of_speculation_meet_only_warmed_up_shapes(monkeypatch):
+    """Every step shape has occurred, and so been captured, before. (With a draft that is always right and a window of
+    one, the draft would never read a single token.)
     """
     lab, shapes = scripted_pair(0.5), {"warm": set(), "measured": set()}
     now, forward = "warm", Scripted.forward
@@ -257,13 +257,13 @@ def test_measured_runs_of_speculation_meet_nothing_new(monkeypatch):
     assert not Speculation(Sheet(until=0), lab, lab.target.script, EngineConfig(), (1,), decode).measure(reserve=0)
 
 
-def test_a_scripted_model_says_its_script_and_its_draft_guesses_it_as_often_as_asked():
-    """While both compute: acceptance is what was drawn, whatever the weights would say."""
+def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
+    """Both models really compute, but acceptance is set by the script, whatever the weights give."""
     lab, rate, tokens = scripted_pair(0.7), 0.7, 1000
     config = EngineConfig(speculative="draft", num_speculative_tokens=3)
     run = lab.generate(prompt(5), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
     assert run.token_ids == lab.target.script[4 : 4 + tokens].tolist()
-    # Tokens a round: 1 + a + a^2 + a^3 = 2.53, with a standard error of about 0.06 over these rounds.
+    # Tokens per round: 1 + a + a^2 + a^3 = 2.53, with a standard error of about 0.06 over these rounds.
     assert run.metrics.mean_acceptance_length == pytest.approx(sum(rate**i for i in range(4)), abs=0.3)
     assert all(step.draft_ms > 0 for step in steps(run, "verify"))
     lab.draft.script.copy_(lab.target.script)
@@ -271,7 +271,7 @@ def test_a_scripted_model_says_its_script_and_its_draft_guesses_it_as_often_as_a
     assert always.metrics.draft_acceptance_rate == 1
 
 
-def test_ends_are_geometric_and_follow_the_seed():
+def test_output_lengths_are_geometric_and_follow_the_seed():
     script = random_script(TINY_TARGET, CPU)
     target = Scripted(TINY_TARGET, script, "target", **OPTIONS, end=0.2)
     lab = engine(target)
@@ -285,18 +285,18 @@ def test_ends_are_geometric_and_follow_the_seed():
         assert runs[0].token_ids == runs[1].token_ids
         assert runs[0].token_ids[-1] == END
         lengths.append(len(runs[0].token_ids))
-    # Mean 5, standard deviation 4.5; of the mean of 40 about 0.7.
+    # Mean 5, standard deviation 4.5; the mean of 40 has one of about 0.7.
     assert sum(lengths) / len(lengths) == pytest.approx(5, abs=2.5)
 
 
-def test_a_prompt_has_as_many_tokens_as_asked():
+def test_a_prompt_has_as_many_tokens_as_asked_for():
     words = tokenizer(TINY_TARGET.vocabulary)
     texts = [prompt(17, first) for first in range(9)]
     assert {len(words(text)["input_ids"]) for text in texts} == {17}
     assert len(set(texts)) == 9
 
 
-def test_the_file_may_be_named_by_its_folder(tmp_path, monkeypatch, capsys):
+def test_the_output_may_be_a_folder_or_a_file(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(main, "run_gpu", lambda parts, out, report, **how: asked.append(out) or "table")
     for out in (tmp_path, tmp_path / "other.json"):

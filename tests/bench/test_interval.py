@@ -1,4 +1,4 @@
-"""Confidence intervals: do 95% of them hold the truth?"""
+"""Confidence intervals: do 95% of them contain the true value?"""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DATA_SETS = 1000
 
 
 def covered(draw, truth: float) -> float:
-    """Share of intervals, over data sets that ``draw(random)`` makes, that hold ``truth``."""
+    """Share of the intervals, over data sets made by ``draw(random)``, that contain ``truth``."""
     random = np.random.default_rng(1)
     intervals = [ratio_interval(*draw(random), resamples=1000, seed=i) for i in range(DATA_SETS)]
     return sum(interval.low <= truth <= interval.high for interval in intervals) / DATA_SETS
@@ -39,8 +39,8 @@ def test_intervals_of_a_mean_cover_it(n):
 
 
 def test_intervals_of_a_paired_ratio_cover_it():
-    """What two settings share (here: how hard a prompt is) must not widen the interval of their ratio, nor its
-    noise be left out. The bounds as above; a ratio is a little skewed, hence one more percent below."""
+    """What two settings share (here: how hard a prompt is) must not widen the interval of their ratio, and noise must
+    not be left out. Bounds as above; a ratio is a little skewed, hence one more percent below."""
 
     def draw(random):
         prompts = random.uniform(50, 150, 12)
@@ -51,40 +51,40 @@ def test_intervals_of_a_paired_ratio_cover_it():
     assert paired.high - paired.low < 0.3  # unpaired, prompts alone would spread it over more than 1
 
 
-def test_an_interval_can_be_made_again():
+def test_an_interval_is_reproducible():
     samples = [1, 2, 4, 3, 2, 5], [1, 1, 2, 2, 1, 3]
     assert ratio_interval(*samples) == ratio_interval(*samples)
     assert ratio_interval(*samples).value == 17 / 10
 
 
-def test_equal_samples_have_no_width():
+def test_equal_samples_give_an_interval_of_no_width():
     assert ratio_interval([0.0] * FEWEST) == Interval(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("n", range(1, FEWEST))
 def test_too_few_samples_have_no_interval(n):
-    """With 2 of them "95%" would hold the truth half of the time."""
+    """With 2 samples a "95%" interval would contain the true value half of the time."""
     assert ratio_interval([1.0, 2.0, 3.0, 4.0, 5.0][:n]) == Interval((n + 1) / 2, None, None)
 
 
 @given(st.lists(st.tuples(st.floats(-10, 10), st.integers(1, 9)), min_size=FEWEST, max_size=9))
-def test_a_difference_the_other_way_round_has_the_interval_turned_round(prompts):
+def test_negating_a_difference_mirrors_its_interval(prompts):
     more, tokens = zip(*prompts, strict=True)
     one = ratio_interval(more, tokens, resamples=500)
     other = ratio_interval([-each for each in more], tokens, resamples=500)
     assert (other.value, other.low, other.high) == pytest.approx((-one.value, -one.high, -one.low))
 
 
-def test_a_figure_of_several_sums_has_an_interval():
-    """A ratio of ratios, as of the acceptance of two drafts."""
+def test_a_function_of_several_sums_has_an_interval():
+    """A ratio of ratios, as for the acceptance of two drafts."""
     columns = [1.0, 2, 3, 4, 5, 6], [2.0, 4, 6, 8, 10, 12], [1.0] * 6, [1.0] * 6
     sure = bootstrap(columns, lambda a, b, c, d: a / b / (c / d))
     assert (sure.value, sure.low, sure.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
-def test_where_a_resample_may_be_divided_by_nothing_there_is_no_interval():
+def test_there_is_no_interval_if_a_resample_may_divide_by_zero():
     assert ratio_interval([1.0] * 6, [0.0, 0, 0, 0, 0, 0.1]) == Interval(pytest.approx(60), None, None)
-    rare = ratio_interval([0.0] + [1.0] * 11, [0.0] + [2.0] * 11)  # no resample in a billion has the first one only
+    rare = ratio_interval([0.0] + [1.0] * 11, [0.0] + [2.0] * 11)  # not one resample in a billion has only the first
     assert (rare.value, rare.low, rare.high) == (0.5, 0.5, 0.5)
     with pytest.raises(ValueError, match="divided by adds up to 0"):
         ratio_interval([1.0] * 6, [0.0] * 6)
@@ -96,12 +96,12 @@ def test_samples_must_be_there_and_pair_up(samples):
         ratio_interval(*samples)
 
 
-def test_another_scale_moves_all_three():
+def test_map_transforms_the_value_and_both_ends():
     assert Interval(0.0, -1.0, 1.0).map(math.exp) == Interval(1.0, math.exp(-1), math.e)
     assert Interval(0.0, None, None).map(math.exp) == Interval(1.0, None, None)
 
 
-def test_shares_are_wilsons():
+def test_intervals_of_shares_are_wilson_s():
     """19 of 20: 0.764 to 0.991 (Newcombe, 1998, gives Wilson's interval in closed form)."""
     share = share_interval(19, 20)
     assert (share.value, round(share.low, 3), round(share.high, 3)) == (0.95, 0.764, 0.991)
@@ -110,13 +110,13 @@ def test_shares_are_wilsons():
 
 
 @pytest.mark.parametrize(("freedom", "t"), [(1, 12.706), (2, 4.303), (5, 2.571), (19, 2.093), (200, 1.972)])
-def test_student_t_is_the_tables(freedom, t):
+def test_student_t_agrees_with_the_tables(freedom, t):
     assert student_t(0.95, freedom) == pytest.approx(t, abs=6e-4)
 
 
 @pytest.mark.parametrize(("n", "left_out"), [(2, 0), (5, 0), (6, 0), (8, 0), (9, 1), (12, 2), (15, 3), (25, 7)])
-def test_the_interval_of_a_median_leaves_out_what_the_binomial_lets_it(n, left_out):
-    """The table that textbooks have for a sign test at 5%."""
+def test_the_interval_of_a_median_leaves_out_what_the_binomial_allows(n, left_out):
+    """As in textbook tables of the sign test at 5%."""
     found = median_interval(list(range(n))[::-1])
     assert (found.low, found.high) == (left_out, n - 1 - left_out)
     assert found.value == (n - 1) / 2
@@ -129,23 +129,23 @@ def test_the_interval_of_a_median_covers_it():
     assert 0.94 <= share <= 0.98  # 96.1%, within three standard deviations
 
 
-def test_one_value_has_no_interval_and_none_no_median():
+def test_one_value_has_no_interval_and_no_values_have_no_median():
     assert median_interval([3.0]) == Interval(3.0, None, None)
     with pytest.raises(ValueError, match="no values"):
         median_interval([])
 
 
 @pytest.mark.parametrize("n", [2, 3, 9])
-def test_factors_made_in_few_pairs_cover_theirs(n):
-    """As above: between 93% and 97% of 1,000 with probability 99.6%. Quartiles of three lie on one side of the truth in
-    one case of four."""
+def test_intervals_of_factors_from_few_pairs_cover_the_true_one(n):
+    """As above: between 93% and 97% of 1,000 with probability 99.6%. The quartiles of three values lie on one side of
+    the true one in one case of four."""
     random = np.random.default_rng(2)
     made = [1.5 * np.exp(random.normal(0, 0.2, n)) for _ in range(DATA_SETS)]
     intervals = [factor_interval(factors) for factors in made]
     assert 0.93 <= sum(interval.low <= 1.5 <= interval.high for interval in intervals) / DATA_SETS <= 0.97
     turned = factor_interval([1 / factor for factor in made[0]])
     assert (turned.low, turned.high) == pytest.approx((1 / intervals[0].high, 1 / intervals[0].low))
-    by_hand = 0.1 + 12.7062 * math.sqrt(0.02) / math.sqrt(2)  # t of one degree of freedom
+    by_hand = 0.1 + 12.7062 * math.sqrt(0.02) / math.sqrt(2)  # t with one degree of freedom
     assert factor_interval([1.0, math.exp(0.2)]).high == pytest.approx(math.exp(by_hand), rel=1e-4)
     assert factor_interval([1.5]) == Interval(1.5, None, None)
     with pytest.raises(ValueError, match="no factors"):

@@ -1,4 +1,4 @@
-"""The error readout: exact where it must be, ordered as the formats are, JSON in the end."""
+"""The KV error bench: exact where it has to be, ordered by format, written as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def silent(line: str) -> None:
     pass
 
 
-def test_what_is_kept_exactly_has_no_error_and_coarser_formats_have_more(lab):
+def test_an_exact_cache_has_no_error_and_coarser_formats_have_more(lab):
     ids = [torch.randint(256, (60,), generator=torch.Generator().manual_seed(i)).tolist() for i in range(6)]
     auto, int8, int4 = kv_errors(lab, ids, silent)
     assert (auto.key_error, auto.value_error, auto.kl.value, auto.kl.high) == (0, 0, 0, 0)
@@ -52,8 +52,8 @@ def test_perplexity_is_that_of_the_text(lab):
     assert auto.perplexity == pytest.approx(math.exp(sum(nats) / len(nats)))
 
 
-def test_stored_is_compared_with_computed():
-    """A furthest number of 2 makes steps of a quarter: 2 and 1 are kept as they are, 1.125 is half a step off."""
+def test_the_error_is_between_stored_and_computed_numbers():
+    """A largest number of 2 makes steps of a quarter: 2 and 1 are stored exactly, 1.125 is half a step off."""
     shape = {"layers": 2, "kv_heads": 1, "head_dim": 2, "dtype": torch.float64, "device": torch.device("cpu")}
     native, other = KVStorage("auto", 3, **shape), KVStorage("int4", 3, **shape)
     key, value = torch.tensor([[[2.0, 1.0]]] * 3, dtype=torch.float64), torch.zeros(3, 1, 2, dtype=torch.float64)
@@ -71,7 +71,7 @@ def test_stored_is_compared_with_computed():
 def test_long_texts_are_cut_into_windows(lab, monkeypatch):
     monkeypatch.setattr(kv_error, "WINDOW", 100)
     result = json.loads(json.dumps(run_kv(lab, TEXTS, silent)))
-    tokens = [len(text) for _, text in TEXTS]  # a byte each
+    tokens = [len(text) for _, text in TEXTS]  # one per byte
     assert [text["tokens"] for text in result["texts"]] == tokens
     assert result["windows"] == 6 + 1
     assert result["scored_tokens"] == sum(tokens) - 7
@@ -106,7 +106,7 @@ def test_the_command_measures_a_file(lab, monkeypatch, tmp_path, capsys):
         (["--target", "another"], "held out from the embedded pair's training only: name a --text"),
     ],
 )
-def test_the_command_says_what_is_wrong(lab, monkeypatch, tmp_path, capsys, arguments, message):
+def test_the_command_reports_what_is_wrong(lab, monkeypatch, tmp_path, capsys, arguments, message):
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
     monkeypatch.setattr(sys, "argv", ["bench", "kv", *arguments, "--json", str(tmp_path / "kv.json")])
     with pytest.raises(SystemExit):

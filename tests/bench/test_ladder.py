@@ -1,4 +1,4 @@
-"""The bench measures what it says, on models small enough to wait for."""
+"""The ladder bench measures what it reports, on tiny models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lab():
     return tiny_models.engine("llama", "good")
 
 
-def test_every_rung_and_both_peers_are_timed(lab, monkeypatch):
+def test_every_rung_and_both_baselines_are_timed(lab, monkeypatch):
     monkeypatch.setattr(ladder, "PROMPTS", ("The king", "A fox"))
     monkeypatch.setattr(ladder, "GAMMAS", (2, 4))
     lines: list[str] = []
@@ -43,7 +43,7 @@ def test_every_rung_and_both_peers_are_timed(lab, monkeypatch):
     assert lines
 
 
-def test_transformers_decodes_the_same_tokens_in_the_bench(lab):
+def test_transformers_decodes_as_many_tokens_in_the_bench(lab):
     """Otherwise the ladder would compare different work."""
     counts = {
         name: lambda prompt, f=f: f(prompt) for name, f in (("transformers generate", ladder.stock_generate(lab, 9)),)
@@ -54,7 +54,7 @@ def test_transformers_decodes_the_same_tokens_in_the_bench(lab):
     assert ladder.timed(lab, "transformers assisted", ladder.stock_generate(lab, 9, gamma=3), "The king")[0] == 9
 
 
-def test_the_row_without_a_record_makes_no_events_of_a_step(monkeypatch):
+def test_the_unrecorded_row_emits_no_step_events(monkeypatch):
     seen = []
     emit = Recorder.emit
     monkeypatch.setattr(Recorder, "emit", lambda self, kind, **fields: seen.append(kind) or emit(self, kind, **fields))
@@ -67,7 +67,7 @@ def test_the_row_without_a_record_makes_no_events_of_a_step(monkeypatch):
     assert StepTimed in seen
 
 
-def test_the_machine_is_named():
+def test_the_machine_is_described():
     machine = describe_machine("cpu")
     assert machine["processor"]
     assert machine["torch"]

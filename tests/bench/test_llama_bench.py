@@ -1,4 +1,4 @@
-"""The bench beside llama.cpp: what it says without it, the file it hands over, and that both say the same."""
+"""The comparison with llama.cpp: the message without it, the GGUF file, and that both give the same tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lab():
     return tiny_models.engine("llama", "good")
 
 
-def test_without_llama_cpp_it_says_what_to_install(lab, monkeypatch, capsys):
+def test_without_llama_cpp_the_command_says_what_to_install(lab, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
     monkeypatch.setattr(sys, "argv", ["bench", "llama"])
@@ -31,7 +31,7 @@ def test_without_llama_cpp_it_says_what_to_install(lab, monkeypatch, capsys):
     assert "pip install -r requirements-optional.txt" in capsys.readouterr().err
 
 
-def test_the_file_holds_the_weights(lab, tmp_path):
+def test_the_gguf_file_holds_the_weights(lab, tmp_path):
     gguf = pytest.importorskip("gguf", reason="the package gguf is not installed (requirements-optional.txt)")
     from lab.bench.gguf_file import write_gguf
 
@@ -51,7 +51,7 @@ def test_the_file_holds_the_weights(lab, tmp_path):
         write_gguf(tiny_models.engine("gpt2").target.model, tmp_path / "other.gguf", "f32")
 
 
-def test_llama_cpp_says_the_same(lab, tmp_path: Path):
+def test_llama_cpp_gives_the_same_tokens(lab, tmp_path: Path):
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (requirements-optional.txt)")
     from lab.bench.gguf_file import write_gguf
 
@@ -77,8 +77,8 @@ def test_every_row_is_timed(lab, monkeypatch, tmp_path, capsys):
     assert "llama.cpp, f16" in capsys.readouterr().out
 
 
-def test_ratios_stand_in_the_order_of_the_rows():
-    """A set's order would be another in every process."""
+def test_ratios_are_in_the_order_of_the_rows():
+    """The order of a set would differ from process to process."""
     theirs = [f"llama.cpp, {letter}" for letter in "qwertyuiop"]
     rows = [Row(name, rate, rate, rate, 1) for rate, name in enumerate(["cache", *theirs], 1)]
     found = llama._ratios(rows, ["cache"])
@@ -86,7 +86,7 @@ def test_ratios_stand_in_the_order_of_the_rows():
     assert found["cache / llama.cpp, w"] == 1 / 3
 
 
-def test_only_a_cpu_is_compared(lab, monkeypatch):
+def test_only_an_engine_on_a_cpu_is_compared(lab, monkeypatch):
     monkeypatch.setattr(type(lab), "device", "cuda:0")
     with pytest.raises(LabError, match="Add --device cpu"):
         run_llama(lab, 8, 1, print)

@@ -1,4 +1,4 @@
-"""The bench of recording compares each round with its own twin."""
+"""The bench of recording distributions compares each round with the same round unrecorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.trace.events import Distributions
 from tests import tiny_models
 
 
-def test_every_round_has_a_twin_that_differs_in_recording_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_round_is_repeated_with_recording_as_the_only_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "PROMPTS", bench.PROMPTS[:2])
     asked: list[tuple[int, tuple[int, ...]]] = []
     real = bench.finish

@@ -1,4 +1,4 @@
-"""The command of the benches keeps what it measured, whatever becomes of its output, and refuses nonsense."""
+"""The bench command keeps what it measured, whatever happens to its output, and refuses invalid arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bench(monkeypatch) -> Command:
 
 @pytest.fixture
 def measured(monkeypatch) -> list[int]:
-    """In the place of a long measurement: says a line and is over. Has as many entries as there were such."""
+    """Replaces a long measurement by one that reports a line and returns. Has an entry for each."""
     calls: list[int] = []
 
     def measure(engine, max_tokens, repeats, report):
@@ -48,7 +48,7 @@ def measured(monkeypatch) -> list[int]:
     return calls
 
 
-def test_what_is_measured_is_printed_and_written(bench: Command, measured, tmp_path, capsys) -> None:
+def test_measurements_are_printed_and_written(bench: Command, measured, tmp_path, capsys) -> None:
     out = tmp_path / "new" / "folder" / "out.json"
     assert bench("roofline", "--json", out) == 0
     assert json.loads(out.read_text())["rows"] == [1.5]
@@ -56,7 +56,7 @@ def test_what_is_measured_is_printed_and_written(bench: Command, measured, tmp_p
 
 
 @pytest.mark.parametrize("option", ["--json", "--out"])
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+def test_an_unwritable_file_is_reported_before_measuring(
     bench: Command, measured, monkeypatch, tmp_path, capsys, option
 ) -> None:
     monkeypatch.setattr(command, "run_gpu", lambda *_, **__: measured.append(1))
@@ -68,7 +68,7 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     assert measured == []
 
 
-def test_a_file_that_fails_later_takes_no_table_with_it(
+def test_the_table_is_printed_even_if_writing_the_file_fails(
     bench: Command, measured, monkeypatch, tmp_path, capsys
 ) -> None:
     def full(*_: object) -> None:
@@ -83,7 +83,9 @@ def test_a_file_that_fails_later_takes_no_table_with_it(
     )
 
 
-def test_who_has_read_enough_stops_no_measurement(bench: Command, measured, monkeypatch, tmp_path, capsys) -> None:
+def test_a_closed_output_pipe_does_not_stop_the_measurement(
+    bench: Command, measured, monkeypatch, tmp_path, capsys
+) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     with open(writing, "w") as pipe:
@@ -94,7 +96,7 @@ def test_who_has_read_enough_stops_no_measurement(bench: Command, measured, monk
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_output_that_cannot_be_written_is_said_and_the_file_is_there(
+def test_unwritable_output_is_reported_and_the_file_is_written(
     bench: Command, measured, monkeypatch, tmp_path, capsys
 ) -> None:
     with open("/dev/full", "w") as full:
@@ -106,7 +108,7 @@ def test_output_that_cannot_be_written_is_said_and_the_file_is_there(
 
 
 @pytest.mark.parametrize("before", [None, "an older record"])
-def test_ctrl_c_is_a_sentence_and_leaves_the_file_as_it_was(
+def test_ctrl_c_is_reported_in_one_line_and_leaves_the_file_unchanged(
     bench: Command, monkeypatch, tmp_path, capsys, before
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
@@ -128,7 +130,7 @@ def test_ctrl_c_is_a_sentence_and_leaves_the_file_as_it_was(
         assert capsys.readouterr().err.endswith(f"interrupted before the end. {kept}\n")
 
 
-def test_a_number_that_is_none_is_null_in_a_file_and_costs_nothing_else(tmp_path) -> None:
+def test_nan_and_infinity_are_written_as_null(tmp_path) -> None:
     write(out := tmp_path / "out.json", {"low": 1.5, "high": float("nan"), "ends": [float("inf"), -float("inf")]})
     assert out.read_text().count("null") == 3
     assert json.loads(out.read_text()) == {"low": 1.5, "high": None, "ends": [None, None]}
@@ -157,7 +159,9 @@ def test_a_number_that_is_none_is_null_in_a_file_and_costs_nothing_else(tmp_path
         (["llama", "--repeats", "many"], "argument --repeats: a whole number of at least 1, not 'many'"),
     ],
 )
-def test_too_little_to_measure_is_refused_in_a_sentence(bench: Command, tmp_path, capsys, arguments, says) -> None:
+def test_arguments_that_leave_too_little_to_measure_are_refused(
+    bench: Command, tmp_path, capsys, arguments, says
+) -> None:
     assert bench(*arguments, "--json", tmp_path / "out.json") == 2
     said = capsys.readouterr().err
     assert said.startswith(f"python -m lab.bench {arguments[0]}: ")
@@ -166,7 +170,7 @@ def test_too_little_to_measure_is_refused_in_a_sentence(bench: Command, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_fewest_tokens_of_a_round_are_enough(bench: Command, tmp_path) -> None:
+def test_the_fewest_tokens_with_a_whole_round_are_enough(bench: Command, tmp_path) -> None:
     asked = ["logprobs", "--max-tokens", "3", "--repeats", "1", "--logprobs", "1", "--json", tmp_path / "out.json"]
     assert bench(*asked) == 0
     assert json.loads((tmp_path / "out.json").read_text())["steps"] > 0
@@ -174,7 +178,7 @@ def test_the_fewest_tokens_of_a_round_are_enough(bench: Command, tmp_path) -> No
 
 @pytest.mark.parametrize("bench", ["ladder", "ab", "window", "roofline", "logprobs", "llama"])
 def test_more_tokens_than_the_context_leaves_are_refused(bench: str, monkeypatch, capsys, tmp_path: Path) -> None:
-    """They would be fewer than the record says."""
+    """Fewer would be decoded than the record says."""
     lab = tiny_models.engine("llama", "identical")
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
     most = ["--max-tokens", "5000", "--json", str(tmp_path / "record.json")]

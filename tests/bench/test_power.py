@@ -1,4 +1,4 @@
-"""A power is found again, and its interval is as wide as it says."""
+"""A fitted power law has the true exponent, and its interval the stated coverage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LENGTHS = np.linspace(20, 215, 20)
 
 
 @given(st.floats(0, 100), st.floats(0.01, 100), st.sampled_from(EXPONENTS.tolist()))
-def test_an_exact_power_is_found_again(constant, rise, exponent):
+def test_an_exact_power_is_recovered(constant, rise, exponent):
     truth = constant + rise * (LENGTHS / LENGTHS[-1]) ** exponent
     fit = fit_power(LENGTHS, truth)
     assert fit.exponent == pytest.approx(exponent, abs=0.011)
@@ -23,7 +23,7 @@ def test_an_exact_power_is_found_again(constant, rise, exponent):
 
 
 @pytest.mark.parametrize("exponent", [0.8, 1.0, 1.5, 2.0])
-def test_of_noisy_measurements_nineteen_in_twenty_intervals_hold_the_power(exponent):
+def test_with_noise_nineteen_in_twenty_intervals_contain_the_exponent(exponent):
     random, held = np.random.default_rng(1), 0
     truth = 1 + 40 * (LENGTHS / LENGTHS[-1]) ** exponent
     for _ in range(300):
@@ -32,14 +32,14 @@ def test_of_noisy_measurements_nineteen_in_twenty_intervals_hold_the_power(expon
     assert 0.92 <= held / 300 <= 0.985
 
 
-def test_scatter_alone_grows_one_time_in_twenty_or_less():
+def test_scatter_alone_seems_to_grow_at_most_one_time_in_twenty():
     random = np.random.default_rng(2)
     grown = sum(fit_power(LENGTHS, 5 + random.normal(0, 1, len(LENGTHS))).grows for _ in range(300))
     assert grown / 300 <= 0.08
 
 
 def drifting(rho: float, random: np.random.Generator) -> np.ndarray:
-    """Scatter of consecutive points, each ``rho`` of the one before and else its own (AR(1), of variance 1)."""
+    """Scatter of consecutive points: an AR(1) process with coefficient ``rho`` and variance 1."""
     own, scatter = random.normal(0, 1, 220) * np.sqrt(1 - rho**2), np.zeros(220)
     for i in range(1, 220):
         scatter[i] = rho * scatter[i - 1] + own[i]
@@ -47,10 +47,10 @@ def drifting(rho: float, random: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.8])
-def test_of_points_that_drift_together_nine_in_ten_intervals_hold_the_power(rho):
-    """Simulated more often, 98%, 95% and 90% do. Of 300 that each do with 90%, 88% or more do with probability 0.9.
-    Taken for independent, 82% do where rho is 0.5 and 57% where it is 0.8: those would pass with probability 0.4%, and
-    below 1e-9. Scatter alone then grows one time in ten, and in four."""
+def test_with_drift_nine_in_ten_intervals_contain_the_exponent(rho):
+    """In longer simulations 98%, 95% and 90% do. If each of 300 does with 90%, 88% or more do with probability 0.9.
+    If points are taken for independent, 82% do with rho 0.5 and 57% with 0.8, which would pass with probability 0.4%
+    and below 1e-9. Scatter alone then seems to grow one time in ten, and one in four."""
     random, held, grown = np.random.default_rng(3), 0, 0
     truth = 1 + 8 * (LENGTHS / LENGTHS[-1]) ** 1.5
     for _ in range(300):
@@ -71,19 +71,19 @@ def test_consecutive_points_without_drift_are_worth_nearly_as_much():
     assert worth(np.zeros(20)) == 1
 
 
-def test_times_that_fall_do_not_grow():
+def test_falling_times_do_not_grow():
     fit = fit_power(LENGTHS, 10 - LENGTHS / 100)
     assert (fit.factor, fit.grows) == (0, False)
 
 
-def test_nothing_is_taken_away_from_a_short_text():
-    """A curve that bends more than any power through the origin: its constant would be negative."""
+def test_the_constant_is_never_negative():
+    """For a curve that bends more than any power through the origin, the best fit would have a negative constant."""
     fit = fit_power(LENGTHS, np.maximum(0, LENGTHS - 50))
     assert fit.constant >= 0
     assert fit(LENGTHS[0]) >= 0
 
 
 @pytest.mark.parametrize("xs", [(1, 2, 3, 4), (3, 3, 3, 3, 3), (0, 1, 2, 3, 4)])
-def test_too_little_is_refused(xs):
+def test_too_few_or_coinciding_points_are_refused(xs):
     with pytest.raises(ValueError, match="5 points, not all at one place"):
         fit_power(xs, xs)

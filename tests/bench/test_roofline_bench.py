@@ -1,4 +1,4 @@
-"""The bench on the roofline: every kind of step, from real runs, against the limits that were measured."""
+"""The roofline bench: every kind of step, from real runs, against the measured limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lab():
     return tiny_models.engine("llama", "identical")
 
 
-def test_every_kind_of_step_is_there(lab, monkeypatch, tmp_path, capsys):
+def test_every_kind_of_step_is_measured(lab, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
     out = tmp_path / "roofline.json"
     monkeypatch.setattr(sys, "argv", ["bench", "roofline", "--max-tokens", "8", "--repeats", "2", "--json", str(out)])
@@ -47,7 +47,7 @@ def test_every_kind_of_step_is_there(lab, monkeypatch, tmp_path, capsys):
         assert row["share"] > 0
         assert row["bound"] in ("memory", "compute")
     assert rows["decode"]["steps"] == 2 * 7
-    assert rows["verify, 4 proposals"]["steps"] == 2  # a second round has room for one proposal only
+    assert rows["verify, 4 proposals"]["steps"] == 2  # a second round has room for only one proposal
     decode = rows["decode"]
     assert rows["prefill"]["flops"] > rows[together]["flops"] > rows["verify, 4 proposals"]["flops"] > decode["flops"]
     assert rows["decode, INT8"]["bytes"] < decode["bytes"] < rows[together]["bytes"]
@@ -58,13 +58,13 @@ def test_every_kind_of_step_is_there(lab, monkeypatch, tmp_path, capsys):
     assert "verify, 4 proposals" in format_roofline(result)
 
 
-def test_without_a_draft_there_is_no_verify():
+def test_without_a_draft_there_is_no_verification():
     rows = run_roofline(tiny_models.engine("llama"), 6, 1, silent)["rows"]
     assert "decode" in {row["name"] for row in rows}
     assert not [row for row in rows if "proposals" in row["name"]]
 
 
-def test_what_cannot_be_compared_is_refused(lab, monkeypatch):
+def test_a_roofline_that_cannot_be_measured_is_refused(lab, monkeypatch):
     monkeypatch.setattr(roofline, "device_limits", lambda device, dtype: None)
     with pytest.raises(LabError, match="a copy or a float32 matrix product failed on cpu"):
         run_roofline(lab, 6, 1, silent)

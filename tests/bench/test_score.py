@@ -1,4 +1,4 @@
-"""Teacher forcing gives the distributions that decoding draws from."""
+"""Teacher forcing gives the distributions that decoding samples from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def small_chunks(monkeypatch):
 
 @pytest.mark.parametrize("config", [EngineConfig(), EngineConfig(paged=True), EngineConfig(kv_cache=False)])
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
-def test_native_scores_are_transformers(architecture, config):
+def test_native_scores_equal_those_of_transformers(architecture, config):
     lab = tiny_models.engine(architecture)
     ids = torch.randint(256, (40,), generator=torch.Generator().manual_seed(1))
     with lab.target.stock_attention() as model, torch.inference_mode():
@@ -28,13 +28,13 @@ def test_native_scores_are_transformers(architecture, config):
     later = torch.cat(list(log_probabilities(lab, ids.tolist(), config, first=17)))
     assert torch.allclose(
         later, scored[16:], atol=1e-5
-    )  # with several threads a product of fewer rows adds up otherwise
+    )  # with several threads a product of fewer rows is summed in another order
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "int8", "int4"])
-def test_scores_are_those_of_decoding(kv_dtype):
-    """Greedy decoding must have taken the likeliest token of every scored distribution, under the same
-    quantised keys and values. In float64, so that a chunk and a single token round alike."""
+def test_scores_agree_with_decoding(kv_dtype):
+    """Greedy decoding must have taken the likeliest token of every scored distribution, with the same
+    quantised keys and values. In float64, so that a chunk and a single token round the same way."""
     lab = tiny_models.engine("llama")
     lab.target.model.double()
     config = EngineConfig(kv_dtype=kv_dtype)
@@ -43,7 +43,7 @@ def test_scores_are_those_of_decoding(kv_dtype):
     scored = torch.cat(list(log_probabilities(lab, ids, config)))
     likeliest = scored.argmax(-1).tolist()
     assert likeliest[len(run.prompt_token_ids) - 1 :] == run.token_ids
-    if kv_dtype != "auto":  # and not because the setting is ignored
+    if kv_dtype != "auto":  # and the setting is not ignored
         assert not torch.equal(scored, torch.cat(list(log_probabilities(lab, ids, EngineConfig()))))
 
 

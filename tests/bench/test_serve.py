@@ -1,4 +1,4 @@
-"""The serving bench measures what it says, on models small enough to wait for."""
+"""The serving bench measures what it reports, on tiny models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_lengths_have_a_long_tail_and_follow_the_seed():
     lengths = Lengths(median=48, sigma=0.8, shortest=1, longest=10_000)
     drawn = lengths.draw(4000, seed=0)
     assert drawn == lengths.draw(4000, seed=0) != lengths.draw(4000, seed=1)
-    # The standard error of the logarithms' mean is 0.8 / sqrt(4000) = 0.013, of their deviation 0.009.
+    # The standard error of the logarithms' mean is 0.8 / sqrt(4000) = 0.013, that of their deviation 0.009.
     logarithms = [math.log(length) for length in drawn]
     assert statistics.mean(logarithms) == pytest.approx(math.log(48), abs=0.06)
     assert statistics.stdev(logarithms) == pytest.approx(0.8, abs=0.04)
@@ -46,7 +46,7 @@ def test_prompts_have_the_lengths_asked_for(lab):
     assert texts == write(lab, lengths)
     runs, _ = finish(lab, exactly(texts, [1] * 3), EngineConfig())
     for run, opening, length in zip(runs, openings, lengths, strict=True):
-        # A random model's bytes need not be valid text, and what is not is written as three bytes.
+        # A random model's bytes need not be valid text; an invalid one becomes a character of three bytes.
         assert opening + length / 4 <= len(run.prompt_token_ids) <= opening + 3 * length
 
 
@@ -65,12 +65,12 @@ def test_time_to_first_token_counts_waiting():
     runs, _ = finish(tiny_models.engine("llama", max_num_seqs=1), exactly(PROMPTS, [8, 8, 8]), EngineConfig())
     waited = 0.0
     for run in runs:
-        # All had arrived before the first step, so those before it ran while it waited.
+        # All had arrived before the first step, so it waited while the ones before it ran.
         assert run.metrics.ttft_ms > waited
         waited += sum(event.total_ms for event in run.events if isinstance(event, StepTimed))
 
 
-def test_waste_is_what_is_reserved_and_not_used(lab):
+def test_waste_is_reserved_and_unused_memory(lab):
     (run,), _ = finish(lab, exactly(["abcdefgh"], [24]), EngineConfig(block_size=16))
     found = in_flight([run])
     # Two blocks of 16 slots are reserved for 32 tokens; after step k, 8 + k of them hold keys and values.
@@ -82,7 +82,7 @@ def test_waste_is_what_is_reserved_and_not_used(lab):
     assert in_flight([paged])["wasted_slots"] < found["wasted_slots"]
 
 
-def test_transformers_decodes_the_same_tokens_each_to_its_own_length(lab):
+def test_transformers_decodes_the_same_tokens_to_each_length(lab):
     """Otherwise the rows would compare different work."""
     jobs = exactly(PROMPTS, [5, 9, 17])
     runs, _ = finish(lab, jobs, EngineConfig())
@@ -102,7 +102,7 @@ def test_a_failed_request_is_not_measured(lab, monkeypatch):
         finish(lab, exactly(PROMPTS[:1], [4]), EngineConfig())
 
 
-def test_percentiles_and_medians():
+def test_percentiles_and_medians_are_computed_as_defined():
     figures = latencies(tokens=50, seconds=2.0, ttft=[1.0, 2.0, 3.0], gaps=[5.0] * 99 + [105.0])
     assert figures["tokens_per_second"] == 25
     assert figures["ttft_p50_ms"] == 2
@@ -122,11 +122,11 @@ def test_rows_take_turns():
     assert len(set(rounds)) > 1
 
 
-def test_where_speculation_stops_paying(monkeypatch):
+def test_the_batch_size_where_speculation_stops_paying_is_found(monkeypatch):
     monkeypatch.setattr(bench, "SIZES", (1, 2, 4, 8))
 
     def found(*ratios: tuple[float, ...]) -> dict[str, object]:
-        """Of each size its ratios repeat by repeat; a whole repeat may be slow."""
+        """``ratios``: of each size, one per repeat. A whole repeat may be slow."""
         slowed, samples = (1.0, 0.5, 0.9), {}
         for size, some in zip(bench.SIZES, ratios, strict=True):
             for way, factors in (("off", (1.0,) * len(some)), ("draft", some)):
@@ -135,19 +135,19 @@ def test_where_speculation_stops_paying(monkeypatch):
                 ]
         return bench.speculation(samples, 0.0)
 
-    pays, loses, unsure = (1.5, 1.4, 1.6), (0.8, 0.81, 0.82), (0.8, 0.9, 0.7)  # the last by chance one time in four
+    pays, loses, unsure = (1.5, 1.4, 1.6), (0.8, 0.81, 0.82), (0.8, 0.9, 0.7)  # the last by chance in one case of four
     assert found(pays, pays, loses, loses)["stops_paying_at"] == 4
-    assert found(pays, loses, pays, loses)["stops_paying_at"] == 8  # once below is not for good
+    assert found(pays, loses, pays, loses)["stops_paying_at"] == 8  # a single loss does not count
     assert found(pays, pays, pays, pays)["stops_paying_at"] is None
     assert found(loses, loses, loses, loses)["stops_paying_at"] == 1
     some = found(pays, unsure, loses, unsure)
     assert list(some["told_by_size"].values()) == ["pays", "cannot be told", "loses", "cannot be told"]
-    assert some["stops_paying_at"] is None  # who knows, at 8
+    assert some["stops_paying_at"] is None  # unclear at 8
     assert some["sure_by_size"][2] == asdict(factor_interval(unsure))
     assert set(found(*((0.5,),) * 4)["told_by_size"].values()) == {"cannot be told"}  # one repeat says nothing
 
 
-def test_the_whole_bench(lab, monkeypatch):
+def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     monkeypatch.setattr(bench, "SIZES", (1, 4))
     monkeypatch.setattr(bench, "TEMPERATURES", (0.0,))
     monkeypatch.setattr(bench, "GROWTH_TOKENS", 8)

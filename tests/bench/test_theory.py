@@ -1,4 +1,4 @@
-"""The formulas of speculation, and what is read from runs to stand beside them."""
+"""The formulas of speculation, and the figures from runs that they are compared with."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def run(
 
 
 @given(st.floats(0, 0.999), st.integers(1, 16), st.floats(0, 2))
-def test_the_sum_is_theorem_3_8(a: float, gamma: int, c: float) -> None:
+def test_the_speed_up_is_theorem_3_8(a: float, gamma: int, c: float) -> None:
     assert speedup(a, gamma, c) == pytest.approx((1 - a ** (gamma + 1)) / ((1 - a) * (gamma * c + 1)))
 
 
-def test_the_theorem_s_corners() -> None:
-    assert speedup(0, 4, 0) == 1  # nothing kept, nothing lost
-    assert speedup(1, 4, 0) == 5  # everything kept for nothing
+def test_the_speed_up_in_extreme_cases() -> None:
+    assert speedup(0, 4, 0) == 1  # nothing accepted, at no cost
+    assert speedup(1, 4, 0) == 5  # everything accepted, at no cost
     assert speedup(0, 4, 0.25) == 0.5
-    assert speedup(1, 4, 0.25, pass_ratio=1.5) == 2  # 5 tokens in 4 quarters and one and a half
+    assert speedup(1, 4, 0.25, pass_ratio=1.5) == 2  # 5 tokens for 4 x 0.25 + 1.5
 
 
-def test_the_formula_is_what_independent_guesses_give() -> None:
+def test_the_formula_agrees_with_simulated_independent_proposals() -> None:
     chance = random.Random(0)
     a, gamma, rounds = 0.7, 4, 40_000
     tokens = sum(1 + next((i for i in range(gamma) if chance.random() >= a), gamma) for _ in range(rounds))
     assert tokens / rounds == pytest.approx(speedup(a, gamma, 0), rel=0.01)
 
 
-def test_a_run_is_counted_by_hand() -> None:
+def test_figures_of_runs_equal_those_counted_by_hand() -> None:
     runs = [run(seed=seed, speculative="draft", num_speculative_tokens=3) for seed in (1, 2)]
     plain = [run(seed=seed) for seed in (1, 2)]
     found = speculated(runs, plain)
@@ -57,10 +57,10 @@ def test_a_run_is_counted_by_hand() -> None:
     kept = sum(event.accepted for event in verdicts)
     assert found.judged == tuple(sum(event.position == i for event in verdicts) for i in range(3))
     assert sum(found.accepted) == kept
-    assert found.judged[1] == found.accepted[0]  # a guess is judged when all before it were kept
+    assert found.judged[1] == found.accepted[0]  # a proposal is judged if all before it were accepted
     assert found.acceptance == kept / len(verdicts)
     assert found.tokens == 1 + kept / sum(map(len, whole))
-    # The scripted draft takes 0.7 ms a guess, a pass 4 to 6 ms whatever is in it.
+    # The scripted draft takes 0.7 ms per proposal, a pass 4 to 6 ms whatever its size.
     assert found.cost == pytest.approx(0.7 / 5, rel=0.1)
     assert found.pass_ratio == pytest.approx(1, rel=0.1)
     rates = [a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in zip(runs, plain, strict=True)]
@@ -69,9 +69,9 @@ def test_a_run_is_counted_by_hand() -> None:
     assert found.expected_with_pass == pytest.approx(found.expected_speedup / found.pass_ratio, rel=0.1)
 
 
-def test_a_repeat_with_the_same_draws_is_no_new_evidence() -> None:
-    """Its verdicts are the first run's over again: counted once, or every interval on them would be too narrow. Its
-    times are new."""
+def test_a_repeat_with_the_same_seed_adds_times_but_no_verdicts() -> None:
+    """Its verdicts are those of the first run: counted twice, they would make every interval too narrow. Its times are
+    new."""
     config = {"speculative": "draft", "num_speculative_tokens": 3}
     plain = [run() for _ in range(3)]
     once = speculated([run(**config)], plain[:1])
@@ -95,7 +95,7 @@ def test_a_repeat_with_the_same_draws_is_no_new_evidence() -> None:
 
 
 def replace_times(one: Run, factor: float) -> Run:
-    """The same run, every step so many times as long."""
+    """The same run, with the drafting of every step ``factor`` times as long."""
     return Run(
         replace(event, draft_ms=factor * event.draft_ms) if isinstance(event, StepTimed) else event
         for event in one.events
@@ -103,20 +103,20 @@ def replace_times(one: Run, factor: float) -> Run:
 
 
 def test_rounds_cut_short_do_not_count() -> None:
-    """The last round proposes fewer: the run may write no more."""
+    """The last round proposes fewer tokens, as the run may not write more."""
     short = run(max_tokens=3, speculative="draft", num_speculative_tokens=8)
     assert any(isinstance(event, Judged) for event in short.events)
     assert speculated([short], [run()]) is None
 
 
-def test_what_the_theory_says_nothing_of_is_left_out() -> None:
+def test_runs_the_theory_does_not_cover_are_left_out() -> None:
     plain = [run()]
     assert speculated(plain, plain) is None
     assert speculated([run(speculative="draft", adaptive_window=True)], plain) is None
     assert speculated([run(speculative="draft")], []) is None
 
 
-def test_the_likest_setting_without_speculation_is_held_against() -> None:
+def test_a_setting_is_compared_with_the_most_similar_one_without_speculation() -> None:
     def draft(**more: object) -> EngineConfig:
         return EngineConfig(speculative="draft", **more)
 

@@ -1,4 +1,4 @@
-"""The bench beside vLLM, against a stand-in that answers as the engine does, or not quite."""
+"""The comparison with vLLM, tested with a stand-in that answers like the engine, or nearly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GAMMA = 3
 
 @dataclass
 class Standin:
-    """Answers by prompt."""
+    """Gives a fixed answer to each prompt."""
 
     answers: dict[str, tuple[str, Speculated | None]]
     address: str = "http://127.0.0.1:8000"
@@ -40,7 +40,7 @@ def engine():
 
 @pytest.fixture
 def standin(engine) -> Standin:
-    """It drafts whole windows to the end, as vLLM does: the last round has more guesses than the engine's."""
+    """It drafts whole windows to the end, as vLLM does: its last round has more proposals than the engine's."""
     answers = {}
     for prompt in PROMPTS:
         config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
@@ -50,7 +50,7 @@ def standin(engine) -> Standin:
     return Standin(answers)
 
 
-def test_who_decodes_alike_is_found_to_be(engine, standin):
+def test_equal_texts_and_rounds_are_found_equal(engine, standin):
     result = run_vllm(engine, standin, 40, lambda line: None)
     assert result["gamma"] == GAMMA
     assert [row["prompt"] for row in result["rows"]] == list(PROMPTS)
@@ -61,7 +61,7 @@ def test_who_decodes_alike_is_found_to_be(engine, standin):
     assert format_vllm(result).count("yes") == len(PROMPTS)
 
 
-def test_another_text_and_another_round_are_told(engine, standin):
+def test_different_texts_and_rounds_are_reported(engine, standin):
     text, rounds = standin.answers[PROMPTS[0]]
     accepted = list(rounds.accepted)
     accepted[4] = (accepted[4] + 1) % (GAMMA + 1)

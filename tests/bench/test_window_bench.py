@@ -1,4 +1,4 @@
-"""The bench of the adaptive window compares like with like."""
+"""The bench of the adaptive window compares settings on the same work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lab.bench import window as bench
 from tests import tiny_models
 
 
-def test_every_setting_is_timed_on_every_kind(monkeypatch):
+def test_every_setting_is_timed_on_every_kind_of_prompt(monkeypatch):
     monkeypatch.setattr(bench, "GAMMAS", (1, 3))
     lines: list[str] = []
     good, bad = tiny_models.engine("llama", "good"), tiny_models.engine("llama", "bad")
@@ -25,7 +25,7 @@ def test_every_setting_is_timed_on_every_kind(monkeypatch):
         assert name in text
 
 
-def test_the_adaptive_window_is_set_against_the_worst_and_the_best_fixed_one():
+def test_the_adaptive_window_is_compared_with_the_worst_and_best_fixed_one():
     rows = {"off": {"mix": 100.0}, "gamma 1": {"mix": 80.0}, "gamma 3": {"mix": 120.0}, "adaptive": {"mix": 150.0}}
     found = bench.against_fixed(rows, "mix")
     assert found == {"worst": "gamma 1", "to_worst": 1.875, "best": "gamma 3", "to_best": 1.25}

@@ -1,4 +1,4 @@
-"""Every claim's experiment runs on the embedded pair, at its small size, and its rule decides by the numbers alone."""
+"""Every claim's experiment runs on the embedded pair at a small size, and its rule decides by the numbers alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def no_engine(pair: str):
 
 
 class Twice(Trial):
-    """Every row of a small trial twice, so that there is an interval."""
+    """Runs every row of a small trial twice, so that there is an interval."""
 
     def take_turns(self, rows, repeats):
         return super().take_turns(rows, max(2, repeats))
@@ -58,7 +58,7 @@ RESTS_ON_TIMES = {
     "ladder": "measured: ",
     "both-ten": "at_",
 }
-"""Claims whose rule looks at times, and how the keys of those begin."""
+"""Claims whose rule depends on times, and the prefixes of their keys."""
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -96,7 +96,7 @@ def check_chart(found: Found) -> None:
             assert min(series.y) > 0
 
 
-def test_every_claim_says_what_it_is_and_where_it_is_from():
+def test_every_claim_has_a_short_quote_a_source_and_a_rule():
     for name, claim in CLAIMS.items():
         assert claim.id == name
         for text in (claim.quote, claim.source, claim.tested, claim.rule, claim.topic):
@@ -105,7 +105,7 @@ def test_every_claim_says_what_it_is_and_where_it_is_from():
         assert len(claim.quote.split()) <= 20  # a few words
 
 
-def test_what_several_rest_on_is_measured_once(trial):
+def test_a_measurement_shared_by_claims_is_made_once(trial):
     calls = []
 
     def measurement(given):
@@ -116,7 +116,7 @@ def test_what_several_rest_on_is_measured_once(trial):
     assert calls == [trial]
 
 
-def test_every_measurement_takes_a_turn_and_stops_when_told():
+def test_every_measurement_takes_a_turn_and_can_be_cancelled():
     turns, lines, cancelled = [], [], threading.Event()
 
     @contextmanager
@@ -145,7 +145,7 @@ def test_every_measurement_takes_a_turn_and_stops_when_told():
         CLAIMS["ladder"].check(trial)
 
 
-def test_attention_and_the_linear_layers_are_even_where_it_is_said(trial):
+def test_attention_and_linear_layers_cost_the_same_at_the_reported_lengths(trial):
     engine = trial.engine("matched")
     values = CLAIMS["complexity"].experiment(trial).values
     whole, one = round(values["even"]), round(values["even_cached"])
@@ -156,17 +156,17 @@ def test_attention_and_the_linear_layers_are_even_where_it_is_said(trial):
     assert values["even_8b"] == 2 * values["even_8b_cached"]
 
 
-def test_greedy_texts_are_counted_once():
-    """Two texts, each with either of two drafts."""
+def test_each_greedy_text_counts_once_per_draft():
+    """Two texts, each with both drafts."""
     values = CLAIMS["two-to-three"].experiment(Trial(load, small=True)).values
     assert values["texts"] == values["same"] == 4
     assert values["exact"]
 
 
 class Pretended(Trial):
-    """Runs that take no time: each text and setting has a speed of its own, and a run of it nearly that speed.
+    """Simulated runs: each text and setting has its own speed, and every run of it nearly that speed.
 
-    The logarithm of a text's speed is normal with a deviation of 0.3, that of its runs about it with one of 0.03.
+    The logarithm of a text's speed is normal with a deviation of 0.3; its runs scatter around it with one of 0.03.
     """
 
     def __init__(self, seed: int) -> None:
@@ -181,9 +181,9 @@ class Pretended(Trial):
         return SimpleNamespace(metrics=SimpleNamespace(tokens_per_second=rate))
 
 
-def test_an_interval_over_texts_holds_the_median_of_all_texts():
-    """Of six texts it does in 96.9% of cases; of 500, with a standard error of 0.8%. Three texts with three runs each,
-    taken for nine, would in three cases of four."""
+def test_an_interval_over_texts_covers_the_median_of_all_texts():
+    """With six texts it does in 96.9% of cases; over 500 cases the standard error is 0.8%. Three texts with three runs
+    each, taken for nine texts, would in three cases of four."""
     held = 0
     for seed in range(500):
         found = {number.key: number for number in CLAIMS["ladder"].experiment(Pretended(seed)).numbers}
@@ -193,8 +193,8 @@ def test_an_interval_over_texts_holds_the_median_of_all_texts():
 
 
 @pytest.mark.parametrize("name", ["speedup-formula", "larger-window", "ladder"])
-def test_what_is_told_of_a_kind_of_text_is_measured_in_texts_and_not_in_repeats(name):
-    """Every setting in as many texts as an interval takes, and in each of them once."""
+def test_figures_per_kind_of_text_come_from_several_texts_not_repeats(name):
+    """Every setting runs on as many texts as an interval needs, once on each."""
     rows: dict[str, int] = {}
 
     class Asked(Trial):
@@ -209,8 +209,8 @@ def test_what_is_told_of_a_kind_of_text_is_measured_in_texts_and_not_in_repeats(
     assert set(texts.values()) == {TEXTS}
 
 
-def test_acceptance_is_as_sure_as_texts_make_it(trial):
-    """Guesses of one text are alike: each counted as a sample of its own, the interval would be too narrow."""
+def test_the_interval_of_acceptance_is_over_texts(trial):
+    """Proposals in one text are alike: if each counted as a separate sample, the interval would be too narrow."""
     values = CLAIMS["acceptance-rate"].experiment(trial).values
     for kind, (accepted, judged) in accepted_by_text(trial).items():
         assert len(judged) >= FEWEST
@@ -219,19 +219,19 @@ def test_acceptance_is_as_sure_as_texts_make_it(trial):
         assert [values[f"{what}: {kind}"] for what in ("accepted", "low", "high")] == [sure.value, sure.low, sure.high]
 
 
-def test_what_a_large_target_would_gain_is_from_the_tokens_of_a_round(trial):
+def test_a_large_target_s_gain_is_computed_from_tokens_per_round(trial):
     values = CLAIMS["two-to-three"].experiment(trial).values
     for kind, one in trial.once(guesses).items():
         assert values[f"large: {kind}"] == pytest.approx(one.rounds.tokens / 1.5)
 
 
-def test_a_passage_has_the_length_that_is_asked_for():
+def test_a_passage_has_the_length_asked_for():
     engine = load("matched")
     for tokens in (5, 100, 900):
         assert len(engine.tokenizer(passage(engine, tokens))["input_ids"]) == pytest.approx(tokens, abs=2)
 
 
-def test_the_terminal_has_every_verdict_and_every_number(monkeypatch):
+def test_the_report_has_every_verdict_and_every_number(monkeypatch):
     def broken(pair: str):
         raise LabError("There is no engine.")
 
@@ -248,7 +248,7 @@ def test_the_terminal_has_every_verdict_and_every_number(monkeypatch):
         assert f"{number['label']}: {number['text']} ({number['kind']})" in text
 
 
-def test_a_number_that_there_is_not_is_null(trial):
+def test_a_missing_number_is_null(trial):
     row = run_claims(load, ["seven-two"], lambda line: None, small=True)["claims"][0]
     none = [number for number in row["numbers"] if number["value"] is None]
     assert [number["text"] for number in none] == ["none"]

@@ -1,4 +1,4 @@
-"""Each rule decides by its numbers: constructed ones on every side of it."""
+"""Each rule decides by its numbers: constructed ones on every side of its limits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ KINDS = ("stories (greedy)", "stories (temperature 0.8)", "code (temperature 1.5
 
 
 def by_kind(**numbers: tuple[float, ...]) -> dict[str, float]:
-    """A number of each kind of text, by what it is."""
+    """Each number for every kind of text, by its name."""
     return {f"{what}: {kind}": value for what, some in numbers.items() for kind, value in zip(KINDS, some, strict=True)}
 
 
 def time_power(**ways: tuple[float, float]) -> dict[str, float]:
-    """The interval of a time's exponent, by way."""
+    """Intervals of the exponents of times, by way of decoding."""
     values: dict[str, float] = {}
     for way, (low, high) in ways.items():
         values |= {way: (low + high) / 2, f"{way}_low": low, f"{way}_high": high, f"{way}_grows": True}
@@ -139,7 +139,7 @@ CASES = [
     ("redraw-p-minus-q", DIFFERENCE, "conditions"),
     ("redraw-p-minus-q", DIFFERENCE | {"clamped": 1e-9}, "fails"),
     ("no-rollback", STALE | {"same": 6, "stays": 1.0}, "holds"),
-    ("no-rollback", STALE | {"same": 6, "stays": 1.0, "left": 0.0}, "conditions"),  # nothing rejected: nothing shown
+    ("no-rollback", STALE | {"same": 6, "stays": 1.0, "left": 0.0}, "conditions"),  # nothing rejected, so nothing shown
     ("no-rollback", STALE | {"same": 4, "stays": 0.95}, "conditions"),
     ("no-rollback", STALE | {"same": 0, "stays": 0.1}, "fails"),
     ("paged-throughput", PAGING | {"fit": 2.3, "faster": 2.0}, "holds"),
@@ -162,7 +162,7 @@ def test_the_numbers_decide(name, values, word):
     assert bool(verdict.needs) == (word != "holds")
 
 
-def test_a_p_value_too_small_for_a_float_is_not_called_nothing():
+def test_a_p_value_too_small_for_a_float_is_given_as_a_bound():
     verdict = CLAIMS["redraw-p-minus-q"].judge(DIFFERENCE | {"absolute": 0.0})
     assert "(p-value below 1e-300)" in verdict.why
 
@@ -180,7 +180,7 @@ def judged(name: str, values: dict[str, float]) -> Verdict:
         ({"at_16": 5.0, "at_128": 9.9}, "At most ×9.9"),
     ],
 )
-def test_both_together_say_after_which_texts_and_what_is_left_over_a_cache(at, says):
+def test_both_ten_names_the_lengths_and_the_speed_up_over_a_cache(at, says):
     why = judged("both-ten", BOTH | at).why
     assert says in why
     assert "Over decoding with a cache, the usual starting point, it is ×0.9 to ×1.4." in why
@@ -195,10 +195,10 @@ def test_only_float32_decides_by_greedy_texts():
     exact = judged("two-to-three", TWO | {"same": 3} | by_speed)
     assert "1 of 4 greedy texts part" in exact.why
     assert "nearly" not in exact.why
-    assert "draft" not in exact.needs  # no faster draft mends that
+    assert "draft" not in exact.needs  # a faster draft would not help
 
 
-def test_paging_says_what_it_is_over_no_batching():
+def test_paging_also_reports_the_gain_over_no_batching():
     for values in ({"fit": 2.3, "faster": 2.0}, {"fit": 2.3, "faster": 1.5}, {"fit": 1.9, "faster": 1.5}):
         why = judged("paged-throughput", PAGING | values | {"naive": 3}).why
         assert "Batching and paging together give ×3 over one request after another" in why
@@ -215,19 +215,19 @@ def test_paging_says_what_it_is_over_no_batching():
         ("cached", 0.99, 3.0, False),
     ],
 )
-def test_a_power_that_no_pass_has_may_be_the_wrong_form(way, low, high, odd):
+def test_an_implausible_exponent_is_said_to_be_a_possible_misfit(way, low, high, odd):
     powers = {"uncached": (1.1, 1.3), "cached": (0.1, 0.5)} | {way: (low, high)}
     assert ("or the form does not fit" in judged("complexity", GROWTH | time_power(**powers)).why) == odd
 
 
-def test_attention_outweighs_the_rest_of_a_cached_token_at_half_the_length():
+def test_cached_attention_dominates_from_half_the_length_on():
     verdict = judged("complexity", GROWTH | time_power(uncached=(1.1, 1.3), cached=(0.1, 1.2)))
     for text in (verdict.why, verdict.needs):
         assert "2,880 tokens without the cache" in text
         assert "1,440 with it" in text
 
 
-def test_a_text_is_not_called_unsure_of_what_it_is_sure_of():
+def test_only_uncertain_findings_are_called_not_sure():
     sure = judged("int8-lossless", {"rise": 0.001, "high": 0.009, "kl": 0.02}).why
     assert "divergence is not below 0.01 nats" in sure
     assert "not sure" not in sure
@@ -249,7 +249,7 @@ def test_the_formula_is_judged_as_a_speed_up():
     assert "judged" not in judged("speedup-formula", FORMULA | same).why
 
 
-def test_quotations_keep_what_they_hang_on():
+def test_quotes_keep_their_qualifications():
     assert "than naive HuggingFace pipelines" in CLAIMS["paged-throughput"].quote
     assert "higher batching" in CLAIMS["paged-throughput"].quote
     assert CLAIMS["redraw-p-minus-q"].quote.endswith("# Simplified")
@@ -259,7 +259,7 @@ def decided(name: str, *numbers: Number) -> Verdict:
     return CLAIMS[name].verdict(Found(numbers))
 
 
-def test_a_verdict_that_the_repeats_disagree_about_is_none() -> None:
+def test_repeats_on_both_sides_of_a_limit_give_no_verdict() -> None:
     """int8-speed holds from ×0.9 to ×1.1 after every text."""
     far = Number.median("at_768", "after 768", [1.0, 1.02, 0.99], "×")
     for repeats, word in (
@@ -267,30 +267,30 @@ def test_a_verdict_that_the_repeats_disagree_about_is_none() -> None:
         ([0.98, 1.0, 1.12], "noisy"),  # once on the other side
         ([0.89, 0.88, 0.91], "noisy"),
         ([0.7, 0.8, 0.85], "conditions"),
-        ([0.5, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.03, 2.0], "holds"),  # enough repeats to leave out what strays
+        ([0.5, 0.98, 0.99, 1.0, 1.0, 1.01, 1.02, 1.03, 2.0], "holds"),  # enough repeats to leave out outliers
     ):
         verdict = decided("int8-speed", Number.median("at_16", "INT8 after 16", repeats, "×"), far)
         assert verdict.word == word, repeats
     wide = [Number.median(f"at_{length}", "", [0.37, 1.42, 3.3], "×") for length in (16, 768)]
-    assert decided("int8-speed", *wide).word == "noisy"  # both ends are outside, and what is asked for is between
+    assert decided("int8-speed", *wide).word == "noisy"  # both ends are outside the limits, which lie between them
     noisy = decided("int8-speed", Number.median("at_16", "INT8 after 16", [0.98, 1.0, 1.12], "×"), far)
     assert noisy.why.startswith("“holds here” or “holds under conditions”: INT8 after 16 came out as ×1, ")
     assert "and anything from ×0.98 to ×1.12 fits nearly as well." in noisy.why
     assert noisy.needs
 
 
-def test_a_number_without_an_interval_decides_alone() -> None:
+def test_a_number_without_an_interval_decides_by_its_value() -> None:
     assert decided("int8-speed", Number("at_16", "", 1.09, "×"), Number.median("at_64", "", [1.0], "×")).word == "holds"
     assert Number.median("at_64", "", [1.0], "×").spread == ""
 
 
-def test_an_interval_that_changes_no_verdict_is_no_noise() -> None:
+def test_a_wide_interval_that_changes_no_verdict_is_not_noisy() -> None:
     wide = Number.median("at_960", "", [4.0, 9.0, 30.0], "×")
     assert decided("long-speedup", Number.median("at_16", "", [1.0, 1.4], "×"), wide).word == "holds"
     assert decided("long-speedup", wide._replace(low=2.9)).word == "noisy"
 
 
-def test_the_fastest_window_is_one_of_those_that_are_not_surely_slower() -> None:
+def test_the_fastest_window_is_given_with_those_not_surely_slower() -> None:
     rates = {0: [100, 101, 99], 1: [150, 149, 152], 2: [151, 160, 140], 4: [120, 121, 119]}
     found = fastest(rates)
     assert (found.value, found.low, found.high) == (2, 1, 2)
@@ -306,8 +306,8 @@ def test_the_fastest_window_is_one_of_those_that_are_not_surely_slower() -> None
 
 
 @pytest.mark.parametrize("name", CLAIMS)
-def test_every_rule_bears_any_number_of_an_interval(name) -> None:
-    """What it does with numbers it could not have had together is a verdict, and no error."""
+def test_every_rule_accepts_any_numbers_within_intervals(name) -> None:
+    """Numbers that could not occur together give a verdict, too, and no error."""
     for claim, values, _ in CASES:
         if claim == name:
             numbers = [Number(key, key, value, low=0.5 * value, high=2 * value) for key, value in values.items()]
@@ -321,7 +321,7 @@ def test_every_rule_is_tried_on_more_than_one_side():
         assert len(words) > 1, name
 
 
-def test_numbers_are_written_for_people():
+def test_numbers_are_formatted_for_people():
     assert [plain(x) for x in (0, 2, 1.239, 12.39, 123.9, 1_234_567, 0.01, 2.9e-297)] == [
         "0",
         "2",

@@ -1,4 +1,4 @@
-"""What the claims on speculation rest on: rules that are exact or noticed to be wrong, rollback, promised speed-ups."""
+"""What the claims on speculation rest on: exact rules and wrong ones that are noticed, rollback, promised speed-ups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def random_places(seed: int, words: int = 30, count: int = 4) -> list[Context]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_articles_rule_is_exact_and_wrong_ones_are_noticed_every_time(seed):
+def test_exact_rules_pass_and_wrong_ones_are_always_noticed(seed):
     places = random_places(seed)
     assert p_value(by_target, places, GUESSES)[0] > NOTICED
     assert p_value(with_residual, places, GUESSES)[0] > NOTICED
@@ -39,7 +39,7 @@ def test_the_articles_rule_is_exact_and_wrong_ones_are_noticed_every_time(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_kept_is_the_sum_that_theory_gives(seed):
+def test_the_accepted_share_is_what_theory_gives(seed):
     places = random_places(seed)
     for rule, expected in (
         (by_target, [(p * q).sum() for p, q in places]),
@@ -52,14 +52,14 @@ def test_what_is_kept_is_the_sum_that_theory_gives(seed):
 
 
 def test_a_test_without_power_is_no_evidence():
-    """With the draft's distribution that of the target nothing is rejected, so a wrong redraw cannot be seen."""
+    """If the draft's distribution is the target's, nothing is rejected, so a wrong redraw cannot be noticed."""
     same = [Context(p, p) for p, _ in random_places(0)]
     with pytest.raises(LabError, match="does not notice a wrong rule"):
         control(same, GUESSES)
 
 
 @given(st.integers(2, 12), st.integers(0, 10_000))
-def test_a_rejected_guess_does_not_come_back(words, seed):
+def test_a_rejected_proposal_is_not_drawn_again(words, seed):
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.rand(2, words, generator=generator, dtype=torch.float64)
     context = Context(p / p.sum(), q / q.sum())
@@ -74,7 +74,7 @@ def test_a_rejected_guess_does_not_come_back(words, seed):
 
 
 @pytest.mark.parametrize("draft", ["good", "bad", "identical"])
-def test_by_hand_with_rollback_is_plain_decoding(draft):
+def test_speculating_with_rollback_equals_plain_decoding(draft):
     engine = tiny_models.engine("llama", draft)
     for prompt in ("The king had three sons", "x"):
         run = engine.generate(prompt, EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
@@ -84,7 +84,7 @@ def test_by_hand_with_rollback_is_plain_decoding(draft):
         assert rolled.kl < 1e-6
 
 
-def test_without_rollback_rejected_tokens_stay_and_tell():
+def test_without_rollback_rejected_tokens_stay_and_change_the_text():
     engine = tiny_models.engine("llama", "bad")
     run = engine.generate("The king", EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
     stale = speculate(engine, list(run.prompt_token_ids), 24, roll_back=False)
@@ -94,7 +94,7 @@ def test_without_rollback_rejected_tokens_stay_and_tell():
     assert stale.token_ids[0] == run.token_ids[0]  # nothing was rejected before it
 
 
-def test_without_rollback_nothing_is_wrong_while_nothing_is_rejected():
+def test_without_rollback_the_text_is_right_if_nothing_is_rejected():
     engine = tiny_models.engine("llama", "identical")
     run = engine.generate("The king", EngineConfig(), SamplingParams(max_tokens=24, ignore_eos=True))
     stale = speculate(engine, list(run.prompt_token_ids), 24, roll_back=False)
@@ -105,7 +105,7 @@ def test_without_rollback_nothing_is_wrong_while_nothing_is_rejected():
 # -- heads -----------------------------------------------------------------------------------
 
 
-def test_the_multi_head_model_says_the_same_and_its_own_means_lead_back():
+def test_a_multi_head_copy_agrees_and_averaging_its_heads_undoes_it():
     target = tiny_models.engine("llama").target
     ids = torch.randint(256, (1, 40), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode(), target.stock_attention() as model:
@@ -117,7 +117,7 @@ def test_the_multi_head_model_says_the_same_and_its_own_means_lead_back():
         assert not torch.allclose(pooled(whole, 1)(ids).logits, right, atol=1e-1)
 
 
-def test_a_model_of_another_make_is_refused_in_a_sentence():
+def test_a_model_of_another_architecture_is_refused_with_the_reason():
     with pytest.raises(LabError, match="needs a Llama-like model"):
         multi_head(tiny_models.engine("gpt2").target)
 
@@ -136,6 +136,6 @@ def test_the_needed_acceptance_is_just_enough(faster, cost, gammas):
         assert best_speedup(max(0.0, need - 1e-3), cost, gammas) < faster
 
 
-def test_a_draft_of_a_tenth_never_gives_ten_times():
+def test_a_draft_at_a_tenth_of_the_cost_never_gives_ten_times_the_speed():
     assert math.isinf(needed_acceptance(10, 0.1))
     assert needed_acceptance(2, 0.0, [1]) == pytest.approx(1)  # 1 + a

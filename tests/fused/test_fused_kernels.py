@@ -1,5 +1,4 @@
-"""Kernels between a layer's matrices, compared with float64: in Triton's interpreter, or compiled where there is a GPU.
-"""
+"""Kernels between a layer's matrices, compared with float64: in Triton's interpreter, or compiled if there is a GPU."""
 
 from __future__ import annotations
 

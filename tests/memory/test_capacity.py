@@ -1,4 +1,4 @@
-"""What fits: laws that hold for any model and device, and agreement with what the engine really allocates."""
+"""What fits: properties that hold for any model and device, and agreement with what the engine allocates."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def deployments(draw: st.DrawFn) -> Deployment:
 
 
 @given(deployments())
-def test_paged_holds_at_least_as_many(deployment: Deployment) -> None:
+def test_paged_storage_holds_at_least_as_many_sequences(deployment: Deployment) -> None:
     assert deployment.sequences("paged") >= deployment.sequences("contiguous") >= 0
 
 
 @given(deployments())
-def test_fewer_bits_are_fewer_bytes_and_more_sequences(deployment: Deployment) -> None:
+def test_fewer_bits_mean_fewer_bytes_and_at_least_as_many_sequences(deployment: Deployment) -> None:
     native, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in FORMATS)
     assert native.token_bytes > int8.token_bytes > int4.token_bytes
     for policy in POLICIES:
@@ -50,7 +50,7 @@ def test_fewer_bits_are_fewer_bytes_and_more_sequences(deployment: Deployment) -
 
 
 @pytest.mark.parametrize("wrong", [{"block_size": 16.5}, {"block_size": 0}, {"parameters": -5}, {"parameters": 1e9}])
-def test_numbers_that_are_none_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_sizes_are_refused(wrong: dict[str, float]) -> None:
     (name,) = wrong
     model = known()["llama-3.1-8b"]
     settings = {"parameters": model.parameters, "memory": 80 * GiB, "lengths": Lengths(500, 4096)} | wrong
@@ -58,7 +58,7 @@ def test_numbers_that_are_none_are_refused(wrong: dict[str, float]) -> None:
         Deployment(shape=model.shape, **settings)
 
 
-def test_a_policy_that_is_none_is_refused() -> None:
+def test_an_unknown_policy_is_refused() -> None:
     model = known()["llama-3.1-8b"]
     made = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=Lengths(500, 4096))
     with pytest.raises(ConfigError, match="'contiguous', 'paged', not 'nope'"):
@@ -66,14 +66,14 @@ def test_a_policy_that_is_none_is_refused() -> None:
 
 
 @given(deployments(), st.integers(0, 100 * GiB))
-def test_more_memory_never_holds_fewer(deployment: Deployment, more: int) -> None:
+def test_more_memory_never_holds_fewer_sequences(deployment: Deployment, more: int) -> None:
     larger = replace(deployment, memory=deployment.memory + more)
     for policy in POLICIES:
         assert larger.sequences(policy) >= deployment.sequences(policy)
 
 
 @given(deployments(), st.floats(0, 1))
-def test_shorter_sequences_never_fit_less_often(deployment: Deployment, shorter: float) -> None:
+def test_at_least_as_many_shorter_sequences_fit(deployment: Deployment, shorter: float) -> None:
     lengths = deployment.lengths
     shorter = replace(deployment, lengths=Lengths(1 + shorter * (lengths.mean - 1), lengths.longest))
     assert shorter.sequences("paged") >= deployment.sequences("paged")
@@ -81,7 +81,7 @@ def test_shorter_sequences_never_fit_less_often(deployment: Deployment, shorter:
 
 
 @given(deployments(), st.sampled_from(POLICIES))
-def test_the_parts_are_the_whole(deployment: Deployment, policy: str) -> None:
+def test_the_parts_of_the_memory_add_up(deployment: Deployment, policy: str) -> None:
     split = deployment.split(policy)
     assert sum(split) == pytest.approx(deployment.memory)
     assert min(split) >= -1e-6 * deployment.memory
@@ -109,7 +109,7 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama(weights="int4").weight_bytes == 8_030_261_248 // 2
 
 
-def test_all_of_one_length_fit_as_often_either_way() -> None:
+def test_sequences_of_one_length_fit_equally_often_with_both_policies() -> None:
     same = llama(lengths=Lengths(8192, 8192))
     assert same.sequences("paged") == same.sequences("contiguous")
     assert same.split("paged") == same.split("contiguous")
@@ -121,8 +121,8 @@ def pair():
 
 
 @pytest.mark.parametrize("kv_dtype", FORMATS)
-def test_it_says_what_the_engine_allocates(pair, kv_dtype: str) -> None:
-    """For the embedded pair: the bytes of every tensor of a real cache, and the blocks that its budget grants."""
+def test_computed_sizes_equal_what_the_engine_allocates(pair, kv_dtype: str) -> None:
+    """For the embedded pair: the bytes of every tensor of a real cache, and the blocks that the budget allows."""
     target, draft = pair
     both = [
         Deployment(
@@ -143,18 +143,18 @@ def test_it_says_what_the_engine_allocates(pair, kv_dtype: str) -> None:
         weights = {parameter.data_ptr(): parameter.nbytes for parameter in model.model.parameters()}
         assert sum(weights.values()) == deployment.weight_bytes
     assert Budget(target, draft).pool_bytes(setting) == 7 * 16 * sum(each.token_bytes for each in both)
-    room = 40 * 16 * both[0].token_bytes + 5  # forty blocks of the target alone, and a bit
+    room = 40 * 16 * both[0].token_bytes + 5  # forty blocks of the target alone, and a little more
     alone = replace(both[0], memory=both[0].weight_bytes + room, set_aside=0.0)
     granted = Budget(target, None, limit=room).setting(EngineConfig(kv_dtype=kv_dtype)).num_blocks
     assert granted == alone.num_blocks == 40
 
 
 @given(st.integers(1, 3000), st.floats(0, 1), st.sampled_from((1, 3, 16, 128)))
-def test_lengths_are_what_their_probabilities_say(longest: int, share: float, block_size: int) -> None:
-    """Against the sum over all lengths, one by one."""
+def test_mean_and_blocks_equal_the_sums_over_all_lengths(longest: int, share: float, block_size: int) -> None:
+    """Each length weighted with its probability."""
     mean = 1 + share * (longest - 1)
     lengths = Lengths(mean, longest)
-    # P(length = n) from P(length > n) = r^n, cut off at the longest
+    # P(length = n) from P(length > n) = r^n, truncated at the longest
     r = torch.tensor(lengths.log_survival, dtype=torch.float64).exp()
     over = r ** torch.arange(longest + 1, dtype=torch.float64)
     over[-1] = 0
@@ -165,7 +165,7 @@ def test_lengths_are_what_their_probabilities_say(longest: int, share: float, bl
     assert lengths.mean_blocks(block_size) == pytest.approx(float((exactly * (n / block_size).ceil()).sum()), rel=1e-6)
 
 
-def test_lengths_are_what_a_sample_of_them_is() -> None:
+def test_mean_and_blocks_agree_with_a_sample_of_lengths() -> None:
     lengths, draw = Lengths(300, 2000), random.Random(1)
 
     def one() -> int:
@@ -180,7 +180,7 @@ def test_lengths_are_what_a_sample_of_them_is() -> None:
 
 
 @given(st.integers(1, 10_000_000), st.floats(0, 1))
-def test_lengths_of_any_size_are_in_bounds(longest: int, share: float) -> None:
+def test_blocks_of_lengths_of_any_size_are_within_bounds(longest: int, share: float) -> None:
     mean = 1 + share * (longest - 1)
     blocks = Lengths(mean, longest).mean_blocks(16)
     assert mean / 16 * (1 - 1e-6) <= blocks <= -(-longest // 16)
@@ -196,18 +196,18 @@ def test_lengths_of_any_size_are_in_bounds(longest: int, share: float) -> None:
         ({"block_size": 0}, "block_size must be a whole number"),
     ],
 )
-def test_what_makes_no_sense_is_refused(change: dict, says: str) -> None:
+def test_invalid_settings_are_refused(change: dict, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         llama(**change)
 
 
 @pytest.mark.parametrize(("mean", "longest"), [(0, 10), (11, 10), (float("nan"), 10), (1, 0), (1, 1.5), (5, 10**9)])
-def test_lengths_that_cannot_be_are_refused(mean: float, longest: int) -> None:
+def test_impossible_lengths_are_refused(mean: float, longest: int) -> None:
     with pytest.raises(ConfigError, match=r"mean length|longest sequence"):
         Lengths(mean, longest)
 
 
-def test_a_gpu_has_the_memory_its_vendor_gives() -> None:
+def test_a_gpu_s_memory_agrees_with_its_name() -> None:
     for name, size in GPUS.items():
         said = [int(word) for word in name.split() if word.isdigit() and name.endswith("GB")]
         assert said in ([], [size])

@@ -1,4 +1,4 @@
-"""Bundled models against what transformers makes of their configurations; any other model; and none."""
+"""Listed models compared with what transformers builds from their configurations, other models, and refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LISTED = json.loads(PUBLISHED.read_text("utf-8"))
 
 
 def kept(config) -> set[tuple[int, int, int]]:
-    """Layers, heads and numbers of the keys and values that a model with this configuration really caches."""
+    """Layers, KV heads and head dimension of what a model with this configuration caches."""
     with torch.device("meta"), torch.no_grad():
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         layers = model(input_ids=torch.zeros(1, 3, dtype=torch.int64), use_cache=True).past_key_values.layers
@@ -51,7 +51,7 @@ def kept(config) -> set[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("key", LISTED)
-def test_a_listed_model_is_what_its_configuration_makes(key: str) -> None:
+def test_a_listed_model_agrees_with_its_configuration(key: str) -> None:
     config, model = published_config(LISTED[key]["config"]), known()[key]
     assert other_cache(config) is None
     assert count_parameters(config) == model.parameters
@@ -59,18 +59,18 @@ def test_a_listed_model_is_what_its_configuration_makes(key: str) -> None:
 
 
 @pytest.mark.parametrize("config", [*tiny_models.CONFIGS.values(), GPTBigCodeConfig()], ids=lambda c: c.model_type)
-def test_any_configurations_shape_is_what_the_model_caches(config) -> None:
+def test_the_shape_read_from_a_configuration_is_what_the_model_caches(config) -> None:
     shape = ModelShape.from_config(config)
     assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
 
 
-def test_heads_are_shared_by_some_all_or_none() -> None:
+def test_the_kind_of_head_sharing_is_named() -> None:
     sharing = {key: known()[key].shape.sharing for key in ("llama-2-7b", "llama-3.1-8b", "falcon-7b")}
     assert sharing == {"llama-2-7b": "MHA", "llama-3.1-8b": "GQA", "falcon-7b": "MQA"}
     assert known()["falcon-7b"].shape.query_groups == 71
 
 
-def test_the_labs_own_pair_is_listed_as_it_is() -> None:
+def test_the_embedded_target_is_listed_as_it_is() -> None:
     target = known()["stories-target"]
     assert target.shape == find(WEIGHTS / "target").shape
     assert target.parameters == find(WEIGHTS / "target").parameters
@@ -89,7 +89,7 @@ def test_a_folder_needs_a_configuration_and_no_weights(tmp_path) -> None:
     "where",
     ["../../etc", "/etc", "a/b/c", "", " ", "a b", "x" * 200, "..", "-", "<img src=x onerror=alert(1)>", "a\0b"],
 )
-def test_what_is_no_hub_id_is_not_looked_for(where: str) -> None:
+def test_an_invalid_hub_id_is_not_looked_up(where: str) -> None:
     with pytest.raises(ModelLoadError, match="cannot be used as a hub id: it must be owner/name"):
         find(where)
 
@@ -101,7 +101,7 @@ def test_a_hub_id_never_reads_a_folder(tmp_path, monkeypatch) -> None:
         find("secret/model")
 
 
-def test_without_a_network_a_hub_id_is_a_sentence(monkeypatch) -> None:
+def test_without_a_network_a_hub_id_is_refused_with_the_reason(monkeypatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(
         ModelLoadError, match=r"The configuration of somebody/some-model could not be fetched\..*needs a network"
@@ -111,7 +111,7 @@ def test_without_a_network_a_hub_id_is_a_sentence(monkeypatch) -> None:
 
 @pytest.fixture
 def asked(monkeypatch) -> Iterator[list[str]]:
-    """What a hub is asked that has no time for anybody."""
+    """The paths requested from a hub that answers everything with status 503."""
     asked: list[str] = []
 
     class Busy(BaseHTTPRequestHandler):
@@ -131,14 +131,14 @@ def asked(monkeypatch) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("ask", [find, load_engine])
-def test_a_hub_that_does_not_answer_is_asked_once_and_nothing_is_logged(ask, asked, capfd) -> None:
+def test_an_unavailable_hub_is_asked_once_and_nothing_is_logged(ask, asked, capfd) -> None:
     with pytest.raises(ModelLoadError, match="The configuration of somebody/some-model could not be fetched"):
         ask("somebody/some-model")
     assert len(asked) == 1
     assert "some-model" not in "".join(capfd.readouterr())
 
 
-def test_a_configuration_that_cannot_be_read_is_a_sentence(tmp_path) -> None:
+def test_an_unreadable_configuration_is_refused_with_the_reason(tmp_path) -> None:
     for text in ("{not json", "[]"):
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ModelLoadError, match=r"has no config\.json that can be read\. \(\w+: "):
@@ -168,7 +168,7 @@ def test_a_configuration_that_cannot_be_read_is_a_sentence(tmp_path) -> None:
         *("mpt", "layers", "vocabulary", "heads"),
     ],
 )
-def test_a_model_that_would_be_told_wrong_is_refused(tmp_path, config, says: str) -> None:
+def test_a_model_that_would_be_computed_wrong_is_refused(tmp_path, config, says: str) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=says):
         find(tmp_path)
@@ -185,20 +185,20 @@ def test_a_model_that_would_be_told_wrong_is_refused(tmp_path, config, says: str
     ],
     ids=["a window as long as all it was made for", "capped scores", "a decoder of encoders' kind"],
 )
-def test_what_keeps_keys_and_values_of_every_position_is_computed(tmp_path, config) -> None:
+def test_a_model_that_caches_every_position_is_computed(tmp_path, config) -> None:
     config.save_pretrained(tmp_path)
     shape = find(tmp_path).shape
     assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
 
 
-def test_absurd_numbers_are_refused_before_a_model_is_made(tmp_path) -> None:
+def test_absurd_sizes_are_refused_before_a_model_is_built(tmp_path) -> None:
     config = json.loads(LlamaConfig(**TINY).to_json_string()) | {"num_local_experts": 10**9, "model_type": "mixtral"}
     (tmp_path / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
     with pytest.raises(UnsupportedModelError, match="1,000,000,000 as num_local_experts"):
         find(tmp_path)
 
 
-def test_the_width_of_an_expert_is_no_number_of_experts(tmp_path) -> None:
+def test_the_width_of_a_shared_expert_is_not_taken_for_a_number_of_experts(tmp_path) -> None:
     sizes = {"num_key_value_heads": 1, "num_experts": 4, "shared_expert_intermediate_size": 5632}
     config = Qwen2MoeConfig(**TINY | sizes, moe_intermediate_size=8)
     config.save_pretrained(tmp_path)
@@ -206,7 +206,7 @@ def test_the_width_of_an_expert_is_no_number_of_experts(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("open_to_all", [False, True])
-def test_what_a_hub_refuses_is_nobody_elses_from_the_owners_cache(monkeypatch, open_to_all: bool) -> None:
+def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkeypatch, open_to_all: bool) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise HfHubHTTPError("not yours", response=httpx.Response(401, request=httpx.Request("HEAD", "http://hub")))
 

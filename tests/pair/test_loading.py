@@ -246,9 +246,7 @@ LOOKS = pytest.mark.parametrize("look", [lambda where: load_engine(where, device
 @pytest.mark.parametrize(
     "settings", [{"hidden_size": "48"}, {"hidden_size": 48.0}, {"num_attention_heads": 0}], ids=str
 )
-def test_a_number_of_the_wrong_type_is_refused_like_an_impossible_one(
-    folder, settings: dict, look: Callable
-) -> None:
+def test_a_number_of_the_wrong_type_is_refused_like_an_impossible_one(folder, settings: dict, look: Callable) -> None:
     (name, size), *_ = settings.items()
     with pytest.raises(LabError, match=f"gives '{size}' as {name}; a decoder .* has a whole number from 1 to"):
         look(folder(**settings))
@@ -282,9 +280,7 @@ def test_a_folder_without_a_config_json_is_refused(folder, place: Callable, look
     ],
     ids=["own code", "unknown", "none", "activation"],
 )
-def test_an_architecture_unknown_to_transformers_is_named(
-    folder, settings: dict, said: str, look: Callable
-) -> None:
+def test_an_architecture_unknown_to_transformers_is_named(folder, settings: dict, said: str, look: Callable) -> None:
     where = folder(**settings)
     with pytest.raises(LabError, match=said) as refused:
         look(where)
@@ -335,9 +331,7 @@ def test_a_folder_without_a_tokenizer_is_refused(folder, architecture: str) -> N
         ({"quant_method": "gptq", "bits": 4}, r"quantised \(gptq\), and a library .* is not installed\. .*optimum"),
     ],
 )
-def test_unsupported_quantised_weights_are_not_called_damaged(
-    folder, monkeypatch, method: dict, said: str
-) -> None:
+def test_unsupported_quantised_weights_are_not_called_damaged(folder, monkeypatch, method: dict, said: str) -> None:
     monkeypatch.setattr("transformers.quantizers.quantizer_gptq.is_optimum_available", lambda: False)
     where = folder(quantization_config=method)
     with pytest.raises(ModelLoadError, match=said) as refused:

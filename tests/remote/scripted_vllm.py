@@ -1,4 +1,4 @@
-"""A server that answers as vLLM does, from a script: metrics that move, streamed completions, and what can go wrong."""
+"""A scripted server that answers as vLLM does: changing metrics, streamed completions, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class ScriptedVLLM:
     """Change its attributes to change how it behaves.
 
     Attributes:
-        counts: its counters by name; ``moves`` is added at each reading of /metrics. ``gauges`` stay as they are.
-        by_position: accepted at each position, over rounds.
-        words: of every answer, one a ``pause`` seconds; an endless one begins again.
-        drafted, accepted: what it tells of an answer's rounds.
+        counts: its counters by name; ``moves`` is added at each request for /metrics. ``gauges`` stay as they are.
+        by_position: share of rounds in which each position is accepted.
+        words: of every answer, one every ``pause`` seconds; an ``endless`` answer repeats them.
+        drafted, accepted: what it reports of an answer's rounds.
         extra: text at the end of the metrics page.
-        spec: whether it was started with the detailed metrics of each request.
-        wrong: "" or how it misbehaves, by path.
-        asked: paths that were asked for, and bodies of completions.
-        left: completions that were left before their end.
+        spec: whether it was started with detailed metrics per request.
+        wrong: how it misbehaves, by path.
+        asked: the paths requested, and the bodies of completion requests.
+        left: completions whose client left before the end.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ def _event(message: dict[str, Any]) -> str:
 
 @contextmanager
 def serving(vllm: ScriptedVLLM, port: int = 0) -> Iterator[str]:
-    """It runs at the address that is given, in a thread of its own."""
+    """Runs ``vllm`` in a thread of its own and yields its address."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))

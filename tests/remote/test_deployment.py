@@ -1,4 +1,4 @@
-"""Commands for vLLM: what a shell makes of them, what is said of the rest, and how many GPUs a model needs."""
+"""Commands for vLLM: what a shell makes of them, which settings they leave out, and how many GPUs a model needs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGED = EngineConfig(paged=True)
 
 
 def flags(command: str) -> dict[str, str | None]:
-    """Each flag with its value, as a shell hands them over."""
+    """Each flag with its value, as a shell would pass them."""
     words = shlex.split(command.replace("\\\n", ""))
     assert words[:2] == ["vllm", "serve"]
     found: dict[str, str | None] = {}
@@ -33,7 +33,7 @@ def flags(command: str) -> dict[str, str | None]:
     return found
 
 
-def test_a_draft_is_a_speculative_config() -> None:
+def test_a_draft_becomes_a_speculative_config() -> None:
     config = EngineConfig(paged=True, speculative="draft", num_speculative_tokens=6, enable_prefix_caching=True)
     command = serve_command(config, "Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B", 2, max_num_seqs=128, gpu_memory_utilization=0.9)
     found = flags(command)
@@ -52,7 +52,7 @@ def test_a_draft_is_a_speculative_config() -> None:
     }
 
 
-def test_lookup_has_its_window_and_the_default_has_few_flags() -> None:
+def test_prompt_lookup_passes_its_window_and_the_default_few_flags() -> None:
     config = replace(PAGED, speculative="ngram", prompt_lookup_min=2, prompt_lookup_max=5)
     said = json.loads(flags(serve_command(config, "a/b"))["--speculative-config"])
     assert said == {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
@@ -78,7 +78,7 @@ def test_lookup_has_its_window_and_the_default_has_few_flags() -> None:
         (replace(PAGED, speculative="ngram"), "verifies the last token in place of guesses", None),
     ],
 )
-def test_what_differs_is_said(config: EngineConfig, says: str, flag: tuple[str, str] | None) -> None:
+def test_each_difference_to_vllm_is_explained(config: EngineConfig, says: str, flag: tuple[str, str] | None) -> None:
     [sentence] = differences(config)
     assert says in sentence
     found = flags(serve_command(config, "a/b", "c/d"))
@@ -88,17 +88,17 @@ def test_what_differs_is_said(config: EngineConfig, says: str, flag: tuple[str, 
     assert ("--block-size" in found) == (config.kv_cache and config.block_size == 16)
 
 
-def test_of_what_is_the_same_nothing_is_said() -> None:
+def test_settings_that_vllm_shares_need_no_explanation() -> None:
     assert list(differences(replace(PAGED, enable_prefix_caching=True))) == []
 
 
-def test_of_an_adaptive_window_that_it_is_left_out() -> None:
+def test_an_adaptive_window_is_said_to_be_left_out() -> None:
     *_, said = differences(replace(PAGED, speculative="ngram", adaptive_window=True))
     assert "adaptive window is left out" in said
     assert "enable_adaptive_verification" not in said
 
 
-def test_of_an_adaptive_window_with_a_draft_that_vllm_can_leave_guesses_unchecked() -> None:
+def test_an_adaptive_window_with_a_draft_mentions_adaptive_verification() -> None:
     *_, said = differences(replace(PAGED, speculative="draft", adaptive_window=True))
     assert "adaptive window is left out" in said
     assert '"enable_adaptive_verification"' in said
@@ -110,13 +110,13 @@ NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_si
 
 
 @given(NAMES, NAMES)
-def test_a_shell_takes_names_as_they_are(target: str, draft: str) -> None:
+def test_names_are_quoted_for_the_shell(target: str, draft: str) -> None:
     command = serve_command(replace(PAGED, speculative="draft"), target, draft)
     assert shlex.split(command.replace("\\\n", ""))[2] == target
     assert json.loads(flags(command)["--speculative-config"])["model"] == draft
 
 
-def test_a_real_shell_hands_over_what_was_meant() -> None:
+def test_a_real_shell_passes_hostile_names_unchanged() -> None:
     hostile = "a/$(touch pwned)`id`'\";&|"
     command = serve_command(replace(PAGED, speculative="draft"), hostile, hostile)
     script = f'vllm() {{ printf "%s\\0" "$@"; }}\n{command}'
@@ -126,33 +126,33 @@ def test_a_real_shell_hands_over_what_was_meant() -> None:
 
 
 @pytest.mark.parametrize("folder", ["models/x", "models/my model", "", "$(touch pwned)'`id`"])
-def test_a_real_shell_finds_a_folder_at_home(folder: str) -> None:
+def test_a_real_shell_expands_the_home_folder_only(folder: str) -> None:
     script = f'vllm() {{ printf "%s\\0" "$@"; }}\n{serve_command(PAGED, f"~/{folder}")}'
     env = {"HOME": "/home/me"}
     words = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True, env=env).stdout.split("\0")
     assert words[:2] == ["serve", f"/home/me/{folder}"]
 
 
-def test_a_draft_s_folder_is_named_from_the_root_on() -> None:
-    """It stands in JSON, in which no shell puts in what ~ is."""
+def test_a_draft_s_folder_must_be_an_absolute_path() -> None:
+    """It is part of a JSON value, in which no shell expands ~."""
     with pytest.raises(ConfigError, match="Give the draft's folder as an absolute path, not '~/models/x'"):
         serve_command(replace(PAGED, speculative="draft"), "a/b", "~/models/x")
 
 
 @pytest.mark.parametrize("name", ["", "-rf", "a\nb", " a", "a\u202eb"])
-def test_no_name_is_a_sentence(name: str) -> None:
+def test_an_invalid_name_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ConfigError, match="hub id"):
         serve_command(PAGED, name)
     with pytest.raises(ConfigError, match="hub id"):
         serve_command(replace(PAGED, speculative="draft"), "a/b", name)
 
 
-def test_a_draft_that_is_missing_is_a_sentence() -> None:
+def test_a_missing_draft_is_refused_with_the_reason() -> None:
     with pytest.raises(ConfigError, match="needs the name of a draft"):
         serve_command(replace(PAGED, speculative="draft"), "a/b")
 
 
-def test_a_step_has_a_token_for_each_sequence() -> None:
+def test_a_step_s_token_budget_must_cover_every_sequence() -> None:
     with pytest.raises(ConfigError, match="at least as many tokens as sequences"):
         serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=64)
     assert "--max-num-batched-tokens 65" in serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=65)
@@ -169,12 +169,12 @@ def test_a_step_has_a_token_for_each_sequence() -> None:
         ({"dtype": "; rm"}, "dtype must be one of auto, bfloat16"),
     ],
 )
-def test_a_number_that_vllm_refuses_is_a_sentence(given: dict[str, object], says: str) -> None:
+def test_values_that_vllm_refuses_are_refused_with_the_reason(given: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         serve_command(PAGED, "a/b", **given)
 
 
-def test_a_share_is_not_rounded_to_none_or_to_all() -> None:
+def test_a_memory_share_is_not_rounded_to_0_or_1() -> None:
     for share, written in ((0.004, "0.004"), (0.996, "0.996"), (0.9, "0.9"), (1 - 10 / 100, "0.9"), (1.0, "1")):
         flag = "--gpu-memory-utilization "
         assert serve_command(PAGED, "a/b", gpu_memory_utilization=share).partition(flag)[2].split()[0] == written
@@ -189,7 +189,7 @@ def deployments(draw: st.DrawFn) -> Deployment:
 
 
 @given(deployments(), st.integers(1, 500))
-def test_the_fewest_gpus_are_enough_and_one_split_less_is_not(deployment: Deployment, wanted: int) -> None:
+def test_the_fewest_gpus_are_enough_and_no_smaller_split_is(deployment: Deployment, wanted: int) -> None:
     found = splits(deployment)
     assert found[1] == deployment
     fewest = fewest_gpus(deployment, wanted)
@@ -200,7 +200,7 @@ def test_the_fewest_gpus_are_enough_and_one_split_less_is_not(deployment: Deploy
     assert fewest is None or holds(found[fewest], wanted)
 
 
-def test_a_large_model_needs_several_and_heads_decide_how_many() -> None:
+def test_a_large_model_needs_several_gpus_and_its_heads_must_be_divisible() -> None:
     models = known()
     llama, falcon = models["llama-3.1-70b"], models["falcon-7b"]
     lengths = Lengths(500, 4096)

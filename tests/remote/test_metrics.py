@@ -1,4 +1,4 @@
-"""What two readings of a vLLM server's metrics say: whatever the counters do, and whatever a page holds."""
+"""Rates from two readings of a vLLM server's metrics, whatever the counters do and whatever the page contains."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from lab.remote.metrics import (
 PAGE = (Path(__file__).parents[1] / "fixtures/vllm-0.32-metrics.txt").read_text("utf-8")
 
 
-def test_a_recorded_page_is_read() -> None:
+def test_a_recorded_metrics_page_is_parsed() -> None:
     reading = parse(PAGE, at=1.0)
     assert reading.missing == ()
     assert reading.values[DRAFTS] == 12
@@ -42,8 +42,8 @@ def test_a_recorded_page_is_read() -> None:
     assert (reading.block_size, reading.num_blocks) == (32, 21845)
 
 
-def test_from_a_fresh_server_on_it_is_the_servers_own_definitions() -> None:
-    """Issue: mean acceptance length = 1 + accepted / drafts, rate = accepted / drafted, by position over drafts."""
+def test_rates_since_a_server_s_start_follow_vllm_s_definitions() -> None:
+    """Mean acceptance length = 1 + accepted / drafts, acceptance rate = accepted / drafted, by position over drafts."""
     now = parse(PAGE, at=2.0)
     found = rates(Reading(0.0, dict.fromkeys(COUNTERS, 0.0), started=now.started), now)
     assert found.mean_acceptance_length == pytest.approx(1 + 23 / 12)
@@ -54,7 +54,7 @@ def test_from_a_fresh_server_on_it_is_the_servers_own_definitions() -> None:
     assert not found.restarted
 
 
-def test_engines_and_models_are_added_up_and_their_usage_is_averaged() -> None:
+def test_counters_of_several_engines_are_added_and_their_usage_is_averaged() -> None:
     page = "".join(
         f'vllm:generation_tokens_total{{engine="{engine}"}} {count}\n'
         f'vllm:num_requests_running{{engine="{engine}"}} {running}\n'
@@ -66,7 +66,7 @@ def test_engines_and_models_are_added_up_and_their_usage_is_averaged() -> None:
     assert DRAFTS in reading.missing
 
 
-def test_blocks_of_engines_are_added_up_and_lines_may_be_moved_in() -> None:
+def test_blocks_of_several_engines_are_added_and_lines_may_be_indented() -> None:
     page = "".join(
         f'  vllm:cache_config_info{{block_size="16",engine="{i}",num_gpu_blocks="{n}"}} 1\n'
         for i, n in enumerate((100, 900))
@@ -75,8 +75,8 @@ def test_blocks_of_engines_are_added_up_and_lines_may_be_moved_in() -> None:
     assert (reading.block_size, reading.num_blocks, reading.values[RUNNING]) == (16, 1000, 1)
 
 
-def test_what_one_reading_leaves_out_did_not_begin_anew() -> None:
-    """A proxy that cuts a page short, for instance."""
+def test_a_value_missing_from_one_reading_is_not_taken_for_a_restart() -> None:
+    """For instance because a proxy cut the page short."""
     whole = Reading(0.0, {GENERATED: 1e6, DRAFTS: 9}, started=7.0)
     for before, after in (
         (replace(whole, started=None), replace(whole, at=1.0)),
@@ -89,7 +89,7 @@ def test_what_one_reading_leaves_out_did_not_begin_anew() -> None:
     assert (found.tokens_per_second, found.drafts) == (None, 0)
 
 
-def test_what_is_missing_is_none_and_named() -> None:
+def test_missing_metrics_are_none_and_named() -> None:
     first, second = (parse("vllm:num_requests_running 1\n", at) for at in (0.0, 1.0))
     found = rates(first, second)
     assert found.running == 1
@@ -111,7 +111,7 @@ def reading(at: float, total: list[int], started: float) -> Reading:
 
 
 @given(st.lists(st.tuples(COUNTS, st.booleans()), min_size=2, max_size=8))
-def test_what_happened_is_what_was_counted_and_a_restart_begins_anew(steps: list[tuple[list[int], bool]]) -> None:
+def test_rates_count_what_happened_and_begin_anew_after_a_restart(steps: list[tuple[list[int], bool]]) -> None:
     total, started, before = [0] * 5, 0.0, reading(0.0, [0] * 5, 0.0)
     for second, (more, restart) in enumerate(steps, 1):
         started = float(second) if restart else started
@@ -127,7 +127,7 @@ def test_what_happened_is_what_was_counted_and_a_restart_begins_anew(steps: list
         before = after
 
 
-def test_a_server_that_does_not_say_when_it_began_is_known_by_its_counters() -> None:
+def test_without_a_start_time_a_restart_shows_in_falling_counters() -> None:
     found = rates(Reading(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), Reading(1.0, {GENERATED: 5, DRAFTS: 9}))
     assert found.restarted
     assert found.tokens_per_second == 5
@@ -135,7 +135,7 @@ def test_a_server_that_does_not_say_when_it_began_is_known_by_its_counters() -> 
     assert found.mean_acceptance_length is None
 
 
-def test_readings_are_in_order() -> None:
+def test_readings_must_be_in_order() -> None:
     with pytest.raises(ValueError, match="later"):
         rates(Reading(2.0, {}), Reading(2.0, {}))
 
@@ -152,7 +152,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("page", HOSTILE)
-def test_no_metrics_of_vllm_is_a_sentence(page: str) -> None:
+def test_a_page_without_vllm_metrics_is_refused_with_the_reason(page: str) -> None:
     with pytest.raises(MetricsError, match="vLLM"):
         parse(page, at=0.0)
 
@@ -171,7 +171,7 @@ BEYOND = {
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many characters the parser was given, by page: it takes the square of a line's length."""
+    """How many characters of each page the parser was given: its time grows with the square of a line's length."""
     sizes: list[int] = []
     honest = metrics.text_string_to_metric_families
     monkeypatch.setattr(metrics, "text_string_to_metric_families", lambda text: sizes.append(len(text)) or honest(text))
@@ -179,20 +179,20 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("line", COSTLY.values(), ids=COSTLY)
-def test_what_is_not_read_costs_nothing(line: str, parsed: list[int]) -> None:
+def test_lines_that_are_not_needed_are_not_parsed(line: str, parsed: list[int]) -> None:
     assert parse(f"{line}\n{PAGE}{line}\n", at=1.0) == parse(PAGE, at=1.0)
     assert parsed[0] == parsed[1] < len(PAGE)
 
 
 @pytest.mark.parametrize("page", BEYOND.values(), ids=BEYOND)
-def test_more_than_any_vllm_has_is_a_sentence(page: str, parsed: list[int]) -> None:
+def test_a_page_larger_than_any_of_vllm_s_is_refused_unparsed(page: str, parsed: list[int]) -> None:
     with pytest.raises(MetricsError, match="no vLLM's have"):
         parse(PAGE + page, at=0.0)
     assert not parsed
 
 
 @given(st.text(max_size=200), st.sampled_from(["NaN", "+Inf", "-1", "1e400", "1e308", "4"]), st.integers(0, 10**12))
-def test_numbers_are_finite_whatever_stands_there(text: str, number: str, position: int) -> None:
+def test_parsed_numbers_are_finite_whatever_the_page_contains(text: str, number: str, position: int) -> None:
     page = (
         f"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc {number}\nvllm:generation_tokens_total {number}\n"
         f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} {number}\n'

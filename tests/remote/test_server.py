@@ -1,4 +1,4 @@
-"""The client of a vLLM server against a scripted one: what it asks, and a sentence for all that goes wrong."""
+"""The client of a vLLM server, tested with a scripted one: what it requests, and how it reports failures."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ async def answer(server: Server, **sampling: float) -> list[str | Completed]:
     return [piece async for piece in server.complete(MODEL, "Once", asked)]
 
 
-def test_it_reads_metrics_that_move_and_names_the_models(server: Server) -> None:
+def test_changing_metrics_and_the_models_are_read(server: Server) -> None:
     first, second = complete(server.read()), complete(server.read())
     assert second.values[GENERATED] - first.values[GENERATED] == 120
     assert second.at > first.at
     assert complete(server.models()) == (MODEL,)
 
 
-def test_an_answer_comes_in_pieces_and_ends_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
+def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     how = {"seed": 7, "temperature": 0.5, "top_k": 40, "top_p": 0.9, "stop": ["zz"], "ignore_eos": True}
     *pieces, end = complete(answer(server, **how))
     assert "".join(pieces) == "".join(f" {word}" for word in WORDS)
@@ -57,13 +57,13 @@ def test_an_answer_comes_in_pieces_and_ends_with_its_rounds(server: Server, vllm
     assert asked == expected | how | {"stream_options": {"include_usage": True}}
 
 
-def test_what_is_as_the_server_has_it_is_not_sent(server: Server, vllm: ScriptedVLLM) -> None:
+def test_settings_at_the_server_s_defaults_are_not_sent(server: Server, vllm: ScriptedVLLM) -> None:
     complete(answer(server))
     [asked] = vllm.asked
     assert asked.keys() == {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
 
 
-def test_a_server_that_does_not_tell_of_rounds_answers_all_the_same(server: Server, vllm: ScriptedVLLM) -> None:
+def test_an_answer_without_its_rounds_is_accepted(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.spec = False
     *pieces, end = complete(answer(server))
     assert len(pieces) == len(WORDS)
@@ -84,7 +84,7 @@ def test_a_server_that_does_not_tell_of_rounds_answers_all_the_same(server: Serv
         {"per_step_drafted": [4], "per_step_accepted": [-1]},
     ],
 )
-def test_rounds_that_make_no_sense_are_none(said: object) -> None:
+def test_malformed_rounds_are_dropped(said: object) -> None:
     assert speculated(said) is None
 
 
@@ -98,7 +98,9 @@ def test_rounds_that_make_no_sense_are_none(said: object) -> None:
         ("gone", "404"),
     ],
 )
-def test_a_page_that_is_none_is_a_sentence(server: Server, vllm: ScriptedVLLM, wrong: str, says: str) -> None:
+def test_an_unexpected_page_is_refused_with_the_reason(
+    server: Server, vllm: ScriptedVLLM, wrong: str, says: str
+) -> None:
     vllm.wrong["/metrics"] = wrong
     with pytest.raises(ServerError, match=says):
         complete(server.read())
@@ -108,16 +110,14 @@ def test_a_page_that_is_none_is_a_sentence(server: Server, vllm: ScriptedVLLM, w
             complete(server.models())
 
 
-def test_silence_is_a_sentence(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_reported(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "READ_S", 0.1)
     vllm.wrong["/metrics"] = "silent"
     with pytest.raises(ServerError, match=r"said nothing for 0\.1 s"):
         complete(server.read())
 
 
-def test_an_answer_without_an_end_is_a_sentence(
-    server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_answer_is_reported(server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "WHOLE_S", 0.3)
     vllm.wrong["/metrics"] = "endless"
     with pytest.raises(ServerError, match=r"has not answered in full after 0\.3 s"):
@@ -125,7 +125,7 @@ def test_an_answer_without_an_end_is_a_sentence(
 
 
 @pytest.mark.parametrize(("wrong", "model"), [("html", MODEL), ("", "tiny \ud83d")])
-def test_models_that_are_no_list_of_names_are_a_sentence(
+def test_a_malformed_list_of_models_is_refused_with_the_reason(
     server: Server, vllm: ScriptedVLLM, wrong: str, model: str
 ) -> None:
     vllm.wrong["/v1/models"], vllm.model = wrong, model
@@ -144,7 +144,7 @@ def test_models_that_are_no_list_of_names_are_a_sentence(
         ("stream", "garbage", "not stream JSON"),
     ],
 )
-def test_a_prompt_that_is_refused_is_a_sentence(
+def test_a_failed_completion_is_reported_with_the_server_s_reason(
     server: Server, vllm: ScriptedVLLM, path: str, wrong: str, says: str
 ) -> None:
     vllm.wrong[path] = wrong
@@ -153,7 +153,7 @@ def test_a_prompt_that_is_refused_is_a_sentence(
 
 
 class Told(httpx.AsyncBaseTransport):
-    """A server that says these bytes, in these portions, and then, if it ``holds`` the connection, nothing more."""
+    """A server that sends these bytes, in these portions, and then keeps the connection open if it ``holds``."""
 
     def __init__(self, *portions: bytes, status: int = 200, holds: bool = False, **headers: str) -> None:
         self.portions, self.status, self.holds = portions, status, holds
@@ -179,9 +179,9 @@ LAST = b'data: {"choices": [{"text": " two", "finish_reason": "length"}]}'
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
 @given(cuts=st.sets(st.integers(0, len(FIRST + LAST) + 40), max_size=6), done=st.booleans())
-def test_lines_end_as_the_standard_has_it_wherever_they_are_cut(end: bytes, cuts: set[int], done: bool) -> None:
-    """https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream; here the last may also
-    end with the connection."""
+def test_lines_end_as_in_the_standard_wherever_the_stream_is_cut(end: bytes, cuts: set[int], done: bool) -> None:
+    """https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream; here the last line may
+    also end with the connection."""
     stream = end.join([b": a remark", FIRST, b"event: message", b"data:", LAST] + [b"data: [DONE]", b""] * done)
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     portions = [stream[begin:finish] for begin, finish in pairwise(places)]
@@ -190,7 +190,7 @@ def test_lines_end_as_the_standard_has_it_wherever_they_are_cut(end: bytes, cuts
     assert last.finish_reason == "length"
 
 
-def test_who_says_that_it_is_done_is_not_waited_for() -> None:
+def test_a_finished_stream_is_not_waited_for() -> None:
     began = time.monotonic()
     *pieces, _ = complete(answer(told(FIRST + b"\n\n" + LAST + b"\n\ndata: [DONE]\n\n", holds=True)))
     assert pieces == [" one", " two"]
@@ -202,12 +202,12 @@ def test_who_says_that_it_is_done_is_not_waited_for() -> None:
     [FIRST + b"\n\n", FIRST + b"\n\n" + LAST[:20], b'{"choices": [{"text": " one"}]}', b"<html>hello</html>", b""],
     ids=["no end", "cut", "no stream", "a page", "nothing"],
 )
-def test_an_answer_that_does_not_say_how_it_ended_is_none(stream: bytes) -> None:
+def test_an_answer_without_a_finish_reason_is_refused(stream: bytes) -> None:
     with pytest.raises(ServerError, match=r"http://vllm/v1/completions (ended without a reason|does not stream JSON)"):
         complete(answer(told(stream)))
 
 
-def test_what_comes_packed_is_named() -> None:
+def test_a_compressed_answer_is_refused_with_its_encoding() -> None:
     for asked in (answer, Server.read, Server.models):
         with pytest.raises(ServerError, match="compressed as gzip"):
             complete(asked(told(b"\x1f\x8b\x08", content_encoding="gzip")))
@@ -225,12 +225,12 @@ def test_what_comes_packed_is_named() -> None:
         (500, b'{"detail": [7, {"loc": 3}]}', r"status 500\."),
     ],
 )
-def test_why_it_refused_is_told(status: int, body: bytes, says: str) -> None:
+def test_the_server_s_reason_for_a_refusal_is_reported(status: int, body: bytes, says: str) -> None:
     with pytest.raises(ServerError, match=says):
         complete(answer(told(body, status=status)))
 
 
-def test_nobody_there_is_a_sentence() -> None:
+def test_an_address_without_a_server_is_reported() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         server = Server(f"http://127.0.0.1:{bound.getsockname()[1]}")
@@ -238,7 +238,7 @@ def test_nobody_there_is_a_sentence() -> None:
             complete(server.read())
 
 
-def test_who_stops_listening_ends_the_request(server: Server, vllm: ScriptedVLLM) -> None:
+def test_cancelling_an_answer_ends_the_request(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.01
 
     async def listen_for_a_while() -> None:
@@ -253,7 +253,7 @@ def test_who_stops_listening_ends_the_request(server: Server, vllm: ScriptedVLLM
     until(lambda: vllm.left == 1)
 
 
-def test_the_key_is_sent_and_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatch, vllm: ScriptedVLLM) -> None:
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch, vllm: ScriptedVLLM) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
     with serving(vllm) as address:
@@ -277,11 +277,11 @@ def test_the_key_is_sent_and_a_proxy_is_not_asked(monkeypatch: pytest.MonkeyPatc
         "http://256.1.1.1",
     ],
 )
-def test_no_address_is_a_sentence(address: str) -> None:
+def test_an_invalid_address_is_refused_with_the_reason(address: str) -> None:
     with pytest.raises(ConfigError, match="address of a vLLM server"):
         Server(address)
 
 
-def test_half_a_character_is_none() -> None:
-    """The page is sent UTF-8, and a lone surrogate cannot be."""
+def test_a_lone_surrogate_in_an_answer_is_replaced() -> None:
+    """The page is sent as UTF-8, which cannot encode it."""
     assert Answer().take({"choices": [{"text": " half \ud83d here"}]}) == " half ? here"
