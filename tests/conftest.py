@@ -1,8 +1,8 @@
-"""Where there is no GPU, Triton's kernels run in its interpreter, which it asks for when it is first imported.
+"""Where there is no GPU, Triton's kernels run in its interpreter, a choice that Triton makes when it is first imported.
 
-One thread for torch, here and in the processes that tests start: the models of the tests are so small that two are
-slower than one, and where something else runs too, two wait for each other, at ten times the cost. No deadline for
-hypothesis's examples, nor for making them up: how long that takes says how busy the machine is.
+Torch gets one thread, here and in the processes that tests start: the test models are so small that two are slower than
+one, and on a busy machine two wait for each other, at ten times the cost. Hypothesis has no deadline for its examples
+or for generating them: how long that takes depends on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ settings.load_profile("lab")
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: collecting garbage need not look through it, a third of a second each time, and
-    only begins here."""
+    """Garbage collection only starts here, and skips everything imported so far: scanning it would take a third of a
+    second each time."""
     gc.freeze()
     gc.enable()
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else what is left at the end passes for leaked
+    gc.unfreeze()  # otherwise what is left at the end is reported as leaked
 
 
 @pytest.fixture(autouse=True)
 def _denormals() -> Iterator[None]:
-    """Training flushes denormal numbers to zero, in the whole thread. The next test is to find them again."""
+    """Training flushes denormal numbers to zero in the whole thread; undo that for the next test."""
     yield
     torch.set_flush_denormal(False)
 
 
 @pytest.fixture
 def new_inputs() -> int:
-    """Every time. The number that they follow from is in the report of a test that fails."""
+    """Random inputs that differ from run to run. A failing test's report contains the seed."""
     seed = random.getrandbits(31)
     torch.manual_seed(seed)
     random.seed(seed)
@@ -59,7 +59,7 @@ def new_inputs() -> int:
 
 @pytest.fixture
 def poisoned_outputs() -> Iterator[None]:
-    """What ``torch.empty`` returns is full of NaN: a result that is not written is noticed."""
+    """Fills what ``torch.empty`` returns with NaN, so that a result that is not written is noticed."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     yield
     torch.use_deterministic_algorithms(False)

@@ -1,4 +1,4 @@
-"""Coroutines in tests that know no event loop."""
+"""Coroutines in tests that have no event loop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ Result = TypeVar("Result")
 
 
 def complete(coroutine: Coroutine[None, None, Result]) -> Result:
-    """What it returns. It runs in a thread of its own: a browser's test keeps a loop running in this one."""
+    """Run it and return its result. It gets a thread of its own, as browser tests keep a loop running in this one."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, coroutine).result()

@@ -14,7 +14,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find() -> str | None:
-    """A browser named by $CHROMIUM, on the PATH, or downloaded by Playwright earlier."""
+    """A browser named by $CHROMIUM, found on the PATH, or downloaded earlier by Playwright."""
     named = os.environ.get("CHROMIUM")
     if named and shutil.which(named):
         return shutil.which(named)
@@ -31,7 +31,7 @@ def playwright_own() -> str | None:
 
 
 def install() -> None:
-    """Debian's package where that is allowed, else Playwright's own download."""
+    """Install Debian's package where that is permitted, or else download Playwright's own."""
     apt = shutil.which("apt-get")
     sudo = [] if hasattr(os, "geteuid") and os.geteuid() == 0 else [shutil.which("sudo") or "", "-n"]
     if apt and (not sudo or sudo[0]):

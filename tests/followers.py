@@ -1,9 +1,9 @@
-"""What it costs a workshop's server that people follow: ``python -m tests.followers``. Prints a table, and with
+"""The cost of followers to a workshop's server: ``python -m tests.followers``. Prints a table, and with
 ``--json FILE`` writes it as JSON.
 
 A presenter moves through a run ten times a second; followers are connections that read what is shown, as a browser
-does. The clients are processes of their own: only the server's processor time is counted. The goal stands beside the
-figure; it is no test, because the machine decides.
+does. The clients are separate processes: only the server's processor time is counted. The goal is printed beside the
+figure, but not tested, since it depends on the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KEY = "a key for measuring"
 
 
 async def _read(address: str, channel: str, heard: Any) -> None:
-    """One who follows: reads the channel as it comes, counts messages, understands none."""
+    """One follower: reads the channel and counts its messages without parsing them."""
     where = urlsplit(address)
     reader, writer = await asyncio.open_connection(where.hostname, where.port)
     writer.write(
@@ -52,7 +52,7 @@ def _follow(address: str, channel: str, count: int, heard: Any) -> None:
 
 @contextmanager
 def following(address: str, channel: str, count: int) -> Iterator[Any]:
-    """So many connections, in one process. Yields how many messages all of them have had."""
+    """``count`` connections in one process. Yields the number of messages that all of them have received."""
     heard = multiprocessing.Value("q", 0, lock=False)
     process = multiprocessing.Process(target=_follow, args=(address, channel, count, heard), daemon=True)
     process.start()
@@ -68,14 +68,14 @@ def ask(client: httpx.Client, door: str, **question: Any) -> dict[str, Any]:
 
 
 def show(client: httpx.Client, key: str, run: str | None, at: int | None) -> None:
-    """Raises RuntimeError, with what is wrong: else nothing would be shown, and that costs nothing."""
+    """Show an instant. Raises RuntimeError with the reason if it is not shown: showing nothing would cost nothing."""
     answer = ask(client, "lead", key=key, run=run, at=at, query="?gamma=4", who="measuring", take=True)
     if "problem" in answer:
         raise RuntimeError(answer["problem"])
 
 
 def run_once(browser: Browser, client: httpx.Client, key: str) -> str:
-    """The id of a run that is shown, and so stays, though whoever made it has left."""
+    """The id of a run that is being shown, and is therefore kept although the page that made it is closed."""
     page = browser.new_page()
     lab = Lab(page, str(client.base_url)).open(max_tokens=60)
     lab.run()
@@ -87,7 +87,7 @@ def run_once(browser: Browser, client: httpx.Client, key: str) -> str:
 
 
 def lead(client: httpx.Client, key: str, run: str | None, hz: float, seconds: float) -> int:
-    """Show another instant of ``run`` so many times a second; without one, wait as long."""
+    """Show another instant of ``run`` ``hz`` times a second; without a run, wait as long."""
     began, shown = time.monotonic(), 0
     while (passed := time.monotonic() - began) < seconds:
         if run:
@@ -107,7 +107,7 @@ def measure(
     seconds: float,
     rounds: int,
 ) -> dict[str, Any]:
-    """Of an app that holds a workshop: what ``app`` takes of a core, and the share of messages that arrived."""
+    """For an app that holds a workshop: the share of a core that ``app`` takes, and that of messages that arrived."""
     with httpx.Client(base_url=address, timeout=60) as client:
         code = ask(client, "presenter", key=key, page=address)["code"]
         channel = ask(client, "join", code=code)["lead"]
@@ -127,7 +127,7 @@ def measure(
             with following(address, channel, followers) as heard:
                 while ask(client, "presenter", key=key, page=address)["followers"] < followers:
                     time.sleep(0.1)
-                time.sleep(0.5)  # each is told first what is shown
+                time.sleep(0.5)  # each first receives what is shown already
                 had = heard.value
                 percent, shown = share(run)
                 shares["followed"].append(percent)

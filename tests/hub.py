@@ -1,4 +1,4 @@
-"""A hub of models: what huggingface_hub asks one for, answered from folders, owner/name each."""
+"""A model hub that answers what huggingface_hub requests from folders named owner/name."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PIECE = 1 << 16
 
 class Hub(ThreadingHTTPServer):
     """Args:
-    root: of the folders.
-    gated: those that only who has asked their owner may have.
-    seconds: before each piece of a file.
-    refusals: status with which files are refused, owner/name/file each.
+    root: the parent of the folders.
+    gated: models whose owner has to grant access.
+    seconds: delay before each piece of a file.
+    refusals: statuses with which files are refused, by owner/name/file.
 
     Attributes:
-    asked: the paths that were asked for.
+    asked: the paths that were requested.
     """
 
     daemon_threads = True
@@ -43,7 +43,7 @@ class Hub(ThreadingHTTPServer):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment of a process that is to ask this hub."""
+        """Environment variables for a process that is to use this hub."""
         return {"HF_ENDPOINT": f"http://127.0.0.1:{self.server_port}", "HF_HUB_OFFLINE": "0"}
 
 
@@ -97,7 +97,7 @@ class _Answers(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(root: Path, **how: object) -> Iterator[Hub]:
-    """A hub, for as long as it lasts."""
+    """Runs a hub until the context ends."""
     hub = Hub(root, **how)
     threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True).start()
     try:

@@ -1,13 +1,13 @@
-"""Triton's interpreter, stricter and quicker. Imported once, where the kernels run in it.
+"""Triton's interpreter, stricter and faster. Imported once, where the kernels run in it.
 
-Stricter: a GPU runs a kernel's programs in any order and at once, and says nothing where one reads what lies beside a
-tensor. The interpreter runs one after another in an address space where such a read mostly finds something. So here
+Stricter: a GPU runs a kernel's programs in any order and at the same time, and may not report an access beside a
+tensor. The interpreter runs them one after another, in an address space where such an access mostly succeeds. So here
 each load and store must lie within one of the launch's tensors, and no program may touch what another one stores.
 
-Quicker: at every call of a kernel, and of every function in one, it puts its own operations into ``triton.language``,
-and after a kernel it takes them out again: nearly half of its time. Nothing is compiled in a process of the tests: they
-stay. It also computes whole numbers twice, to find a sum or product that overflows: a third of the rest. It would only
-say so in its debug mode, which is off.
+Faster: at every call of a kernel, and of every function in one, the interpreter patches its own operations into
+``triton.language``, and after a kernel it takes them out again: nearly half of its time. As the tests compile nothing
+in their process, the operations stay. It also computes integers twice, to detect overflow: a third of the rest. It
+would report that only in its debug mode, which is off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _patched: set[ModuleType] = set()
 
 
 def _patch_once(function: Callable) -> SimpleNamespace:
-    """Returns what takes the operations out again, and here does not."""
+    """Stands in for the function that patches the operations in. Returns a scope whose ``restore`` does nothing."""
     seen = {module for module in (tl, tl.core) if any(module is value for value in function.__globals__.values())}
     if not seen <= _patched:
         _patch(function)
@@ -40,7 +40,7 @@ builder.options = replace(builder.options, sanitize_overflow=False)
 
 
 class Accesses:
-    """What one launch loads and stores: addresses of numbers, and the program of each."""
+    """What one launch loads and stores: the addresses of numbers, each with its program."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self.spans = [span(tensor) for tensor in tensors if tensor.numel()]
@@ -48,11 +48,11 @@ class Accesses:
         self.stored: list[tuple[int, np.ndarray]] = []
 
     def note(self, program: int, pointers: np.ndarray, mask: np.ndarray, size: int, *, store: bool) -> None:
-        """``size``: bytes of a number.
+        """Record a load or store. ``size``: bytes of a number.
 
         Raises:
-            IndexError: one of them lies outside, or they lie in different tensors.
-            RuntimeError: two of a store are the same.
+            IndexError: an address lies outside the tensors, or they lie in different tensors.
+            RuntimeError: two addresses of a store are the same.
         """
         at = pointers[np.broadcast_to(mask, pointers.shape)].astype(np.int64)
         if not at.size:
@@ -65,10 +65,10 @@ class Accesses:
         (self.stored if store else self.loaded).append((program, at))
 
     def check(self) -> None:
-        """Once all programs have run.
+        """Called once all programs have run.
 
         Raises:
-            RuntimeError: what one stored, another one loaded or stored.
+            RuntimeError: a program loaded or stored what another one stored.
         """
         if not self.stored:
             return
@@ -77,7 +77,7 @@ class Accesses:
         stored, writer = stored[order], writer[order]
         if ((stored[1:] == stored[:-1]) & (writer[1:] != writer[:-1])).any():
             raise RuntimeError("two programs store to one place: which comes last is chance")
-        # What is read is mostly not what is written.
+        # Most of what is read is not written: only reads in the range of the stores are looked up.
         loads = [(program, at[(at >= stored[0]) & (at <= stored[-1])]) for program, at in self.loaded]
         loaded, reader = _flat(loads)
         place = np.searchsorted(stored, loaded).clip(max=len(stored) - 1)
@@ -86,7 +86,7 @@ class Accesses:
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte of its memory, and the one after the last."""
+    """The address of its first byte, and the one after its last."""
     begin = tensor.data_ptr()
     furthest = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return begin, begin + (furthest + 1) * tensor.itemsize

@@ -1,8 +1,8 @@
-"""A crowd of programs at one server: ``python -m tests.load``. Prints a table, and with ``--json FILE`` writes it.
+"""Many clients at one server: ``python -m tests.load``. Prints a table, and with ``--json FILE`` writes it as JSON.
 
-The server runs in a process of its own with the embedded pair, and the crowd in this one, on the same machine. What it
-answers to each prompt before the crowd comes, it has to answer in the crowd. Some callers hang up half-way and call
-again. What stands after ``--`` are options of the server.
+The server runs in a process of its own with the embedded pair, and the clients in this one, on the same machine. To
+each prompt it has to give the same answer under load as before. Some clients hang up half-way and call again. Arguments
+after ``--`` are options of the server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from visualize.server.allocator import REST
 SETTINGS: dict[str, dict[str, Any]] = {
     "contiguous": {},
     "int8": {"kv_dtype": "int8"},
-    "int4": {"kv_dtype": "int4"},  # a token's numbers are rounded by themselves, so company changes nothing here either
+    "int4": {"kv_dtype": "int4"},  # each token is quantised by itself, so the batch changes nothing
     "draft": {"speculative": "draft"},
     "lookup": {"speculative": "ngram"},
     "paged, draft": {"paged": True, "speculative": "draft"},
@@ -43,10 +43,10 @@ PROMPTS = (
     "In a great forest there lived a wolf who had never seen the sea, and one morning in spring he said to the fox",
 )
 ABANDONED = 0.1
-"""Share of the calls that hang up before their answer comes."""
+"""Share of the calls that hang up before they are answered."""
 GOAL = "longest wait at most 3 times the median; no error, no crossed text, nothing left"
 Ask = tuple[str, str, int]
-"""The name of the settings, the prompt, the tokens."""
+"""The name of the settings, the prompt, the number of tokens."""
 ASKS: tuple[Ask, ...] = tuple(
     (name, prompt, tokens) for name in SETTINGS for prompt in PROMPTS for tokens in (16, 48, 96)
 )
@@ -54,7 +54,7 @@ ASKS: tuple[Ask, ...] = tuple(
 
 @dataclass
 class Found:
-    """What a crowd met. ``waits_ms``: from the call to the answer, without what came after the run's first token."""
+    """Results of a crowd. ``waits_ms``: from the call to the answer, less the time after the run's first token."""
 
     answers: int = 0
     abandoned: int = 0
@@ -65,7 +65,7 @@ class Found:
 
 
 class Server:
-    """A running server as programs see it: by plain HTTP."""
+    """A running server as programs use it: over plain HTTP."""
 
     def __init__(self, address: str) -> None:
         unlimited = httpx.Limits(max_connections=None, max_keepalive_connections=100)
@@ -73,7 +73,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def asked(self, ask: Ask) -> AsyncIterator[httpx.Response]:
-        """The stream on which the answer will come. Leaving it before hangs up."""
+        """The stream on which the answer will arrive. Leaving the context before that hangs up."""
         name, prompt, tokens = ask
         body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True} | SETTINGS[name]
         joined = (await self._http.post("/gradio_api/call/v2/run", json=body)).raise_for_status()
@@ -81,7 +81,7 @@ class Server:
             yield stream.raise_for_status()
 
     async def run(self, ask: Ask) -> dict[str, Any]:
-        """Its answer. Raises RuntimeError with what the server says instead."""
+        """The answer. Raises RuntimeError with the server's error if there is none."""
         async with self.asked(ask) as stream:
             event = ""
             async for line in stream.aiter_lines():
@@ -94,7 +94,7 @@ class Server:
         raise RuntimeError("no answer came")
 
     async def left(self) -> dict[str, float]:
-        """Of all engines together: sequences that run and wait, the share of blocks that live; and visitors."""
+        """Running and waiting sequences and the share of live blocks over all engines, and visitors."""
         page = (await self._http.get("/metrics")).text
         wanted = {"running": "vllm:num_requests_running", "waiting": "vllm:num_requests_waiting"}
         wanted |= {"kv_usage": "vllm:kv_cache_usage_perc", "visits": "decode_lab:visits"}
@@ -104,7 +104,7 @@ class Server:
         }
 
     async def quiet(self, seconds: float = 30) -> dict[str, float]:
-        """What is left when nobody asks any more: zeros, or what there is after so many ``seconds``."""
+        """What is left once there are no more calls: zeros, or what remains after ``seconds``."""
         until = time.monotonic() + seconds
         while any((left := await self.left()).values()) and time.monotonic() < until:
             await asyncio.sleep(0.1)
@@ -115,12 +115,12 @@ class Server:
 
 
 async def texts_alone(server: Server, asks: Sequence[Ask] = ASKS) -> dict[Ask, str]:
-    """What each is answered when nobody else asks."""
+    """The answer to each call when there are no others."""
     return {ask: (await server.run(ask))["text"] for ask in asks}
 
 
 async def crowd(server: Server, alone: dict[Ask, str], clients: int, seconds: float, seed: int = 0) -> Found:
-    """So many callers, each of whom asks again as soon as it is answered, until the time is over."""
+    """``clients`` callers, each of which calls again as soon as it is answered, until the time is over."""
     found, ends = Found(), time.monotonic() + seconds
 
     async def client(draw: random.Random) -> None:
@@ -155,11 +155,11 @@ def spread(some: Sequence[float]) -> dict[str, float]:
 
 
 async def measure(address: str, process: psutil.Process, clients: int, seconds: float) -> dict[str, Any]:
-    """A crowd that warms up for a fifth of the time, then the one that counts."""
+    """A crowd that warms the server up for a fifth of the time, then the one that is measured."""
     server = Server(address)
 
     async def resident() -> float:
-        await asyncio.sleep(2 * REST)  # until what is free has been given back
+        await asyncio.sleep(2 * REST)  # until free memory has been given back
         return process.memory_info().rss / 1e6
 
     alone = await texts_alone(server)

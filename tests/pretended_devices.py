@@ -1,4 +1,4 @@
-"""Devices that this machine lacks: tensors that say they are there, are computed here, and never mix."""
+"""Simulated devices: their tensors report to be on them, are computed on the CPU, and must not mix."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 aten = torch.ops.aten
 KIND = "meta"
-"""A kind of device that torch knows without a driver. "meta:0" and "meta:1" are the two of the tests."""
+"""A kind of device that torch has without a driver. The tests use "meta:0" and "meta:1"."""
 
 
 class Elsewhere(torch.Tensor):
-    """A tensor on a pretended device, its numbers in ``here``."""
+    """A tensor on a simulated device, with its numbers in ``here``."""
 
     here: torch.Tensor
 
@@ -38,7 +38,7 @@ class Elsewhere(torch.Tensor):
 
 
 class _Factories(TorchFunctionMode):
-    """``torch.tensor`` makes what it makes without asking a dispatch mode."""
+    """Handles ``torch.tensor``, which creates tensors without calling a dispatch mode."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -50,10 +50,10 @@ class _Factories(TorchFunctionMode):
 
 
 class PretendedDevices(TorchDispatchMode):
-    """While it lasts tensors can be made on, and copied to, pretended devices.
+    """While it is active, tensors can be created on simulated devices and copied to them.
 
     Attributes:
-        arrivals: how many tensors have come to each from another.
+        arrivals: how many tensors each device has received from another.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class PretendedDevices(TorchDispatchMode):
 def _run(func, args, kwargs):
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     crossing = func in (aten._to_copy.default, aten.copy_.default)
-    # As on GPUs: a tensor of the host joins in if it has no dimensions, or as an index.
+    # As on GPUs, a tensor on the host may take part if it has no dimensions, or as an index.
     apart = {t.device for t in tensors if t.dim() and not (func is aten.index.Tensor and t.device.type == "cpu")}
     if len(apart) > 1 and not crossing:
         raise RuntimeError(f"{func} was given tensors on different devices: {', '.join(sorted(map(str, apart)))}")

@@ -1,4 +1,4 @@
-"""Models with no weights, for tests of everything but a forward's arithmetic."""
+"""Models without weights, for tests of everything but the arithmetic of a forward pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.kv.plan import StepPlan
 
 
 class ScriptedModel:
-    """Stands in for ``lab.pair.models.LanguageModel``; a Markov chain, so its law is known exactly."""
+    """Stands in for ``lab.pair.models.LanguageModel``; a Markov chain, so its distribution is known exactly."""
 
     layers, kv_heads, head_dim, query_groups, context_length = 1, 1, 1, 1, 64
     device, dtype, product_dtype, dtype_name = torch.device("cpu"), torch.float32, torch.float32, "float32"
@@ -40,14 +40,14 @@ class ScriptedModel:
 
 
 class RememberingModel(ScriptedModel):
-    """Its next token depends on every token before it, as the cache has them, and on nothing else.
+    """Its next token depends on every token before it, as read from the cache, and on nothing else.
 
-    What it keeps as a key is the token, as a value the position: a slot that was lost, taken by another
-    or never written changes what it says, and a slot of another position is noticed at once.
+    As a key it stores the token, as a value the position: a slot that was lost, overwritten or never
+    written changes its output, and a slot of another position is noticed at once.
     """
 
     def __init__(self, vocabulary: int, words: int, *, salt: int = 0, context_length: int = 64) -> None:
-        """It says words 0 to ``words`` - 1 of the vocabulary; models of another salt say others now and then."""
+        """It uses tokens 0 to ``words`` - 1 of the vocabulary; models with another salt sometimes choose others."""
         super().__init__(torch.full((words, vocabulary), -torch.inf), "remembering")
         law = torch.randn(words, words, generator=torch.Generator().manual_seed(0))
         self.table[:, :words] = law
@@ -79,5 +79,5 @@ class RememberingModel(ScriptedModel):
 
 
 def remembered(state: int, token: float) -> int:
-    """What is left of all tokens so far, with another."""
+    """The state after all tokens so far and ``token``: a hash of them."""
     return (state * 31 + int(token) + 7) % 1_000_003

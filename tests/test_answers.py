@@ -1,4 +1,4 @@
-"""What programs are told of a comparison that was not ended. Of whole ones: ``tests/programs``."""
+"""The answer to programs about an unfinished comparison. For finished ones see ``tests/programs``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.answers import compare_answer
 from tests import tiny_models
 
 
-def test_where_a_setting_has_no_run_nothing_was_compared() -> None:
+def test_if_a_setting_has_no_run_nothing_is_compared() -> None:
     run = tiny_models.engine("llama").generate("The king", EngineConfig(), SamplingParams(max_tokens=4, seed=2))
     some = json.loads(json.dumps(compare_answer({"default": [run], "paged=true": []}, None)))
     assert some["differences"] is None

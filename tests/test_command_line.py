@@ -1,4 +1,4 @@
-"""The lab without a page: what a shell gets from it."""
+"""The lab without a page: its command line."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def engine():
 
 @pytest.fixture
 def shell(engine, monkeypatch, capsys) -> Shell:
-    """Runs a command in this process, on an engine that is loaded once: exit status, output, what it says."""
+    """Runs a command in this process, on an engine that is loaded once. Returns exit status, stdout and stderr."""
     monkeypatch.setattr(command_line, "load_engine", lambda *_, **__: engine)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -50,7 +50,7 @@ def shell(engine, monkeypatch, capsys) -> Shell:
     return run
 
 
-def test_the_text_is_the_engines_own(shell: Shell, engine) -> None:
+def test_the_output_is_the_engine_s_text(shell: Shell, engine) -> None:
     status, out, said = shell("run", PROMPT, "--speculative", "draft", "--max-tokens", "24", "--stop", "nowhere")
     run = engine.generate(PROMPT, EngineConfig(speculative="draft"), SamplingParams(max_tokens=24))
     assert (status, out) == (0, run.text + "\n")
@@ -59,7 +59,7 @@ def test_the_text_is_the_engines_own(shell: Shell, engine) -> None:
     assert said.count("\n") == 1
 
 
-def test_settings_that_do_nothing_are_told_beside_the_answer(shell: Shell) -> None:
+def test_settings_without_effect_are_reported_beside_the_answer(shell: Shell) -> None:
     status, out, said = shell("run", PROMPT, "--adaptive-window", "--logprobs", "3", "--max-tokens", "2", "--json")
     assert (status, json.loads(out)["events"][0]["config"]["adaptive_window"]) == (0, True)
     assert said.startswith("adaptive_window and logprobs do nothing where nobody guesses (speculative=off).\n2 tokens")
@@ -73,7 +73,7 @@ def test_settings_that_do_nothing_are_told_beside_the_answer(shell: Shell) -> No
     ]
 
 
-def test_a_text_that_the_context_ends_says_so(shell: Shell, engine) -> None:
+def test_a_text_cut_off_by_the_context_says_so(shell: Shell, engine) -> None:
     most = engine.context_length
     prompt = "a " * (most - 4)
     room = most - len(engine.tokenizer(prompt)["input_ids"])
@@ -88,7 +88,7 @@ def test_a_text_that_the_context_ends_says_so(shell: Shell, engine) -> None:
     assert not shell("compare", PROMPT, "", "kv_dtype=int8", "--max-tokens", "4", "--repeats", "1")[2]
 
 
-def test_json_is_a_runs_file(shell: Shell, tmp_path) -> None:
+def test_json_output_is_a_run_file(shell: Shell, tmp_path) -> None:
     settings = ["--speculative", "ngram", "--paged", "--no-kv-cache", "--kv-cache", "--kv-dtype", "int8"]
     status, out, _ = shell("run", PROMPT, "--json", *settings, "--temperature", "0.5", "--seed", "3", "--max-tokens=9")
     assert status == 0
@@ -100,7 +100,7 @@ def test_json_is_a_runs_file(shell: Shell, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
-def test_what_comes_out_is_utf_8_wherever_it_goes(shell: Shell, monkeypatch, tmp_path, encoding: str) -> None:
+def test_output_is_utf_8_whatever_the_encoding_of_stdout(shell: Shell, monkeypatch, tmp_path, encoding: str) -> None:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
     assert shell("run", prompt := "Café 日本", "--json", "--max-tokens", "2")[0] == 0
@@ -109,7 +109,7 @@ def test_what_comes_out_is_utf_8_wherever_it_goes(shell: Shell, monkeypatch, tmp
 
 
 @pytest.mark.parametrize("tty", [False, True])
-def test_who_looks_on_is_told_how_far_a_comparison_is(shell: Shell, monkeypatch, tty: bool) -> None:
+def test_a_comparison_shows_its_progress_on_a_terminal_only(shell: Shell, monkeypatch, tty: bool) -> None:
     monkeypatch.setattr("tests.test_command_line.sys.stderr.isatty", lambda: tty)
     _, table, said = shell("compare", PROMPT, "", "paged=true", "--repeats", "1", "--max-tokens", "4")
     assert "runs are done" not in table
@@ -123,8 +123,8 @@ def test_a_prompt_may_begin_with_a_dash(shell: Shell) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="arguments are no bytes there")
-def test_what_is_typed_is_utf_8_whatever_the_locale() -> None:
-    """Python reads arguments as the locale has it, and where that is C without its own help, as ASCII."""
+def test_arguments_are_read_as_utf_8_whatever_the_locale() -> None:
+    """Python decodes arguments by the locale: as ASCII in the C locale, where its UTF-8 mode is off."""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "lab", "run", "Café", "--stop", "é", "--max-tokens", "1", "--json"]
     done = subprocess.run(command, cwd=ROOT, env=os.environ | plain, capture_output=True, timeout=120)
@@ -133,19 +133,19 @@ def test_what_is_typed_is_utf_8_whatever_the_locale() -> None:
     assert (started["prompt"], started["sampling"]["stop"]) == ("Café", ["é"])
 
 
-def test_metrics_are_the_runs_own(shell: Shell) -> None:
+def test_metrics_are_those_of_the_run(shell: Shell) -> None:
     _, out, _ = shell("run", PROMPT, "--metrics", "--max-tokens", "5")
     assert json.loads(out)["generated_tokens"] == 5
 
 
-def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> None:
+def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> None:
     for given, answer in ((PROMPT.encode(), 0), (b"\xff\xfe", 2), (b"", 2)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
         status, _, said = shell("run", "-", "--max-tokens", "2")
         assert status == answer, said
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + PROMPT.encode())))
     _, run, _ = shell("run", "-", "--max-tokens", "2", "--json")
-    assert json.loads(run)["events"][0]["prompt"] == PROMPT  # without the mark that some editors put before it
+    assert json.loads(run)["events"][0]["prompt"] == PROMPT  # without the byte order mark that some editors add
     monkeypatch.setattr(sys, "stdin", None)
     assert shell("run", "-")[0] == 2
 
@@ -181,14 +181,14 @@ def test_a_prompt_comes_from_the_standard_input(shell: Shell, monkeypatch) -> No
         (["fit", "gpt-2", "--mean", "9000"], "The mean length"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(shell: Shell, arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(shell: Shell, arguments: list[str], said: str) -> None:
     status, out, line = shell(*arguments)
     assert (status, out) == (2, "")
     assert said in line
     assert line.count("\n") == 1
 
 
-def test_a_folder_below_ones_home_may_be_named_by_a_tilde(shell: Shell, monkeypatch, tmp_path) -> None:
+def test_a_tilde_stands_for_the_home_folder(shell: Shell, monkeypatch, tmp_path) -> None:
     loaded = []
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(command_line, "load_engine", lambda *where, **how: loaded.extend(where) or load_engine())
@@ -198,7 +198,7 @@ def test_a_folder_below_ones_home_may_be_named_by_a_tilde(shell: Shell, monkeypa
 
 
 @pytest.mark.parametrize("settings", [EngineConfig, SamplingParams])
-def test_help_says_what_every_field_does(shell: Shell, settings: type) -> None:
+def test_help_describes_every_setting(shell: Shell, settings: type) -> None:
     about = described(settings)
     assert set(about) == {field.name for field in fields(settings)}
     assert all(about.values())
@@ -207,7 +207,7 @@ def test_help_says_what_every_field_does(shell: Shell, settings: type) -> None:
 
 
 @pytest.mark.parametrize("made", [command_line.commands, benches.commands], ids=["lab", "lab.bench"])
-def test_help_says_what_every_option_is_and_what_it_is_unless_given(made: Callable[[], Parser]) -> None:
+def test_help_describes_every_option_and_its_default(made: Callable[[], Parser]) -> None:
     (by_name,) = (action.choices for action in made()._actions if isinstance(action.choices, dict))
     for name, command in by_name.items():
         for option in (action for action in command._actions if action.option_strings):
@@ -216,7 +216,7 @@ def test_help_says_what_every_option_is_and_what_it_is_unless_given(made: Callab
             assert option.nargs == 0 or "Default: " in option.help or "Required." in option.help, said
 
 
-def test_a_comparison_is_a_table_or_json(shell: Shell) -> None:
+def test_a_comparison_is_printed_as_a_table_or_json(shell: Shell) -> None:
     command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "8"]
     status, table, _ = shell(*command)
     assert status == 0
@@ -231,14 +231,14 @@ def test_a_comparison_is_a_table_or_json(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("repeats", "said"), [("1", r"x\d+\.\d\d, one run +kv_dtype"), ("2", r"(x\d+\.\d\d|unclear) +kv")]
 )
-def test_a_speed_up_of_one_run_is_called_that(shell: Shell, repeats: str, said: str) -> None:
+def test_a_speed_up_from_one_run_is_marked_as_such(shell: Shell, repeats: str, said: str) -> None:
     _, table, _ = shell("compare", PROMPT, "", "kv_dtype=int8", "--repeats", repeats, "--max-tokens", "4")
     usual, other = table.splitlines()[1:3]
-    assert re.search(r"x1\.00 +default", usual), "it is held against itself, of which everybody can tell"
+    assert re.search(r"x1\.00 +default", usual), "the first setting is compared with itself, which needs no remark"
     assert re.search(said, other)
 
 
-def test_what_fits_is_the_calculators(shell: Shell) -> None:
+def test_fit_agrees_with_the_calculator(shell: Shell) -> None:
     model, lengths = known()["llama-3.1-8b"], Lengths(500, 4096)
     expected = Deployment(shape=model.shape, parameters=model.parameters, memory=80 * GiB, lengths=lengths)
     answer = json.loads(shell("fit", "llama-3.1-8b", "--json")[1])
@@ -256,7 +256,7 @@ def test_what_fits_is_the_calculators(shell: Shell) -> None:
         (["gpt-2"], "GPT-2 was made for 1,024 positions; the longest sequence here has 4,096."),
     ],
 )
-def test_why_none_fits_and_how_long_sequences_are_taken_to_be(shell: Shell, asked: list[str], said: str) -> None:
+def test_fit_states_its_assumed_lengths_and_why_nothing_fits(shell: Shell, asked: list[str], said: str) -> None:
     _, out, note = shell("fit", *asked)
     longest = "131,072" if "131072" in asked else "4,096"
     assert f"A sequence has 500 tokens on average (--mean) and at most {longest} (--longest)" in out
@@ -264,7 +264,7 @@ def test_why_none_fits_and_how_long_sequences_are_taken_to_be(shell: Shell, aske
     assert not shell("fit", *asked, "--json")[0]
 
 
-def test_an_interrupted_run_ends_with_what_was_written(shell: Shell, engine, monkeypatch, tmp_path) -> None:
+def test_an_interrupted_run_prints_what_was_written_so_far(shell: Shell, engine, monkeypatch, tmp_path) -> None:
     """Ctrl-C after the third commit."""
     stream = engine.stream
 
@@ -291,7 +291,7 @@ def test_an_interrupted_run_ends_with_what_was_written(shell: Shell, engine, mon
     assert 0 < len(run.token_ids) < 200
 
 
-def test_it_runs_as_a_module_with_no_page() -> None:
+def test_the_lab_runs_as_a_module_without_the_page_s_packages() -> None:
     hidden = "import sys; sys.modules['gradio'] = sys.modules['plotly'] = None; "
     code = hidden + "import runpy; sys.argv[1:] = ['run', 'A fox', '--max-tokens', '4']; runpy.run_module('lab', "
     code += "run_name='__main__')"
@@ -302,8 +302,8 @@ def test_it_runs_as_a_module_with_no_page() -> None:
 
 
 @pytest.mark.parametrize("module", ["lab", "lab.bench"])
-def test_a_start_that_is_interrupted_ends_without_a_word(module: str) -> None:
-    """While it imports what it needs, which is most of it."""
+def test_an_interrupted_start_ends_silently(module: str) -> None:
+    """While it imports its packages, which is most of the start."""
     begun = (
         "import builtins, os, runpy, signal\n"
         "honest = builtins.__import__\n"
@@ -318,7 +318,7 @@ def test_a_start_that_is_interrupted_ends_without_a_word(module: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-def test_output_that_cannot_be_written_is_said_in_a_sentence(monkeypatch, capsys) -> None:
+def test_unwritable_output_is_reported_in_one_line(monkeypatch, capsys) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert command_line.main(["run", PROMPT, "--json", "--max-tokens", "2"]) == 2
@@ -326,19 +326,19 @@ def test_output_that_cannot_be_written_is_said_in_a_sentence(monkeypatch, capsys
     assert said == "python -m lab run: the output cannot be written: No space left on device.\n"
 
 
-def test_who_has_read_enough_ends_it_without_a_word(monkeypatch, capsys) -> None:
+def test_a_closed_output_pipe_ends_the_command_silently(monkeypatch, capsys) -> None:
     monkeypatch.setattr(sys, "argv", ["lab", "fit", "gpt-2", "--json"])
     monkeypatch.delitem(sys.modules, command_line.__name__)
     reading, writing = os.pipe()
     os.close(reading)
-    with open(writing, "w") as pipe:  # which is written to once more when it is closed
+    with open(writing, "w") as pipe:  # written to once more when it is closed
         monkeypatch.setattr(sys, "stdout", pipe)
         with pytest.raises(SystemExit) as end:
             runpy.run_module("lab", run_name="__main__")
     assert (end.value.code, capsys.readouterr().err) == (141, "")
 
 
-def test_input_that_cannot_be_read_is_said_in_a_sentence(monkeypatch, capsys) -> None:
+def test_unreadable_input_is_reported_in_one_line(monkeypatch, capsys) -> None:
     with open(os.open(os.devnull, os.O_WRONLY), "rb") as closed:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(closed))
         assert command_line.main(["run", "-"]) == 2

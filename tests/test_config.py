@@ -1,4 +1,4 @@
-"""Every wrong setting is refused with a sentence that names it."""
+"""Every invalid setting is refused with a message that names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAN = float("nan")
         {"num_speculative_tokens": 33},
     ],
 )
-def test_engine_settings_out_of_range(settings):
+def test_invalid_engine_settings_are_refused_by_name(settings):
     (name,) = settings
     with pytest.raises(ConfigError, match=name):
         EngineConfig(**settings)
@@ -55,20 +55,20 @@ def test_engine_settings_out_of_range(settings):
         {"ignore_eos": "no"},
     ],
 )
-def test_sampling_out_of_range(settings):
+def test_invalid_sampling_settings_are_refused_by_name(settings):
     (name,) = settings
     with pytest.raises(ConfigError, match=name):
         SamplingParams(**settings)
 
 
-def test_int8_or_paged_without_a_cache_says_why():
+def test_int8_or_paging_without_a_cache_is_refused_with_the_reason():
     with pytest.raises(ConfigError, match="nothing is stored"):
         EngineConfig(kv_cache=False, kv_dtype="int8")
     with pytest.raises(ConfigError, match="no blocks to hand out"):
         EngineConfig(kv_cache=False, paged=True)
 
 
-def test_stop_may_be_one_string():
+def test_stop_may_be_one_string_or_several():
     assert SamplingParams(stop="end").stop == ("end",)
     assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")
     assert SamplingParams(stop=None).stop == ()
@@ -84,11 +84,11 @@ def test_stop_may_be_one_string():
         ("x" * 300, f"ValueError: {'x' * 199}…"),
     ],
 )
-def test_an_error_of_a_library_s_is_a_line_that_does_not_end_before_it_says_why(said: str, short: str) -> None:
+def test_a_library_s_error_is_shortened_to_a_line_with_its_reason(said: str, short: str) -> None:
     assert in_short(ValueError(said)) == short
 
 
-def test_a_stop_string_is_valid_text():
+def test_a_stop_string_must_be_valid_text():
     with pytest.raises(ConfigError, match="half a character"):
         SamplingParams(stop=("\udcff",))
     assert SamplingParams(stop=("😀",)).stop == ("😀",)

@@ -1,4 +1,4 @@
-"""Which pairs there are, which fit, and what stays loaded."""
+"""Which pairs are offered, which fit, and which stay loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAFT = EngineConfig(speculative="draft")
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models as files: two that go together, one with another tokenizer, one without weights."""
+    """Saved models: a matching target and draft, one with another tokenizer, one without weights."""
     root = tmp_path_factory.mktemp("models")
     model = tiny_models.random_model("llama")
     made = {"target": model, "draft": tiny_models.perturbed(model, 0.02), "stranger": model}
@@ -47,14 +47,14 @@ def pair(folders: dict[str, Path], target: str = "target", draft: str = "draft")
 
 
 @pytest.mark.parametrize(("target", "draft"), LISTED.items())
-def test_listed_pairs_are_known_and_have_vocabularies_of_one_width(target: str, draft: str) -> None:
+def test_listed_pairs_are_known_and_share_a_vocabulary_size(target: str, draft: str) -> None:
     models = known()[target], known()[draft]
     assert models[0].shape.vocabulary == models[1].shape.vocabulary
     assert models[0].parameters > 2 * models[1].parameters
     assert all(model.hub and "/" in model.hub for model in models)
 
 
-def test_a_device_is_offered_what_fits_it(monkeypatch) -> None:
+def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:
     def offered(gigabytes: float) -> list[str]:
         device = type("Device", (), {"total_memory": int(gigabytes * 1e9), "major": 9, "minor": 0})
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: device)
@@ -68,19 +68,19 @@ def test_a_device_is_offered_what_fits_it(monkeypatch) -> None:
     assert listed(device="cpu") == {}
 
 
-def test_what_a_pair_needs_is_at_least_its_weights(folders) -> None:
+def test_a_pair_needs_at_least_the_memory_of_its_weights(folders) -> None:
     model = find(folders["target"])
     assert needed_bytes([model], torch.float32) > 4 * model.parameters
     assert needed_bytes([model], torch.bfloat16) < needed_bytes([model, model], torch.bfloat16)
 
 
-def test_an_own_pair_decodes_as_its_target_alone(folders) -> None:
+def test_a_pair_of_one_s_own_decodes_as_its_target_alone(folders) -> None:
     engine = Engines(any_pair=True, device="cpu")(pair(folders))
     assert engine.generate("A fox", DRAFT, GREEDY).token_ids == engine.generate("A fox", None, GREEDY).token_ids
     assert engine.generate("A fox", DRAFT, GREEDY).metrics.draft_acceptance_rate > 0
 
 
-def test_one_large_pair_is_kept_and_the_embedded_ones_stay(folders) -> None:
+def test_one_other_pair_is_kept_and_the_embedded_ones_stay_loaded(folders) -> None:
     engines = Engines(any_pair=True, device="cpu")
     embedded, first = engines("matched"), weakref.ref(engines(pair(folders)))
     assert engines(pair(folders)) is first()
@@ -97,7 +97,7 @@ def test_one_large_pair_is_kept_and_the_embedded_ones_stay(folders) -> None:
         ("broken", "draft", "could not be loaded"),
     ],
 )
-def test_a_pair_that_fails_leaves_the_one_before_working(folders, target: str, draft: str, says: str) -> None:
+def test_a_pair_that_fails_to_load_leaves_the_previous_one_working(folders, target: str, draft: str, says: str) -> None:
     engines = Engines(any_pair=True, device="cpu")
     before = engines(pair(folders))
     with pytest.raises(LabError, match=says):
@@ -106,7 +106,7 @@ def test_a_pair_that_fails_leaves_the_one_before_working(folders, target: str, d
     assert before.generate("A fox", DRAFT, GREEDY).reason == "length"
 
 
-def test_loading_that_is_stopped_leaves_the_one_before_working(folders) -> None:
+def test_cancelling_a_load_leaves_the_previous_pair_working(folders) -> None:
     engines = Engines(any_pair=True, device="cpu")
     before, stopped = engines(pair(folders)), threading.Event()
     stopped.set()
@@ -115,7 +115,7 @@ def test_loading_that_is_stopped_leaves_the_one_before_working(folders) -> None:
     assert engines(pair(folders)) is before
 
 
-def test_who_stops_does_not_wait_for_a_hub_that_does_not_answer(folders, monkeypatch) -> None:
+def test_cancelling_does_not_wait_for_a_hub_that_does_not_answer(folders, monkeypatch) -> None:
     engines, stopped, answers = Engines(any_pair=True, device="cpu"), threading.Event(), threading.Event()
     answered: list[bool] = []
     monkeypatch.setattr(engines_module, "find", lambda where, **how: answered.append(answers.wait(60)))
@@ -127,7 +127,7 @@ def test_who_stops_does_not_wait_for_a_hub_that_does_not_answer(folders, monkeyp
     answers.set()
 
 
-def test_while_a_pair_is_loaded_others_have_what_is_there_and_may_stop_waiting(folders, monkeypatch) -> None:
+def test_during_a_load_others_use_loaded_pairs_and_can_stop_waiting(folders, monkeypatch) -> None:
     engines, stopped = Engines(any_pair=True, device="cpu"), threading.Event()
     there, loads = engines(pair(folders)), engines_module.load_engine
     begun, goes_on = threading.Event(), threading.Event()
@@ -150,7 +150,7 @@ def test_while_a_pair_is_loaded_others_have_what_is_there_and_may_stop_waiting(f
     first.join()
 
 
-def test_what_does_not_fit_is_refused_before_it_is_loaded(folders, monkeypatch) -> None:
+def test_a_pair_that_does_not_fit_is_refused_before_it_is_loaded(folders, monkeypatch) -> None:
     engines = Engines(any_pair=True, device="cpu")
     embedded = engines("matched")
     monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000)
@@ -160,7 +160,7 @@ def test_what_does_not_fit_is_refused_before_it_is_loaded(folders, monkeypatch) 
     assert engines("matched") is embedded
 
 
-def test_a_large_pair_makes_room_for_the_next_where_both_do_not_fit(folders, monkeypatch) -> None:
+def test_a_pair_is_unloaded_for_the_next_if_both_do_not_fit(folders, monkeypatch) -> None:
     engines = Engines(any_pair=True, device="cpu")
     first = weakref.ref(engines(pair(folders)))
     monkeypatch.setattr(engines_module, "free_bytes", lambda device: 100_000 if first() else 10**9)
@@ -169,8 +169,8 @@ def test_a_large_pair_makes_room_for_the_next_where_both_do_not_fit(folders, mon
     assert engines(pair(folders)).draft is not None
 
 
-def test_whatever_ends_loading_is_told_to_who_waits(monkeypatch) -> None:
-    """A panic of a library's Rust is no Exception."""
+def test_any_failure_of_a_load_is_raised_to_those_waiting_for_it(monkeypatch) -> None:
+    """A panic in a library's Rust code is not an Exception."""
 
     class Panic(BaseException):
         pass
@@ -193,7 +193,7 @@ def test_whatever_ends_loading_is_told_to_who_waits(monkeypatch) -> None:
     assert [type(error) for error in raised] == [Panic]
 
 
-def test_where_no_thread_is_to_be_had_the_next_who_asks_may_have_one(monkeypatch) -> None:
+def test_a_load_can_be_retried_after_no_thread_could_be_started(monkeypatch) -> None:
     def no_thread(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -210,8 +210,8 @@ def test_where_no_thread_is_to_be_had_the_next_who_asks_may_have_one(monkeypatch
     given_up.cancel()
 
 
-def test_of_what_is_loaded_in_vain_nothing_is_kept(monkeypatch) -> None:
-    """Not even until a collector of cycles comes by: it may be most of a GPU's memory."""
+def test_nothing_of_a_failed_load_is_kept(monkeypatch) -> None:
+    """Not even until the garbage collector runs: it may be most of a GPU's memory."""
     engines, made = Engines(device="cpu"), []
 
     def load(*_: object, **__: object) -> None:
@@ -227,12 +227,12 @@ def test_of_what_is_loaded_in_vain_nothing_is_kept(monkeypatch) -> None:
     gc.disable()
     try:
         ask()
-        until(lambda: made[0]() is None)  # the thread that loaded has still to end
+        until(lambda: made[0]() is None)  # the loading thread has to end first
     finally:
         gc.enable()
 
 
-def test_who_stops_does_not_wait_for_what_is_being_loaded_and_the_next_one_does(monkeypatch) -> None:
+def test_cancelling_returns_at_once_and_the_next_caller_waits_for_the_load(monkeypatch) -> None:
     engines, stopped, goes_on = Engines(device="cpu"), threading.Event(), threading.Event()
     at_once, loads = [], engines_module.load_engine
 
@@ -251,7 +251,7 @@ def test_who_stops_does_not_wait_for_what_is_being_loaded_and_the_next_one_does(
     assert at_once == [True, True]
 
 
-def test_who_made_room_for_a_pair_that_is_stopped_is_loaded_again(folders, monkeypatch) -> None:
+def test_a_pair_unloaded_for_a_cancelled_one_is_loaded_again(folders, monkeypatch) -> None:
     engines, stopped = Engines(any_pair=True, device="cpu"), threading.Event()
     first, loads = weakref.ref(engines(pair(folders))), engines_module.load_engine
 
@@ -268,7 +268,7 @@ def test_who_made_room_for_a_pair_that_is_stopped_is_loaded_again(folders, monke
     assert engines(pair(folders)).generate("A fox", DRAFT, GREEDY).reason == "length"
 
 
-def test_others_than_those_offered_are_refused_where_others_can_reach_the_server(folders) -> None:
+def test_only_offered_pairs_are_available_by_default(folders) -> None:
     engines = Engines(device="cpu")
     with pytest.raises(LabError, match="not available here"):
         engines(pair(folders))
@@ -278,13 +278,13 @@ def test_others_than_those_offered_are_refused_where_others_can_reach_the_server
 
 
 @pytest.mark.parametrize("there", ["/nonexistent", "./nonexistent", "../nonexistent", "/nonexistent/one/two"])
-def test_a_folder_that_is_not_there_is_said_to_be_missing(there: str) -> None:
+def test_a_missing_folder_is_reported(there: str) -> None:
     for pair in (own(there, ""), own("", there)):
         with pytest.raises(LabError, match=f"There is no folder '{there}' here"):
             Engines(any_pair=True, device="cpu")(pair)
 
 
-def test_a_folder_is_called_by_its_name_however_it_is_named(folders, monkeypatch) -> None:
+def test_a_pair_is_labelled_by_its_folder_s_name_however_it_is_written(folders, monkeypatch) -> None:
     monkeypatch.chdir(folders["target"])
     assert [own(name, "").label for name in (".", "../target", "../draft/..", "owner/model")] == [
         "target",
@@ -294,7 +294,7 @@ def test_a_folder_is_called_by_its_name_however_it_is_named(folders, monkeypatch
     ]
 
 
-def test_a_folder_is_found_as_it_is_typed_or_copied(folders, monkeypatch) -> None:
+def test_a_folder_may_be_given_with_a_tilde_or_quotes(folders, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(folders["target"].parent))
     named = own(str(folders["target"]), str(folders["draft"]))
     assert own("~/target", "~/draft") == named
@@ -308,7 +308,7 @@ def test_a_folder_is_found_as_it_is_typed_or_copied(folders, monkeypatch) -> Non
 @pytest.mark.parametrize(
     "address", ["https://hub.example/some/model-1.5B", "http://hub.example/some/model-1.5B/tree/main"]
 )
-def test_of_a_page_s_address_the_hub_id_is_asked_for(address: str) -> None:
+def test_a_page_s_address_is_refused_with_the_hub_id_to_use(address: str) -> None:
     with pytest.raises(LabError, match=r"is the address of a page\. Write it as some/model-1\.5B\."):
         Engines(any_pair=True, device="cpu")(own(address, ""))
 
@@ -335,7 +335,7 @@ def test_monitors_tell_pairs_of_one_name_apart(folders, tmp_path) -> None:
     assert monitor.watched == monitor.added == ["target", "target (2)", "target", "Matched (2)"]
 
 
-def test_a_pair_needs_a_name() -> None:
+def test_a_pair_needs_a_target_s_name() -> None:
     with pytest.raises(LabError, match="Name a target model"):
         own("", "")
     assert own("", "mismatched") == Pair("mismatched", None, "mismatched")
@@ -354,7 +354,7 @@ def test_code_that_comes_with_a_model_never_runs(folders, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError()], ids=["gpu", "python"])
-def test_a_pair_that_runs_out_of_memory_leaves_the_last_one_working(monkeypatch, error: Exception) -> None:
+def test_a_load_that_runs_out_of_memory_leaves_the_previous_pair_working(monkeypatch, error: Exception) -> None:
     engines = Engines(any_pair=True, device="cpu", dtype="float32")
     before = engines("matched").generate("A fox", DRAFT, GREEDY).token_ids
 

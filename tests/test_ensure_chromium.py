@@ -1,4 +1,4 @@
-"""The browser tests never vanish: a Chromium is found, or installed, or asked for."""
+"""The browser tests are never skipped silently: a Chromium is found, installed, or asked for."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests import ensure_chromium
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
-    """A machine with no browser and nothing that could install one."""
+    """A machine without a browser or anything that could install one."""
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(ensure_chromium, "playwright_own", lambda: None)
     return tmp_path
 
 
-def test_one_on_the_path_is_taken(bare, capsys):
+def test_a_browser_on_the_path_is_used(bare, capsys):
     browser = bare / "chromium"
     browser.write_text("#!/bin/sh\n")
     browser.chmod(0o755)
@@ -24,7 +24,7 @@ def test_one_on_the_path_is_taken(bare, capsys):
     assert capsys.readouterr().out.strip() == str(browser)
 
 
-def test_one_that_is_named_comes_first(bare, monkeypatch, capsys):
+def test_a_browser_named_by_chromium_comes_first(bare, monkeypatch, capsys):
     for name in ("chromium", "other"):
         (bare / name).write_text("#!/bin/sh\n")
         (bare / name).chmod(0o755)
@@ -33,7 +33,7 @@ def test_one_that_is_named_comes_first(bare, monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == str(bare / "other")
 
 
-def test_a_missing_one_is_installed(bare, monkeypatch, capsys):
+def test_a_missing_browser_is_installed(bare, monkeypatch, capsys):
     def install():
         (bare / "chromium").write_text("#!/bin/sh\n")
         (bare / "chromium").chmod(0o755)
@@ -43,7 +43,7 @@ def test_a_missing_one_is_installed(bare, monkeypatch, capsys):
     assert capsys.readouterr().out.strip() == str(bare / "chromium")
 
 
-def test_when_nothing_helps_it_says_what_to_install(bare, monkeypatch, capsys):
+def test_if_installing_fails_it_says_what_to_install(bare, monkeypatch, capsys):
     monkeypatch.setattr(ensure_chromium, "install", lambda: None)
     assert ensure_chromium.main() == 1
     said = capsys.readouterr()

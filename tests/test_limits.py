@@ -1,4 +1,4 @@
-"""What the device does at best: measured once, in nobody's time, and unknown where it cannot be."""
+"""A device's limits: measured once, outside the time of any run, and unknown where measuring fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unmeasured():
     limits._measured.cache_clear()
 
 
-def test_a_copy_is_read_and_written(monkeypatch):
+def test_a_copy_counts_as_a_read_and_a_write(monkeypatch):
     monkeypatch.setitem(limits.COPY_BYTES, "cpu", 1000)
     monkeypatch.setattr(limits, "_best_seconds", lambda run, device: 0.5)
     assert limits._copy_rate(CPU) == 2 * 1000 / 0.5
@@ -38,7 +38,7 @@ def test_products_grow_until_one_takes_long_enough(monkeypatch):
     assert [len(product) for product in ran] == [256, 512, 1024]
 
 
-def test_once_for_a_device_a_dtype_and_a_number_of_threads(monkeypatch, unmeasured):
+def test_limits_are_measured_once_per_device_dtype_and_thread_count(monkeypatch, unmeasured):
     asked = []
     monkeypatch.setattr(limits, "_copy_rate", lambda device: 1e9)
     monkeypatch.setattr(limits, "_product_rate", lambda device, dtype: asked.append(dtype) or 1e10)
@@ -50,7 +50,7 @@ def test_once_for_a_device_a_dtype_and_a_number_of_threads(monkeypatch, unmeasur
     assert len(asked) == 3
 
 
-def test_memory_that_was_short_once_is_asked_for_again(monkeypatch, unmeasured):
+def test_measuring_is_retried_after_it_ran_out_of_memory(monkeypatch, unmeasured):
     rates = iter([torch.OutOfMemoryError("no more"), 1e9])
 
     def rate(device):
@@ -64,7 +64,7 @@ def test_memory_that_was_short_once_is_asked_for_again(monkeypatch, unmeasured):
     assert device_limits(CPU, torch.float32) == Limits(1e9, 1e10)
 
 
-def test_measuring_is_in_nobodys_time(monkeypatch):
+def test_measuring_does_not_count_as_time_of_the_run(monkeypatch):
     def slow(device, dtype):
         if not measured:
             time.sleep(0.5)
@@ -84,7 +84,7 @@ def test_measuring_is_in_nobodys_time(monkeypatch):
 
 
 def test_measuring_comes_before_any_step(monkeypatch):
-    """A synthetic run is announced after another has been decoded for it; nobody's step shall wait then."""
+    """A synthetic run starts after a plain one has been decoded for it; measuring then would delay other requests."""
     measured = []
     monkeypatch.setattr(intake, "device_limits", lambda device, dtype: measured.append(dtype))
     lab = tiny_models.engine("llama")
@@ -92,7 +92,7 @@ def test_measuring_comes_before_any_step(monkeypatch):
     assert measured
 
 
-def test_a_device_that_cannot_be_measured_can_decode(monkeypatch, unmeasured, tmp_path):
+def test_a_device_that_cannot_be_measured_still_decodes(monkeypatch, unmeasured, tmp_path):
     def fails(*_, **__):
         raise RuntimeError('"addmm" not implemented')
 
@@ -105,8 +105,8 @@ def test_a_device_that_cannot_be_measured_can_decode(monkeypatch, unmeasured, tm
     assert Run.load(tmp_path / "run.json").events == run.events
 
 
-def test_a_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
-    """What launching takes is then not in its time."""
+def test_a_timed_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
+    """So its time does not include its launch."""
     called = []
 
     class Event:
@@ -128,8 +128,8 @@ def test_a_run_is_launched_while_the_device_is_busy_with_another(monkeypatch):
     assert called == ["run", "run", "event", "run", "event", "wait"]
 
 
-def test_a_core_that_something_else_holds_for_a_moment_is_no_limit():
-    """As long as four short runs take; where nothing holds it, a fifth is a thousand times as fast."""
+def test_a_core_that_is_busy_for_a_moment_does_not_lower_the_limit():
+    """The first four runs are slow; a fifth, undisturbed, is many times as fast."""
     called = []
 
     def run():

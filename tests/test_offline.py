@@ -1,4 +1,4 @@
-"""Starting with the embedded pair, and a run, ask nothing of a network."""
+"""Starting with the embedded pair, and a run, need no network."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ app.main(["--port", port])
 
 
 def started(port: int) -> dict:
-    """What the app asked for, with no variable set that would keep libraries from asking."""
+    """The hosts that the app asked for, without variables that would keep libraries from asking."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "GRADIO_"))}
     command = [sys.executable, "-c", WATCHED, str(port)]
     done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=300)
@@ -76,5 +76,5 @@ def started(port: int) -> dict:
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"asked"')))
 
 
-def test_start_up_and_a_run_ask_nothing_of_a_network() -> None:
-    assert started(free_port()) == {"asked": ["example.com"], "tokens": 2}  # this one the test itself asks for
+def test_start_up_and_a_run_do_not_use_the_network() -> None:
+    assert started(free_port()) == {"asked": ["example.com"], "tokens": 2}  # by the test itself

@@ -1,4 +1,4 @@
-"""Settings on a command line: what they mean, and what is said when they mean nothing."""
+"""Settings on a command line: how they are parsed, and the messages when they are invalid or have no effect."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lab import ConfigError, EngineConfig, SamplingParams
 from lab.options import config_text, idle, parse_config, parse_configs
 
 
-def test_every_type_of_field_can_be_given():
+def test_every_type_of_field_can_be_parsed():
     text = "kv_dtype=int8, paged=true, kv_cache=True,num_blocks=40,early_exit_layer=none,synthetic_acceptance_rate=.5"
     expected = EngineConfig(kv_dtype="int8", paged=True, num_blocks=40, synthetic_acceptance_rate=0.5)
     assert parse_config(text) == expected
     assert parse_config("") == EngineConfig()
 
 
-def test_settings_as_text_are_those_that_are_not_usual():
+def test_settings_as_text_are_those_that_are_not_default():
     config = EngineConfig(paged=True, num_blocks=40, speculative="synthetic", synthetic_acceptance_rate=1 / 3)
     assert config_text(config) == f"speculative=synthetic, paged=true, num_blocks=40, synthetic_acceptance_rate={1 / 3}"
     assert parse_config(config_text(config)) == config
@@ -25,7 +25,7 @@ def test_settings_as_text_are_those_that_are_not_usual():
 
 
 @pytest.mark.parametrize("field", fields(EngineConfig), ids=lambda field: field.name)
-def test_every_field_takes_its_own_default(field):
+def test_every_field_accepts_its_own_default(field):
     assert parse_config(f"{field.name}={field.default}") == EngineConfig()
 
 
@@ -45,7 +45,7 @@ def test_every_field_takes_its_own_default(field):
         ("kv_cache=false,paged=true", r"there are no blocks to hand out"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence(text, message):
+def test_invalid_settings_are_refused_with_the_reason(text, message):
     with pytest.raises(ConfigError, match=message):
         parse_config(text)
 
@@ -59,7 +59,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(text, message):
         (["", " "], "^default is listed twice"),
     ],
 )
-def test_of_several_settings_the_one_that_is_wrong_is_named(texts, message):
+def test_the_invalid_one_of_several_settings_is_named(texts, message):
     with pytest.raises(ConfigError, match=message):
         parse_configs(texts)
 
@@ -100,5 +100,5 @@ def test_of_several_settings_the_one_that_is_wrong_is_named(texts, message):
         ),
     ],
 )
-def test_settings_that_do_nothing_are_told(config, sampling, said):
+def test_settings_without_effect_are_reported(config, sampling, said):
     assert idle(EngineConfig(**config), SamplingParams(**sampling)) == said

@@ -1,4 +1,4 @@
-"""What the README and its reference (``docs``) claim is what was measured, and what is pinned."""
+"""What the README and its reference (``docs``) state agrees with the recorded measurements and with the code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEASURED = PAGES[ROOT / "docs/measured.md"]
 
 
 def flat(text: str) -> str:
-    """Without line breaks: a sentence as it is read."""
+    """The text without line breaks."""
     return " ".join(text.split())
 
 
@@ -44,7 +44,7 @@ def test_the_ladder_is_the_recorded_one():
         assert float(ratio) == round(row["median"] / base, 2)
 
 
-def test_what_recording_costs_is_called_nothing_only_where_it_cannot_be_told():
+def test_the_cost_of_recording_is_within_the_spread_of_the_runs():
     told, untold = ladder()["cache"], ladder()["cache, nothing recorded"]
     assert f"{told['median']:.0f} tokens/s with every event recorded, {untold['median']:.0f} with" in flat(MEASURED)
     assert max(told["lower"], untold["lower"]) < min(told["upper"], untold["upper"])
@@ -101,7 +101,7 @@ def steps() -> list[str]:
 
 
 def beside() -> list[str]:
-    """Of each row its speed on one thread and on two, each with its ratio to llama.cpp's."""
+    """Each row's speed on one thread and on two, with its ratio to that of llama.cpp."""
 
     def cells(rows: list[dict]) -> list[str]:
         base = next(row["median"] for row in rows if row["name"] == "llama.cpp, bf16")
@@ -149,7 +149,7 @@ def watching() -> list[str]:
 
 
 def headlines() -> list[str]:
-    """The README's own few."""
+    """The few rows in the README itself."""
     alone, crowd = (record("serve")["speculation"]["temperature 0.8"]["ratio_by_size"][size] for size in ("1", "32"))
     kept = {row["kv_dtype"]: row for row in record("kv-error")["formats"]}
     size, perplexity = (
@@ -161,7 +161,7 @@ def headlines() -> list[str]:
     plain, cached = speeds["no cache"]["median"], speeds["cache"]["median"]
     tokens, gamma = record("ladder")["max_tokens"], record("ladder")["best_gamma"]
     faster = speeds[f"cache + speculation (gamma {gamma})"]["median"] / cached
-    assert crowd < 1  # or it would pay
+    assert crowd < 1  # otherwise it would pay
     assert len(set(perplexity)) == 1
     return [
         f"| KV cache, {tokens} tokens, greedy | {plain:.0f} tokens/s without, {cached:.0f} with |",
@@ -217,7 +217,7 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
 
 
-def test_what_a_page_keeps_is_the_recorded_one():
+def test_the_memory_of_the_page_is_the_recorded_one():
     result, text = record("page"), flat(MEASURED)
     figures = result["figures"]
     nodes = figures["nodes_after_20"] - figures["nodes_after_3"]
@@ -227,7 +227,7 @@ def test_what_a_page_keeps_is_the_recorded_one():
     assert f"for {result['tokens']} tokens, when a headless browser" in text
 
 
-def test_what_a_workshop_costs_is_the_recorded_one():
+def test_the_cost_of_a_workshop_is_the_recorded_one():
     result, text = record("workshop"), flat(MEASURED)
     medians = result["percent_of_a_core"]["medians"]
     assert f"moves ten times a second takes {medians['leading']:.1f}% of a core" in text
@@ -236,7 +236,7 @@ def test_what_a_workshop_costs_is_the_recorded_one():
     assert (result["hz"], result["messages_arrived"]) == (10, 1)
 
 
-def test_what_a_crowd_gets_is_the_recorded_one():
+def test_the_figures_under_load_are_the_recorded_ones():
     result, text = record("load"), flat(MEASURED)
     assert result["crossed"] == []
     assert f"{result['clients']} callers in {result['minutes']:g} minutes got {result['answers']} answers" in text
@@ -248,14 +248,14 @@ def test_what_a_crowd_gets_is_the_recorded_one():
 
 
 @pytest.mark.parametrize(("name", "threads"), [("llama", 1), ("llama-2-threads", 2)])
-def test_what_llama_cpp_says_too_is_the_recorded_one(name, threads):
+def test_the_agreement_with_llama_cpp_is_the_recorded_one(name, threads):
     result, text = record(name), flat(MEASURED)
     assert result["machine"]["torch_threads"] == threads
     same = sum(length == result["max_tokens"] for length in result["alike"]["bf16"])
     assert f"the same {result['max_tokens']} tokens after {same} of {result['prompts']} prompts" in text
 
 
-def test_what_vllm_does_too_is_the_recorded_one():
+def test_the_agreement_with_vllm_is_the_recorded_one():
     result = record("vllm")
     rows, size = result["rows"], result["max_tokens"]
     texts = f"{sum(row['same_text'] for row in rows)} of {len(rows)}"
@@ -266,13 +266,13 @@ def test_what_vllm_does_too_is_the_recorded_one():
     assert {row["tokens"] for row in rows} == {size}
 
 
-def test_what_fits_is_what_it_prints(capsys):
+def test_the_memory_example_prints_what_it_says(capsys):
     [example] = re.findall(r"```python\n(from lab\.memory.+?)```", PAGES[ROOT / "docs/pages.md"], re.DOTALL)
     exec(example)
     assert capsys.readouterr().out.strip() == example.strip().rsplit("# ", 1)[1]
 
 
-def test_the_command_for_a_server_is_one(capsys):
+def test_the_vllm_example_prints_a_command(capsys):
     page = PAGES[ROOT / "docs/vllm.md"]
     [example] = re.findall(r"```python\n(from lab import EngineConfig\nfrom lab\.remote.+?)```", page, re.DOTALL)
     exec(example)
@@ -287,11 +287,11 @@ def test_the_space_uses_the_pinned_gradio():
     assert f"sdk_version: {pinned[1]}\n" in README
 
 
-def test_the_spaces_header_is_whole():
+def test_the_header_for_the_space_is_complete():
     header = yaml.safe_load(README.split("---\n")[1])
     assert header["sdk"] == "gradio"
     assert (ROOT / header["app_file"]).exists()
-    assert header["python_version"] in ("3.10", "3.12")  # what ZeroGPU has
+    assert header["python_version"] in ("3.10", "3.12")  # what ZeroGPU offers
     assert len(header["short_description"]) <= 60
     assert header["tags"]
     listed = {known()[name].hub for pair in LISTED.items() for name in pair}
@@ -299,7 +299,7 @@ def test_the_spaces_header_is_whole():
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_every_path_and_heading_it_names_exists(path):
+def test_every_path_and_heading_named_exists(path):
     text = PAGES[path]
     links = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?\)", text)
     assert links
@@ -313,13 +313,13 @@ def test_every_path_and_heading_it_names_exists(path):
 
 
 def anchors(path: Path) -> set[str]:
-    """What a page's headings are called in an address, as GitHub makes it of them."""
+    """The anchors of a page's headings, as GitHub derives them."""
     fenced = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", fenced, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_page_of_the_reference_is_led_to():
+def test_every_page_of_the_reference_is_linked_from_the_readme():
     assert {path.name for path in PAGES} >= {
         "pages.md",
         "server.md",
@@ -332,14 +332,14 @@ def test_every_page_of_the_reference_is_led_to():
         assert path.name == "README.md" or f"](docs/{path.name})" in README, path
 
 
-def test_every_page_of_the_lab_is_named():
+def test_every_page_of_the_lab_is_listed():
     routes = re.findall(r'pages\.route\("(\w+)", "(/\w+)"', (ROOT / "app.py").read_text("utf-8"))
     assert len(routes) > 5
     for name, address in [("Lab", "/"), *routes]:
         assert re.search(rf"^\| \[{name}\]\([^)]+\) \| `{address}` \| ", README, re.MULTILINE), name
 
 
-def test_every_room_is_in_the_map():
+def test_every_package_is_in_the_map():
     rows = dict(re.findall(r"^\| `([\w./]+)` \| (.+) \|$", README, re.MULTILINE))
     for floor in ("lab", "visualize", "lessons"):
         rooms = [ROOT / floor, *(path for path in sorted((ROOT / floor).rglob("*")) if (path / "__init__.py").exists())]
@@ -360,6 +360,6 @@ def test_the_first_example_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_every_example_is_python(path):
+def test_every_example_is_valid_python(path):
     for example in re.findall(r"```python\n(.+?)```", PAGES[path], re.DOTALL):
         compile(example, path.name, "exec")

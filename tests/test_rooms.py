@@ -1,4 +1,4 @@
-"""The arrows between rooms run one way."""
+"""Imports between the packages (rooms) go one way only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORBIDDEN = {
     "visualize/figures": ("gradio",),
 }
 DOORS = {"lab/export.py": {"visualize"}}
-"""Entry points that lead to a room above their own, and to where. Nothing imports them."""
+"""Entry points that may import a package above their own, and which. Nothing imports them."""
 
 
 def imports(path: Path) -> set[str]:
@@ -42,7 +42,7 @@ def test_a_room_does_not_import_what_is_above_it(room):
         assert not (imports(path) & set(FORBIDDEN[room])) - DOORS.get(name, set()), name
 
 
-def test_a_door_is_for_people_only():
+def test_no_module_imports_an_entry_point():
     for door in DOORS:
         module = door.removesuffix(".py").replace("/", ".")
         package, _, name = module.rpartition(".")
@@ -51,7 +51,7 @@ def test_a_door_is_for_people_only():
             assert not used.search(path.read_text("utf-8")), path
 
 
-def test_the_engine_alone_brings_no_page_with_it():
+def test_importing_the_lab_does_not_import_the_page():
     code = "import sys, lab.export; print([m for m in ('gradio', 'plotly', 'visualize') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

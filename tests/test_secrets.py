@@ -1,4 +1,4 @@
-"""What is secret is sent to whom it is for, and is in nothing that anybody reads: no log, no page, no answer."""
+"""Secrets are sent only to those they are for, and never appear in a log, a page or an answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGES += ("metrics", "gradio_api/info", "gradio_api/mcp/schema", "gradio_api/not
 
 
 class Refusing(ThreadingHTTPServer):
-    """A hub and a vLLM server that want other secrets. ``sent``: what they were shown."""
+    """A hub or a vLLM server that refuses every secret. ``sent``: the Authorization headers it received."""
 
     def __init__(self) -> None:
         self.sent: list[str] = []
@@ -66,7 +66,7 @@ def variables(hub: Refusing, cache: Path) -> dict[str, str]:
 
 
 def fetched(address: str, body: bytes | None = None) -> str:
-    """Whatever it answers, with its head."""
+    """The answer with its headers, whatever its status."""
     try:
         with urllib.request.urlopen(urllib.request.Request(address, body, {"Content-Type": "application/json"})) as it:
             return f"{it.headers}{it.read().decode()}"
@@ -74,18 +74,18 @@ def fetched(address: str, body: bytes | None = None) -> str:
         return f"{error.headers}{error.read().decode()}"
 
 
-def test_a_private_model_that_cannot_be_had_tells_no_token(refusing: Refusing, tmp_path: Path) -> None:
+def test_an_unavailable_private_model_does_not_reveal_the_token(refusing: Refusing, tmp_path: Path) -> None:
     command = [sys.executable, "app.py", "--target", "somebody/private"]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | variables(refusing, tmp_path), capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 2
     assert "somebody/private" in done.stderr
-    assert f"Bearer {TOKEN}" in refusing.sent  # so it was there to be told
+    assert f"Bearer {TOKEN}" in refusing.sent  # so there was a token to reveal
     assert "Recognisable" not in done.stdout + done.stderr
 
 
-def test_a_server_tells_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_path: Path) -> None:
+def test_a_server_reveals_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with started(log, "--attach", refusing.address, **variables(refusing, tmp_path)) as (address, _):
         seen = [fetched(f"{address}/{page}") for page in PAGES]
@@ -100,7 +100,7 @@ def test_a_server_tells_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_pa
             seen.append(fetched(f"{address}/gradio_api/call/{name}/{event}"))
         seen.append(fetched(f"{address}/gradio_api/call/run", b'{"data": []}'))
         seen += [fetched(f"{address}/{page}") for page in ("health", "metrics")]
-    assert "" in refusing.sent  # the hub was asked, and not in the owner's name
+    assert "" in refusing.sent  # the hub was asked, without the owner's token
     assert f"Bearer {TOKEN}" not in refusing.sent
     assert "The configuration of somebody/private could not be fetched" in "".join(seen)
     assert "Recognisable" not in "".join(seen)
@@ -108,7 +108,7 @@ def test_a_server_tells_no_secret_whatever_goes_wrong(refusing: Refusing, tmp_pa
 
 
 @pytest.mark.parametrize("key", [KEY, f"{KEY}\n"])
-def test_a_key_that_is_refused_is_not_told(refusing: Refusing, key: str) -> None:
+def test_a_refused_key_is_sent_and_not_revealed(refusing: Refusing, key: str) -> None:
     server = Server(refusing.address, key)
     with pytest.raises(ServerError) as caught:
         complete(server.read())
@@ -117,7 +117,7 @@ def test_a_key_that_is_refused_is_not_told(refusing: Refusing, key: str) -> None
 
 
 @pytest.mark.parametrize("key", [f"{KEY} é", f"{KEY}\n{KEY}", f"{KEY}\0"])
-def test_a_key_that_cannot_be_sent_is_refused_and_not_told(key: str) -> None:
+def test_a_key_that_cannot_be_sent_is_refused_and_not_revealed(key: str) -> None:
     with pytest.raises(ConfigError, match="printable ASCII") as caught:
         Server("http://127.0.0.1:8000", key)
     assert "Recognisable" not in str(caught.value)

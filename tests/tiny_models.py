@@ -35,7 +35,7 @@ _LLAMA_LIKE = {
     "max_position_embeddings": CONTEXT,
     "bos_token_id": None,
     "eos_token_id": 256,
-    "initializer_range": 0.3,  # peaked enough that the likeliest token is no tie
+    "initializer_range": 0.3,  # peaked enough that the likeliest tokens are not tied
 }
 CONFIGS: dict[str, PreTrainedConfig] = {
     "llama": LlamaConfig(**_LLAMA_LIKE),
@@ -56,7 +56,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
 
 @functools.cache
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte: id = its place in the byte alphabet."""
+    """One token per byte: its id is its place in the byte alphabet."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -73,7 +73,7 @@ def random_model(architecture: str, *, seed: int = 0, **changes: object) -> PreT
 
 
 def perturbed(model: PreTrainedModel, noise: float, *, seed: int = 1) -> PreTrainedModel:
-    """A copy that mostly agrees with the model: what a good draft is."""
+    """A copy that mostly agrees with the model, as a good draft does."""
     copied = copy.deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -95,7 +95,7 @@ def engine(
 ) -> Engine:
     """``draft``: "identical" (the target's weights), "good" (nearly), "bad" (unrelated), or None.
 
-    ``shape``: what of their configurations differs from ``CONFIGS``. ``limits``: and other settings of ``Engine``.
+    ``shape``: how their configurations differ from ``CONFIGS``. ``limits``: limits and other settings of ``Engine``.
     """
     random = functools.partial(random_model, architecture, **(shape or {}))
     model = random(seed=seed)
@@ -109,8 +109,8 @@ def engine(
 
 
 def continuation(engine: Engine, ids: Sequence[int], count: int) -> list[int]:
-    """``count`` greedy tokens after ``ids``, by transformers itself. (Random models say no text: decoding
-    their tokens and encoding them again gives others.)
+    """``count`` greedy tokens after ``ids``, by transformers itself. (It takes token ids, as the tokens of random
+    models are not valid text: decoding and encoding them again gives others.)
     """
     ids = torch.tensor([list(ids)])
     with engine.target.stock_attention() as model:

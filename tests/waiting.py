@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process is about to do."""
+"""Waiting for another thread or process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def until(happened: Callable[[], object], seconds: float = 30) -> None:
-    """Wait for it. Raises AssertionError where it has not happened by then, which on a busy machine is late."""
+    """Wait for it. Raises AssertionError if it has not happened after ``seconds``, generous for a busy machine."""
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end
