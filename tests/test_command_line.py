@@ -50,7 +50,7 @@ def shell(engine, monkeypatch, capsys) -> Shell:
     return run
 
 
-def test_the_output_is_the_engine_s_text(shell: Shell, engine) -> None:
+def test_the_output_is_the_text_of_the_engine(shell: Shell, engine) -> None:
     status, out, said = shell("run", PROMPT, "--speculative", "draft", "--max-tokens", "24", "--stop", "nowhere")
     run = engine.generate(PROMPT, EngineConfig(speculative="draft"), SamplingParams(max_tokens=24))
     assert (status, out) == (0, run.text + "\n")
@@ -291,7 +291,7 @@ def test_an_interrupted_run_prints_what_was_written_so_far(shell: Shell, engine,
     assert 0 < len(run.token_ids) < 200
 
 
-def test_the_lab_runs_as_a_module_without_the_page_s_packages() -> None:
+def test_the_lab_runs_as_a_module_without_gradio_and_plotly() -> None:
     hidden = "import sys; sys.modules['gradio'] = sys.modules['plotly'] = None; "
     code = hidden + "import runpy; sys.argv[1:] = ['run', 'A fox', '--max-tokens', '4']; runpy.run_module('lab', "
     code += "run_name='__main__')"

@@ -84,7 +84,7 @@ def test_stop_may_be_one_string_or_several():
         ("x" * 300, f"ValueError: {'x' * 199}…"),
     ],
 )
-def test_a_library_s_error_is_shortened_to_a_line_with_its_reason(said: str, short: str) -> None:
+def test_an_error_of_a_library_is_shortened_to_a_line_with_its_reason(said: str, short: str) -> None:
     assert in_short(ValueError(said)) == short
 
 

@@ -74,7 +74,7 @@ def test_a_pair_needs_at_least_the_memory_of_its_weights(folders) -> None:
     assert needed_bytes([model], torch.bfloat16) < needed_bytes([model, model], torch.bfloat16)
 
 
-def test_a_pair_of_one_s_own_decodes_as_its_target_alone(folders) -> None:
+def test_a_pair_from_folders_decodes_as_its_target_alone(folders) -> None:
     engine = Engines(any_pair=True, device="cpu")(pair(folders))
     assert engine.generate("A fox", DRAFT, GREEDY).token_ids == engine.generate("A fox", None, GREEDY).token_ids
     assert engine.generate("A fox", DRAFT, GREEDY).metrics.draft_acceptance_rate > 0
@@ -284,7 +284,7 @@ def test_a_missing_folder_is_reported(there: str) -> None:
             Engines(any_pair=True, device="cpu")(pair)
 
 
-def test_a_pair_is_labelled_by_its_folder_s_name_however_it_is_written(folders, monkeypatch) -> None:
+def test_a_pair_is_labelled_by_its_folder_however_the_path_is_written(folders, monkeypatch) -> None:
     monkeypatch.chdir(folders["target"])
     assert [own(name, "").label for name in (".", "../target", "../draft/..", "owner/model")] == [
         "target",
@@ -308,7 +308,7 @@ def test_a_folder_may_be_given_with_a_tilde_or_quotes(folders, monkeypatch) -> N
 @pytest.mark.parametrize(
     "address", ["https://hub.example/some/model-1.5B", "http://hub.example/some/model-1.5B/tree/main"]
 )
-def test_a_page_s_address_is_refused_with_the_hub_id_to_use(address: str) -> None:
+def test_the_address_of_a_page_is_refused_with_the_hub_id_to_use(address: str) -> None:
     with pytest.raises(LabError, match=r"is the address of a page\. Write it as some/model-1\.5B\."):
         Engines(any_pair=True, device="cpu")(own(address, ""))
 
@@ -335,7 +335,7 @@ def test_monitors_tell_pairs_of_one_name_apart(folders, tmp_path) -> None:
     assert monitor.watched == monitor.added == ["target", "target (2)", "target", "Matched (2)"]
 
 
-def test_a_pair_needs_a_target_s_name() -> None:
+def test_a_pair_needs_the_name_of_a_target() -> None:
     with pytest.raises(LabError, match="Name a target model"):
         own("", "")
     assert own("", "mismatched") == Pair("mismatched", None, "mismatched")

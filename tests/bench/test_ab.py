@@ -38,7 +38,7 @@ def test_a_setting_does_not_differ_from_itself(lab, config):
     assert result["metrics"]["perplexity"]["ratio"] == {"value": 1, "low": 1, "high": 1}
     assert result["exact_match_length"] == {"value": TOKENS, "low": TOKENS, "high": TOKENS}
     assert result["identical_outputs"]["value"] == 1
-    assert result["identical_outputs"]["low"] < 1  # six prompts do not prove it of all
+    assert result["identical_outputs"]["low"] < 1  # six prompts do not prove it for all
     for name in ("ttft_ms", "itl_p50_ms", "tokens_per_second"):
         for side in ("a", "b", "ratio"):
             interval = result["metrics"][name][side]

@@ -40,7 +40,7 @@ def test_every_setting_runs_equally_often_in_a_changing_order():
     assert len(rounds) == 13
     assert all(sorted(some) == names for some in rounds)
     assert len({tuple(some) for some in rounds}) > 6
-    assert set(Counter(some[0] for some in rounds[1:])) == set(names)  # each is first at times
+    assert set(Counter(some[0] for some in rounds[1:])) == set(names)  # each goes first at times
     assert order == turns(names, 12)
 
 

@@ -136,7 +136,7 @@ def test_a_part_that_dies_or_hangs_loses_no_figures(tmp_path, monkeypatch):
     assert [path.name for path in out.parent.iterdir()] == ["gpu.json"]
 
 
-def test_the_command_of_a_part_s_process_carries_its_options(tmp_path, monkeypatch):
+def test_the_command_of_a_part_carries_its_options(tmp_path, monkeypatch):
     """Its command line is run in this process, without the exit."""
     monkeypatch.setattr(part.os, "_exit", lambda code: None)
     monkeypatch.setattr(part.gc, "freeze", lambda: None)

@@ -32,7 +32,7 @@ def covered(draw, truth: float) -> float:
 
 @pytest.mark.parametrize("n", [6, 20])
 def test_intervals_of_a_mean_cover_it(n):
-    """Of 1,000 intervals that each cover with 95%, between 93% and 97% do with probability 99.6%.
+    """If each of 1,000 intervals covers with 95%, between 93% and 97% of them do with probability 99.6%.
     Plain percentiles cover 87% with 6 samples: they would pass with probability below 1e-6."""
     share = covered(lambda random: (random.normal(3, 2, n),), truth=3)
     assert 0.93 <= share <= 0.97
@@ -91,7 +91,7 @@ def test_there_is_no_interval_if_a_resample_may_divide_by_zero():
 
 
 @pytest.mark.parametrize("samples", [([],), ([1.0, 2.0], [1.0])])
-def test_samples_must_be_there_and_pair_up(samples):
+def test_samples_must_exist_and_pair_up(samples):
     with pytest.raises(ValueError, match="one of each a prompt"):
         ratio_interval(*samples)
 
@@ -101,7 +101,7 @@ def test_map_transforms_the_value_and_both_ends():
     assert Interval(0.0, None, None).map(math.exp) == Interval(1.0, None, None)
 
 
-def test_intervals_of_shares_are_wilson_s():
+def test_intervals_of_shares_are_wilson_intervals():
     """19 of 20: 0.764 to 0.991 (Newcombe, 1998, gives Wilson's interval in closed form)."""
     share = share_interval(19, 20)
     assert (share.value, round(share.low, 3), round(share.high, 3)) == (0.95, 0.764, 0.991)

@@ -219,7 +219,7 @@ def test_the_interval_of_acceptance_is_over_texts(trial):
         assert [values[f"{what}: {kind}"] for what in ("accepted", "low", "high")] == [sure.value, sure.low, sure.high]
 
 
-def test_a_large_target_s_gain_is_computed_from_tokens_per_round(trial):
+def test_the_gain_of_a_large_target_is_computed_from_tokens_per_round(trial):
     values = CLAIMS["two-to-three"].experiment(trial).values
     for kind, one in trial.once(guesses).items():
         assert values[f"large: {kind}"] == pytest.approx(one.rounds.tokens / 1.5)

@@ -156,7 +156,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "values", "word"), CASES, ids=[f"{name}, {word}" for name, _, word in CASES])
-def test_the_numbers_decide(name, values, word):
+def test_the_numbers_decide_the_verdict(name, values, word):
     verdict = CLAIMS[name].judge(values)
     assert verdict.word == word
     assert bool(verdict.needs) == (word != "holds")

@@ -138,7 +138,7 @@ def test_the_target_makes_one_forward_pass_per_round(lab):
 # -- repeating and interleaving ------------------------------------------------------------
 
 
-def test_a_seed_repeats_a_run_and_another_does_not(lab):
+def test_the_same_seed_repeats_a_run_and_another_does_not(lab):
     runs = [lab.generate(PROMPT, SPECULATE, SamplingParams(max_tokens=40, temperature=1.0, seed=s)) for s in (1, 1, 2)]
     assert runs[0].token_ids == runs[1].token_ids != runs[2].token_ids
 
@@ -206,7 +206,7 @@ def test_closing_a_stream_frees_its_blocks(lab, steps):
     assert lab.occupancy().live == 0
 
 
-def test_a_stream_closed_during_another_s_step_leaves_nothing_behind(lab):
+def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
     """Even if no further step is made."""
     one, other = lab.stream(PROMPT, SPECULATE, SAMPLE), lab.stream(PROMPT, SPECULATE, SAMPLE)
     for stream in (one, other):
@@ -300,7 +300,7 @@ def test_a_pool_of_exactly_the_needed_size_is_enough(lab):
 # -- refusing and failing --------------------------------------------------------------------
 
 
-def test_what_does_not_fit_is_refused_with_both_numbers(lab):
+def test_a_request_that_does_not_fit_is_refused_with_both_numbers(lab):
     with pytest.raises(PromptError, match=r"400 tokens.*320"):
         lab.stream("a" * 400)
     config = EngineConfig(block_size=4, num_blocks=7)

@@ -142,7 +142,7 @@ def test_every_request_in_the_pool_is_told_once_of_a_fallback(reference, monkeyp
 # -- choosing --------------------------------------------------------------------------------
 
 
-def test_the_choice_of_kernels_is_kept_or_refused():
+def test_kernels_are_chosen_by_name_and_unknown_ones_are_refused():
     assert tiny_models.engine(kernels="reference").kernels == "reference"
     with pytest.raises(ConfigError, match="'auto', 'triton', 'c', 'reference', not 'cuda'"):
         load_engine(kernels="cuda")
@@ -183,7 +183,7 @@ for _ in range(2):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: nothing to compile the kernels for")
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_on_a_gpu_kernels_and_reference_give_the_embedded_pair_s_same_tokens(config):
+def test_on_a_gpu_the_embedded_pair_gives_the_tokens_of_the_reference(config):
     """Compiled, in float32, token for token; "auto" chooses the kernels."""
     engines = [load_engine(device="cuda", dtype="float32", kernels=choice) for choice in ("auto", "reference")]
     assert [engine.kernels for engine in engines] == ["triton", "reference"]

@@ -56,7 +56,7 @@ def of(run, kind):
     return [event for event in run.events if isinstance(event, kind)]
 
 
-def test_torch_s_error_for_a_cpu_out_of_memory_is_recognised():
+def test_the_torch_error_for_a_cpu_out_of_memory_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50)
     assert is_out_of_memory(caught.value)

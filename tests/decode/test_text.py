@@ -99,7 +99,7 @@ def byte_fallback() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=core)
 
 
-def test_half_a_character_does_not_take_back_the_whole_ones_before_it():
+def test_half_a_character_does_not_retract_the_whole_ones_before_it():
     """A byte-fallback tokenizer then decodes the bytes before it to replacement characters, too."""
     llama = byte_fallback()
     tokens = llama.convert_tokens_to_ids(["<0xC3>", "<0xA9>", "<0xE2>", "a", "▁the", "b"])

@@ -161,7 +161,7 @@ def test_an_engine_measures_the_time_of_its_rounds(monkeypatch):
     assert statistics.mean(windows[len(windows) // 2 :]) < 1.5
 
 
-def test_recomputing_a_preempted_text_does_not_count_as_a_round_s_cost(monkeypatch):
+def test_recomputing_a_preempted_text_does_not_count_as_the_cost_of_a_round(monkeypatch):
     """With too few blocks sequences are preempted, and the pass that recomputes them verifies proposals, too."""
     observed: list[int] = []
     monkeypatch.setattr(Costs, "observe", lambda costs, tokens, *ms: observed.append(tokens))
@@ -417,7 +417,7 @@ def test_a_pass_size_that_was_never_timed_is_reported_without_a_time():
 def test_a_drafter_that_was_never_timed_is_reported_without_a_time():
     """A request that stopped proposing and then fell back comes to a pool whose drafter has not been used yet."""
     engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=60, ignore_eos=True)
-    engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # times passes
+    engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # so that passes have been timed
     request = engine.submit("The king", EngineConfig(speculative="draft", adaptive_window=True), sampling)
     request._sequence.window.gamma = 0
     run = request.result()

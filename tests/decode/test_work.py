@@ -105,7 +105,7 @@ def test_a_slot_counts_the_bytes_that_storage_allocates(architecture, kv_format)
 
 
 @pytest.mark.parametrize("architecture", tiny_models.CONFIGS)
-def test_flops_equal_those_of_torch_s_counter(architecture):
+def test_flops_equal_those_of_the_torch_counter(architecture):
     """A prompt of ten tokens, then one more. Torch counts a prompt's attention as the full square, not only the
     positions that each token sees; for one token both are the same. Until 2.12 it counts the rotary angles, too.
     """
@@ -177,7 +177,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("together", [1, 3])
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_run_s_events_add_up_to_the_work_of_its_passes(monkeypatch, config, together):
+def test_the_events_of_a_run_add_up_to_the_work_of_its_passes(monkeypatch, config, together):
     """Every forward pass is watched: which positions it computed, with which model, and how many logits."""
     lab = tiny_models.engine("llama", "good", seed=3, max_num_batched_tokens=33)  # the longest prompt in two parts
     watched: dict[LanguageModel, Work] = {}

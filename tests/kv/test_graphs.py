@@ -206,7 +206,7 @@ def test_graphs_are_freed_when_memory_runs_short(engine, reference, monkeypatch)
     assert gone() is None
 
 
-def test_a_graph_s_result_is_not_overwritten_by_its_next_replay(engine):
+def test_the_result_of_a_graph_is_not_overwritten_by_its_next_replay(engine):
     """The graph itself always writes its output to the same place."""
     engine()  # puts Again in the place of graphs.Place
     model = Mock(device=torch.device("cpu"), forward=lambda ids, positions, plan, keep: ids[keep, None].float())

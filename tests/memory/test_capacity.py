@@ -77,7 +77,7 @@ def test_at_least_as_many_shorter_sequences_fit(deployment: Deployment, shorter:
     lengths = deployment.lengths
     shorter = replace(deployment, lengths=Lengths(1 + shorter * (lengths.mean - 1), lengths.longest))
     assert shorter.sequences("paged") >= deployment.sequences("paged")
-    assert shorter.sequences("contiguous") == deployment.sequences("contiguous")  # it reserves the longest anyhow
+    assert shorter.sequences("contiguous") == deployment.sequences("contiguous")  # it reserves for the longest anyway
 
 
 @given(deployments(), st.sampled_from(POLICIES))
@@ -207,7 +207,7 @@ def test_impossible_lengths_are_refused(mean: float, longest: int) -> None:
         Lengths(mean, longest)
 
 
-def test_a_gpu_s_memory_agrees_with_its_name() -> None:
+def test_the_memory_of_a_gpu_agrees_with_its_name() -> None:
     for name, size in GPUS.items():
         said = [int(word) for word in name.split() if word.isdigit() and name.endswith("GB")]
         assert said in ([], [size])

@@ -168,7 +168,7 @@ def test_an_unreadable_configuration_is_refused_with_the_reason(tmp_path) -> Non
         *("mpt", "layers", "vocabulary", "heads"),
     ],
 )
-def test_a_model_that_would_be_computed_wrong_is_refused(tmp_path, config, says: str) -> None:
+def test_a_model_whose_memory_would_be_computed_wrong_is_refused(tmp_path, config, says: str) -> None:
     config.save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=says):
         find(tmp_path)
@@ -185,7 +185,7 @@ def test_a_model_that_would_be_computed_wrong_is_refused(tmp_path, config, says:
     ],
     ids=["a window as long as all it was made for", "capped scores", "a decoder of encoders' kind"],
 )
-def test_a_model_that_caches_every_position_is_computed(tmp_path, config) -> None:
+def test_a_model_that_caches_every_position_is_accepted(tmp_path, config) -> None:
     config.save_pretrained(tmp_path)
     shape = find(tmp_path).shape
     assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}

@@ -59,13 +59,13 @@ def test_no_more_cores_count_than_the_control_groups_grant(system, own, files, e
     assert system(own, files) == expected
 
 
-def test_no_more_cores_count_than_the_process_s_affinity_allows(system, monkeypatch):
+def test_no_more_cores_count_than_the_cpu_affinity_allows(system, monkeypatch):
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {5})
     assert system("0::/\n", {"cpu.max": "400000 100000"}) == 1
 
 
 @pytest.mark.parametrize(("there", "expected"), [(6, 6), (None, 1)])
-def test_without_affinities_or_control_groups_the_machine_s_cores_count(system, monkeypatch, there, expected):
+def test_without_cpu_affinity_or_control_groups_all_cores_count(system, monkeypatch, there, expected):
     monkeypatch.delattr(module.os, "sched_getaffinity")
     monkeypatch.setattr(module.os, "cpu_count", lambda: there)
     assert system(None, {}) == expected

@@ -30,7 +30,7 @@ def params(temperatures: list[float]) -> list[SamplingParams]:
 @given(
     temperatures=ROWS, vocabulary=st.integers(1, 70), spread=st.sampled_from((0.0, 1.0, 30.0)), seed=st.integers(0, 999)
 )
-def test_distributions_are_close_to_torch_s_and_draws_from_them_exact(temperatures, vocabulary, spread, seed):
+def test_distributions_are_close_to_those_of_torch_and_draws_are_exact(temperatures, vocabulary, spread, seed):
     generator = torch.Generator().manual_seed(seed)
     logits = spread * torch.randn(len(temperatures), vocabulary, generator=generator)
     u = torch.rand(len(temperatures), generator=generator, dtype=torch.float64)

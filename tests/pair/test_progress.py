@@ -55,7 +55,7 @@ def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
 def test_an_unwatched_load_reports_nothing(folder: Path) -> None:
     loading = Watched()
     with watched(loading):
-        thread = threading.Thread(target=load, args=(folder,))  # in another thread nobody watches
+        thread = threading.Thread(target=load, args=(folder,))  # another thread is not watched
         thread.start()
         thread.join()
     load(folder)

@@ -42,7 +42,7 @@ class TestInt8:
         drafted = int8.generate("Once", EngineConfig(speculative="draft"), SAMPLING)
         assert drafted.metrics.mean_acceptance_length > 3  # the draft is the target, quantised the same way
 
-    def test_int8_logits_are_close_to_the_original_s(self, engines, choice):
+    def test_int8_logits_are_close_to_the_original(self, engines, choice):
         logits = []
         for engine in engines:
             with engine.target.stock_attention() as model, torch.inference_mode():

@@ -84,7 +84,7 @@ def test_a_model_from_a_folder_is_tried_before_it_is_accepted(tmp_path):
         load_engine(tmp_path)
 
 
-def test_the_model_keeps_the_lab_s_attention_after_the_trial():
+def test_the_attention_of_the_lab_is_restored_after_the_trial():
     model = LanguageModel(random_model("llama"), "llama")
     refuse_disagreement(model)
     run = Engine(model, tiny_models.tokenizer()).generate("Once", sampling=SamplingParams(max_tokens=4))

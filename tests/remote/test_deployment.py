@@ -78,7 +78,7 @@ def test_prompt_lookup_passes_its_window_and_the_default_few_flags() -> None:
         (replace(PAGED, speculative="ngram"), "verifies the last token in place of guesses", None),
     ],
 )
-def test_each_difference_to_vllm_is_explained(config: EngineConfig, says: str, flag: tuple[str, str] | None) -> None:
+def test_each_difference_from_vllm_is_explained(config: EngineConfig, says: str, flag: tuple[str, str] | None) -> None:
     [sentence] = differences(config)
     assert says in sentence
     found = flags(serve_command(config, "a/b", "c/d"))
@@ -133,7 +133,7 @@ def test_a_real_shell_expands_the_home_folder_only(folder: str) -> None:
     assert words[:2] == ["serve", f"/home/me/{folder}"]
 
 
-def test_a_draft_s_folder_must_be_an_absolute_path() -> None:
+def test_the_folder_of_a_draft_must_be_an_absolute_path() -> None:
     """It is part of a JSON value, in which no shell expands ~."""
     with pytest.raises(ConfigError, match="Give the draft's folder as an absolute path, not '~/models/x'"):
         serve_command(replace(PAGED, speculative="draft"), "a/b", "~/models/x")
@@ -152,7 +152,7 @@ def test_a_missing_draft_is_refused_with_the_reason() -> None:
         serve_command(replace(PAGED, speculative="draft"), "a/b")
 
 
-def test_a_step_s_token_budget_must_cover_every_sequence() -> None:
+def test_the_token_budget_must_cover_every_sequence() -> None:
     with pytest.raises(ConfigError, match="at least as many tokens as sequences"):
         serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=64)
     assert "--max-num-batched-tokens 65" in serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=65)
@@ -206,7 +206,7 @@ def test_a_large_model_needs_several_gpus_and_its_heads_must_be_divisible() -> N
     lengths = Lengths(500, 4096)
     large = Deployment(shape=llama.shape, parameters=llama.parameters, memory=80 * GiB, lengths=lengths)
     assert fewest_gpus(large, 1) == 2  # 131 GiB of weights in twice 72
-    assert fewest_gpus(large, 100) == 4  # for the cache, two have 13 GiB: 80 sequences
+    assert fewest_gpus(large, 100) == 4  # two leave 13 GiB for the cache: 80 sequences
     assert fewest_gpus(replace(large, lengths=Lengths(500, 50_000)), 1) == 4  # one of the longest takes 15 GiB
     assert sharded(large, 8).token_bytes * 8 == large.token_bytes
     one_kv_head = Deployment(shape=falcon.shape, parameters=falcon.parameters, memory=80 * GiB, lengths=lengths)

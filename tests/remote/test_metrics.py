@@ -42,7 +42,7 @@ def test_a_recorded_metrics_page_is_parsed() -> None:
     assert (reading.block_size, reading.num_blocks) == (32, 21845)
 
 
-def test_rates_since_a_server_s_start_follow_vllm_s_definitions() -> None:
+def test_rates_since_the_start_of_a_server_are_as_vllm_defines_them() -> None:
     """Mean acceptance length = 1 + accepted / drafts, acceptance rate = accepted / drafted, by position over drafts."""
     now = parse(PAGE, at=2.0)
     found = rates(Reading(0.0, dict.fromkeys(COUNTERS, 0.0), started=now.started), now)
@@ -185,7 +185,7 @@ def test_lines_that_are_not_needed_are_not_parsed(line: str, parsed: list[int]) 
 
 
 @pytest.mark.parametrize("page", BEYOND.values(), ids=BEYOND)
-def test_a_page_larger_than_any_of_vllm_s_is_refused_unparsed(page: str, parsed: list[int]) -> None:
+def test_an_oversized_page_is_refused_unparsed(page: str, parsed: list[int]) -> None:
     with pytest.raises(MetricsError, match="no vLLM's have"):
         parse(PAGE + page, at=0.0)
     assert not parsed

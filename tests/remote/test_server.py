@@ -57,7 +57,7 @@ def test_an_answer_streams_in_pieces_and_ends_with_its_rounds(server: Server, vl
     assert asked == expected | how | {"stream_options": {"include_usage": True}}
 
 
-def test_settings_at_the_server_s_defaults_are_not_sent(server: Server, vllm: ScriptedVLLM) -> None:
+def test_settings_at_the_server_defaults_are_not_sent(server: Server, vllm: ScriptedVLLM) -> None:
     complete(answer(server))
     [asked] = vllm.asked
     assert asked.keys() == {"model", "prompt", "max_tokens", "temperature", "stream", "stream_options"}
@@ -144,7 +144,7 @@ def test_a_malformed_list_of_models_is_refused_with_the_reason(
         ("stream", "garbage", "not stream JSON"),
     ],
 )
-def test_a_failed_completion_is_reported_with_the_server_s_reason(
+def test_a_failed_completion_is_reported_with_the_reason_given(
     server: Server, vllm: ScriptedVLLM, path: str, wrong: str, says: str
 ) -> None:
     vllm.wrong[path] = wrong
@@ -225,7 +225,7 @@ def test_a_compressed_answer_is_refused_with_its_encoding() -> None:
         (500, b'{"detail": [7, {"loc": 3}]}', r"status 500\."),
     ],
 )
-def test_the_server_s_reason_for_a_refusal_is_reported(status: int, body: bytes, says: str) -> None:
+def test_the_reason_a_server_gives_for_a_refusal_is_reported(status: int, body: bytes, says: str) -> None:
     with pytest.raises(ServerError, match=says):
         complete(answer(told(body, status=status)))
 

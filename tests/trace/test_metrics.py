@@ -109,7 +109,7 @@ def test_the_share_of_the_limit_is_the_median_after_the_prefill():
         assert measure(unknown).limit_bound is None
 
 
-def test_percentiles_equal_numpy_s():
+def test_percentiles_equal_those_of_numpy():
     commits = [commit(t_ms, step, "plain") for step, t_ms in enumerate([0, 9, 10, 30, 31.5, 40, 77, 78])]
     gaps = np.diff([event.t_ms for event in commits])
     for count in range(2, len(commits) + 1):
