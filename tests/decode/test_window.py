@@ -417,7 +417,7 @@ def test_a_pass_size_that_was_never_timed_is_reported_without_a_time():
 def test_a_drafter_that_was_never_timed_is_reported_without_a_time():
     """A request that stopped proposing and then fell back comes to a pool whose drafter has not been used yet."""
     engine, sampling = tiny_models.engine("llama", "good"), SamplingParams(max_tokens=60, ignore_eos=True)
-    engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # so that passes have been timed
+    engine.generate("The king", EngineConfig(speculative="early_exit", early_exit_layer=1), sampling)  # times passes
     request = engine.submit("The king", EngineConfig(speculative="draft", adaptive_window=True), sampling)
     request._sequence.window.gamma = 0
     run = request.result()
