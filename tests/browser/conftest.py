@@ -1,4 +1,4 @@
-"""The real app in a process of its own, and a real Chromium that watches for anything amiss."""
+"""The real app in its own process, and a real Chromium in which any error fails the test."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.remote import scripted_vllm
 from tests.remote.scripted_vllm import ScriptedVLLM
 
 ROOT = Path(__file__).parents[2]
-expect.set_options(timeout=30_000)  # as long as all else is waited for
+expect.set_options(timeout=30_000)  # Playwright's default for everything else
 WITHOUT = (
-    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # pages of the browser's own, two in every new window
-    "ScriptStreaming",  # parses, as it arrives, what another page of the process has compiled: Plotly, most of all
-    # What Playwright turns off; its list counts for nothing beside this one.
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup"),  # the browser's own pages, two in every new window
+    "ScriptStreaming",  # parses scripts as they arrive that another page has already compiled: Plotly, above all
+    # What Playwright disables itself: this list replaces its own.
     *("AimEnabled", "AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
     *("DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable", "HttpsUpgrades", "LensOverlay"),
     *("MediaRouter", "NetworkTimeServiceQuerying", "OptimizationHints", "PaintHolding", "PreconnectToSearch"),
     *("TcpPortRandomizationWin", "ThirdPartyStoragePartitioning"),
 )
 QUIET = (
-    "--no-sandbox",  # tests often run as root, where the sandbox cannot
+    "--no-sandbox",  # tests often run as root, where the sandbox does not work
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -40,7 +40,7 @@ QUIET = (
     "--disable-component-update",
     "--disable-sync",
     f"--disable-features={','.join(WITHOUT)}",
-    "--process-per-site",  # a page finds the scripts compiled that another of its context brought: ready twice as soon
+    "--process-per-site",  # pages of a context share compiled scripts: ready in half the time
 )
 
 
@@ -56,7 +56,7 @@ def chromium() -> str:
 
 
 def free_port(port: int = 0) -> int:
-    """This one, if nobody has it; 0: any that is free."""
+    """This port, if it is free; 0: any free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", port))
@@ -67,8 +67,8 @@ def free_port(port: int = 0) -> int:
 def started(
     log: Path, *options: str, port: int = 0, host: str = "127.0.0.1", **variables: str
 ) -> Iterator[tuple[str, subprocess.Popen]]:
-    """A running ``python app.py`` with these options and environment variables: its address, and its process. What it
-    says goes to ``log``. ``port`` 0: one that is free. ``host``: by which it is asked."""
+    """A running ``python app.py`` with these options and environment variables: its address and its process. Its
+    output goes to ``log``. ``port`` 0: any free port. ``host``: the one in the address."""
     port = free_port(port)
     environment = os.environ | {"GRADIO_IS_E2E_TEST": "1", "HF_HUB_OFFLINE": "1"} | variables
     with log.open("w") as out:
@@ -78,7 +78,7 @@ def started(
         address = f"http://{host}:{port}"
         try:
             until = time.monotonic() + 120
-            while "Decode Lab is at " not in log.read_text():  # it answers a moment before
+            while "Decode Lab is at " not in log.read_text():  # printed a moment after it starts answering
                 assert app.poll() is None, log.read_text()
                 assert time.monotonic() < until, f"the app did not start: {log.read_text()}"
                 time.sleep(0.1)
@@ -97,7 +97,7 @@ def serving(log: Path, *options: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a running app; it may not have failed at anything."""
+    """The address of a running app, whose log may hold no traceback."""
     log = tmp_path_factory.mktemp("app") / "log.txt"
     with serving(log) as address:
         yield address
@@ -120,14 +120,14 @@ def vllm_address(vllm: ScriptedVLLM) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def hosting(vllm_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Another app, which holds a workshop and is attached to a vLLM server."""
+    """Another app, which hosts a workshop and is attached to a vLLM server."""
     log = tmp_path_factory.mktemp("hosting") / "log.txt"
     key = {"DECODE_LAB_PRESENTER_KEY": PRESENTERS_KEY}
     with started(log, "--workshop", "--attach", vllm_address, **key) as (address, _):
         yield address
     said = log.read_text()
     assert "Traceback" not in said, said
-    assert PRESENTERS_KEY not in said, "a key that somebody chose stands in no log"
+    assert PRESENTERS_KEY not in said, "a key chosen by the operator must not appear in the log"
 
 
 @pytest.fixture(scope="session")
@@ -150,7 +150,7 @@ class Lab:
         return self.ready()
 
     def ready(self) -> Lab:
-        """Wait until the charts stand and the link's settings are in."""
+        """Wait until the charts are drawn and the link's settings are applied."""
         self.page.wait_for_selector(".plot .main-svg", state="attached")
         self.page.wait_for_selector("body[data-ready]")
         return self
@@ -159,12 +159,12 @@ class Lab:
         self.page.click(f"#toggle-{name} input")
 
     def choose(self, name: str, label: str) -> None:
-        """One of a few, by what it is called. Waits until the page has taken it in."""
+        """Choose a radio button by its label. Waits until it is selected."""
         self.page.click(f"#{name} label:has-text('{label}')")
         self.page.wait_for_selector(f"#{name} label.selected:has-text('{label}')")
 
     def pick(self, name: str, label: str) -> None:
-        """One of a list."""
+        """Choose an option of a dropdown."""
         self.page.click(f"#{name} input")
         self.page.click(f"[role=option]:has-text('{label}')")
 
@@ -186,7 +186,7 @@ class Lab:
 
     @property
     def instant(self) -> int:
-        """The frame that is shown."""
+        """The number of the frame that is shown."""
         return int(self.page.get_attribute(".stage", "data-seq"))
 
     def wait_for_instant(self, seq: int) -> None:
@@ -194,7 +194,7 @@ class Lab:
         self.page.wait_for_selector(f".stage[data-seq='{seq}']")
 
     def save(self, form: str, folder: Path) -> Path:
-        """Take the run on the stage away. Returns its file."""
+        """Save the run on the stage. Returns its file."""
         self.page.click(".save summary")
         with self.page.expect_download() as download:
             self.page.click(f"[data-save={form}]")
@@ -203,7 +203,7 @@ class Lab:
         return path
 
     def reopen(self, file: Path) -> None:
-        """Open a run's file, as with the button."""
+        """Open a run's file with the page's button."""
         with self.page.expect_file_chooser() as chooser:
             self.page.click("#open")
         chooser.value.set_files(file)
@@ -214,8 +214,8 @@ class Lab:
         )
 
     def seen(self) -> dict[str, Any]:
-        """What is on the stage now: counts of tokens by origin, of points by chart and trace.
-        Where nothing is kept there is another second chart."""
+        """What is on the stage now: tokens counted by origin, points counted by chart and trace.
+        Without a cache, the chart of recomputed tokens replaces that of the blocks."""
         return self.page.evaluate(
             """() => {
               const points = (name) => Object.fromEntries(
@@ -238,7 +238,7 @@ class Lab:
         )
 
     def listen(self) -> None:
-        """Keep what who listens hears from here on, each with the millisecond of the page: see ``heard``."""
+        """From here on, record what a screen reader announces, with the page's clock in ms: see ``heard``."""
         self.page.evaluate(
             """() => {
               window.heard = [];
@@ -255,7 +255,7 @@ class Lab:
         return self.page.evaluate("heard.splice(0)")
 
     def ratio(self, readout: str) -> float:
-        """A number of this run over that of the run before, as it stands in small."""
+        """The ratio to the previous run that a readout shows in small print."""
         return float(self.page.inner_text(f"[data-key={readout}] .was").split(" of ")[0].lstrip("×"))
 
     @property
@@ -264,7 +264,7 @@ class Lab:
 
 
 class Rooms:
-    """Browser contexts that are used again and again, each with a page that keeps its process and thus its scripts."""
+    """Reusable browser contexts, each with a page that stays open to keep its process, and thus its scripts."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
@@ -272,7 +272,7 @@ class Rooms:
         self._taken: list[tuple[str, tuple[BrowserContext, Page]]] = []
 
     def take(self, server: str, options: dict[str, Any]) -> BrowserContext:
-        """A context with nothing in it, that nobody has at the moment."""
+        """An empty context that is not in use."""
         key = repr(sorted(options.items()))
         if free := self._free.get(key):
             room = free.pop()
@@ -285,7 +285,7 @@ class Rooms:
         return room[0]
 
     def clear(self, origins: set[str]) -> None:
-        """Close the pages of all that were taken, and forget what they kept."""
+        """Close the pages of every context taken, and clear what they stored."""
         for key, (context, keeper) in self._taken:
             for page in context.pages:
                 if page is not keeper:
@@ -305,7 +305,7 @@ def rooms(browser: Browser) -> Rooms:
 
 @pytest.fixture
 def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
-    """Opens pages; at the end none may have complained, or asked anything of another host."""
+    """Opens pages; none may log an error or request anything from another host."""
     complaints: list[str] = []
     origins: set[str] = set()
 

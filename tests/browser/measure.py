@@ -31,13 +31,13 @@ from visualize.server.work import Line
 
 TOKENS = 500
 RUNS = 6
-"""Runs that are watched: each may be over in half a second."""
+"""Runs watched: each may be over in half a second."""
 MOVED = 2**26
-"""Bytes that a neighbour moves at a time: more than a cache holds."""
+"""Bytes that the neighbouring process copies at a time: more than a CPU cache holds."""
 SETTLED = 1500
-"""Milliseconds after which a browser has done with opening a page."""
+"""Milliseconds after which a browser has finished opening a page."""
 ENOUGH = 60
-"""Instants a second that there must be, to see how many of them are shown."""
+"""Instants a second that a run must have, to see how many of them are shown."""
 COUNT = """() => {
   window.drawn = [];
   window.firstToken = 0;
@@ -60,8 +60,8 @@ RUN = """() => new Promise((over) => {
   }).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   document.querySelector("#run").click();
 })"""
-"""A whole run, waited for within the page: Playwright's own waiting looks at every animation frame, and so makes
-the browser draw frames that nobody asked for."""
+"""A whole run, waited for within the page: Playwright's own waiting polls on every animation frame, which makes
+the browser draw frames that nothing else asked for."""
 
 PLAY = """() => new Promise((over) => {
   const stage = document.querySelector(".stage");
@@ -88,7 +88,7 @@ class Watch:
 
 
 def live(watch: Watch) -> dict[str, float]:
-    """Instants shown and bytes received a second while runs go on, and how late their first tokens are."""
+    """Instants shown and bytes received a second during runs, and how late their first tokens are."""
     lab, devtools = watch.open(max_tokens=TOKENS, speculation="off")
     received = [0]
     devtools.on("Network.dataReceived", lambda event: received.__setitem__(0, received[0] + event["dataLength"]))
@@ -123,8 +123,8 @@ def live(watch: Watch) -> dict[str, float]:
 
 
 def player(watch: Watch) -> dict[str, float]:
-    """Instants shown a second while a finished run plays, plain and speculative: at its true speed, which may be over
-    after a few, and as slow as leaves enough of them for a second."""
+    """Instants shown a second while a finished run plays, plain and speculative: at its true speed, at which it may
+    be over after a few, and slowed down only so far that a second still has enough of them."""
     figures = {}
     for speculation in ("off", "draft"):
         lab, _ = watch.open(max_tokens=TOKENS, speculation=speculation)
@@ -153,9 +153,9 @@ def player(watch: Watch) -> dict[str, float]:
 
 
 def slow_down(watch: Watch, pairs: int) -> dict[str, float]:
-    """How much slower the same run is, in turns with one that nobody watches: when a browser on the same machine
-    draws it; when it is told and nobody reads; and when another process keeps one core busy, computing or moving
-    memory, to know what of it is the machine's (cores that share caches and memory)."""
+    """How much slower the same run is, alternating with one that nobody watches: when a browser on the same machine
+    draws it; when its frames are made and nobody reads them; and when another process keeps one core busy, computing
+    or copying memory, which shows how much of it is due to the machine (cores share caches and memory)."""
     settings = Settings(seed=3, max_tokens=TOKENS)
     config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size)
     waiting, engine = Line(), Engines()

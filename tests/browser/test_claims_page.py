@@ -1,4 +1,4 @@
-"""The Claims page: arithmetic stands at once, a measurement when it is asked for, and a link opens a claim."""
+"""The Claims page: arithmetic is checked at once, measurements on request, and a link opens a claim."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def numbers(page: Page, claim: str) -> list[list[str]]:
     )
 
 
-def test_arithmetic_is_there_at_once_and_a_measurement_when_asked_for(visit: Visit) -> None:
+def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit) -> None:
     page = opened(visit())
     arithmetic = {name for name, claim in CLAIMS.items() if claim.arithmetic}
     before = verdicts(page)
@@ -56,7 +56,7 @@ def test_arithmetic_is_there_at_once_and_a_measurement_when_asked_for(visit: Vis
     page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions", timeout=60_000)
     page.wait_for_selector("body:not(.running)")
     for check in page.locator(".check").all():
-        assert check.get_attribute("aria-label").startswith(f"{check.inner_text()}: "), "it is called what it shows"
+        assert check.get_attribute("aria-label").startswith(f"{check.inner_text()}: "), "its name begins with its text"
     assert "Exact, at a price" in page.inner_text("[data-claim=accept-by-p] .why")
     kinds = {kind for _, _, kind in numbers(page, "accept-by-p")}
     assert kinds == {"measured", "formula"}
@@ -65,7 +65,7 @@ def test_arithmetic_is_there_at_once_and_a_measurement_when_asked_for(visit: Vis
     assert page.get_attribute("[data-claim=accept-by-p] .quote", "aria-expanded") == "true"
 
 
-def test_check_all_shows_how_far_it_is_and_stops(visit: Visit) -> None:
+def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
     page = opened(visit())
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".claims-say:text-matches('Checking 2 of 25 · run [0-9]+ of')", timeout=60_000)
@@ -79,7 +79,7 @@ def test_check_all_shows_how_far_it_is_and_stops(visit: Visit) -> None:
     assert page.get_attribute("[data-claim=ladder] .check", "aria-disabled") == "false"
 
 
-def test_a_link_opens_its_claim_and_another_is_refused_in_a_sentence(visit: Visit) -> None:
+def test_a_link_opens_its_claim_and_an_unknown_claim_gives_a_notice(visit: Visit) -> None:
     page = opened(visit(), claim="memory-share")
     page.wait_for_selector("#claim-memory-share .main-svg")
     assert page.evaluate("document.querySelectorAll('.more:not([hidden])').length") == 1
@@ -97,7 +97,7 @@ def test_a_link_opens_its_claim_and_another_is_refused_in_a_sentence(visit: Visi
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
-def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
+def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size
     page = opened(visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800), claim="memory-share")
     page.click("[data-claim=seventy-4gb] .quote")

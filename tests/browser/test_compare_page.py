@@ -1,4 +1,4 @@
-"""The Compare page: two settings raced, their outputs held against each other, and theory beside them."""
+"""The Compare page: settings are raced, their outputs compared, and theory shown beside them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def compared(page: Page) -> None:
 
 
 def scrubbed(page: Page, *shares: float) -> list[dict[str, int]]:
-    """Scrub the race there, one after another; the tokens that each lane then shows."""
+    """Scrub the race to each of these shares of its length; the tokens that each lane then shows."""
     return page.evaluate(
         """shares => shares.map((share) => {
           const clock = document.querySelector(".clock");
@@ -41,7 +41,7 @@ def scrubbed(page: Page, *shares: float) -> list[dict[str, int]]:
     )
 
 
-def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
+def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     lab = visit()
     page = opened(lab, lanes="cache,draft-4", max_tokens=40, repeats=2, prompt=HOSTILE)
     lab.listen()
@@ -50,7 +50,7 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
     page.wait_for_function("document.querySelector('.heard').textContent.startsWith('Identical outputs')")
     *under_way, (_, outcome) = lab.heard
     assert outcome == page.inner_text(".contest-say")
-    assert not any("tokens" in text for _, text in under_way), "who listens is told of runs and not of tokens"
+    assert not any("tokens" in text for _, text in under_way), "a screen reader announces runs, not tokens"
     assert all(later - before > 2400 for (before, _), (later, _) in pairwise(under_way))
     assert "all 2 settings wrote the same 40 tokens" in page.inner_text(".contest-say")
 
@@ -86,9 +86,9 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
     assert HOSTILE in texts[0]
     assert page.evaluate("window.pwned") is None
 
-    assert page.input_value(".pace") == "", "slow enough to be looked at"
+    assert page.input_value(".pace") == "", "slow enough to watch"
     page.select_option(".pace", "0.01")
-    # Again, from the start; clicks that come before the next picture make it no faster.
+    # Again, from the start; clicks before the next animation frame make it no faster.
     moved = page.evaluate(
         """async () => {
           const [play, clock] = ["play", "clock"].map((name) => document.querySelector(`.${name}`));
@@ -122,13 +122,13 @@ def test_two_settings_are_raced_and_write_the_same(visit: Visit) -> None:
     assert 1 <= marks["y"][0] <= 5
 
     page.click(".grow")
-    page.wait_for_selector(".grown:has-text('without a cache: ')")  # how far it is
+    page.wait_for_selector(".grown:has-text('without a cache: ')")  # its progress
     page.wait_for_selector(".grown:has-text('A token after n others takes')", timeout=60_000)  # grown or not
     dots = page.evaluate("document.querySelector('[data-chart=growth] .plot').data.map(trace => trace.x.length)")
     assert dots == [199, 199, 104, 2]  # the steps after the prefill, two curves with a gap after each, two names
 
 
-def test_where_two_part_both_margins_are_shown(visit: Visit) -> None:
+def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
     page = opened(visit(), lanes="cache,paged,draft-4", max_tokens=40, repeats=1, temperature=1)
     assert page.is_hidden(".partings")
     compared(page)
@@ -140,7 +140,7 @@ def test_where_two_part_both_margins_are_shown(visit: Visit) -> None:
         assert 0 <= int(alike) < 40
         assert margin == other_margin  # other draws from the same distribution
         assert 0 <= float(margin) <= 1
-    page.fill("#repeats input[type=number]", "9")  # so that it is not over again before anybody looks
+    page.fill("#repeats input[type=number]", "9")  # so that it is not over before the next lines look
     page.keyboard.press("Tab")
     page.click("#run")
     page.wait_for_selector(".contest[data-over=false]")
@@ -148,7 +148,7 @@ def test_where_two_part_both_margins_are_shown(visit: Visit) -> None:
     assert page.inner_text(".race .caption") == "the comparison before"
 
 
-def test_a_link_is_a_state_and_presets_choose(visit: Visit) -> None:
+def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None:
     page = opened(visit(), lanes="cache,int4", face="theory", repeats=0)
     assert "repeats was left out" in page.inner_text(".toast-wrap")
     page.wait_for_selector("[data-chart=growth]")
@@ -166,7 +166,7 @@ def test_a_link_is_a_state_and_presets_choose(visit: Visit) -> None:
     page.wait_for_function("!location.search.includes('lanes')")  # the default
 
 
-def test_a_link_brings_back_where_the_race_was_left(visit: Visit) -> None:
+def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
     page = opened(visit(), lanes="cache,paged", max_tokens=40, repeats=1, speed=1)
     compared(page)
     page.wait_for_selector(".play:has-text('Again')")
@@ -196,11 +196,11 @@ def test_a_link_brings_back_where_the_race_was_left(visit: Visit) -> None:
     page.wait_for_selector(".play:has-text('Again')")
     scrubbed(page, 0.5)
     page.wait_for_function("location.search.includes('at=50')")
-    page.click("#preset label:has-text('Ladder')")  # an instant is of these settings
+    page.click("#preset label:has-text('Ladder')")  # an instant belongs to its settings
     page.wait_for_function("!location.search.includes('at=')")
 
 
-def test_mistakes_are_sentences_and_a_comparison_stops(visit: Visit) -> None:
+def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) -> None:
     page = opened(visit(), lanes="cache,paged", own=HOSTILE, max_tokens=500, repeats=9)
     page.click("#run")
     page.wait_for_selector(".contest-say.problem")
@@ -215,7 +215,7 @@ def test_mistakes_are_sentences_and_a_comparison_stops(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[(1280, 720), (1000, 720)], [(390, 844), (768, 1024)]], ids=["wide", "narrow"])
-def test_it_fits(visit: Visit, sizes: list[tuple[int, int]]) -> None:
+def test_the_page_fits_the_screen(visit: Visit, sizes: list[tuple[int, int]]) -> None:
     viewports = [{"width": wide, "height": high} for wide, high in sizes]
     page = opened(
         visit(viewport=viewports[0], is_mobile=sizes[0][0] < 800),
@@ -228,7 +228,7 @@ def test_it_fits(visit: Visit, sizes: list[tuple[int, int]]) -> None:
     places = "[...document.querySelectorAll('.race, .contest-lower')].map(part => part.getBoundingClientRect().top)"
     before = page.evaluate(places)
     compared(page)
-    page.wait_for_selector(".partings tbody tr")  # what differs is below, and in nobody's place
+    page.wait_for_selector(".partings tbody tr")  # differences are listed below and move nothing
     if sizes[0][0] > 1150:
         assert page.evaluate(places) == before
     for viewport in viewports:
@@ -242,7 +242,7 @@ def assert_fits(page: Page, wide: int) -> None:
         page.click(f"[data-shows={face}]")
         assert page.locator("thead th:empty").count() == 0
         line = "getComputedStyle(document.querySelector('.source a')).textDecorationLine"
-        assert page.evaluate(line) == "underline", "among words a colour is not enough"
+        assert page.evaluate(line) == "underline", "within text, colour alone does not mark a link"
         for plot in page.locator(".plot:has(.main-svg):visible").all():
             assert plot.get_attribute("role") == "img"
             assert plot.get_attribute("aria-labelledby")
@@ -293,7 +293,7 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     assert link.is_hidden()
 
 
-def test_while_a_run_has_shown_nothing_no_link_compares_the_one_that_stands_there(visit: Visit) -> None:
+def test_a_run_that_fails_before_its_first_frame_hides_the_compare_link(visit: Visit) -> None:
     lab = visit().open(paged=1, max_tokens=12)
     link = lab.page.locator(".against")
     lab.run()

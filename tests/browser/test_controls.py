@@ -1,4 +1,4 @@
-"""The controls: what depends on what, what each says of itself, and that the link says it too."""
+"""The controls: which depend on which, how each describes itself, and that the link carries their values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_prefix_caching_needs_a_cache_and_paged_blocks(visit: Visit) -> None:
     lab.page.wait_for_function("location.search === '?cache=0&paged=0' || location.search === '?paged=0&cache=0'")
 
 
-def test_what_a_switch_put_out_of_use_comes_back_as_it_was_chosen(visit: Visit) -> None:
+def test_controls_disabled_by_a_switch_come_back_as_they_were(visit: Visit) -> None:
     lab = visit().open(prefix_caching=1)
     lab.choose("kv-format", "INT4")
     lab.page.focus("#toggle-cache input")
@@ -61,14 +61,14 @@ def test_what_a_switch_put_out_of_use_comes_back_as_it_was_chosen(visit: Visit) 
     lab.page.wait_for_selector("#toggle-paged input:disabled")
     lab.toggle("cache")
     lab.page.wait_for_selector("#toggle-paged input:enabled")
-    assert not lab.page.is_checked("#toggle-paged input"), "what the learner switched off stays off"
+    assert not lab.page.is_checked("#toggle-paged input"), "a switch turned off by the learner stays off"
     assert lab.page.locator("#toggle-prefix-caching input").is_disabled()
     lab.page.wait_for_function("location.search.includes('kv_format')")
     assert link(lab) == {"kv_format": "int4", "paged": "0"}
 
 
-def test_two_switches_that_are_thrown_at_once_follow_one_another(visit: Visit) -> None:
-    """Also where the first's answer is late: it does not undo what the second meant for the others."""
+def test_two_quick_changes_are_applied_in_order(visit: Visit) -> None:
+    """Even if the first answer is late: it does not undo what the second change did to other controls."""
     lab = visit().open(prefix_caching=1)
     lab.page.evaluate(
         """() => {
@@ -94,7 +94,7 @@ def test_two_switches_that_are_thrown_at_once_follow_one_another(visit: Visit) -
     assert lab.page.is_checked("#kv-format label:has-text('INT4') input")
 
 
-def test_a_switch_that_is_thrown_twice_at_once_counts_as_it_stands(visit: Visit) -> None:
+def test_a_double_clicked_switch_ends_in_the_state_it_shows(visit: Visit) -> None:
     lab = visit().open()
     lab.page.dblclick("#toggle-cache input", delay=20)
     lab.page.wait_for_timeout(1000)
@@ -103,7 +103,7 @@ def test_a_switch_that_is_thrown_twice_at_once_counts_as_it_stands(visit: Visit)
     lab.page.wait_for_function("location.search === ''")
 
 
-def test_what_a_link_put_out_of_use_comes_back_as_it_is_by_default(visit: Visit) -> None:
+def test_controls_disabled_by_a_link_come_back_with_their_defaults(visit: Visit) -> None:
     lab = visit().open(cache=0)
     lab.page.wait_for_selector("#toggle-paged input:disabled")
     assert not lab.page.is_checked("#toggle-paged input")
@@ -112,7 +112,7 @@ def test_what_a_link_put_out_of_use_comes_back_as_it_is_by_default(visit: Visit)
     lab.page.wait_for_function("location.search === ''")
 
 
-def test_a_prompt_that_is_cut_says_so(visit: Visit) -> None:
+def test_a_truncated_prompt_says_so(visit: Visit) -> None:
     lab = visit().open()
     prompt, says = lab.page.locator("#prompt textarea"), "4,000 of 4,000 characters: anything after that is cut off."
     assert says not in lab.page.inner_text("#prompt")
@@ -126,8 +126,8 @@ def test_a_prompt_that_is_cut_says_so(visit: Visit) -> None:
     assert len(prompt.input_value()) == 3999
 
 
-def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> None:
-    """Each after another that guesses, and after nobody."""
+def test_each_drafter_describes_itself_and_shows_only_its_own_setting(visit: Visit) -> None:
+    """Each after another drafter, and after none."""
     lab = visit().open(speculation="draft")
     for speculation in ("off", "draft", "ngram", "early_exit", "synthetic", "off", "early_exit", "draft"):
         lab.choose("speculation", DRAFTERS[speculation].label)
@@ -145,7 +145,7 @@ def test_who_guesses_says_what_it_is_and_has_its_own_setting(visit: Visit) -> No
             assert "Not a real drafter" in lab.page.inner_text("#speculation")
 
 
-def test_choices_of_a_group_are_one_stop_of_tab_and_arrows_choose(visit: Visit) -> None:
+def test_a_radio_group_is_one_tab_stop_and_arrow_keys_choose(visit: Visit) -> None:
     lab = visit().open(speculation="draft", paged=1)
     group = "document.activeElement.closest('#speculation') !== null"
     lab.page.locator("#speculation input:checked").focus()
@@ -158,13 +158,13 @@ def test_choices_of_a_group_are_one_stop_of_tab_and_arrows_choose(visit: Visit) 
         lab.page.locator("#speculation input:checked").focus()
         lab.page.keyboard.press(key)
         assert not lab.page.evaluate(group), key
-    lab.choose("speculation", "Draft")  # and a pointer as before
+    lab.choose("speculation", "Draft")  # clicking still works
     assert lab.page.locator("#speculation input:checked").get_attribute("value") == "draft"
     lab.choose("kv-format", "INT8")
-    assert lab.page.locator("#speculation input:checked").get_attribute("value") == "draft", "of another group"
+    assert lab.page.locator("#speculation input:checked").get_attribute("value") == "draft", "groups are independent"
 
 
-def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Visit) -> None:
+def test_eviction_needs_prefix_caching_and_priority_needs_its_policy(visit: Visit) -> None:
     lab = visit().open()
     expect(lab.page.get_by_role("group", name="Speculation: who guesses?", exact=True)).to_have_count(1)
     lab.page.get_by_role("button", name="Pool", exact=True, expanded=False).click()
@@ -182,7 +182,7 @@ def test_eviction_needs_prefix_caching_and_a_priority_needs_its_policy(visit: Vi
     assert link(lab) == {"prefix_caching": "1", "eviction": "priority", "cache_priority": "6"}
 
 
-def test_an_adaptive_window_makes_the_guesses_the_most_and_a_format_tells_its_recorded_error(visit: Visit) -> None:
+def test_an_adaptive_window_makes_gamma_a_maximum_and_formats_show_their_error(visit: Visit) -> None:
     lab = visit().open()
     assert lab.page.inner_text("#gamma").startswith("Guesses a round")
     lab.toggle("adaptive-window")
@@ -195,7 +195,7 @@ def test_an_adaptive_window_makes_the_guesses_the_most_and_a_format_tells_its_re
     lab.page.wait_for_function("document.querySelector('#kv-format').innerText.includes('Fewer bits')")
 
 
-def test_a_link_opens_every_control_as_it_says(visit: Visit) -> None:
+def test_a_link_sets_every_control(visit: Visit) -> None:
     lab = visit().open(
         kv_format="int4",
         prefix_caching=1,
@@ -217,7 +217,7 @@ def test_a_link_opens_every_control_as_it_says(visit: Visit) -> None:
     assert lab.page.input_value("#cache-priority input[type=number]") == "2"
 
 
-def test_a_senseless_link_is_mended_with_a_notice(visit: Visit) -> None:
+def test_a_nonsensical_link_is_corrected_with_a_notice(visit: Visit) -> None:
     lab = visit().open(paged=0, prefix_caching=1, speculation="magic", synthetic_rate="1e9")
     lab.page.wait_for_selector(".toast-body")
     notices = lab.page.inner_text(".toast-wrap")
@@ -228,8 +228,8 @@ def test_a_senseless_link_is_mended_with_a_notice(visit: Visit) -> None:
     assert lab.page.is_checked("#speculation label:has-text('Draft') input")
 
 
-def test_who_computes_is_a_setting_too(visit: Visit, tmp_path: Path) -> None:
-    """Without a GPU two of four can be used, and the others say why not."""
+def test_the_compute_settings_work_and_unavailable_ones_say_why(visit: Visit, tmp_path: Path) -> None:
+    """Without a GPU, two of the four can be used, and the others say why not."""
     lab = visit().open(max_tokens=12)
     lab.page.click("#computing > button")
     for toggle, reason in (("cuda-graphs", "Needs a GPU"), ("torch-compile", "Needs kernels by Torch")):
@@ -255,7 +255,7 @@ def test_who_computes_is_a_setting_too(visit: Visit, tmp_path: Path) -> None:
     assert other.page.is_checked('#kernels label:has-text("Torch") input')
 
 
-def test_a_fold_that_is_opened_is_in_view(visit: Visit) -> None:
+def test_an_opened_fold_scrolls_into_view(visit: Visit) -> None:
     lab = visit().open()
     for fold in ("pool", "sampling", "computing"):
         lab.page.evaluate("document.querySelector('#settings').scrollTo(0, 0)")
@@ -272,7 +272,7 @@ def test_a_fold_that_is_opened_is_in_view(visit: Visit) -> None:
         lab.page.wait_for_function("fold => document.querySelector(`#${fold}`).offsetHeight < 100", arg=fold)
 
 
-def test_a_figure_says_what_it_is_to_keys_and_fingers(visit: Visit) -> None:
+def test_a_readout_explains_itself_on_keyboard_focus_hover_and_tap(visit: Visit) -> None:
     about = "Tokens / passes of the target"
     lab = visit().open()
     meaning = lab.page.locator(".meaning")
@@ -284,9 +284,9 @@ def test_a_figure_says_what_it_is_to_keys_and_fingers(visit: Visit) -> None:
     lab.page.hover("[data-key=kv]")
     described = "all => all.map((one) => one.dataset.key)"
     assert lab.page.eval_on_selector_all("[aria-describedby=meaning]", described) == ["kv"], (
-        "it is of one word at a time"
+        "it describes one readout at a time"
     )
-    lab.page.evaluate("document.querySelector('.text').dispatchEvent(new Event('scroll'))")  # it is written
+    lab.page.evaluate("document.querySelector('.text').dispatchEvent(new Event('scroll'))")  # as when text is added
     assert meaning.is_visible()
     lab.page.focus("#run")
     assert not meaning.is_visible()

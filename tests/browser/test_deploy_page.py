@@ -1,4 +1,4 @@
-"""The Deploy page: what was found elsewhere comes along, a change changes the command, and it can be copied."""
+"""The Deploy page: settings carry over from other pages, a change updates the command, and it can be copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documen
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
 
 
-def test_settings_come_along_and_a_change_changes_the_command(visit: Visit) -> None:
+def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> None:
     lab = visit()
     page = lab.page
     page.goto(f"{lab.server}/memory?model=llama-3.1-70b&kv_format=int8&batch=9")
@@ -32,7 +32,7 @@ def test_settings_come_along_and_a_change_changes_the_command(visit: Visit) -> N
     page.wait_for_function("location.search.includes('speculation=ngram')")
     page.fill("#at-once input", "0")
     page.wait_for_selector(".sheet-say.problem:has-text('Sequences at once must be a whole number')")
-    assert "ngram" in page.inner_text(".serve")  # grey, but there
+    assert "ngram" in page.inner_text(".serve")  # greyed out, but still there
     assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
     page.fill("#at-once input", "8")
     page.wait_for_selector(".sheet:not(.stale)")
@@ -45,7 +45,7 @@ def test_settings_come_along_and_a_change_changes_the_command(visit: Visit) -> N
     assert page.evaluate(OVERFLOW) == [0, 0]
 
 
-def test_a_command_is_copied_on_a_phone_too(visit: Visit) -> None:
+def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:
     lab = visit(
         viewport={"width": 390, "height": 844}, is_mobile=True, permissions=["clipboard-read", "clipboard-write"]
     )
@@ -61,7 +61,7 @@ def test_a_command_is_copied_on_a_phone_too(visit: Visit) -> None:
     assert page.evaluate(OVERFLOW)[0] == 0
 
 
-def test_a_split_that_cannot_be_is_a_problem(visit: Visit) -> None:
+def test_an_impossible_tensor_parallel_split_is_reported(visit: Visit) -> None:
     lab = visit()
     page = lab.page
     page.goto(f"{lab.server}/deploy?model=qwen2.5-7b&tensor_parallel=8&speculation=off")

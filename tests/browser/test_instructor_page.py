@@ -1,4 +1,4 @@
-"""The instructor's page: answers are blank until they are measured, here or on the Lessons page."""
+"""The Instructor page: answers are blank until they are measured, here or on the Lessons page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import Lab
 
 Visit = Callable[..., Lab]
-COSTS = 3  # its answers are arithmetic, and it is over in a second
+COSTS = 3  # a lesson whose answers are arithmetic, over in a second
 
 
 def opened(lab: Lab) -> Page:
@@ -18,10 +18,10 @@ def opened(lab: Lab) -> Page:
     return lab.page
 
 
-def test_the_answers_are_measured_when_asked_for(visit: Visit) -> None:
+def test_answers_are_measured_on_request(visit: Visit) -> None:
     page = opened(visit())
     expect(page).to_have_title("Instructor · Decode Lab")
-    expect(page.get_by_role("heading", level=1)).to_have_text("Teaching this course")  # and no other
+    expect(page.get_by_role("heading", level=1)).to_have_text("Teaching this course")  # the only one
     assert "0:03\t1. Decoding one token at a time" in page.inner_text("#guide table >> nth=0")
     assert page.locator(".told .katex-error").count() == 0
     lossless = page.locator("#lesson-9")
@@ -37,7 +37,7 @@ def test_the_answers_are_measured_when_asked_for(visit: Visit) -> None:
     expect(lossless).not_to_contain_text("▢")
 
 
-def test_what_a_learner_ran_is_there_and_measuring_is_stopped(visit: Visit) -> None:
+def test_a_learners_results_are_filled_in_and_measuring_can_be_stopped(visit: Visit) -> None:
     page = visit().page
     lab = visit()
     page.goto(f"{lab.server}/lessons?lesson={COSTS}")
@@ -57,7 +57,7 @@ def test_what_a_learner_ran_is_there_and_measuring_is_stopped(visit: Visit) -> N
     expect(page.locator("[data-does=measure]")).to_be_enabled()
 
 
-def test_it_fits_a_phone_and_a_sheet_of_paper(visit: Visit) -> None:
+def test_the_page_fits_a_phone_and_prints_in_full(visit: Visit) -> None:
     page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True))
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
     page = opened(visit())

@@ -1,4 +1,4 @@
-"""The Lessons page: a lesson from the prediction to the mark, and what the browser keeps of it."""
+"""The Lessons page: a lesson from the prediction to the marked answer, and what the browser stores of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Page, Route, expect
 from tests.browser.conftest import Lab
 
 Visit = Callable[..., Lab]
-COSTS = 3  # its answers are arithmetic: the same on every machine
+COSTS = 3  # a lesson whose answers are arithmetic: the same on every machine
 BYTES = [kib * 1024 for kib in (512, 320, 2560)]
 HOSTILE = "<img src=x onerror=window.pwned=1>"
 
@@ -26,7 +26,7 @@ def opened(lab: Lab, lesson: int | str = "") -> Page:
 
 
 def slide(page: Page, where: str, text: str) -> None:
-    """Move the slider to the stop of this text."""
+    """Move the slider to the stop with this text."""
     found = page.evaluate(
         """([where, text]) => {
           const slider = document.querySelector(`${where} input[type=range]`);
@@ -46,14 +46,14 @@ def done(page: Page, lesson: int) -> list[str]:
     return title.removeprefix("Done: ").split(", ") if title != "Not begun" else []
 
 
-def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
+def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -> None:
     page = opened(visit(), COSTS)
     expect(page.locator("#introduction h1")).to_have_text("3. What the cache costs")
     for button in ("#run", "#stop"):
         expect(page.locator(button)).to_be_disabled()
     for later in ("#explain .md", "#try section", "#check section", ".observe .found"):
         expect(page.locator(later)).to_be_hidden()
-    assert "Llama 2 7B" not in page.content()  # nothing of the answer is there
+    assert "Llama 2 7B" not in page.content()  # the answer is not in the page
 
     page.click("#predict .main")
     expect(page.locator("#predict .verdict")).to_have_text("Say what you expect first. A guess will do.")
@@ -79,7 +79,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     assert "$" not in page.inner_text("#explain")
 
     scrolls = "document.documentElement.scrollHeight - innerHeight"
-    assert page.evaluate(scrolls) == 0  # the column does, not the page
+    assert page.evaluate(scrolls) == 0  # the column scrolls, not the page
 
     before = page.locator("#stage").get_attribute("data-run") or page.get_attribute(".stage", "data-run")
     first = page.query_selector("[data-chart=chart-0] .plot")
@@ -87,8 +87,8 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     page.wait_for_function("run => document.querySelector('.stage').dataset.run !== run", arg=before, timeout=60_000)
     page.wait_for_selector(".observe [data-chart] .main-svg")
     named = page.eval_on_selector_all("[id^=beside-]", "all => all.map(({ id }) => id)")
-    assert len(named) == len(set(named)), "a chart is called what stands beside it, and nothing else"
-    assert not first.evaluate("plot => plot.isConnected || Boolean(plot.data)"), "the window holds no plot that is gone"
+    assert len(named) == len(set(named)), "the elements that name a chart have unique ids"
+    assert not first.evaluate("plot => plot.isConnected || Boolean(plot.data)"), "the replaced plot is released"
 
     page.click("#try .main")
     expect(page.locator("#try .see")).to_contain_text("its cache is 4.00× smaller", timeout=60_000)
@@ -96,7 +96,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
 
     slider = page.locator("#check input[type=range]")
     assert slider.get_attribute("aria-valuetext").startswith("not answered yet")
-    slider.press("Enter")  # who means where it stands
+    slider.press("Enter")  # answers with the value it shows
     expect(page.locator("#check output")).to_have_text(slider.get_attribute("aria-valuetext"))
     slide(page, "#check", "84")
     page.click("#check .main")
@@ -104,9 +104,9 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     assert done(page, COSTS) == ["predict", "run", "try"]
     assert page.title() == "Lessons · Decode Lab"
     line = "getComputedStyle(document.querySelector('.course-about a')).textDecorationLine"
-    assert page.evaluate(line) == "underline", "among words a colour is not enough"
+    assert page.evaluate(line) == "underline", "within text, colour alone does not mark a link"
     shown = "3 What the cache costs 10 min begun: predict, run, try"
-    assert page.get_by_role("link", name=shown, exact=True).count() == 1, "a link is called what it shows"
+    assert page.get_by_role("link", name=shown, exact=True).count() == 1, "a link's accessible name is its visible text"
     slide(page, "#check", "16")
     page.click("#check .main")
     expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")
@@ -121,7 +121,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     page.wait_for_selector(".observe [data-chart] .main-svg")
     page.wait_for_selector("#stage .token")
     assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x") == BYTES
-    assert page.evaluate("document.querySelector('#view').scrollTop") == 0  # a reload leads nobody away
+    assert page.evaluate("document.querySelector('#view').scrollTop") == 0  # a reload does not scroll
     expect(explained).to_contain_text("0.625× the cache of the small one")
     expect(page.locator("#check .verdict")).to_have_text("You said 16; it comes to 16.")
     page.click(".course li:nth-child(1) a")
@@ -135,7 +135,7 @@ def test_a_lesson_from_the_prediction_to_the_mark(visit: Visit) -> None:
     assert done(page, COSTS) == []
 
 
-def test_a_key_is_heard_before_the_charts_have_come(visit: Visit) -> None:
+def test_the_run_shortcut_works_before_plotly_has_loaded(visit: Visit) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
     page = opened(lab, COSTS)
@@ -150,7 +150,7 @@ def test_a_key_is_heard_before_the_charts_have_come(visit: Visit) -> None:
     expect(page.locator(".observe .outcome")).to_contain_text("It is: The small one.", timeout=60_000)
 
 
-def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
+def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visit) -> None:
     page = opened(visit(), 2)
     page.click("#predict .main")
     expect(page.locator("#predict .verdict")).to_have_class("verdict problem")
@@ -173,8 +173,8 @@ def test_a_curve_is_drawn_and_a_run_is_stopped(visit: Visit) -> None:
     assert done(page, 2) == ["predict"]
 
 
-def test_a_curve_is_drawn_with_one_stroke(visit: Visit) -> None:
-    """From one end of the plot to the other, beside the points: each takes the height at which the stroke passes it."""
+def test_a_curve_can_be_drawn_in_one_stroke(visit: Visit) -> None:
+    """Dragged across the plot: each point takes the height at which the stroke passes it."""
     page = opened(visit(), 2)
     plot, handles = page.locator("#predict svg"), page.locator("#predict .handle")
     plot.scroll_into_view_if_needed()
@@ -197,7 +197,7 @@ def test_a_curve_is_drawn_with_one_stroke(visit: Visit) -> None:
     assert page.evaluate("getSelection().toString()") == ""
     middle = handles.nth(2).bounding_box()
     page.mouse.click(middle["x"] + 9, middle["y"] + 9)
-    page.keyboard.press("ArrowUp")  # who has chosen a point goes on with the keys
+    page.keyboard.press("ArrowUp")  # a clicked point can be moved on with the keys
     assert drawn()[2] in range(found[2], found[2] + 4)
     assert drawn() == [*found[:2], drawn()[2], *found[3:]]
     expect(handles.nth(2)).to_be_focused()
@@ -205,7 +205,7 @@ def test_a_curve_is_drawn_with_one_stroke(visit: Visit) -> None:
     expect(page.locator("#predict .verdict")).to_have_text("Kept. Now press Run.")
 
 
-def test_p_and_q_are_seen_by_every_rule_and_moved(visit: Visit) -> None:
+def test_p_and_q_are_shown_under_every_rule_and_can_be_moved(visit: Visit) -> None:
     page = opened(visit(), 9)
     page.click("#predict label >> nth=0")
     page.click("#predict .main")
@@ -217,7 +217,7 @@ def test_p_and_q_are_seen_by_every_rule_and_moved(visit: Visit) -> None:
         return page.evaluate(f"document.querySelector('[data-chart={chart}] .plot').data.map((trace) => [...trace.y])")
 
     def too_much() -> float:
-        """How far the highest word stands above p."""
+        """By how much the word with the largest excess stands above p."""
         accepted, instead, p = heights("written")
         return max(a + b - c for a, b, c in zip(accepted, instead, p, strict=True))
 
@@ -233,14 +233,14 @@ def test_p_and_q_are_seen_by_every_rule_and_moved(visit: Visit) -> None:
     expect(said).to_contain_text("Accepted: 100%, rejected: 0%.")
     assert too_much() < 1e-3
     page.get_by_role("radio", name="C, without q").check()
-    assert sum(heights("proposed")[1]) > 0.5  # rejected, though q is p
+    assert sum(heights("proposed")[1]) > 0.5  # rejected, although q equals p
 
 
 def run_of(page: Page) -> str:
     return page.evaluate(f"localStorage.getItem('decode-lab-course-runs-{COSTS}')")
 
 
-def test_a_link_shows_the_last_run_where_it_was_made_and_nowhere_else(visit: Visit, tmp_path: Path) -> None:
+def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Visit, tmp_path: Path) -> None:
     page = opened(visit(), COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
@@ -279,13 +279,13 @@ def test_a_link_shows_the_last_run_where_it_was_made_and_nowhere_else(visit: Vis
     expect(other.locator("#stage")).to_be_hidden()
     other.evaluate(
         f"runs => localStorage.setItem('decode-lab-course-runs-{COSTS}', runs)", run_of(page)
-    )  # of another run than the progress is of
+    )  # of a run other than the one in the progress
     other.reload()
     other.wait_for_selector("body[data-ready]")
     expect(other.locator(".observe .progress")).to_contain_text("were not kept in this browser")
 
 
-def test_what_the_browser_has_no_room_for_is_said(visit: Visit) -> None:
+def test_full_browser_storage_is_reported(visit: Visit) -> None:
     page = opened(visit(), COSTS)
     page.evaluate("localStorage.setItem('full', '')")
     page.click("#predict label:has-text('Both about the same')")
@@ -299,7 +299,7 @@ def test_what_the_browser_has_no_room_for_is_said(visit: Visit) -> None:
     expect(page.locator(".course-say")).to_contain_text("has no room for what this lesson recorded")
 
 
-def test_progress_is_taken_along(visit: Visit, tmp_path: Path) -> None:
+def test_progress_can_be_exported_and_imported(visit: Visit, tmp_path: Path) -> None:
     page = opened(visit(), COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
@@ -333,13 +333,13 @@ def test_progress_is_taken_along(visit: Visit, tmp_path: Path) -> None:
     assert other.evaluate("window.pwned") is None
 
 
-def test_a_link_to_no_lesson_says_so(visit: Visit) -> None:
+def test_a_link_to_an_unknown_lesson_gives_a_notice(visit: Visit) -> None:
     page = opened(visit(), "99")
     assert "There is no such lesson; the lessons are 1, 2," in page.inner_text(".toast-wrap")
     expect(page.locator("#introduction h1")).to_contain_text("1.")
 
 
-def test_it_fits_a_phone(visit: Visit) -> None:
+def test_the_page_fits_a_phone(visit: Visit) -> None:
     page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True), COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
@@ -347,13 +347,13 @@ def test_it_fits_a_phone(visit: Visit) -> None:
     page.click("#run")
     page.wait_for_selector("#stage .token", timeout=60_000)
     page.wait_for_timeout(1500)  # it scrolls smoothly
-    expect(page.locator("#view .outcome")).to_be_in_viewport()  # and no further, to the player
+    expect(page.locator("#view .outcome")).to_be_in_viewport()  # not scrolled past it, to the player
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
-    expect(page.locator("#check .verdict")).to_have_css("white-space", "normal")  # what is long goes on below
+    expect(page.locator("#check .verdict")).to_have_css("white-space", "normal")  # long text wraps
 
 
-def test_a_server_that_has_forgotten_a_learner_says_so_and_nothing_is_lost(visit: Visit) -> None:
-    """It was started anew, or very many others have come: to it, the page is then of somebody who never was there."""
+def test_a_server_that_lost_the_session_says_so_and_no_progress_is_lost(visit: Visit) -> None:
+    """It was restarted, or very many others have come since: to the server, the page's session is then unknown."""
     page = opened(visit(), COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")

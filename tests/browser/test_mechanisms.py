@@ -1,4 +1,4 @@
-"""The engine's mechanisms, switched on by the page's own controls and seen at work."""
+"""The engine's mechanisms, switched on with the page's controls and seen at work."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TALE = (
 )
 
 
-def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> None:
-    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=80, speculation="off")  # nobody else begins so
+def test_a_repeated_prompt_is_found_in_the_prefix_cache(visit: Visit) -> None:
+    lab = visit().open(prompt=f"Now hear this. {TALE}", max_tokens=80, speculation="off")  # no other test begins so
     lab.toggle("prefix-caching")
     lab.run()
     lab.finish()
@@ -29,7 +29,7 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     lab.finish()
     second = lab.seen()
     assert second["text"] == text
-    # The run was over in a moment: the player shows its beginning.
+    # The run was over in a moment: its beginning is seen in the player.
     lab.page.keyboard.press("Home")
     lab.page.keyboard.press("ArrowRight")
     lab.wait_for_instant(1)
@@ -38,7 +38,7 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     assert "tokens in the cache" in said
     lab.page.keyboard.press("ArrowRight")
     fills = "document.querySelector('[data-chart=blocks] .plot').data[4].marker.pattern.shape.includes('/')"
-    lab.page.wait_for_function(fills)  # it has them
+    lab.page.wait_for_function(fills)  # this run holds the cached blocks
     lab.page.keyboard.press("End")
     lab.page.keyboard.press("ArrowLeft")  # its blocks are live once more
     lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot').data[1].y.length > 0")
@@ -47,7 +47,7 @@ def test_a_prompt_that_was_there_before_is_found_in_the_cache(visit: Visit) -> N
     assert "with the same settings" in lab.page.inner_text(".compared")
 
 
-def test_in_a_small_pool_what_was_cached_makes_room(visit: Visit) -> None:
+def test_in_a_small_pool_cached_blocks_are_evicted(visit: Visit) -> None:
     lab = visit().open(prompt=TALE, max_tokens=160, speculation="off", prefix_caching=1, pool_size=256)
     lab.run()
     lab.finish()
@@ -73,10 +73,10 @@ GUESSED = {
     ("synthetic", "adaptive"): "synthetic stand-in",
     ("early_exit", "fixed"): "Early exit",  # an adaptive window keeps none of its guesses
 }
-"""Who guesses, with which window, and how a guess that is kept says so."""
+"""Drafter and window, and how the tip of an accepted guess names the drafter."""
 
 
-def test_every_drafter_guesses_says_who_it_is_and_does_not_change_what_is_written(visit: Visit) -> None:
+def test_every_drafter_is_named_on_its_guesses_and_leaves_the_text_unchanged(visit: Visit) -> None:
     link = {"prompt": TALE, "max_tokens": 120, "temperature": 0, "speculation": "off", "adaptive_window": 1}
     lab, texts = visit().open(**link), {}
     for name, window in [*((name, "adaptive") for name in DRAFTERS), ("early_exit", "fixed")]:
@@ -101,7 +101,7 @@ def test_every_drafter_guesses_says_who_it_is_and_does_not_change_what_is_writte
     assert len(set(texts.values())) == 1, texts
 
 
-def test_a_synthetic_rate_is_the_rate_that_is_seen(visit: Visit) -> None:
+def test_a_synthetic_acceptance_rate_is_the_one_measured(visit: Visit) -> None:
     lab, kept = visit().open(max_tokens=80, speculation="synthetic", synthetic_rate=0), []
     for rate in (0, 1):
         lab.page.fill("#synthetic-rate input[type=number]", str(rate))
@@ -113,7 +113,7 @@ def test_a_synthetic_rate_is_the_rate_that_is_seen(visit: Visit) -> None:
     assert kept == [0, 100]
 
 
-def test_fewer_bits_hold_the_same_tokens_in_fewer_bytes(visit: Visit) -> None:
+def test_fewer_bits_store_the_kv_cache_in_fewer_bytes(visit: Visit) -> None:
     lab = visit().open(max_tokens=40)
     lab.run()
     lab.finish()
@@ -125,8 +125,8 @@ def test_fewer_bits_hold_the_same_tokens_in_fewer_bytes(visit: Visit) -> None:
         assert f"KV format {before} → {fewer}" in lab.page.inner_text(".compared")
 
 
-def test_the_blocks_place_is_that_of_what_is_computed_again_without_a_cache(visit: Visit) -> None:
-    """Also on a phone, where one chart is shown at a time."""
+def test_without_a_cache_recomputed_tokens_replace_the_blocks_chart(visit: Visit) -> None:
+    """On a phone, where one chart is shown at a time."""
     lab = visit(viewport={"width": 390, "height": 844}).open(cache=0, chart="blocks", max_tokens=20, speculation="off")
     shown = ".choose button:visible"
     assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Blocks", "Time"]
@@ -141,6 +141,6 @@ def test_the_blocks_place_is_that_of_what_is_computed_again_without_a_cache(visi
     lab.run()
     lab.finish()
     assert lab.page.locator(shown).all_inner_texts() == ["Rounds", "Blocks", "Time"]
-    assert lab.page.is_visible("[data-chart=timing]"), "who looks at another chart goes on with it"
+    assert lab.page.is_visible("[data-chart=timing]"), "another chosen chart stays in view"
     lab.page.click(".choose [data-for=blocks]")
     assert lab.seen()["blocks"]["fill"] > 0

@@ -1,4 +1,4 @@
-"""The Memory page: opened by its link, it answers, keeps its address, and fits."""
+"""The Memory page: a link opens it with its settings, changes update numbers and link, and it fits the screen."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def becomes(page: Page, label: str, value: str) -> None:
     )
 
 
-def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> None:
+def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> None:
     page = opened(visit(), model="llama-2-7b", kv_format="int8", mean=300)
     page.wait_for_selector(".sheet-say:has-text('Llama 2 7B: 32 layers')")
     assert number(page, "KV a token") == "264KiB"
@@ -53,12 +53,12 @@ def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> Non
             for name, count in zip(KV_FORMATS.values(), counts, strict=True)
         )
     )
-    expect(fit.get_by_role("img")).to_have_count(0)  # nor anything in it
+    expect(fit.get_by_role("img")).to_have_count(0)  # no image nested in it
 
     page.click("#model input")
     page.click("[role=option]:has-text('Falcon 7B')")
     becomes(page, "KV a token", "4.25")  # 32 x 1 x 2 x (64 + 4) bytes
-    assert "MQA: 1/71" not in page.inner_text(".sheet-say")  # what stands there is that it was made for 2,048 positions
+    assert "MQA: 1/71" not in page.inner_text(".sheet-say")  # instead: that it was made for 2,048 positions
     page.fill("#longest input", "2048")
     page.wait_for_function("document.querySelector('.sheet-say').textContent.includes('MQA: 1/71')")
     page.click("#kv-format label:has-text('Native')")
@@ -73,14 +73,14 @@ def test_a_link_leads_to_its_numbers_and_a_change_to_others(visit: Visit) -> Non
     ("memory", "ticks"),
     [(80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])],
 )
-def test_the_device_s_axis_says_true_numbers_however_large_it_is(visit: Visit, memory: int, ticks: list[str]) -> None:
+def test_the_memory_axis_has_correct_ticks_on_devices_of_any_size(visit: Visit, memory: int, ticks: list[str]) -> None:
     page = opened(visit(), gpu="other", memory=memory)
     shown = page.locator("[data-chart=split] .xtick")
     expect(shown).to_have_text(ticks)
     expect(shown.last.locator("text")).to_be_visible()
 
 
-def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
+def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
     page = opened(visit(), mean="many")
     assert "mean was left out" in page.inner_text(".toast-wrap")
     assert number(page, "KV a token") == "128KiB"
@@ -88,7 +88,7 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     page.wait_for_selector(".sheet-say.problem")
     assert "The mean length must be between 1 token and the longest" in page.inner_text(".sheet-say")
     assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
-    assert number(page, "KV a token") == "128KiB"  # grey, but there
+    assert number(page, "KV a token") == "128KiB"  # greyed out, but still there
     page.fill("#mean input", "400")
     page.wait_for_selector(".sheet:not(.stale)")
 
@@ -111,14 +111,14 @@ def test_mistakes_are_sentences_and_lose_nothing(visit: Visit) -> None:
     assert page.query_selector(".sheet img") is None
 
 
-def test_a_number_out_of_a_sliders_bounds_is_refused_with_them(browser: Browser, server: str) -> None:
-    page = opened(Lab(browser.new_page(), server))  # a browser notes the refusal in its console
+def test_an_out_of_range_number_is_refused_with_the_allowed_range(browser: Browser, server: str) -> None:
+    page = opened(Lab(browser.new_page(), server))  # not ``visit``: the browser logs the refusal as an error
     page.fill("#set-aside input[type=number]", "9000")
     page.wait_for_selector(".toast-wrap:has-text('“Set aside, %” must be a number from 0 to 90.')")
     page.close()
 
 
-def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:
+def test_pages_link_to_each_other_and_share_the_theme(visit: Visit) -> None:
     lab = visit(color_scheme="light")
     page = opened(lab)
     ink = "document.querySelector('[data-chart=length] .plot').layout.font.color"
@@ -134,7 +134,7 @@ def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:
       return line.scrollWidth > line.clientWidth;
     })"""
     abouts = [panel.ABOUT for panel in (claims, compare, deploy, instructor, lesson_sheet, memory, pool)]
-    assert page.evaluate(cut, abouts) == [], "of every page, on a projector"
+    assert page.evaluate(cut, abouts) == [], "every page's description fits its line on a projector"
     page.click("nav a:has-text('Lab')")
     lab.ready()
     assert urlsplit(page.url).path == "/"
@@ -146,7 +146,7 @@ def test_pages_lead_to_each_other_and_wear_the_same_look(visit: Visit) -> None:
     assert page.evaluate("document.body.classList.contains('dark')")
 
 
-def test_tab_leads_from_a_long_list_to_the_next_control(visit: Visit) -> None:
+def test_tab_moves_from_an_open_list_to_the_next_control(visit: Visit) -> None:
     page = opened(visit())
     page.focus("#model input")
     page.wait_for_function(
@@ -158,7 +158,7 @@ def test_tab_leads_from_a_long_list_to_the_next_control(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
-def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
+def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size
     page = opened(visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800), gpu="other", memory=48)
     across, down = page.evaluate(OVERFLOW)
@@ -173,13 +173,13 @@ def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
         parts = page.eval_on_selector_all(
             ".sheet > *", "all => all.map(part => part.getBoundingClientRect()).map(({ top, bottom }) => [top, bottom])"
         )
-        assert all(above[1] <= below[0] for above, below in pairwise(parts)), "nothing lies over anything"
+        assert all(above[1] <= below[0] for above, below in pairwise(parts)), "the parts do not overlap"
         ticks = page.eval_on_selector_all(
             "[data-chart=split] .xtick text",
             "all => all.map(tick => tick.getBoundingClientRect()).map(({ left, right }) => [left, right])",
         )
         seen = [tick for tick in ticks if tick[1] > 0]
-        assert all(before[1] < after[0] for before, after in pairwise(seen)), "numbers side by side"
+        assert all(before[1] < after[0] for before, after in pairwise(seen)), "the tick labels do not overlap"
         say = "document.querySelector('.sheet-say')"
         assert page.evaluate(f"{say}.scrollHeight <= {say}.clientHeight")
         page.evaluate("document.querySelector('.sheet').scrollTo(0, 9999)")

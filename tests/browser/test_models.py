@@ -1,4 +1,4 @@
-"""Other models than the embedded ones, named by a person whose machine it is."""
+"""Models other than the embedded ones, named by the user on their own machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def name_models(lab: Lab, target: Path | str, draft: Path | str) -> None:
     lab.page.fill("#draft textarea, #draft input", str(draft))
 
 
-def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, folder: Path, tmp_path: Path) -> None:
+def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, folder: Path, tmp_path: Path) -> None:
     lab = visit().open(max_tokens=12, seed=3, pool_size=256)
     assert not lab.page.is_visible("#target")
     name_models(lab, folder / "target", folder / "draft")
@@ -41,7 +41,7 @@ def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, f
     run = Run.load(lab.save("json", tmp_path))
     assert (run.started.target, run.started.draft) == (str(folder / "target"), str(folder / "draft"))
     assert len(run.token_ids) == 12
-    name_models(lab, tmp_path, "")  # which would not load, and is not asked to
+    name_models(lab, tmp_path, "")  # would not load, but is refused before it is tried
     lab.run()
     lab.page.wait_for_selector("text=Speculation: Draft needs a draft model")
     lab.page.wait_for_selector("body:not(.running)")
@@ -55,7 +55,7 @@ def test_a_pair_of_folders_runs_and_one_that_fails_loses_nothing(visit: Visit, f
     assert Run.load(lab.save("json", tmp_path)).started.target == "stories"
 
 
-def test_other_models_stand_in_the_link(visit: Visit, folder: Path) -> None:
+def test_a_link_carries_the_models_named(visit: Visit, folder: Path) -> None:
     lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculation="off")
     assert lab.page.input_value("#target textarea, #target input") == str(folder / "target")
     lab.run()
@@ -63,7 +63,7 @@ def test_other_models_stand_in_the_link(visit: Visit, folder: Path) -> None:
     assert sum(lab.seen()["tokens"].values()) > 5
 
 
-def test_a_download_is_told_and_stopped_and_the_pair_before_still_runs(browser: Browser, tmp_path: Path) -> None:
+def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(browser: Browser, tmp_path: Path) -> None:
     model = tiny_models.random_model("llama", hidden_size=256, intermediate_size=512)
     model.save_pretrained(tmp_path / "some/model")
     tiny_models.tokenizer().save_pretrained(tmp_path / "some/model")

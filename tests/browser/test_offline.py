@@ -1,4 +1,4 @@
-"""Every page, and something done on it: ``visit`` fails where a request goes to another host."""
+"""Every page, opened and used: ``visit`` fails if a request goes to another host."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ DONE = {
     "Deploy": (deploy, {}),
     "Instructor": (instructor, {}),
 }
-ADDRESSES = PAGES | {"Instructor": "instructor"}  # which the others do not lead to
+ADDRESSES = PAGES | {"Instructor": "instructor"}  # not in the header's navigation
 
 
 @pytest.mark.parametrize("name", ADDRESSES)
-def test_a_page_works_with_no_other_host(visit: Visit, name: str) -> None:
+def test_every_page_works_without_any_other_host(visit: Visit, name: str) -> None:
     do, link = DONE[name]
     opened = visit()
     query = "&".join(f"{key}={value}" for key, value in link.items())

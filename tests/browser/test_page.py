@@ -1,4 +1,4 @@
-"""The page itself: what it accepts, what it keeps, how it fits."""
+"""The page itself: what it accepts, what it keeps, how it fits the screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}</script>\u202e"
 
 
-def test_hostile_text_is_text(visit: Visit) -> None:
+def test_hostile_text_is_shown_as_text(visit: Visit) -> None:
     lab = visit().open(prompt=HOSTILE, max_tokens=12)
     lab.run()
     lab.finish()
@@ -36,18 +36,18 @@ def test_hostile_text_is_text(visit: Visit) -> None:
 
 
 def comes_to_rest(page: Page, seconds: float = 30) -> None:
-    """Wait until nothing has been asked for in four tenths of a second: from here, for what waits in the page asks."""
+    """Wait until no animation frame is requested for 0.4 s. Waits here: waiting in the page requests frames itself."""
     until = time.monotonic() + seconds
     before, asked = -1, 0
     while asked != before:
-        assert time.monotonic() < until, f"{asked - before} pictures were asked for in 400 ms"
+        assert time.monotonic() < until, f"{asked - before} animation frames were requested in 400 ms"
         before = page.evaluate("asked")
         page.wait_for_timeout(400)
         asked = page.evaluate("asked")
 
 
-def test_a_page_at_rest_asks_for_no_pictures(visit: Visit) -> None:
-    """Not for the clock of Gradio's loading screen either, which is gone."""
+def test_an_idle_page_requests_no_animation_frames(visit: Visit) -> None:
+    """Not even for the clock of Gradio's loading screen, which is gone by then."""
     lab = visit()
     lab.page.add_init_script(
         "window.asked = 0; const ask = requestAnimationFrame;"
@@ -60,7 +60,7 @@ def test_a_page_at_rest_asks_for_no_pictures(visit: Visit) -> None:
     comes_to_rest(lab.page)
 
 
-def test_nothing_fades_as_a_run_begins(visit: Visit) -> None:
+def test_no_animation_runs_when_a_run_begins(visit: Visit) -> None:
     lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
     lab.run()
     assert lab.running
@@ -68,7 +68,7 @@ def test_nothing_fades_as_a_run_begins(visit: Visit) -> None:
     lab.page.keyboard.press("Escape")
 
 
-def test_who_listens_is_told_what_the_rounds_come_to(visit: Visit) -> None:
+def test_the_rounds_chart_has_a_description_for_screen_readers(visit: Visit) -> None:
     lab = visit().open(max_tokens=24, seed=3)
     lab.run()
     lab.finish()
@@ -78,12 +78,12 @@ def test_who_listens_is_told_what_the_rounds_come_to(visit: Visit) -> None:
     assert told["rejected"] == lab.page.locator(".text .above s").count()
     assert told["recovered"] == lab.page.locator(".text .token.recovered").count()
 
-    lab.page.keyboard.press("Home")  # of this instant, at which there is none yet
+    lab.page.keyboard.press("Home")  # the description is of this instant, which has no rounds yet
     lab.wait_for_instant(0)
     assert lab.page.evaluate("document.querySelector('[data-chart=rounds] .plot').ariaDescription") == ""
 
 
-def test_a_mistake_is_a_sentence_and_loses_nothing(visit: Visit) -> None:
+def test_a_mistake_is_explained_and_loses_nothing(visit: Visit) -> None:
     lab = visit().open(max_tokens=33, gamma=6)
     lab.page.fill("#prompt textarea", "")
     lab.page.click("#run")
@@ -98,7 +98,7 @@ def test_a_mistake_is_a_sentence_and_loses_nothing(visit: Visit) -> None:
     assert lab.page.query_selector(".say.problem") is None
 
 
-def test_the_link_says_what_the_controls_say(visit: Visit) -> None:
+def test_the_link_reflects_the_controls(visit: Visit) -> None:
     lab = visit().open()
     assert urlsplit(lab.page.url).query == ""
     lab.page.fill("#prompt textarea", "A fox & a <wolf>")
@@ -132,7 +132,7 @@ def test_the_link_says_what_the_controls_say(visit: Visit) -> None:
     assert again.page.input_value("#pair input") == "Mismatched"
 
 
-def test_a_link_gives_the_same_text_again(visit: Visit) -> None:
+def test_a_link_reproduces_the_same_text(visit: Visit) -> None:
     texts = []
     for _ in range(2):
         lab = visit().open(prompt="The king said", seed=41, max_tokens=40, temperature=0.9)
@@ -142,7 +142,7 @@ def test_a_link_gives_the_same_text_again(visit: Visit) -> None:
     assert texts[0] == texts[1]
 
 
-def test_what_was_before_is_not_cut_off(visit: Visit) -> None:
+def test_the_previous_runs_numbers_are_not_cut_off(visit: Visit) -> None:
     lab = visit().open()
     cut = """[...document.querySelectorAll('.readout :is(.was, .label, .number), .compared')].filter((node) => {
       const text = document.createRange();
@@ -153,7 +153,7 @@ def test_what_was_before_is_not_cut_off(visit: Visit) -> None:
       return node.offsetParent && (over || inner.right > box.right || inner.bottom > box.bottom);
     }).map((node) => node.textContent)"""
     high = "document.querySelector('.readouts').offsetHeight"
-    for prefix_caching in (False, True):  # one readout more
+    for prefix_caching in (False, True):  # with it, one more readout
         lab.page.set_viewport_size({"width": 1280, "height": 720})
         if prefix_caching:
             lab.toggle("prefix-caching")
@@ -173,14 +173,14 @@ def test_what_was_before_is_not_cut_off(visit: Visit) -> None:
             assert lab.page.evaluate(cut) == [], (prefix_caching, wide)
 
 
-def test_without_a_seed_the_link_gets_the_one_that_was_used(visit: Visit) -> None:
+def test_without_a_seed_the_link_gets_the_one_used(visit: Visit) -> None:
     lab = visit().open(seed="", max_tokens=5)
     lab.run()
     lab.finish()
     assert int(parse_qs(urlsplit(lab.page.url).query)["seed"][0]) >= 0
 
 
-def test_a_hostile_link_is_left_out_with_a_notice(visit: Visit) -> None:
+def test_hostile_values_in_a_link_are_left_out_with_a_notice(visit: Visit) -> None:
     lab = visit().open(gamma="<script>window.pwned=1</script>", cache="0", paged="1", block_size="9999")
     lab.page.wait_for_selector(".toast-body")
     assert "gamma was left out" in lab.page.inner_text(".toast-wrap")
@@ -205,11 +205,11 @@ CONTRAST = """() => {
     return (bright + 0.05) / (dim + 0.05);
   });
 }"""
-"""Of the legend's signs, against the panel."""
+"""Contrast of the legend's marks with the panel."""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_follows_the_system_and_the_button(visit: Visit, scheme: str) -> None:
+def test_the_theme_follows_the_system_and_the_button(visit: Visit, scheme: str) -> None:
     lab = visit(color_scheme=scheme).open(max_tokens=30)
     ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
     dark = "document.body.classList.contains('dark')"
@@ -226,7 +226,7 @@ def test_it_follows_the_system_and_the_button(visit: Visit, scheme: str) -> None
     assert lab.page.evaluate(dark) is (scheme == "light")
 
 
-def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
+def test_a_token_explains_itself_on_hover_and_keyboard_focus(visit: Visit) -> None:
     lab = visit().open(max_tokens=60)
     lab.run()
     lab.finish()
@@ -237,7 +237,7 @@ def test_a_token_explains_itself_to_mouse_and_keyboard(visit: Visit) -> None:
         r"q = ([\d.e-]+);.* only p = ([\d.e-]+)\. .* p / q = ([\d.e-]+), and it was not:", tip.inner_text()
     )
     q, p, chance = map(float, told.groups())
-    assert p / q == pytest.approx(chance, rel=0.01), "the quotient is that of the numbers beside it"
+    assert p / q == pytest.approx(chance, rel=0.01), "the quotient matches the numbers beside it"
     lab.page.focus(".text")
     lab.page.keyboard.press("End")
     lab.page.keyboard.press("ArrowLeft")
@@ -258,7 +258,7 @@ ROOM = "document.querySelector('#settings').clientHeight - document.querySelecto
 
 
 OWN = {"draft": ["#pair"], "early_exit": ["#early-exit-layer"], "synthetic": ["#synthetic-rate"]}
-"""Controls that stand there only with who guesses."""
+"""Controls that are shown only with their drafter."""
 
 LONGEST = {
     "speed": "99999",
@@ -279,7 +279,7 @@ CUT = """longest => [...document.querySelectorAll(".readout:not([hidden])")].fil
 }).map((card) => card.dataset.key)"""
 
 
-def test_no_number_is_cut(visit: Visit) -> None:
+def test_no_readout_is_cut_off(visit: Visit) -> None:
     lab = visit().open(max_tokens=5)
     for prefix_caching in (False, True):
         lab.page.set_viewport_size({"width": 1280, "height": 720})
@@ -329,7 +329,7 @@ SQUARES = """() => {
   const { _length: wide, range: [first, end] } = plot._fullLayout.xaxis;
   return Math.max(...plot._fullData.map(({ marker }) => marker.size)) - wide / (end - first);
 }"""
-"""By how much a square of the rounds is wider than its column."""
+"""By how much a square of the rounds chart is wider than its column."""
 
 
 def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
@@ -348,30 +348,30 @@ def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
         if (wide, high) in ((1024, 768), (1280, 720)):  # projectors
             assert down == 0
         box = "document.querySelector('.gradio-container')"
-        assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, "what is clipped no bar leads to"
+        assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, "clipped content cannot be scrolled to"
         say = "document.querySelector('.say')"
         assert page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0, (wide, high)
         page.wait_for_function(f"({SQUARES})() <= 0")
 
 
-def test_where_the_system_gives_the_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
+def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
     page = visit(forced_colors="active").open().page
     style = "(where, what, part) => getComputedStyle(document.querySelector(where), part)[what]"
     look = f"([where, what, part]) => ({style})(where, what, part ?? null)"
     on, off = ("#toggle-cache input", "backgroundColor"), ("#toggle-prefix-caching input", "backgroundColor")
     assert page.evaluate(look, on) != page.evaluate(look, off)
-    assert page.evaluate(look, off) != page.evaluate(look, [*off, "::before"]), "the knob is seen"
+    assert page.evaluate(look, off) != page.evaluate(look, [*off, "::before"]), "the switch's knob is visible"
     for edged in (off[0], "#run"):
         assert page.evaluate(look, [edged, "borderTopStyle"]) == "solid", edged
     parts = page.eval_on_selector_all(
         ".part", "all => all.map(part => getComputedStyle(part, '::before').backgroundColor)"
     )
-    assert len(set(parts)) == len(parts), "each part of a time has its colour"
+    assert len(set(parts)) == len(parts), "each part of the time has its own colour"
     chosen = page.evaluate(look, ["#kv-format label.selected", "backgroundColor"])
     assert chosen != page.evaluate(look, ["#kv-format label:not(.selected)", "backgroundColor"])
 
 
-def test_the_menu_of_files_closes_as_menus_do(visit: Visit) -> None:
+def test_the_save_menu_closes_like_any_menu(visit: Visit) -> None:
     lab = visit().open(max_tokens=5)
     page = lab.page
     assert page.title() == "Decode Lab"
@@ -396,10 +396,10 @@ def test_the_menu_of_files_closes_as_menus_do(visit: Visit) -> None:
     page.wait_for_selector(shut)
     for name, says in (("rounds", "Rounds one column a pass"), ("timing", "Time Pass "), ("blocks", "Blocks ")):
         assert page.locator(f"[data-chart={name}]").get_by_role("img", name=says).count() == 1, name
-    assert page.get_attribute(".rule", "tabindex") == "0", "what scrolls is reached by keys"
+    assert page.get_attribute(".rule", "tabindex") == "0", "what scrolls can be reached by keyboard"
 
 
-def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
+def test_keyboard_focus_is_visible_and_tab_closes_an_open_list(visit: Visit) -> None:
     page = visit().open().page
     page.focus("#prompt textarea")
     page.keyboard.press("Tab")
@@ -411,7 +411,7 @@ def test_the_keyboard_is_seen_and_leaves_no_list_open(visit: Visit) -> None:
     page.wait_for_selector("[role=listbox]", state="detached")
 
 
-def test_the_first_line_in_view_is_whole_and_all_stand_on_one_base(visit: Visit) -> None:
+def test_no_line_of_text_is_cut_off_at_the_top_and_no_word_is_split(visit: Visit) -> None:
     lab = visit().open(seed=3, max_tokens=300)
     lab.run()
     lab.finish()
@@ -432,12 +432,12 @@ def test_the_first_line_in_view_is_whole_and_all_stand_on_one_base(visit: Visit)
       const gaps = marks.slice(1).map((mark, i) => mark.left - marks[i].right);
       return { gaps, tops, rejected: rejected.length, over: rejected.some(({ right }) => right > box(word).right + 1) };
     })""")
-    assert all(word["tops"] == 1 and not word["over"] for word in words)  # no word on two lines, room for what is above
-    assert max(gap for word in words if word["rejected"] < 2 for gap in word["gaps"]) < 4  # nor torn by it
+    assert all(word["tops"] == 1 and not word["over"] for word in words)  # on one line, with room for rejected guesses
+    assert max(gap for word in words if word["rejected"] < 2 for gap in word["gaps"]) < 4  # which do not tear it apart
     assert any(word["rejected"] and word["gaps"] for word in words)
 
 
-def test_a_word_is_its_pieces_up_to_a_space_or_the_end_of_a_line(visit: Visit, tmp_path: Path) -> None:
+def test_a_word_joins_its_pieces_up_to_a_space_or_line_break(visit: Visit, tmp_path: Path) -> None:
     words = [" no", ".\n", "But", "ter", ".", "\n", "x"]
     Run(script(EngineConfig(), max_tokens=len(words), words=words)).save(tmp_path / "run.json")
     lab = visit().open()
@@ -452,7 +452,7 @@ def test_a_word_is_its_pieces_up_to_a_space_or_the_end_of_a_line(visit: Visit, t
         lab.page.wait_for_function(read, arg=words)
 
 
-def test_a_text_without_spaces_is_broken_all_the_same(visit: Visit) -> None:
+def test_text_without_spaces_wraps(visit: Visit) -> None:
     prompt = " ".join(("童话" * 60, "Donaudampfschiff" * 20, "a👩‍👩‍👧" * 30))
     lab = visit(viewport={"width": 390, "height": 844}).open(prompt=prompt, max_tokens=2)
     lab.run()
@@ -460,8 +460,8 @@ def test_a_text_without_spaces_is_broken_all_the_same(visit: Visit) -> None:
     assert lab.page.evaluate("(text => text.scrollWidth - text.clientWidth)(document.querySelector('.text'))") == 0
 
 
-def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:
-    """Without a cache most of what the settings show is out of use."""
+def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
+    """Without a cache, most settings are disabled."""
     page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(cache=0).page
     page.click("#folds button >> nth=0")
     page.wait_for_selector("#eviction")
@@ -478,16 +478,16 @@ def test_on_a_phone_nothing_lies_over_run(visit: Visit) -> None:
         assert run.evaluate(drawn), step
 
 
-def test_a_chart_is_chosen_while_a_run_has_shown_nothing_yet(visit: Visit) -> None:
+def test_a_chart_can_be_chosen_before_a_run_shows_anything(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
-    lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and nothing is told of it
+    lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and no frame of it arrives
     lab.run()
     lab.page.tap(".choose button[data-for=timing]")
     assert parse_qs(urlsplit(lab.page.url).query)["chart"] == ["timing"]
     lab.page.unroute_all(behavior="ignoreErrors")
 
 
-def test_on_a_phone_it_is_one_column_and_what_folds_and_lists_show_stands_in_its_place(visit: Visit) -> None:
+def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
     off = """[...document.querySelectorAll("#folds button")].map((fold) => {
       const [word, arrow] = [...fold.children].map((part) => part.getBoundingClientRect());
@@ -502,14 +502,14 @@ def test_on_a_phone_it_is_one_column_and_what_folds_and_lists_show_stands_in_its
     shown = "[...document.querySelectorAll('.charts .panel')].filter(p => p.offsetWidth).map(p => p.dataset.chart)"
     assert lab.page.evaluate(shown) == ["rounds"]
     tip = lab.page.locator(".tip")
-    lab.page.locator(".token.bonus").first.tap()  # a token explains itself to a finger too
+    lab.page.locator(".token.bonus").first.tap()  # a token explains itself on a tap, too
     assert "bonus" in tip.inner_text()
     lab.page.tap(".say")
     assert tip.is_hidden()
     lab.page.tap(".choose button[data-for=timing]")
     assert lab.page.evaluate(shown) == ["timing"]
     assert lab.seen()["timing"]["draft"] > 0
-    lab.page.reload()  # the address says which
+    lab.page.reload()  # the chosen chart is in the address
     lab.ready()
     assert lab.page.evaluate(shown) == ["timing"]
     lab.page.tap(".choose button[data-for=rounds]")

@@ -1,4 +1,4 @@
-"""The player: any instant of a run by hand or by time, the same one everywhere, and nothing asked of the server."""
+"""The player: any instant of a run, scrubbed or played, the same in every view, without asking the server."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def finished(visit: Visit, **context: Any) -> Lab:
 
 
 def frames_of(lab: Lab, folder: Path) -> list[Frame]:
-    """The frames of the run on the stage, made anew from its file."""
+    """The frames of the run on the stage, rebuilt from its file."""
     return Reducer().feed(Run.load(lab.save("json", folder)).events)
 
 
 def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
-    """The stage shows what the frames up to ``seq`` say: text, charts, numbers and sentence."""
+    """The stage shows what the frames up to ``seq`` say: text, charts, readouts and narration."""
     lab.wait_for_instant(seq)
     picture = Picture()
     for frame in frames[: seq + 1]:
@@ -42,7 +42,7 @@ def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
     seen = lab.seen()
     words = [*picture.head["prompt"], *(token["text"] for token in picture.tokens)]
     assert seen["text"].replace("\u2009", "") == "|".join(word.lstrip(" ") for word in words)
-    assert seen["say"].startswith(picture.say)  # at the end the player adds what it does
+    assert seen["say"].startswith(picture.say)  # at the end, the player adds what Play does
     for name in ("rounds", "blocks", "timing"):
         drawn = list(seen[name].values())
         assert drawn == [sum(y is not None for y in trace["y"]) for trace in picture.columns[name]], name
@@ -51,7 +51,7 @@ def assert_shows(lab: Lab, frames: list[Frame], seq: int) -> None:
     assert lab.page.inner_text("[data-chart=blocks] .caption") == picture.captions["blocks"]
 
 
-def test_every_key_and_the_bar_move_everything_at_once(visit: Visit, tmp_path: Path) -> None:
+def test_every_key_and_the_bar_move_every_view_together(visit: Visit, tmp_path: Path) -> None:
     lab = finished(visit)
     frames = frames_of(lab, tmp_path)
     last = len(frames) - 1
@@ -84,10 +84,10 @@ DRAWN = """() => {
   new MutationObserver(() => drawn.push([Number(stage.dataset.seq), performance.now() - began])).observe(
     stage, { attributeFilter: ["data-seq"] });
 }"""
-"""Keeps each instant that is drawn, with the milliseconds since the next key was pressed."""
+"""Records each instant drawn from the next key press on, with the milliseconds since then."""
 
 
-def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Path) -> None:
+def test_a_run_plays_slowed_down_and_a_round_loops(visit: Visit, tmp_path: Path) -> None:
     lab = slowly(visit, tmp_path, 10)
     times = [frame["t_ms"] for frame in recorded(tmp_path)]
     last = len(times) - 1
@@ -101,7 +101,7 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     steps, ms = zip(*lab.page.evaluate("drawn"), strict=True)
     place = next(place for place, seq in enumerate(steps) if seq >= 7)
     began, ended = times[steps[place - 1] + 1], times[steps[place]]
-    assert began - 3 < ms[place] / 20 < ended + 75, "a twentieth of the speed, but for the time it takes to draw"
+    assert began - 3 < ms[place] / 20 < ended + 75, "a twentieth of the speed, but for the time drawing takes"
     assert list(steps) == sorted(steps)
     assert len(set(steps[:place])) >= 3
     lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
@@ -113,7 +113,7 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     lab.page.select_option(".speed", label="true speed")
     lab.page.locator(".bar").fill("6")
     lab.wait_for_instant(6)
-    assert lab.heard[-1][1] == lab.seen()["say"], "what is asked for is heard"
+    assert lab.heard[-1][1] == lab.seen()["say"], "an instant chosen by hand is announced"
     lab.page.keyboard.press("l")
     lab.page.wait_for_selector("[data-do=loop][aria-pressed=true]")
     for seq in (5, 6, 5):
@@ -128,11 +128,11 @@ def test_time_plays_it_slowed_down_and_loops_a_round(visit: Visit, tmp_path: Pat
     assert lab.instant == 7
     lab.page.keyboard.press("Space")
     lab.wait_for_instant(last)
-    assert "▶\u00a0plays it" in lab.heard[-1][1], "the end is heard"
+    assert "▶\u00a0plays it" in lab.heard[-1][1], "the end is announced"
 
 
 def slowly(visit: Visit, folder: Path, ms: float) -> Lab:
-    """A run whose passes took so many milliseconds each, at its start."""
+    """A run whose passes took this many milliseconds each, shown at its start."""
     lab = visit().open(seed=3, max_tokens=80)
     lab.run()
     lab.finish()
@@ -170,7 +170,7 @@ UNVEILED = """() => {
 STAGE, SEQ = 'document.querySelector(".stage")', '{ attributeFilter: ["data-seq"] }'
 
 
-def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: Visit, tmp_path: Path) -> None:
+def test_future_passes_stay_veiled_while_a_run_plays(visit: Visit, tmp_path: Path) -> None:
     lab = slowly(visit, tmp_path, 150)
     frames = recorded(tmp_path)
     steps = [frame["step"] for frame in frames]
@@ -180,16 +180,16 @@ def test_what_has_not_happened_yet_is_under_a_veil_while_a_run_is_played(visit: 
     lab.page.wait_for_selector("[data-do=play][aria-label=Pause]")
     lab.page.wait_for_selector("[data-do=play][aria-label=Play]", timeout=60_000)
     views = [view for view in (first, *lab.page.evaluate("views")) if view["seq"] < len(frames) - 2]
-    seen = {view["seq"]: view["charts"] for view in views if not view["late"]}  # of charts that wait for their turn
+    seen = {view["seq"]: view["charts"] for view in views if not view["late"]}  # without charts still to be drawn
     assert len({steps[seq] for seq in seen} - {-1, 0}) >= 8
     ahead = [seq for seq, view in seen.items() if 0 < steps[seq] < max(view["rounds"]["passes"], default=0)]
-    assert ahead, "the window was drawn at once"
+    assert ahead, "a window's passes are drawn at once, veiled"
     held = {"rounds": 0, "timing": 0}
     for seq, view in seen.items():
         for name, chart in view.items():
             first, last = chart["range"]
             if steps[seq] < 0 or not first < steps[seq] < last:
-                continue  # a chart is drawn at a time: the other stands a tick longer at the window before
+                continue  # one chart is drawn at a time: the other shows the previous window a tick longer
             held[name] += 1
             if not seq:  # before the prefill
                 assert all(step > chart["until"] for step in chart["passes"]), name
@@ -223,7 +223,7 @@ SQUARE = """(pass) => {
 }"""
 
 
-def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Path) -> None:
+def test_veiled_passes_cannot_be_hovered_or_clicked(visit: Visit, tmp_path: Path) -> None:
     lab = slowly(visit, tmp_path, 300)
     steps = [frame["step"] for frame in recorded(tmp_path)]
     lab.page.keyboard.press("Space")
@@ -236,7 +236,7 @@ def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Pat
         lab.page.mouse.move(*lab.page.evaluate(SQUARE, square)["place"])
         said = lab.page.locator("[data-chart=rounds] .hovertext")
         expect(said).to_have_count(1 if name == "shown" else 0)
-        lab.page.wait_for_timeout(100)  # Plotly looks no more than twenty times a second where the pointer is
+        lab.page.wait_for_timeout(100)  # Plotly checks the pointer at most twenty times a second
         after = lab.page.evaluate(SQUARE)
         told[name] = after["said"]
         assert (now["from"] < square <= steps[after["at"]]) == (name == "shown")
@@ -249,7 +249,7 @@ def test_what_is_under_the_veil_cannot_be_pointed_at(visit: Visit, tmp_path: Pat
     assert lab.page.is_hidden(".verdict")
 
 
-def test_glyphs_are_drawn_where_passes_go_by_slowly_enough_to_be_read(visit: Visit, tmp_path: Path) -> None:
+def test_glyphs_are_drawn_only_when_passes_go_by_slowly_enough(visit: Visit, tmp_path: Path) -> None:
     lab = slowly(visit, tmp_path, 40)
     for label, glyphs in (("true speed", False), ("1/10", True)):
         lab.page.select_option(".speed", label=label)
@@ -259,14 +259,14 @@ def test_glyphs_are_drawn_where_passes_go_by_slowly_enough_to_be_read(visit: Vis
         playing = "document.querySelector('.stage').dataset.seq > 3 && document.querySelector('[aria-label=Pause]')"
         now = lab.page.wait_for_function(f"() => {playing} && ({SQUARE})()").json_value()
         assert now["glyphs"] == glyphs
-        assert now["shapes"] == (2 if glyphs else 5)  # full and hollow squares; or told by shape
+        assert now["shapes"] == (2 if glyphs else 5)  # full and hollow squares; without glyphs, a shape for each state
         lab.page.keyboard.press("Space")
         lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
     lab.page.wait_for_timeout(200)
     assert lab.page.evaluate(SQUARE)["glyphs"]  # at rest
 
 
-def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
+def test_a_live_run_is_followed_until_the_user_scrubs_back(visit: Visit) -> None:
     lab = visit().open(max_tokens=900, speculation="off", cache=0, paged=0)
     live = lab.page.locator("[data-do=live]")
     lab.listen()
@@ -291,7 +291,7 @@ def test_a_live_run_is_followed_until_somebody_looks_back(visit: Visit) -> None:
     assert "it was stopped." in lab.seen()["say"]
 
 
-def test_the_end_says_what_to_do_next_and_the_first_step_on_is_the_prefill(visit: Visit) -> None:
+def test_the_end_says_what_to_do_next_and_the_first_step_is_the_prefill(visit: Visit) -> None:
     lab = finished(visit)
     assert "were given back" in lab.seen()["say"]
     assert lab.seen()["say"].endswith("▶\u00a0plays it 20 times slower.")
@@ -311,7 +311,7 @@ def test_the_end_says_what_to_do_next_and_the_first_step_on_is_the_prefill(visit
     assert seen["timing"]["target"] == seen["timing"]["prefill"] == seen["rounds"]["plain"] == 1
 
 
-def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
+def test_a_link_opens_the_run_at_its_step(visit: Visit) -> None:
     lab = finished(visit)
     assert "step" not in parse_qs(urlsplit(lab.page.url).query)
     lab.page.locator(".bar").fill("9")
@@ -320,13 +320,13 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
     lab.page.select_option(".speed", label="1/5")
     lab.page.wait_for_function("location.search.includes('speed=0.2')")
     seen, link = lab.seen(), lab.page.url
-    lab.toggle("paged")  # the step was one of other settings
+    lab.toggle("paged")  # the step belonged to other settings
     lab.page.wait_for_function(
         "location.search.includes('paged=0') && !['step', 'run'].some((name) => location.search.includes(name))"
     )
     lab.page.close()
     other = visit()
-    assert parse_qs(urlsplit(link).query)["run"] == ["1"]  # what was run is run again
+    assert parse_qs(urlsplit(link).query)["run"] == ["1"]  # the link repeats the run
     other.page.goto(link)
     other.ready()
     other.wait_for_instant(9)
@@ -342,8 +342,8 @@ def test_a_link_opens_a_run_at_its_step(visit: Visit) -> None:
     other.page.wait_for_function("!location.search.includes('step')")
 
 
-def test_a_link_without_a_run_keeps_its_step(visit: Visit) -> None:
-    lab = visit().open(**LINK, paged=1, step=4, guess="4.1")  # a default may be said
+def test_a_link_keeps_its_step_until_the_run_is_made(visit: Visit) -> None:
+    lab = visit().open(**LINK, paged=1, step=4, guess="4.1")  # a default may be spelled out
     lab.page.wait_for_timeout(500)
     assert parse_qs(urlsplit(lab.page.url).query)["step"] == ["4"]
     lab.run()
@@ -353,7 +353,7 @@ def test_a_link_without_a_run_keeps_its_step(visit: Visit) -> None:
     assert (asked["step"], asked["guess"], asked["run"]) == (["4"], ["4.1"], ["1"])
 
 
-def test_what_a_link_asks_for_is_not_asked_of_other_settings(visit: Visit) -> None:
+def test_changed_settings_drop_the_step_and_guess_of_a_link(visit: Visit) -> None:
     lab = visit().open(**LINK, step=4, guess="4.1")
     lab.toggle("paged")
     lab.page.wait_for_function("!['step', 'guess'].some((name) => location.search.includes(name))")
@@ -363,7 +363,7 @@ def test_what_a_link_asks_for_is_not_asked_of_other_settings(visit: Visit) -> No
     assert lab.page.is_hidden(".verdict")
 
 
-def test_keys_that_are_the_browser_s_are_left_to_it(visit: Visit) -> None:
+def test_the_browsers_own_shortcuts_are_left_to_it(visit: Visit) -> None:
     lab = finished(visit)
     page = lab.page
     page.evaluate("window.kept = []; window.addEventListener('keydown', (e) => kept.push([e.key, e.defaultPrevented]))")
@@ -371,7 +371,7 @@ def test_keys_that_are_the_browser_s_are_left_to_it(visit: Visit) -> None:
         page.keyboard.press(key)
         page.locator(".story .text").press(key)
     assert all(not prevented for _, prevented in page.evaluate("kept")), page.evaluate("kept")
-    page.evaluate("document.dispatchEvent(new Event('keydown'))")  # a form is filled in: no key
+    page.evaluate("document.dispatchEvent(new Event('keydown'))")  # as when autofill fills in a form: it has no key
     page.evaluate("document.activeElement.blur()")
 
     last = lab.instant
@@ -387,7 +387,7 @@ def test_keys_that_are_the_browser_s_are_left_to_it(visit: Visit) -> None:
     page.evaluate("document.activeElement.blur()")
     page.keyboard.down("Space")
     for _ in range(4):
-        page.keyboard.down("Space")  # it is held
+        page.keyboard.down("Space")  # the key repeats while held
     page.keyboard.up("Space")
     page.wait_for_selector("[data-do=play][aria-label=Pause]")
     page.keyboard.press("Space")
@@ -395,15 +395,15 @@ def test_keys_that_are_the_browser_s_are_left_to_it(visit: Visit) -> None:
     lab.wait_for_instant(last)
 
 
-def test_a_run_that_cannot_be_saved_says_so(visit: Visit) -> None:
+def test_a_failed_save_is_reported(visit: Visit) -> None:
     lab = finished(visit)
-    lab.page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('Failed to fetch')) }")  # it is gone
+    lab.page.evaluate("() => { window.fetch = () => Promise.reject(new TypeError('Failed to fetch')) }")  # as if down
     lab.page.click(".save summary")
     lab.page.click("[data-save=json]")
     lab.page.wait_for_selector(".say.problem:has-text('The server does not answer')")
 
 
-def test_the_key_after_a_click_on_run_is_the_player_s_and_arrows_go_on_from_a_clicked_token(visit: Visit) -> None:
+def test_keys_reach_the_player_after_run_and_arrows_start_at_a_clicked_token(visit: Visit) -> None:
     lab = visit().open(**LINK, speed=0.01)
     lab.run()
     lab.finish()
@@ -417,14 +417,14 @@ def test_the_key_after_a_click_on_run_is_the_player_s_and_arrows_go_on_from_a_cl
     lab.page.keyboard.press("L")
     lab.page.wait_for_selector("[data-do=loop][aria-pressed=true]")
     lab.page.keyboard.press("L")
-    lab.page.keyboard.press("End")  # at rest, with every token there
+    lab.page.keyboard.press("End")  # stopped, with every token shown
     lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
     lab.page.locator(".token").nth(9).click()
     lab.page.locator(".story .text").press("ArrowRight")
     assert lab.page.get_attribute(".token.focused", "data-index") == "10"
 
 
-def test_every_button_has_a_word_and_a_thumb_finds_it(visit: Visit) -> None:
+def test_every_button_has_a_label_and_is_large_enough_to_tap(visit: Visit) -> None:
     lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, reduced_motion="reduce")
     lab.open(**LINK)
     for button in lab.page.locator("[data-do]").all():

@@ -1,4 +1,4 @@
-"""The Pool page: the real engine decodes many, and every square, chip and sentence is of the same instant."""
+"""The Pool page: the real engine decodes many sequences, and all squares, chips and texts show the same instant."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ran(lab: Lab) -> None:
 
 
 def frames_of(file: Path, *, recorded: bool = False) -> list[dict[str, Any]]:
-    """The frames of a run, made anew from its file."""
+    """The frames of a run, rebuilt from its file."""
     return BatchReducer(FEW["sequences"], recorded=recorded).feed(of(read_json(file), file.name))
 
 
@@ -89,7 +89,7 @@ def assert_shows(lab: Lab, frames: list[dict[str, Any]], seq: int) -> Picture:
     return picture
 
 
-def test_a_run_is_opened_again_and_another_kind_is_refused(visit: Visit, tmp_path: Path) -> None:
+def test_a_saved_run_is_reopened_and_a_file_of_another_kind_is_refused(visit: Visit, tmp_path: Path) -> None:
     lab = visit()
     opened(lab, **FEW)
     ran(lab)
@@ -104,10 +104,10 @@ def test_a_run_is_opened_again_and_another_kind_is_refused(visit: Visit, tmp_pat
     wrong.write_text('{"format": "decode-lab-run", "version": 1, "events": []}', "utf-8")
     lab.reopen(wrong)
     page.wait_for_selector(".say.problem:has-text('is not a run of the pool')")
-    assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # what was there stays
+    assert page.inner_text("[data-key=finished] .value") == "6 / 6"  # the run shown before stays
 
 
-def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -> None:
+def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path: Path) -> None:
     lab = visit()
     page = opened(lab, **FEW)
     ran(lab)
@@ -152,7 +152,7 @@ def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -
     page.keyboard.press("ArrowLeft")
     lab.wait_for_instant(preempted - 1)
 
-    page.keyboard.press("End")  # the last of them is chosen, and stays so when its chip is made anew
+    page.keyboard.press("End")  # the last sequence is chosen, and stays so when its chip is recreated
     lab.wait_for_instant(last)
     chosen = page.locator(".chip[data-sequence='5']")
     assert chosen.get_attribute("aria-pressed") == "false"
@@ -164,18 +164,18 @@ def test_too_small_a_pool_is_played_step_by_step(visit: Visit, tmp_path: Path) -
     lab.wait_for_instant(last)
     assert chosen.get_attribute("aria-pressed") == "true"
     assert "chosen" in chosen.get_attribute("class")
-    page.fill("#sequences input[type=number]", "4")  # of another run it would be nobody
+    page.fill("#sequences input[type=number]", "4")  # another run does not have the chosen sequence
     ran(lab)
-    page.wait_for_function("document.querySelectorAll('.chip').length === 4")  # this run's
+    page.wait_for_function("document.querySelectorAll('.chip').length === 4")  # those of the new run
     assert page.locator(".stage.choosing, .square.chosen, .chip.chosen, .chip[aria-pressed=true]").count() == 0
 
 
-def test_a_shared_system_prompt_is_found_and_hostile_text_is_text(visit: Visit) -> None:
+def test_a_shared_system_prompt_is_found_and_hostile_text_stays_text(visit: Visit) -> None:
     lab = visit()
     page = opened(lab, sequences=4, every=3, lengths="equal", tokens=24, system=f"{HOSTILE} {'Long ago. ' * 12}")
     ran(lab)
     assert int(page.inner_text("[data-key=found] .value")) >= 3 * 16
-    page.locator(".bar").fill("12")  # all four have come, and none has finished
+    page.locator(".bar").fill("12")  # all four have arrived, and none has finished
     lab.wait_for_instant(12)
     assert page.locator(".squares .shared").first.inner_text() == "×4"
     held, shared, every = (page.locator(f".squares {kind}").count() for kind in (".live", ".shared", ".square"))
@@ -187,7 +187,7 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_is_text(visit: Visit) 
     assert caption.startswith(f"{held} live")
     page.hover(".squares .shared >> nth=0")
     page.wait_for_selector(".chip.chosen")
-    assert page.get_attribute(".chip >> nth=0", "aria-label") is None, "it is called what it shows"
+    assert page.get_attribute(".chip >> nth=0", "aria-label") is None, "its visible text names it"
     assert page.get_attribute(".chip >> nth=0", "title").startswith("Sequence 0: ")
     assert "shared by sequences" in page.get_attribute(".squares .shared >> nth=0", "title")
     assert page.evaluate("window.pwned") is None
@@ -200,7 +200,7 @@ def test_a_shared_system_prompt_is_found_and_hostile_text_is_text(visit: Visit) 
     assert page.inner_text("[data-key=found] .was").startswith("was ")
 
 
-def test_a_preset_is_a_link_and_a_link_is_a_state(visit: Visit) -> None:
+def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -> None:
     page = opened(visit(), sequences=0)
     assert "sequences was left out" in page.inner_text(".toast-wrap")
     page.click("#preset label:has-text('Contiguous')")
@@ -217,7 +217,7 @@ def test_a_preset_is_a_link_and_a_link_is_a_state(visit: Visit) -> None:
     page.wait_for_selector("#toggle-prefix-caching input:enabled")
 
 
-def test_a_mistake_is_a_sentence_and_a_run_stops(visit: Visit) -> None:
+def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     lab = visit()
     page = opened(lab, pool_blocks=8)
     lab.run()
@@ -237,7 +237,7 @@ def test_a_mistake_is_a_sentence_and_a_run_stops(visit: Visit) -> None:
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
-def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
+def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size
     lab = visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800, has_touch=wide < 800)
     page = opened(lab, **FEW | {"pool_blocks": 512, "sequences": 24, "tokens": 12})
@@ -259,7 +259,7 @@ def test_it_fits(visit: Visit, size: tuple[int, int]) -> None:
           return cut;
         }"""
     )
-    assert cut == [], "a square is cut off at these widths"
+    assert cut == [], "squares are cut off at these widths"
     assert page.locator(".squares .square").count() == 512
     if wide > 800:
         assert down == 0

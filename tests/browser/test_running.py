@@ -1,4 +1,4 @@
-"""Press Run, with each toggle in turn, and see everything change while it runs."""
+"""Press Run with each toggle in turn, and see everything change during the run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.browser.conftest import Lab
 Visit = Callable[..., Lab]
 PLAIN = {"speculation": "off", "paged": 0}
 LONG = {"max_tokens": 900, "kernels": "reference"}
-"""Seconds, on the fastest processor too."""
+"""Takes seconds even on the fastest processor."""
 ENDLESS = {"max_tokens": 900, "cache": 0}
-"""A minute, and ten seconds there: nobody waits for its end."""
+"""Takes a minute, or ten seconds on the fastest: no test waits for its end."""
 
 
 def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
-    """Distinct views of the stage while the run goes on, and the one it ends with."""
+    """Distinct views of the stage during the run, and the final one."""
     views: list[dict[str, Any]] = []
     until = time.monotonic() + seconds
     while lab.running and time.monotonic() < until:
@@ -35,7 +35,7 @@ def observe(lab: Lab, seconds: float = 30) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("toggle", "tokens"), [(None, 900), ("cache", 120), ("INT8", 900), ("paged", 900), ("Draft", 900)]
 )
-def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int) -> None:
+def test_each_toggle_takes_visible_effect(visit: Visit, toggle: str | None, tokens: int) -> None:
     lab = visit().open(**PLAIN, max_tokens=tokens)
     if toggle in ("INT8", "Draft"):
         lab.choose("kv-format" if toggle == "INT8" else "speculation", toggle)
@@ -43,13 +43,13 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         lab.toggle(toggle)
     lab.run()
     views = observe(lab)
-    assert len(views) >= 3, "text and charts change several times while the run goes on"
+    assert len(views) >= 3, "text and charts change several times during the run"
     made = [sum(view["tokens"].values()) for view in views]
     assert made == sorted(made)
     assert len(set(made)) >= 3
     passes = [view["pass"] for view in views if view["pass"]]
     assert len(set(passes)) >= 2, (
-        "a chart rests five times as long as it took: where drawing is slow there is one, and the end"
+        "a chart waits five times as long as drawing it took: a slow machine shows one view, and the end"
     )
     end = views[-1]
     assert end["say"].startswith("Finished")
@@ -69,7 +69,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         assert kinds == {"plain"}
         assert end["numbers"]["pass"] == "1.00"
     if toggle == "cache":
-        assert end["recomputed"] == {"again": tokens, "new": tokens}  # a point a pass, where else blocks would be
+        assert end["recomputed"] == {"again": tokens, "new": tokens}  # a point a pass, in place of the blocks
         known = end["tokens"]["prompt"]
         says = f"{sum(range(known, known + tokens - 1)):,} tokens again, {known + tokens - 1} new"
         assert lab.page.inner_text("[data-chart=recomputed] .caption") == says
@@ -80,7 +80,7 @@ def test_a_toggle_is_seen_at_work(visit: Visit, toggle: str | None, tokens: int)
         empty = [view["blocks"]["live"] - view["blocks"]["fill"] for view in views]
         assert max(empty) <= 1 if toggle == "paged" else max(empty) > 1
         assert max(view["blocks"]["fill"] for view in views) > 2
-        assert end["blocks"]["live"] == 0 < end["blocks"]["fill"]  # what was given back stays to be seen
+        assert end["blocks"]["live"] == 0 < end["blocks"]["fill"]  # blocks given back stay visible
 
 
 STOP = """() => new Promise((stopped) => {
@@ -94,7 +94,7 @@ STOP = """() => new Promise((stopped) => {
 
 def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> None:
     lab, took_ms = visit().open(**PLAIN, **LONG), []
-    while len(took_ms) < 3 and min(took_ms, default=1000) >= 1000:  # something else may hold the machine so long
+    while len(took_ms) < 3 and min(took_ms, default=1000) >= 1000:  # the machine may be busy with something else
         lab.run()
         lab.wait_for_tokens(10)
         lab.page.wait_for_function("document.querySelector('[data-chart=blocks] .plot').data[1].y.length > 0")
@@ -108,25 +108,25 @@ def test_stop_stops_within_a_second_and_gives_the_blocks_back(visit: Visit) -> N
     assert min(took_ms) < 1000
 
 
-def test_keys_run_and_stop(visit: Visit) -> None:
+def test_keyboard_shortcuts_run_and_stop(visit: Visit) -> None:
     lab = visit().open(speculation="off", **LONG)
     lab.page.focus("#prompt textarea")
     lab.page.keyboard.press("Control+Enter")
     lab.wait_for_tokens(5)
     lab.page.keyboard.press("Escape")
     lab.page.wait_for_selector("body:not(.running)")
-    lab.finish()  # the last picture comes a little later
+    lab.finish()  # the last frame comes a little later
     assert "s: it was stopped." in lab.seen()["say"]
 
 
 @pytest.mark.parametrize("path", ["", "compare"])
-def test_stop_is_of_use_from_the_press_on_run_to_the_end(visit: Visit, path: str) -> None:
-    """Pressed before the page has heard of its run, too."""
+def test_stop_works_from_the_moment_run_is_pressed(visit: Visit, path: str) -> None:
+    """Even when pressed before the page has received anything of its run."""
     lab = visit()
     page = lab.page
     page.goto(f"{lab.server}/{path}?max_tokens=900&speculation=off&cache=0&paged=0")
     page.wait_for_selector("#stop[aria-disabled=true]")
-    # It may all be over before anybody else looks.
+    # Watched within the page: all may be over before Playwright looks.
     page.evaluate("""() => {
       const body = document.body, stop = document.querySelector("#stop");
       new MutationObserver(() => {
@@ -139,7 +139,7 @@ def test_stop_is_of_use_from_the_press_on_run_to_the_end(visit: Visit, path: str
     }""")
     page.wait_for_function("window.took")
     assert page.evaluate("window.useful")
-    assert page.evaluate("window.took") < 8000, "a run like this takes longer by far"
+    assert page.evaluate("window.took") < 8000, "left alone, such a run takes far longer"
     page.wait_for_selector("#stop[aria-disabled=true]")
 
 
@@ -167,7 +167,7 @@ def test_the_mismatched_draft_is_rejected_more(visit: Visit) -> None:
     assert matched > 1.5 * mismatched
 
 
-def test_a_key_that_closes_a_list_stops_no_run(visit: Visit) -> None:
+def test_escape_closes_an_open_list_before_it_stops_a_run(visit: Visit) -> None:
     lab = visit().open(**PLAIN, **ENDLESS)
     lab.run()
     lab.page.click("#openings input")
@@ -180,7 +180,7 @@ def test_a_key_that_closes_a_list_stops_no_run(visit: Visit) -> None:
     assert "stopped" in lab.seen()["say"]
 
 
-def test_a_browser_that_keeps_nothing_runs_everything(visit: Visit) -> None:
+def test_everything_works_in_a_browser_without_storage(visit: Visit) -> None:
     lab = visit()
     lab.page.add_init_script(
         "for (const store of ['localStorage', 'sessionStorage']) Object.defineProperty(window, store, "
@@ -196,11 +196,11 @@ def test_a_browser_that_keeps_nothing_runs_everything(visit: Visit) -> None:
     assert lab.page.inner_text("#introduction h1") == "3. What the cache costs"
 
 
-def test_running_again_and_again_leaves_nothing_behind(visit: Visit) -> None:
+def test_repeated_runs_leave_no_dom_nodes_behind(visit: Visit) -> None:
     lab = visit().open(max_tokens=60)
     nodes = []
     for _ in range(5):
         lab.run()
         lab.finish()
         nodes.append(lab.page.evaluate("document.querySelectorAll('*').length"))
-    assert max(nodes[1:]) - min(nodes[1:]) < 60  # the same run, drawn anew
+    assert max(nodes[1:]) - min(nodes[1:]) < 60  # the same run, drawn again

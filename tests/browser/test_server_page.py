@@ -1,4 +1,4 @@
-"""The Server page: a scripted vLLM is watched, asked, lost and found again, and what it says is taken as text."""
+"""The Server page: a scripted vLLM is watched, prompted, lost and found again, and its output is treated as text."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POINTS = (
 
 @pytest.fixture(scope="module")
 def server(hosting: str) -> str:
-    """In place of the session's: an app that is attached."""
+    """Replaces the session's server: an app attached to vLLM."""
     return hosting
 
 
@@ -43,7 +43,7 @@ def says(page: Page, selector: str, words: str) -> None:
     )
 
 
-def test_charts_move_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vllm: ScriptedVLLM) -> None:
+def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vllm: ScriptedVLLM) -> None:
     page = opened(visit())
     page.wait_for_function(f"({POINTS})('speed') >= 2")
     page.wait_for_function(f"({POINTS})('acceptance') === 4")
@@ -67,7 +67,7 @@ def test_charts_move_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vllm
     assert page.evaluate(OVERFLOW) == [0, 0]  # at 1280 x 720
 
 
-def test_an_answer_is_stopped_and_no_prompt_is_a_sentence(visit: Visit, vllm: ScriptedVLLM) -> None:
+def test_an_answer_can_be_stopped_and_an_empty_prompt_is_refused(visit: Visit, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.02
     page = opened(visit())
     says(page, ".sheet-say", "serves")
@@ -83,7 +83,7 @@ def test_an_answer_is_stopped_and_no_prompt_is_a_sentence(visit: Visit, vllm: Sc
     assert "miller" in page.inner_text(".answer-text")
 
 
-def test_a_lost_server_is_said_and_the_charts_go_on_when_it_is_back(visit: Visit, vllm: ScriptedVLLM) -> None:
+def test_a_lost_server_is_reported_and_the_charts_resume_when_it_is_back(visit: Visit, vllm: ScriptedVLLM) -> None:
     page = opened(visit())
     page.wait_for_function(f"({POINTS})('speed') >= 1")
     vllm.wrong["/metrics"] = "html"
@@ -92,7 +92,7 @@ def test_a_lost_server_is_said_and_the_charts_go_on_when_it_is_back(visit: Visit
     page.wait_for_selector(".readouts.old")
     assert page.inner_text(".sheet-say").endswith("What is shown is from before.")
     opacity = "getComputedStyle(document.querySelector('.readouts.old')).opacity"
-    assert page.evaluate(opacity) == "1", "it is as easy to read"
+    assert page.evaluate(opacity) == "1", "old numbers stay as easy to read"
     vllm.wrong.clear()
     vllm.restart()
     vllm.model = HOSTILE
@@ -104,7 +104,7 @@ def test_a_lost_server_is_said_and_the_charts_go_on_when_it_is_back(visit: Visit
     assert page.evaluate("window.pwned") is None
 
 
-def test_the_other_pages_lead_to_it_and_a_link_fills_the_prompt(visit: Visit) -> None:
+def test_the_other_pages_link_to_it_and_a_link_fills_in_the_prompt(visit: Visit) -> None:
     lab = visit(color_scheme="dark")
     lab.page.goto(f"{lab.server}/memory")
     lab.page.wait_for_selector("body[data-ready]")
@@ -119,7 +119,7 @@ def test_the_other_pages_lead_to_it_and_a_link_fills_the_prompt(visit: Visit) ->
     assert "temperature was left out" in lab.page.inner_text(".toast-wrap")
 
 
-def test_it_fits_a_phone(visit: Visit) -> None:
+def test_the_page_fits_a_phone(visit: Visit) -> None:
     page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True))
     page.wait_for_function(f"({POINTS})('speed') >= 1")
     across, _ = page.evaluate(OVERFLOW)

@@ -1,4 +1,4 @@
-"""A server that is asked to end, or cannot begin."""
+"""Shutting down, reconnecting, and failing to start."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def asked(address: str) -> str:
     return urllib.request.urlopen(address, timeout=10).read().decode()
 
 
-def test_it_tells_of_itself_ends_what_is_under_way_and_is_found_again(browser: Browser, tmp_path: Path) -> None:
+def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(browser: Browser, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     with started(log) as (address, app):
-        lab = Lab(browser.new_page(), address)  # a browser notes in its console that nobody answers
+        lab = Lab(browser.new_page(), address)  # not ``visit``: the browser logs the lost connection as an error
         lab.open(kv_format="auto", speculation="off", cache=0, max_tokens=1000)
         lab.run()
         lab.wait_for_tokens(5)
@@ -40,12 +40,12 @@ def test_it_tells_of_itself_ends_what_is_under_way_and_is_found_again(browser: B
         lab.page.wait_for_selector("text=Attempting reconnection")
     with started(log, port=int(address.rpartition(":")[2])):
         lab.page.wait_for_selector("text=Attempting reconnection", state="detached", timeout=30_000)
-        lab.wait_for_tokens(5)  # the run that its address asks for
+        lab.wait_for_tokens(5)  # the run requested by the page's address
         lab.page.close()
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_it_starts_at_other_addresses_and_asks_no_proxy(tmp_path: Path) -> None:
+def test_it_listens_on_an_ipv6_address_and_ignores_proxies(tmp_path: Path) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -63,8 +63,8 @@ def test_it_starts_at_other_addresses_and_asks_no_proxy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_start_that_is_interrupted_ends_without_a_word(number: signal.Signals) -> None:
-    """While it imports what it needs, which is most of it."""
+def test_a_signal_during_startup_ends_the_server_silently(number: signal.Signals) -> None:
+    """While it imports its dependencies, which is most of startup."""
     begun = (
         "import builtins, os, runpy, signal\n"
         "honest = builtins.__import__\n"
@@ -75,10 +75,10 @@ def test_a_start_that_is_interrupted_ends_without_a_word(number: signal.Signals)
         "runpy.run_path('app.py', run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", begun], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")  # a shell says 128 more
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "", "")  # a shell reports 128 + number
 
 
-def test_a_port_that_is_taken_is_a_sentence_and_a_gpu_that_is_not_wanted_is_not_offered() -> None:
+def test_a_taken_port_is_reported_and_device_cpu_hides_the_gpu() -> None:
     on_a_gpu_box = (
         "import os, runpy, torch\n"
         "torch.cuda.is_available = lambda: os.environ.get('CUDA_VISIBLE_DEVICES') != ''\n"

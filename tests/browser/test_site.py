@@ -1,4 +1,4 @@
-"""The lab as files: exported from a shell, opened from the disk with no network, played and answered."""
+"""The lab as static files: exported from a shell, opened from disk without a network, played and answered."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from visualize.export.pages import common_files
 from visualize.lessons.learner import worked_out
 from visualize.lessons.lesson_sheet import stops
 
-COSTS, LOSSLESS = 3, 9  # of a quick export; their answers are arithmetic: the same on every machine
+COSTS, LOSSLESS = 3, 9  # the lessons of a quick export; their answers are arithmetic: the same on every machine
 HOSTILE = "<img src=x onerror=window.pwned=1>"
 
 
@@ -41,7 +41,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def page(browser: Browser, site: Path) -> Iterator[Page]:
-    """At its first page; nothing may go wrong, and nothing may be asked for but the site's own files."""
+    """A page at the site's index; it may log nothing and request nothing but the site's own files."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720}, reduced_motion="reduce")
     page, complaints = context.new_page(), []
     page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
@@ -59,11 +59,11 @@ def page(browser: Browser, site: Path) -> Iterator[Page]:
 
 
 def left(failure: str | None) -> bool:
-    """The page was left while it was still loading."""
+    """The request was aborted: the page was left while it was still loading."""
     return failure == "net::ERR_ABORTED"
 
 
-def test_a_run_is_played(page: Page, site: Path) -> None:
+def test_a_recorded_run_plays(page: Page, site: Path) -> None:
     page.click("text=A draft guesses, temperature 0.8")
     run = Run.load(site / "runs" / "draft-drawn.json")
     page.wait_for_selector(".token")
@@ -90,13 +90,13 @@ def test_a_run_is_played(page: Page, site: Path) -> None:
     page.locator(".token.accepted").first.click()
     expect(page.locator(".verdict h2")).to_contain_text("guess")
     expect(page.locator(".verdict .main-svg").first).to_be_visible()  # its distributions were recorded
-    assert page.locator("#stage .verdict").bounding_box()["width"] > 800  # the place of two charts
+    assert page.locator("#stage .verdict").bounding_box()["width"] > 800  # as wide as two charts
     assert page.evaluate("getComputedStyle(document.querySelector('[data-do=play]')).borderTopWidth") == "1px"
     page.click("text=Runs")
     expect(page.locator("h2").first).to_have_text("Runs")
 
 
-def test_a_lesson_is_predicted_shown_and_marked(page: Page) -> None:
+def test_a_lesson_takes_a_prediction_shows_the_run_and_marks_the_answer(page: Page) -> None:
     page.click("text=What the cache costs")
     expect(page.locator("#introduction h1")).to_have_text("3. What the cache costs")
     expect(page.locator(".where")).to_contain_text("No engine runs in these pages")
@@ -141,7 +141,7 @@ def test_a_lesson_is_predicted_shown_and_marked(page: Page) -> None:
     expect(page.locator("#run")).to_be_disabled()
 
 
-def test_what_the_browser_kept_makes_sense_or_was_not_kept(page: Page) -> None:
+def test_invalid_stored_progress_is_ignored_and_missing_storage_is_reported(page: Page) -> None:
     own = {"name": "03-what-the-cache-costs", "done": [], "answer": None}
     senseless = [
         own | {"prediction": 77},
@@ -167,7 +167,7 @@ def test_what_the_browser_kept_makes_sense_or_was_not_kept(page: Page) -> None:
     expect(page.locator(".kept-here")).to_be_hidden()
 
 
-def test_a_claim_opens_by_its_address(page: Page, site: Path) -> None:
+def test_a_claim_can_be_opened_by_its_url(page: Page, site: Path) -> None:
     page.goto((site / "claims.html").as_uri() + "?claim=seventy-80gb")
     expect(page.locator("tr.claim.open .verdict .word")).to_have_text("does not hold")
     page.wait_for_selector(".more:not([hidden]) .main-svg")
@@ -197,7 +197,7 @@ def refuse(pair: str) -> Engine:
     raise AssertionError("arithmetic asks for no engine")
 
 
-def test_a_curve_is_marked_as_in_the_lab(browser: Browser, tmp_path: Path) -> None:
+def test_a_curve_is_marked_the_same_as_in_the_lab(browser: Browser, tmp_path: Path) -> None:
     lesson = course()[LOSSLESS]
     curve = Curve.model_validate(CURVE)
     lesson = replace(lesson, front=lesson.front.model_copy(update={"predict": curve}))
@@ -210,7 +210,7 @@ def test_a_curve_is_marked_as_in_the_lab(browser: Browser, tmp_path: Path) -> No
     page = context.new_page()
     page.goto((tmp_path / made.path).as_uri())
     values, kinds = [value for value, _ in stops(curve)], []
-    for places in ([0, 0, 0, 0], [0, 6, 0, 0], [0, 6, 12, 0]):  # one point is near, two of four, three
+    for places in ([0, 0, 0, 0], [0, 6, 0, 0], [0, 6, 12, 0]):  # one, two and three of four points are near
         for handle, place in zip(page.locator("#predict .handle").all(), places, strict=True):
             for key in ["Home", *["ArrowUp"] * place]:
                 handle.press(key)
@@ -230,7 +230,7 @@ SMALL = """[...document.querySelectorAll("nav a, button, summary, select, input[
   (control) => control.checkVisibility() && control.getBoundingClientRect().height < 24).map((one) => one.outerHTML)"""
 
 
-def test_every_page_fits_a_phone_and_a_finger(browser: Browser, site: Path) -> None:
+def test_every_page_fits_a_phone_and_its_controls_can_be_tapped(browser: Browser, site: Path) -> None:
     context = browser.new_context(offline=True, viewport={"width": 360, "height": 760})
     page = context.new_page()
     for path in sorted(site.rglob("*.html")):
@@ -240,7 +240,7 @@ def test_every_page_fits_a_phone_and_a_finger(browser: Browser, site: Path) -> N
     context.close()
 
 
-def test_without_scripts_every_page_says_so_and_offers_nothing_that_does_nothing(browser: Browser, site: Path) -> None:
+def test_without_javascript_every_page_says_so_and_shows_no_dead_controls(browser: Browser, site: Path) -> None:
     context = browser.new_context(offline=True, java_script_enabled=False)
     page = context.new_page()
     for path in sorted(site.rglob("*.html")):

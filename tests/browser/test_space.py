@@ -1,4 +1,4 @@
-"""The app as a Hugging Face Space starts it: nothing but variables."""
+"""The app as a Hugging Face Space starts it: configured by environment variables alone."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ SPACE = {
 }
 
 
-def test_with_what_a_space_sets_a_visitor_runs_the_listed_pairs(
+def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in SPACE.items():
         monkeypatch.setenv(name, value)
     log = tmp_path / "log.txt"
     with started(log) as (address, _):
-        page = browser.new_page()  # in which Gradio dresses a Space, with what it asks of other hosts
+        page = browser.new_page()  # not ``visit``: for a Space, Gradio requests things from other hosts
         lab = Lab(page, address).open(max_tokens=8)
         pairs = page.eval_on_selector_all("#pair label", "all => all.map(label => label.textContent.trim())")
-        assert pairs == ["Matched", "Mismatched"]  # and no folder or id that a visitor names
+        assert pairs == ["Matched", "Mismatched"]  # a visitor may name no folder or hub id
         lab.run()
         lab.finish()
         assert lab.seen()["say"].startswith("Finished")
         urllib.request.urlopen(f"{address}/health", timeout=10).close()
         page.close()
-        assert str(ROOT) not in log.read_text(), log.read_text()  # Gradio's reloading leaves an event loop and says so
+        # Only lines about this project count: Gradio's reloader leaves an event loop open and logs that.
+        assert str(ROOT) not in log.read_text(), log.read_text()

@@ -1,4 +1,4 @@
-"""A run taken away: opened again on the page, and played from a file with no server and no network."""
+"""A saved run: reopened on the page, and played from an exported file without a server or network."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_exported_page_opens_from_disk_without_a_network_and_plays(
     page.keyboard.press("Home")
     own.wait_for_instant(0)
     page.keyboard.press("Space")
-    until = time.monotonic() + 60  # a run recorded on a busy machine is slow, and played slowed down
+    until = time.monotonic() + 60  # a run recorded on a busy machine is slow, and is played slowed down
     while own.instant < 3 and time.monotonic() < until:  # the page's policy allows no wait_for_function
         page.wait_for_timeout(20)
     assert own.instant >= 3
@@ -61,14 +61,14 @@ def test_an_exported_page_opens_from_disk_without_a_network_and_plays(
     assert [text for text in complaints if not text.startswith(("data:", "blob:"))] == []
 
 
-def test_a_run_is_opened_again_and_no_bad_file_costs_anything(visit: Visit, tmp_path: Path) -> None:
+def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tmp_path: Path) -> None:
     lab = visit().open(max_tokens=40, seed=3)
     lab.run()
     lab.finish()
     end = lab.seen()
     file = lab.save("json", tmp_path)
     run = Run.load(file)
-    assert lab.save("csv", tmp_path).read_text("utf-8").count("\n") == end["pass"] + 2  # its head and the prefill
+    assert lab.save("csv", tmp_path).read_text("utf-8").count("\n") == end["pass"] + 2  # plus header and prefill
 
     damaged = tmp_path / "damaged.json"
     for text in ("no JSON", '{"format": "other"}', run.to_json()[:5000]):

@@ -1,4 +1,4 @@
-"""A guess is chosen, by mouse or by keyboard, and its verdict opens: the chart of the distributions it came from."""
+"""Choosing a guess by mouse or keyboard opens its verdict: the chart of the distributions behind it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SQUARE = """([x, y]) => {
 }"""
 POINTED = """([x, y]) => document.querySelector("[data-chart=rounds] .plot")._hoverdata?.some(
   (point) => point.x === x && point.y === y)"""
-"""The chart has seen at which square the pointer is: it looks ten times a second."""
+"""The chart has noticed which square the pointer is on: it checks ten times a second."""
 
 
 def recorded(visit: Visit, **context: Any) -> Lab:
@@ -62,7 +62,7 @@ def assert_shows(seen: dict[str, Any] | None, told: dict[str, Any]) -> None:
     assert seen["names"] == told["layout"]["xaxis.ticktext"]
 
 
-def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_path: Path) -> None:
+def test_tokens_squares_and_keys_open_the_recorded_verdict(visit: Visit, tmp_path: Path) -> None:
     lab = recorded(visit)
     page = lab.page
     assert page.evaluate(OPENED) is None
@@ -74,13 +74,13 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     assert not page.is_visible("[data-chart=blocks]")
     assert page.is_visible("[data-chart=rounds]")
     rounds, verdict = (page.locator(f".charts {part}").bounding_box() for part in ("[data-chart=rounds]", ".verdict"))
-    assert verdict["width"] > 1.9 * rounds["width"]  # the place of two charts
+    assert verdict["width"] > 1.9 * rounds["width"]  # as wide as two charts
     page.locator(".token.accepted").first.click()
     assert_shows(page.evaluate(OPENED), told[0][2])
     for token in (page.locator(".token.accepted").first, page.locator(".token.accepted").last):
         token.click()
         step = int(page.inner_text(".verdict h2").split()[1].rstrip(","))
-        assert page.evaluate(MARKED) == [[step - 0.5, step + 0.5], True], "its round is marked, and in view"
+        assert page.evaluate(MARKED) == [[step - 0.5, step + 0.5], True], "its round is marked and in view"
     page.locator(".token.accepted").first.click()
     at = 0
     for button, by in (("on", 1), ("on", 1), ("back", -1)):
@@ -109,8 +109,8 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     prompt = page.locator(".token.prompt").count()
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
-    assert page.evaluate(OPENED) is None  # nobody judged the prompt
-    for _ in range(prompt + 1):  # the first token is the prefill's
+    assert page.evaluate(OPENED) is None  # prompt tokens have no verdict
+    for _ in range(prompt + 1):  # the first token comes from the prefill
         page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
     assert_shows(page.evaluate(OPENED), told[0][2])
@@ -124,13 +124,13 @@ def test_a_token_a_square_and_the_keys_open_what_was_recorded(visit: Visit, tmp_
     page.click("[data-verdict=close]")
     page.wait_for_timeout(200)
     lab.finish()
-    assert_stage_shows(lab, frames, 9)  # the charts that were covered as well
+    assert_stage_shows(lab, frames, 9)  # including the charts that were covered
     page.locator(".token.accepted").first.click()
     page.click("[data-do=first]")
     page.wait_for_function("document.querySelector('.verdict').hidden")  # it has not happened yet
 
 
-def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit) -> None:
+def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit: Visit) -> None:
     lab = visit().open(**LINK | {"distributions": 0})
     lab.run()
     lab.finish()
@@ -152,7 +152,7 @@ def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit
     lab.run()
     lab.finish()
     assert lab.page.evaluate(OPENED) is None  # a new run begins closed
-    lab.toggle("paged")  # what the run was made with is no longer in the address
+    lab.toggle("paged")  # removes the run's settings from the address
     lab.page.wait_for_function("!location.search.includes('run=1')")
     lab.page.locator(".token.recovered").first.click()
     assert "Switch “Record distributions” on and run again." in lab.page.evaluate(OPENED)["say"]
@@ -161,7 +161,7 @@ def test_a_run_that_recorded_nothing_says_so_and_a_link_turns_it_on(visit: Visit
     assert "Needs speculation" in lab.page.inner_text("#toggle-distributions")
 
 
-def test_a_link_opens_the_guess(visit: Visit) -> None:
+def test_a_link_opens_the_chosen_guess(visit: Visit) -> None:
     lab = recorded(visit)
     lab.page.locator(".bar").fill("9")
     lab.wait_for_instant(9)
@@ -178,11 +178,11 @@ def test_a_link_opens_the_guess(visit: Visit) -> None:
         assert other.page.evaluate(OPENED) == seen
         other.finish()
         assert other.instant == (instant or int(other.page.get_attribute(".bar", "max")))
-        other.toggle("paged")  # the guess was one of other settings
+        other.toggle("paged")  # the guess belonged to other settings
         other.page.wait_for_function("!location.search.includes('guess')")
 
 
-def test_while_a_run_goes_on_the_guess_stays_in_view(visit: Visit) -> None:
+def test_during_a_run_the_chosen_guess_stays_in_view(visit: Visit) -> None:
     lab = visit().open(max_tokens=900, cache=0, paged=0, distributions=1)
     page = lab.page
     lab.run()
@@ -210,7 +210,7 @@ def test_while_a_run_goes_on_the_guess_stays_in_view(visit: Visit) -> None:
     assert lab.running  # the first Escape closes what is open
     page.click("[data-do=live]")
     box = page.locator("div.text").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 30)  # and rests there
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 30)  # and stays there
     later = "there => Number(document.querySelector('.stage').dataset.seq) > there"
     page.wait_for_function(later, arg=there + 12)
     page.wait_for_selector(".tip", state="hidden")
@@ -220,7 +220,7 @@ def test_while_a_run_goes_on_the_guess_stays_in_view(visit: Visit) -> None:
     page.wait_for_selector("body:not(.running)")
 
 
-def test_a_run_from_a_file_and_an_exported_page_show_it_too(visit: Visit, browser: Browser, tmp_path: Path) -> None:
+def test_reopened_runs_and_exported_pages_show_verdicts(visit: Visit, browser: Browser, tmp_path: Path) -> None:
     lab = recorded(visit)
     file, exported = lab.save("json", tmp_path), lab.save("html", tmp_path)
     lab.page.locator(".token.recovered").first.click()
@@ -245,7 +245,7 @@ def test_a_run_from_a_file_and_an_exported_page_show_it_too(visit: Visit, browse
     assert complaints == []
 
 
-def test_on_a_phone_it_takes_the_charts_place_within_reach(visit: Visit) -> None:
+def test_on_a_phone_the_verdict_takes_the_charts_place_within_reach(visit: Visit) -> None:
     lab = recorded(
         visit, viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True, reduced_motion="reduce"
     )
@@ -263,10 +263,10 @@ def test_on_a_phone_it_takes_the_charts_place_within_reach(visit: Visit) -> None
     assert lab.page.is_visible("[data-chart=rounds]")
     lab.page.locator(".token.recovered").first.tap()
     lab.page.wait_for_selector(".verdict:not([hidden])")
-    lab.page.tap(".choose button[data-for=blocks]")  # who asks for a chart gets it
+    lab.page.tap(".choose button[data-for=blocks]")  # choosing a chart closes the verdict
     assert lab.page.is_visible("[data-chart=blocks]")
     assert lab.page.is_hidden(".verdict")
-    lab.open(chart="timing", **LINK)  # the rounds are out of sight then
+    lab.open(chart="timing", **LINK)  # with the rounds chart out of sight
     lab.run()
     lab.finish()
     lab.page.locator(".token.recovered").first.tap()

@@ -1,4 +1,4 @@
-"""A workshop as its people live it: they join by code, see what the presenter shows, and go their own ways."""
+"""A workshop as its participants see it: they join by code, follow the presenter, and leave to go on by themselves."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Visit = Callable[..., Lab]
 
 @pytest.fixture(scope="module")
 def server(hosting: str) -> str:
-    """In place of the session's: an app that holds a workshop."""
+    """Replaces the session's server: an app that hosts a workshop."""
     return hosting
 
 
 @pytest.fixture(scope="module")
 def presenter(browser: Browser, server: str) -> Iterator[BrowserContext]:
-    """Whose browser knows the key."""
+    """A browser context that has the presenter's key."""
     context = browser.new_context(viewport={"width": 1280, "height": 720})
     page = context.new_page()
     page.goto(f"{server}/room#lead={KEY}")
     page.wait_for_selector(".room-code:not(:empty)")
-    assert "lead" not in page.url, "what stands in an address is read from the wall"
+    assert "lead" not in page.url, "a key in the address could be read off the projection"
     yield context
     context.close()
 
@@ -45,7 +45,7 @@ def code(presenter: BrowserContext) -> str:
 
 @pytest.fixture(scope="module")
 def shown(presenter: BrowserContext, server: str) -> Lab:
-    """The presenter's Lab."""
+    """The presenter's Lab page."""
     lab = Lab(presenter.new_page(), server).open(seed=3, max_tokens=24)
     state(lab.page, "ready")
     return lab
@@ -53,7 +53,7 @@ def shown(presenter: BrowserContext, server: str) -> Lab:
 
 @pytest.fixture
 def leading(shown: Lab) -> Iterator[Lab]:
-    """The same, with a run, while it is shown to all."""
+    """The same page while it is shown to everyone."""
     shown.page.click("[data-act=lead]")
     state(shown.page, "leading")
     yield shown
@@ -69,7 +69,7 @@ def state(page: Page, wanted: str) -> None:
     page.wait_for_selector(f".strip[data-state={wanted}]")
 
 
-def test_those_who_follow_see_what_is_shown_until_they_go_their_own_way(visit: Visit, leading: Lab, code: str) -> None:
+def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, leading: Lab, code: str) -> None:
     lab = visit().open(join=code.lower())
     state(lab.page, "following")
     assert "join" not in lab.page.url
@@ -82,32 +82,32 @@ def test_those_who_follow_see_what_is_shown_until_they_go_their_own_way(visit: V
     end = leading.instant
     sees(lab.page, end)
     assert lab.seen()["text"] == leading.seen()["text"]
-    assert not lab.running, "one's own Run stays at hand"
+    assert not lab.running, "the follower's own Run stays available"
 
     for key in ("Home", "ArrowRight", "ArrowRight"):  # as the presenter scrubs
         leading.page.keyboard.press(key)
-    for page in (leading.page, lab.page):  # a follower's picture may be drawn before the presenter's own
+    for page in (leading.page, lab.page):  # a follower's page may be drawn before the presenter's own
         sees(page, 2)
     assert lab.page.inner_text(".say") == leading.page.inner_text(".say")
     assert lab.seen()["rounds"] == leading.seen()["rounds"]
 
     late = visit(viewport={"width": 390, "height": 844}).open(join=code)
     sees(late.page, 2)
-    assert late.page.is_hidden("#controls"), "on a phone there is one thing to look at"
+    assert late.page.is_hidden("#controls"), "on a phone, a follower sees only the stage"
     leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('2 follow')")
 
-    lab.page.keyboard.press("End")  # their own hand on the player
+    lab.page.keyboard.press("End")  # the follower takes over the player
     state(lab.page, "alone")
     sees(lab.page, end)
     leading.page.keyboard.press("ArrowLeft")
     sees(late.page, 1)
     assert lab.instant == end
-    assert lab.page.is_hidden(".strip-own"), "what was followed was the presenter's run"
+    assert lab.page.is_hidden(".strip-own"), "the run on the stage is the presenter's"
     leading.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('1 person follows')")
 
     lab.page.click("[data-act=follow]")
     sees(lab.page, 1)
-    lab.run()  # a run of their own
+    lab.run()  # the follower's own run
     lab.finish()
     state(lab.page, "alone")
     assert lab.page.inner_text(".strip-own").startswith("your run: ")
@@ -120,7 +120,9 @@ def test_those_who_follow_see_what_is_shown_until_they_go_their_own_way(visit: V
     lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")
 
 
-def test_a_run_from_a_file_is_shown_and_then_nothing(visit: Visit, leading: Lab, code: str, tmp_path: Path) -> None:
+def test_followers_see_a_reopened_run_and_keep_it_when_showing_stops(
+    visit: Visit, leading: Lab, code: str, tmp_path: Path
+) -> None:
     file = leading.save("json", tmp_path)
     lab = visit().open(join=code)
     sees(lab.page, leading.instant)
@@ -140,7 +142,7 @@ def test_a_run_from_a_file_is_shown_and_then_nothing(visit: Visit, leading: Lab,
     lab.page.wait_for_function("document.querySelector('.strip-say').textContent.includes('what you see')")
 
 
-def test_of_two_presenters_the_one_who_pressed_last_leads(
+def test_of_two_presenters_the_last_to_press_lead_leads(
     visit: Visit, presenter: BrowserContext, leading: Lab, code: str
 ) -> None:
     leading.run()
@@ -159,9 +161,9 @@ def test_of_two_presenters_the_one_who_pressed_last_leads(
 
     leading.page.bring_to_front()
     leading.page.keyboard.press("ArrowLeft")
-    state(leading.page, "ready")  # and is told that somebody else leads
+    state(leading.page, "ready")  # it learns that another presenter leads
     with leading.page.expect_response("**/workshop/presenter"):
-        pass  # and stays told
+        pass  # the message survives the next poll
     leading.page.evaluate("new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)))")
     assert "Another presenter leads" in leading.page.inner_text(".strip-say")
     other.page.bring_to_front()
@@ -170,18 +172,18 @@ def test_of_two_presenters_the_one_who_pressed_last_leads(
     assert other.page.get_attribute(".strip", "data-state") == "leading"
 
     leading.page.bring_to_front()
-    leading.page.click("[data-act=lead]")  # and takes over again
+    leading.page.click("[data-act=lead]")  # takes over again
     state(leading.page, "leading")
     sees(lab.page, leading.instant)
     other.page.bring_to_front()
-    other.page.wait_for_selector(".strip[data-state=ready]", timeout=15_000)  # who does nothing is told too
+    other.page.wait_for_selector(".strip[data-state=ready]", timeout=15_000)  # even an idle presenter is told
     leading.page.bring_to_front()
     leading.page.keyboard.press("Home")
     sees(lab.page, 0)
     other.page.close()
 
 
-def test_what_is_shown_stays_when_its_presenter_closes_the_page(
+def test_what_is_shown_stays_when_the_presenter_closes_the_page(
     visit: Visit, presenter: BrowserContext, shown: Lab, code: str
 ) -> None:
     leaving = Lab(presenter.new_page(), shown.server).open(seed=5, max_tokens=900, cache=0, paged=0)
@@ -203,7 +205,7 @@ def test_what_is_shown_stays_when_its_presenter_closes_the_page(
     assert late.instant == end
 
     shown.page.bring_to_front()
-    shown.page.click("[data-act=lead]")  # somebody else goes on
+    shown.page.click("[data-act=lead]")  # another presenter takes over
     state(shown.page, "leading")
     late.page.wait_for_function(
         "run => JSON.parse(document.querySelector('.stage').dataset.run).run === JSON.parse(run).run",
@@ -213,7 +215,7 @@ def test_what_is_shown_stays_when_its_presenter_closes_the_page(
     state(shown.page, "ready")
 
 
-def test_who_runs_something_before_anything_is_shown_is_left_alone(visit: Visit, leading: Lab, code: str) -> None:
+def test_a_participant_with_a_run_is_not_pulled_into_following(visit: Visit, leading: Lab, code: str) -> None:
     leading.page.click("[data-act=rest]")
     lab = visit().open(join=code)
     state(lab.page, "following")
@@ -229,11 +231,11 @@ def test_who_runs_something_before_anything_is_shown_is_left_alone(visit: Visit,
     lab.page.focus("[data-act=follow]")
     lab.page.keyboard.press("Enter")
     sees(lab.page, 0)
-    lab.page.wait_for_selector("[data-act=alone]:focus")  # what had the focus is hidden now
+    lab.page.wait_for_selector("[data-act=alone]:focus")  # the button that had the focus is hidden
     assert "run=" not in lab.page.url
 
 
-def test_a_server_that_does_not_answer_is_told_to_who_leads_and_asked_again(
+def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
     visit: Visit, presenter: BrowserContext, leading: Lab, code: str
 ) -> None:
     room = presenter.pages[0]
@@ -250,15 +252,15 @@ def test_a_server_that_does_not_answer_is_told_to_who_leads_and_asked_again(
     room.wait_for_selector(f".room-code:has-text('{code}')")
     leading.page.bring_to_front()
     leading.page.wait_for_selector(".strip-say:not(.problem):has-text('You lead')", timeout=15_000)
-    sees(lab.page, 0)  # what was lost is shown now
+    sees(lab.page, 0)  # the instant that could not be sent arrives
 
 
-def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: str) -> None:
-    lab = Lab(browser.new_page(), server).open(join="AAAAA")  # a browser notes the refusal in its console
+def test_a_wrong_code_and_a_wrong_key_are_explained(browser: Browser, server: str) -> None:
+    lab = Lab(browser.new_page(), server).open(join="AAAAA")  # not ``visit``: the browser logs the refusal as an error
     lab.page.wait_for_selector(".strip-say.problem")
     assert "not this workshop's code" in lab.page.inner_text(".strip-say")
     state(lab.page, "out")
-    lab.page.goto("about:blank")  # else only what is behind # would change
+    lab.page.goto("about:blank")  # otherwise only the fragment would change, without a reload
     lab.page.goto(f"{server}/#lead=nonsense")
     lab.page.wait_for_selector(".strip-say.problem:has-text('not this workshop')")
     assert "this workshop's key" in lab.page.inner_text(".strip-say")
@@ -266,11 +268,11 @@ def test_another_code_and_another_key_are_a_sentence(browser: Browser, server: s
     lab.page.wait_for_selector(".sheet-say.problem")
     assert "not this workshop's key" in lab.page.inner_text(".sheet-say")
     assert lab.page.is_hidden(".room-join")
-    assert lab.page.inner_text(".squares .hint").startswith("Join")  # it cannot say what others do
+    assert lab.page.inner_text(".squares .hint").startswith("Join")  # outsiders do not see the room
     lab.page.close()
 
 
-def test_a_room_whose_server_was_started_anew_goes_on(visit: Visit, presenter: BrowserContext, code: str) -> None:
+def test_a_room_page_rejoins_after_the_server_restarts(visit: Visit, presenter: BrowserContext, code: str) -> None:
     lab = visit().open(join=code, max_tokens=40)
     lab.run()
     lab.finish()
@@ -278,8 +280,8 @@ def test_a_room_whose_server_was_started_anew_goes_on(visit: Visit, presenter: B
     room.goto(f"{lab.server}/room?join={code}")
     room.wait_for_selector(".squares .square")
     background(room, True)
-    room.route("**/channels/*", lambda route: route.fulfill(status=204))  # there is no such channel any more
-    with room.expect_response("**/workshop/join"):  # so it joins again
+    room.route("**/channels/*", lambda route: route.fulfill(status=204))  # as if the channel were gone
+    with room.expect_response("**/workshop/join"):  # so it rejoins
         background(room, False)
     room.unroute("**/channels/*")
     done = int(room.inner_text("[data-key=done] .value"))
@@ -290,8 +292,8 @@ def test_a_room_whose_server_was_started_anew_goes_on(visit: Visit, presenter: B
     )
 
 
-def test_in_the_background_nothing_is_heard_and_then_what_is_shown(visit: Visit, leading: Lab, code: str) -> None:
-    """A browser has six connections to a server, and every page of it needs one."""
+def test_a_hidden_page_disconnects_and_catches_up_when_shown(visit: Visit, leading: Lab, code: str) -> None:
+    """A browser allows six connections to a server, and every page needs one."""
     lab = visit().open(join=code)
     leading.run()
     leading.finish()
@@ -305,7 +307,7 @@ def test_in_the_background_nothing_is_heard_and_then_what_is_shown(visit: Visit,
     sees(lab.page, 1)
 
 
-def test_the_verdict_that_the_presenter_opens_is_open_for_all(visit: Visit, leading: Lab, code: str) -> None:
+def test_a_verdict_opened_by_the_presenter_opens_for_everyone(visit: Visit, leading: Lab, code: str) -> None:
     leading.run()
     leading.finish()
     lab = visit().open(join=code)
@@ -317,9 +319,9 @@ def test_the_verdict_that_the_presenter_opens_is_open_for_all(visit: Visit, lead
     for page in (lab.page, late.page):
         page.wait_for_selector(f".verdict:not([hidden]) h2:has-text('{first}')")
         assert page.inner_text(".token.chosen") == leading.page.inner_text(".token.chosen")
-    assert "guess=" not in lab.page.url, "of a run of their own"
+    assert "guess=" not in lab.page.url, "the address is only about the follower's own run"
 
-    lab.page.keyboard.press("Escape")  # who has read it closes it, and goes on following
+    lab.page.keyboard.press("Escape")  # a follower may close it and goes on following
     lab.page.wait_for_selector(".verdict", state="hidden")
     end = leading.instant
     leading.page.click("[data-do=back]")
@@ -337,15 +339,15 @@ def test_the_verdict_that_the_presenter_opens_is_open_for_all(visit: Visit, lead
 
     leading.page.click("[data-do=last]")
     sees(late.page, end)
-    late.page.click("[data-act=alone]")  # what they open meanwhile is their own
+    late.page.click("[data-act=alone]")  # a verdict opened while not following is their own
     late.page.locator(".text .token:is(.accepted, .recovered)").first.click()
     late.page.wait_for_selector(".verdict:not([hidden])")
     late.page.click("[data-act=follow]")
     late.page.wait_for_selector(".verdict", state="hidden")
 
 
-def test_what_the_presenter_showed_is_not_taken_for_one_s_own_run(visit: Visit, leading: Lab, code: str) -> None:
-    """Until that has something to show, which may take a while where many share an engine, all of it is pale."""
+def test_the_presenters_run_is_not_mistaken_for_ones_own(visit: Visit, leading: Lab, code: str) -> None:
+    """It is all pale until one's own run has something to show, which may take a while when many share an engine."""
     leading.run()
     leading.finish()
     lab = visit().open(join=code)
@@ -364,7 +366,7 @@ def test_what_the_presenter_showed_is_not_taken_for_one_s_own_run(visit: Visit, 
     assert lab.page.evaluate(f"['.readouts', '.text', '.charts'].map({opacity})") == [1, 1, 1]
 
 
-def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading: Lab, code: str) -> None:
+def test_following_again_stops_ones_own_run(visit: Visit, leading: Lab, code: str) -> None:
     leading.run()
     leading.finish()
     lab = visit().open(join=code, max_tokens=900, kernels="reference")
@@ -374,7 +376,7 @@ def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading
     lab.page.click("[data-act=follow]")
     state(lab.page, "following")
     lab.page.wait_for_selector("body:not(.running)")
-    lab.run()  # one's own has ended
+    lab.run()  # the follower's own run has ended
     state(lab.page, "alone")
     lab.page.keyboard.press("Escape")
     lab.finish()
@@ -384,11 +386,11 @@ def test_whoever_follows_again_has_no_run_that_nobody_sees(visit: Visit, leading
     lab.ready()
     asked = parse_qs(urlsplit(lab.page.url).query)
     assert asked["max_tokens"] == ["24"]
-    assert not {"run", "step"} & set(asked), "settings are taken over, and no run begins"
+    assert not {"run", "step"} & set(asked), "settings are taken over, but no run begins"
 
 
 @pytest.mark.parametrize("key", ["pass+word&x", "100%", "ä b"])
-def test_any_key_is_taken_from_an_address_as_it_was_printed(browser: Browser, server: str, key: str) -> None:
+def test_any_key_works_in_the_address_as_printed(browser: Browser, server: str, key: str) -> None:
     page = browser.new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.post_data) if "presenter" in request.url else None)
@@ -399,7 +401,7 @@ def test_any_key_is_taken_from_an_address_as_it_was_printed(browser: Browser, se
 
 
 def background(page: Page, hidden: bool) -> None:
-    """As if another tab were in front of it."""
+    """As if another tab were in front."""
     page.evaluate(
         "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
         "document.dispatchEvent(new Event('visibilitychange')) }",
@@ -407,11 +409,11 @@ def background(page: Page, hidden: bool) -> None:
     )
 
 
-def test_the_room_shows_everybodys_blocks_and_nobodys_words(visit: Visit, presenter: BrowserContext, code: str) -> None:
+def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presenter: BrowserContext, code: str) -> None:
     room = presenter.pages[0]
     room.bring_to_front()
     prompt = "A certain king had a beautiful garden"
-    long = {"join": code, "max_tokens": 900, "kernels": "reference"}  # seconds, in which there is something to see
+    long = {"join": code, "max_tokens": 900, "kernels": "reference"}  # takes seconds, long enough to observe
     one, other = visit().open(**long, prompt=prompt), visit().open(**long)
     for lab in (one, other):
         lab.run()
@@ -426,12 +428,12 @@ def test_the_room_shows_everybodys_blocks_and_nobodys_words(visit: Visit, presen
     assert numbers == set(room.locator(".chips[data-state=running] b").all_inner_texts())
     assert "garden" not in room.content()
     for lab in (one, other):
-        lab.page.keyboard.press("Escape")  # which does no harm to a run that is over
+        lab.page.keyboard.press("Escape")  # does nothing if the run is over
         lab.finish()
     room.wait_for_function("document.querySelector('[data-key=running] .value').textContent === '0'")
     assert room.locator(".squares .square.own").count() == 0
 
-    own = one.page.context.new_page()  # in the same browser the room marks one's own
+    own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
     own.goto(f"{one.server}/room")
     own.wait_for_selector(".squares .square")
     one.run()
@@ -439,7 +441,7 @@ def test_the_room_shows_everybodys_blocks_and_nobodys_words(visit: Visit, presen
     assert own.is_hidden(".room-join")
 
 
-def test_it_fits(browser: Browser, server: str, code: str) -> None:
+def test_the_pages_fit_the_screen(browser: Browser, server: str, code: str) -> None:
     page = browser.new_page()
     for address in (f"{server}/?join={code}", f"{server}/room"):
         page.set_viewport_size({"width": 1280, "height": 720})
@@ -457,8 +459,8 @@ def test_it_fits(browser: Browser, server: str, code: str) -> None:
     page.close()
 
 
-def test_what_followers_cost_is_measured_while_they_follow(browser: Browser, server: str) -> None:
-    """``python -m tests.followers`` in small. Of instants shown one soon after another only the last may arrive."""
+def test_the_cost_of_followers_is_measured_while_they_follow(browser: Browser, server: str) -> None:
+    """``python -m tests.followers`` in small. Of instants shown in quick succession, only the last may arrive."""
     found = followers.measure(server, psutil.Process(), KEY, browser, followers=3, hz=5, seconds=1, rounds=1)
     assert 0.5 < found["messages_arrived"] <= 1
     assert found["machine"] == describe_machine("cpu")
