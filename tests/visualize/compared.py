@@ -1,4 +1,4 @@
-"""Comparisons of a scripted engine's runs."""
+"""A scripted engine's runs, to compare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs to draw: a scripted one for each kind of decoding."""
+"""Runs to draw: one scripted run for each kind of decoding."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def events(request: pytest.FixtureRequest) -> list[Event]:
 
 @pytest.fixture(autouse=True, scope="session")
 def process() -> None:
-    """The process that reduces is at work, as in a server that has started."""
+    """The reducer process is running, as in a server that has started."""
     Apart(Reducer()).after()

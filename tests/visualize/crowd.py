@@ -1,4 +1,4 @@
-"""Many sequences to draw: the real engine's, whose model has no weights (``tests.scripted_model``)."""
+"""Many sequences to draw, decoded by the real engine with a model that has no weights (``tests.scripted_model``)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ POOLS = st.one_of(
 
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[list[Job], list[Step], int]:
-    """What was asked, what happened, and the size of the pool: as large as the longest needs, and hardly larger."""
+    """The jobs, the steps, and the pool's size: just enough for the longest sequence, or a little more."""
     jobs, pool = draw(JOBS), draw(POOLS)
     num_blocks = -(-28 // pool["block_size"]) + draw(st.integers(0, 5))
     steps = ran(jobs, draw(st.integers(0, 4)), draw(st.integers(1, 5)), num_blocks=num_blocks, **pool)

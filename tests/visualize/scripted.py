@@ -1,7 +1,7 @@
-"""An engine that acts: events of the real types, made by hand, with no model behind them.
+"""A fake engine: events of the real types, made by a script, with no model behind them.
 
 For tests of what is shown. Tokens are words of a fixed text; which guesses are
-accepted is drawn with a seed; blocks follow the same rules as the real pool.
+accepted is drawn with a seed; blocks follow the same rules as in the real pool.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ LIMITS = Limits(bytes_per_second=40e9, flops_per_second=100e9)
 
 
 class ScriptedEngine:
-    """``seconds`` a step take in real time; ``words`` are what it says, over and over."""
+    """Each step takes ``seconds`` of real time; the output is ``words``, over and over."""
 
     context_length = 1024
     device, dtype, capturing = "cpu", "float32", None
@@ -132,7 +132,7 @@ class ScriptedEngine:
         """There is nothing to compile."""
 
     def ahead(self, cancelled: threading.Event) -> None:
-        """It has room for everybody."""
+        """There is always room."""
 
     def stream(
         self,

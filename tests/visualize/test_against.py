@@ -1,4 +1,4 @@
-"""From the Lab's settings to a comparison: the address runs them beside the plain ones, whatever they are."""
+"""From the Lab's settings to a comparison: the link runs them beside their baseline, whatever they are."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES = {
 
 
 def asked(address: str) -> Inputs:
-    """What the Compare page takes from it: all of it."""
+    """The inputs that the Compare page reads from the address, which must be valid in full."""
     parts = urlsplit(address)
     query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
     assert (parts.scheme, parts.netloc, parts.path) == ("", "", "compare")
@@ -40,7 +40,7 @@ def asked(address: str) -> Inputs:
 
 
 @given(st.builds(Settings, **VALUES))
-def test_the_plain_settings_run_first_and_then_these(settings: Settings) -> None:
+def test_the_baseline_runs_first_and_then_these_settings(settings: Settings) -> None:
     fewer = settings.cache and settings.pool_size < 2048
     try:
         config = settings.engine_config(num_blocks=settings.pool_size // settings.block_size if fewer else None)
@@ -61,7 +61,7 @@ def test_the_plain_settings_run_first_and_then_these(settings: Settings) -> None
     else:
         assert plain == replace(own, **vars_of(EngineConfig(), GUESSING))
         assert own.num_speculative_tokens == settings.gamma
-    assert replace(own, **vars_of(config, GUESSING)) == config  # nothing else is lost
+    assert replace(own, **vars_of(config, GUESSING)) == config  # no other setting is lost
     assert inputs.prompt == settings.prompt
     assert inputs.pair == settings.pair
     assert inputs.sampling().temperature == settings.temperature
@@ -90,7 +90,7 @@ def vars_of(config: EngineConfig, names: tuple[str, ...]) -> dict[str, object]:
         (Settings(speculation="off", kv_format="int8", paged=False), ("cache", "int8"), ""),
         (Settings(speculation="off", cache=False, paged=False), ("cache", "no-cache"), ""),
         (
-            Settings(kv_format="int8"),  # has a name, but what it is held against has none and must come first
+            Settings(kv_format="int8"),  # has a named lane, but its baseline has none and must come first
             (),
             "kv_dtype=int8, paged=true\nspeculative=draft, kv_dtype=int8, paged=true",
         ),
@@ -101,7 +101,7 @@ def vars_of(config: EngineConfig, names: tuple[str, ...]) -> dict[str, object]:
         ),
     ],
 )
-def test_what_the_page_has_a_name_for_is_called_so(settings: Settings, lanes: tuple[str, ...], own: str) -> None:
+def test_named_lanes_are_used_where_they_exist(settings: Settings, lanes: tuple[str, ...], own: str) -> None:
     inputs = asked(against(settings))
     assert (inputs.lanes, inputs.own) == (lanes, own)
 
@@ -122,5 +122,5 @@ def test_what_the_page_has_a_name_for_is_called_so(settings: Settings, lanes: tu
         ),
     ],
 )
-def test_there_may_be_nothing_to_compare(settings: Settings) -> None:
+def test_some_settings_have_nothing_to_compare(settings: Settings) -> None:
     assert against(settings) == ""

@@ -1,4 +1,4 @@
-"""Free memory goes back to the system."""
+"""Free memory is returned to the operating system."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ print(used, free, resident())
 
 
 @pytest.mark.skipif(not _glibc("malloc_trim"), reason="there is no glibc here")
-def test_free_memory_between_pieces_in_use_is_given_back() -> None:
+def test_free_memory_between_pieces_in_use_is_returned() -> None:
     used, free, left = map(float, subprocess.check_output([sys.executable, "-c", IN_PIECES]).split())
-    assert free > used - 10  # without it, kept
+    assert free > used - 10  # freeing alone keeps the memory in the process
     assert left < used - 90
 
 
-def test_where_there_is_no_glibc_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a Mac, or with musl."""
+def test_without_glibc_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS, or with musl."""
     assert _glibc("no_such_call_in_any_library") is None
     monkeypatch.setattr(allocator, "_glibc", lambda name: None)
     allocator.share_arenas()
     allocator.give_back()
 
 
-def test_a_server_at_rest_gives_back_and_one_at_work_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_server_returns_memory_and_a_busy_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, seen = threading.Event(), []
 
     class Line:
-        """One look finds somebody inside, the others nobody; after what is awaited, somebody presses Ctrl-C."""
+        """The first look finds a visitor inside, the others none; once memory was returned, Ctrl-C is pressed."""
 
         _looks = iter([1, 0, 0, 0])
 
@@ -61,7 +61,7 @@ def test_a_server_at_rest_gives_back_and_one_at_work_does_not(monkeypatch: pytes
 
     def given_back() -> None:
         seen.append("given back")
-        if seen[1:] == seen[:-1]:  # over and over, and nobody looked whether anybody is there
+        if seen[1:] == seen[:-1]:  # nothing but this call: the line was never looked at
             asked.set()
 
     monkeypatch.setattr(app, "give_back", given_back)

@@ -1,4 +1,4 @@
-"""Numbers at the edges of their digits and units."""
+"""Numbers at the edges between digits and between units."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from visualize.amounts import digits, in_bytes, three
     ("value", "text"),
     [(0, "0"), (0.01234, "0.0123"), (2, "2"), (9.996, "10"), (99.96, "100"), (999.9, "1,000"), (123_456, "123,456")],
 )
-def test_three_digits_need_no_power_of_ten(value: float, text: str) -> None:
+def test_three_digits_are_shown_without_a_power_of_ten(value: float, text: str) -> None:
     assert digits(value) == text
 
 
@@ -19,7 +19,7 @@ def test_three_digits_need_no_power_of_ten(value: float, text: str) -> None:
     ("value", "text"),
     [(0.534, "0.53"), (2, "2.00"), (9.994, "9.99"), (9.996, "10.0"), (99.94, "99.9"), (99.96, "100"), (1234, "1,234")],
 )
-def test_zeros_are_kept_where_numbers_stand_below_each_other(value: float, text: str) -> None:
+def test_trailing_zeros_are_kept_in_columns(value: float, text: str) -> None:
     assert three(value) == text
 
 

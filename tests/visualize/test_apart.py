@@ -1,4 +1,4 @@
-"""Reducers in a process of their own: what they tell is what they would tell here, whatever becomes of the process."""
+"""Reducers in a separate process give the same output as in this one, whatever happens to the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def portions(events: list[Event]) -> Iterator[list[Event]]:
-    """All of them, 7 at a time."""
+    """The events, 7 at a time."""
     for begin in range(0, len(events), 7):
         yield events[begin : begin + 7]
 
@@ -46,13 +46,13 @@ def pid() -> int:
 
 
 def kill() -> None:
-    """End the process as a system does that is out of memory."""
+    """End the process as the out-of-memory killer would."""
     process = Apart.start()
     os.kill(pid(), signal.SIGKILL)
     process._popen.wait()
 
 
-def test_what_is_told_apart_is_what_is_told_here(events: list[Event]) -> None:
+def test_a_separate_process_gives_the_same_output_as_this_one(events: list[Event]) -> None:
     reducer = Apart(Reducer())
     assert told(reducer, events) == here(events)
     alone = Reducer()
@@ -60,14 +60,14 @@ def test_what_is_told_apart_is_what_is_told_here(events: list[Event]) -> None:
     assert reducer.after() == alone.after()
 
 
-def test_it_is_told_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_are_reduced_in_the_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reducer, "feed", lambda *_: pytest.fail("reduced beside the engine"))
     assert len(told(Apart(Reducer()), script(CONFIGS["plain"]))) > 20
 
 
 @pytest.mark.parametrize("last", [0, 3])
-def test_a_process_that_ends_is_not_missed(last: int) -> None:
-    """Nothing is lost and nothing is told twice. The next run has a process again."""
+def test_a_killed_process_is_replaced_without_losing_anything(last: int) -> None:
+    """Nothing is lost or repeated, and the next run has a process again."""
     events, before = script(CONFIGS["all"]), pid()
     reducer = Apart(Reducer())
     assert told(reducer, events, lambda fed: kill() if fed == last else None) == here(events)
@@ -77,7 +77,7 @@ def test_a_process_that_ends_is_not_missed(last: int) -> None:
     assert pid() != before
 
 
-def test_a_process_that_ended_before_the_end_was_asked_is_not_missed() -> None:
+def test_a_process_killed_before_the_final_result_is_replaced() -> None:
     events = script(CONFIGS["plain"])
     reducer, alone = Apart(Reducer()), Reducer()
     told(reducer, events)
@@ -86,7 +86,7 @@ def test_a_process_that_ended_before_the_end_was_asked_is_not_missed() -> None:
     assert reducer.after() == alone.after()
 
 
-def test_where_no_process_can_begin_it_is_told_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_process_events_are_reduced_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("no more processes")
 
@@ -96,7 +96,7 @@ def test_where_no_process_can_begin_it_is_told_here(monkeypatch: pytest.MonkeyPa
     assert told(Apart(Reducer()), events) == here(events)
 
 
-def test_many_runs_at_once_are_not_mixed_up() -> None:
+def test_concurrent_runs_are_not_mixed_up() -> None:
     scripts = [script(config, max_tokens=length) for config in CONFIGS.values() for length in (9, 31)]
     found: dict[int, list[str]] = {}
 
@@ -111,7 +111,7 @@ def test_many_runs_at_once_are_not_mixed_up() -> None:
     assert [found[number] for number in range(len(scripts))] == [here(events) for events in scripts]
 
 
-def test_what_a_reducer_refuses_is_said_and_ends_no_other() -> None:
+def test_a_reducers_error_is_reported_and_ends_no_other_run() -> None:
     run, *rest = script(CONFIGS["plain"])
     assert isinstance(run, RunStarted)
     other = Apart(Reducer())
@@ -120,7 +120,7 @@ def test_what_a_reducer_refuses_is_said_and_ends_no_other() -> None:
     assert told(other, [run, *rest]) == here([run, *rest])
 
 
-def test_it_ends_with_whoever_began_it() -> None:
+def test_the_process_ends_with_its_parent() -> None:
     code = (
         "import time; from visualize.server.apart import Apart; print(Apart.start()._popen.pid, flush=True); "
         "time.sleep(60)"
@@ -135,12 +135,12 @@ def test_it_ends_with_whoever_began_it() -> None:
         except ProcessLookupError:
             return
         if Path(f"/proc/{begun}/stat").exists() and Path(f"/proc/{begun}/stat").read_text().split()[2] == "Z":
-            return  # over, and nobody has asked for how it ended
+            return  # a zombie: it has ended, but has not been reaped
         time.sleep(0.05)
     pytest.fail("the process is still there")
 
 
-def test_it_knows_neither_torch_nor_gradio() -> None:
+def test_the_process_imports_neither_torch_nor_gradio() -> None:
     code = (
         "import sys, visualize.server.apart, visualize.run.frames, visualize.batch.frames;"
         "print([name for name in ('torch', 'transformers', 'gradio', 'numpy') if name in sys.modules])"

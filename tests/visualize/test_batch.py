@@ -1,4 +1,4 @@
-"""Many sequences, reduced: the queue and the batch, numbers and words, charts, the file, and a run under way."""
+"""Many sequences, reduced: the queue and the batch, numbers and words, charts, and a live run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_queue_and_the_batch_are_the_scheduler_s(run: tuple[list[Job], list[Step], int]) -> None:
+def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list[Step], int]) -> None:
     jobs, steps, _ = run
     waiting: set[int] = set()
     running: set[int] = set()
@@ -54,7 +54,7 @@ def test_the_queue_and_the_batch_are_the_scheduler_s(run: tuple[list[Job], list[
                 case RunStarted():
                     waiting.add(owner)
                 case Admitted():
-                    assert owner == min(waiting), "the queue is in the order of arrival"
+                    assert owner == min(waiting), "the queue is in order of arrival"
                     waiting.discard(owner)
                     running.add(owner)
                     assert (len(running), len(waiting)) == (event.running, event.waiting)
@@ -81,7 +81,7 @@ def test_the_queue_and_the_batch_are_the_scheduler_s(run: tuple[list[Job], list[
 
 @settings(max_examples=30, deadline=None)
 @given(runs(), st.data())
-def test_frames_do_not_depend_on_the_portions(run: tuple[list[Job], list[Step], int], data: st.DataObject) -> None:
+def test_frames_do_not_depend_on_how_steps_are_cut(run: tuple[list[Job], list[Step], int], data: st.DataObject) -> None:
     jobs, steps, _ = run
     whole = BatchReducer(len(lengths(jobs))).feed(steps)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(steps)))))
@@ -93,7 +93,7 @@ def test_frames_do_not_depend_on_the_portions(run: tuple[list[Job], list[Step], 
     assert json.loads(json.dumps(frames)) == frames
 
 
-def test_each_one_s_text_is_there() -> None:
+def test_each_sequences_text_is_complete() -> None:
     jobs = [job(LETTERS[:2], 5 + i, i) for i in range(4)]
     steps = ran(jobs, every=1)
     runs = defaultdict(list)
@@ -109,7 +109,7 @@ def test_each_one_s_text_is_there() -> None:
 # -- numbers and words -----------------------------------------------------------------------
 
 
-def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before() -> None:
+def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -> None:
     steps = ran([job("ab", 8, i) for i in range(3)], every=2)
     asked = Inputs(sequences=3)
     reducer = BatchReducer(3, asked.asked())
@@ -130,7 +130,7 @@ def test_numbers_come_from_the_events_and_stand_beside_those_of_the_run_before()
     assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
 
 
-def test_the_speed_is_the_mean_of_as_many_steps_as_its_caption_says() -> None:
+def test_the_speed_is_the_mean_over_the_last_steps() -> None:
     steps = ran([job("ab", 24, i) for i in range(3)], every=2)
     shown = picture()
     for frame in BatchReducer(3).feed(steps):
@@ -152,7 +152,7 @@ def freed(owner: int, block: int, references: int = 0) -> BlockFreed:
     return BlockFreed(t_ms=0, block=block, owner=owner, index=0, fill=0, references=references, cached=False)
 
 
-def test_the_rarest_is_said_first() -> None:
+def test_the_rarest_event_is_told_first() -> None:
     gone = Preempted(t_ms=0, tokens=9)
     joined = Admitted(t_ms=0, owner=3, running=1, waiting=0, cached_tokens=32, live_blocks=(), cached_blocks=())
     blocks = [(7, freed(7, block)) for block in range(5)]
@@ -168,7 +168,7 @@ def test_the_rarest_is_said_first() -> None:
     )
 
 
-def test_only_what_nobody_else_has_goes_back_when_a_sequence_is_preempted() -> None:
+def test_preemption_gives_back_only_blocks_nobody_else_shares() -> None:
     gone = Preempted(t_ms=0, tokens=9)
     rejected, own = freed(7, 9), [(7, freed(7, block)) for block in range(3)]
     shared = [(7, freed(7, block, references=1)) for block in range(3, 9)]
@@ -178,13 +178,13 @@ def test_only_what_nobody_else_has_goes_back_when_a_sequence_is_preempted() -> N
     )
     assert sentence((7, gone), own[0], shared[0]).endswith(f"1 of its 2 blocks went back, others still have 1{waits}")
     assert sentence((7, gone), *shared) == f"Sequence 7 was preempted: others still have its 6 blocks{waits}"
-    last = [(6, freed(6, block)) for block in range(3, 8)]  # the other that has them is preempted, too
+    last = [(6, freed(6, block)) for block in range(3, 8)]  # the other owner is preempted, too
     assert sentence((7, gone), *own, *shared, (6, gone), *last) == (
         "Sequences 7 and 6 were preempted: 8 of their 9 blocks went back, others still have 1; they wait at the front."
     )
 
 
-def test_what_is_found_again_after_a_preemption_is_not_counted_against_the_prompts() -> None:
+def test_cached_tokens_found_after_a_preemption_are_counted_separately() -> None:
     jobs = [job(LETTERS[0] * 8, 12, seed) for seed in range(4)]
     steps = ran(jobs, every=1, num_blocks=14, enable_prefix_caching=True)
     found: dict[int, list[int]] = defaultdict(list)
@@ -201,7 +201,7 @@ def test_what_is_found_again_after_a_preemption_is_not_counted_against_the_promp
     assert shown.readouts["preempted"][2] == f"{again} found"
 
 
-def test_a_run_of_many_says_something_at_every_step() -> None:
+def test_a_batch_run_is_narrated_at_every_step() -> None:
     frames = BatchReducer(5).feed(ran([job(LETTERS[:3], 9, i) for i in range(5)], every=2, seats=2))
     shown, words = picture(), set()
     for frame in frames:
@@ -210,7 +210,7 @@ def test_a_run_of_many_says_something_at_every_step() -> None:
     assert {"Sequence", "One", "Done:"} <= words
 
 
-def test_what_a_person_writes_is_text() -> None:
+def test_hostile_prompts_stay_text() -> None:
     lab = ENGINE
     steps = [
         Step(
@@ -227,7 +227,7 @@ def test_what_a_person_writes_is_text() -> None:
     assert row["prompt"] == HOSTILE.replace("\u202e", "⟨RLO⟩")
 
 
-# -- charts, and the file --------------------------------------------------------------------
+# -- charts ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dark", [False, True])
@@ -242,7 +242,7 @@ def test_charts_can_be_drawn(dark: bool) -> None:
         assert all(y <= figure.layout.yaxis.range[1] for trace in figure.data for y in trace.y)
 
 
-# -- a run under way -------------------------------------------------------------------------
+# -- a live run ------------------------------------------------------------------------------
 
 
 def records(text: str) -> list[dict[str, Any]]:
@@ -255,7 +255,7 @@ def run(**inputs: Any) -> BatchRun:
     return BatchRun(Line(), lambda pair: lab, Inputs(**asked | inputs))
 
 
-def test_many_are_told_to_their_end() -> None:
+def test_a_batch_run_is_streamed_to_its_end() -> None:
     under_way = run(tokens=12)
     told = records("".join(transcript(under_way, partial(lines, BatchReducer(3)))))
     shown = picture()
@@ -263,10 +263,10 @@ def test_many_are_told_to_their_end() -> None:
         shown.apply(record)
     assert shown.finished
     assert shown.readouts["finished"][0] == "3 / 3"
-    assert len(told) == len(under_way.events) + 1  # and the end
+    assert len(told) == len(under_way.events) + 1  # a frame for each step, and the end
 
 
-def test_many_can_be_stopped() -> None:
+def test_a_batch_run_can_be_stopped() -> None:
     under_way = run(tokens=64)
     told = ""
     for news in transcript(under_way, partial(lines, BatchReducer(3))):
@@ -289,6 +289,6 @@ def test_many_can_be_stopped() -> None:
         ({"paged": False}, "Set paged=True"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(inputs: dict[str, Any], says: str) -> None:
+def test_impossible_inputs_are_explained(inputs: dict[str, Any], says: str) -> None:
     text = "".join(transcript(run(**inputs), partial(lines, BatchReducer(3))))
     assert says in records(text)[-1]["problem"]

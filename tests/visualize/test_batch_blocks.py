@@ -1,4 +1,4 @@
-"""The pool of many sequences: whatever an engine does with it, the squares are what it holds."""
+"""The pool of many sequences: whatever the engine does with it, the squares show what it holds."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from visualize.figures import apply
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_the_squares_are_what_the_pool_holds_at_every_step(run: tuple[list[Job], list[Step], int]) -> None:
+def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job], list[Step], int]) -> None:
     jobs, steps, num_blocks = run
     frames = BatchReducer(len(lengths(jobs))).feed(steps)
-    shown, owners = picture(), defaultdict(list)  # block -> sequences, by the events alone
+    shown, owners = picture(), defaultdict(list)  # block -> sequences, from the events alone
     for frame, step in zip(frames, steps, strict=False):
         for owner, event in ((entry.owner, entry.event) for entry in step.entries):
             if isinstance(event, BlockAllocated | BlockShared | BlockCopied):
@@ -56,8 +56,8 @@ def test_the_squares_are_what_the_pool_holds_at_every_step(run: tuple[list[Job],
 
 @settings(max_examples=60, deadline=None)
 @given(runs())
-def test_it_agrees_with_what_the_engine_says_of_its_pool(run: tuple[list[Job], list[Step], int]) -> None:
-    """Every admission tells the whole pool as it was just before."""
+def test_the_squares_agree_with_the_pool_reported_at_each_admission(run: tuple[list[Job], list[Step], int]) -> None:
+    """Every admission lists the pool's live and cached blocks as they were just before."""
     _, steps, num_blocks = run
     started = next(entry.event for entry in steps[0].entries if isinstance(entry.event, RunStarted))
     blocks = Blocks(num_blocks, started.config["block_size"])
@@ -71,7 +71,7 @@ def test_it_agrees_with_what_the_engine_says_of_its_pool(run: tuple[list[Job], l
     assert blocks.occupancy().live == 0
 
 
-def test_fill_is_that_of_the_one_who_wants_most_of_a_block() -> None:
+def test_a_shared_block_shows_the_fill_of_the_owner_using_most() -> None:
     jobs = [job(LETTERS[0] * 9, 12, seed) for seed in (0, 1)]
     steps = ran(jobs, every=2, block_size=4, num_blocks=20, enable_prefix_caching=True)
     shown, most = picture(), 0
@@ -83,14 +83,14 @@ def test_fill_is_that_of_the_one_who_wants_most_of_a_block() -> None:
     assert most
 
 
-def test_continuations_share_their_prompt_s_blocks_and_where_they_part_each_has_a_copy_of_its_own() -> None:
+def test_continuations_share_prompt_blocks_and_copy_on_write() -> None:
     steps = ran([job(LETTERS[:6], 4, continuations=3)], block_size=4, num_blocks=12)
     shown, frames = picture(), BatchReducer(3).feed(steps)
     assert [row["owners"] for row in table(shown.apply(frames[0]), "pool") if row["owners"]] == [[0], [0]]
     rows = [row for row in table(shown.apply(frames[1]), "pool") if row["owners"]]
     assert [(row["owners"], row["fill"], row["mark"]) for row in rows] == [
         ([0, 1, 2], 4, "found"),
-        ([0], 3, ""),  # its seventh token has been computed
+        ([0], 3, ""),  # its seventh token is already computed
         ([1], 2, "copied"),
         ([2], 2, "copied"),
     ]
@@ -99,7 +99,7 @@ def test_continuations_share_their_prompt_s_blocks_and_where_they_part_each_has_
     assert shown.readouts["found"] == ["10", "tok", "of 18"]
 
 
-def test_contiguous_blocks_are_set_aside_empty() -> None:
+def test_contiguous_blocks_are_reserved_empty() -> None:
     frames = BatchReducer(1).feed(ran([job("ab", 16)], paged=False, num_blocks=10))
     first = table(picture().apply(frames[0]), "pool")
     assert [row["fill"] for row in first if row["owners"]] == [2] + [0] * 8
@@ -107,7 +107,7 @@ def test_contiguous_blocks_are_set_aside_empty() -> None:
     assert frames[0]["readouts"]["found"] == ["0", "tok", "of 2"]
 
 
-def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:
+def test_what_happens_to_a_block_is_marked_for_one_frame() -> None:
     jobs = [job(LETTERS[4] * 6, 3, 5, continuations=3), *(job(LETTERS[i % 3] * 6, 14, i) for i in range(5))]
     steps = ran(jobs, num_blocks=14, enable_prefix_caching=True)
     marks = {"found": BlockShared, "copied": BlockCopied, "evicted": BlockEvicted}
@@ -119,7 +119,7 @@ def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:
         happened = {mark: {e.block for e in events if isinstance(e, kind)} for mark, kind in marks.items()}
         happened["found"] -= {e.source for e in events if isinstance(e, BlockCopied)}
         for mark, blocks in happened.items():
-            assert marked[mark] <= blocks  # several things may become of a block in one step: the last is marked
+            assert marked[mark] <= blocks  # several things may happen to a block in one step: the last is marked
         assert set.union(*marked.values()) >= set.union(*happened.values())
         assert bool(marked["preempted"]) <= any(isinstance(event, Preempted) for event in events)
         for mark in seen:
@@ -127,7 +127,7 @@ def test_what_becomes_of_a_block_is_marked_for_one_frame() -> None:
     assert all(seen.values()), seen
 
 
-def test_a_block_that_others_still_have_is_not_marked_as_given_back() -> None:
+def test_a_block_that_others_still_hold_is_not_marked_as_preempted() -> None:
     blocks = Blocks(4, 2)
     blocks.take(0, BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=2))
     blocks.take(1, BlockShared(t_ms=0, block=1, owner=1, index=0, fill=2, references=2))
@@ -143,7 +143,7 @@ def test_a_block_that_others_still_have_is_not_marked_as_given_back() -> None:
     assert columns[0]["mark"] == ["", "", "preempted", ""]
 
 
-def test_a_sequence_that_fell_back_to_another_format_is_no_longer_of_this_pool() -> None:
+def test_a_sequence_that_fell_back_to_another_format_leaves_this_pool() -> None:
     blocks = Blocks(4, 2)
     taken = BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0)
     freed = BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=0, references=0, cached=False)
@@ -152,7 +152,7 @@ def test_a_sequence_that_fell_back_to_another_format_is_no_longer_of_this_pool()
     assert blocks.occupancy() == (4, 0, 0)
 
 
-def test_other_weights_leave_nothing_cached() -> None:
+def test_new_weights_empty_the_prefix_cache() -> None:
     blocks = Blocks(4, 2)
     blocks.take(0, BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0))
     blocks.take(0, BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=2, references=0, cached=True))

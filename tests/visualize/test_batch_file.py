@@ -1,4 +1,4 @@
-"""A run of many sequences taken away, and opened again."""
+"""A batch run saved to a file and opened again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def opened(path: Path) -> list[Step]:
 
 @settings(max_examples=25, deadline=None)
 @given(run=runs())
-def test_the_file_holds_every_event_with_its_step_and_its_owner_on_one_clock(
+def test_the_file_holds_every_event_with_its_step_owner_and_clock(
     tmp_path_factory: pytest.TempPathFactory, run: tuple[list[Job], list[Step], int]
 ) -> None:
     _, steps, _ = run
@@ -75,7 +75,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         (changed(step=float("inf")), "is damaged"),
     ],
 )
-def test_what_is_no_such_file_is_refused_in_a_sentence(tmp_path: Path, document: Any, said: str) -> None:
+def test_an_invalid_file_is_refused_with_an_explanation(tmp_path: Path, document: Any, said: str) -> None:
     path = tmp_path / "pool.json"
     path.write_text(json.dumps(document), "utf-8")
     with pytest.raises(RunFileError, match=said):
@@ -95,7 +95,7 @@ KINDS = {entry["event"]["kind"]: index for index, entry in reversed(list(enumera
 
 @pytest.mark.parametrize("value", [10**15, -(10**15), 10**300])
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_number_anywhere_is_shown_or_refused_soon(tmp_path: Path, kind: str, value: int) -> None:
+def test_any_number_in_any_field_is_shown_or_refused(tmp_path: Path, kind: str, value: int) -> None:
     path = tmp_path / "pool.json"
     entry = DOCUMENT["entries"][KINDS[kind]]
     for field, usual in entry["event"].items():
@@ -104,5 +104,5 @@ def test_any_number_anywhere_is_shown_or_refused_soon(tmp_path: Path, kind: str,
         document = copy.deepcopy(DOCUMENT)
         document["entries"][KINDS[kind]]["event"][field] = value
         path.write_text(json.dumps(document), "utf-8")
-        with suppress(RunFileError):  # in a sentence
+        with suppress(RunFileError):  # refused with an explanation
             assert told(opened(path), "x")

@@ -1,4 +1,4 @@
-"""What the Pool page asks: its presets, its link, and what it refuses."""
+"""The Pool page's inputs: its presets, its link, and what it refuses."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from visualize.batch.inputs import (
 
 
 @pytest.mark.parametrize("key", PRESETS)
-def test_a_preset_s_address_opens_it(key: str) -> None:
+def test_a_presets_address_opens_it(key: str) -> None:
     page, _, query = address(PRESETS[key].inputs).partition("?")
     assert page == "pool"
     assert from_link(dict(parse_qsl(query))) == (PRESETS[key].inputs, [])
 
 
-def test_every_preset_is_one_that_can_be_run_and_is_told_apart() -> None:
+def test_every_preset_is_valid_and_recognised() -> None:
     for key, preset in PRESETS.items():
         assert preset_of(preset.inputs) == key
         preset.inputs.config()
@@ -44,7 +44,7 @@ def test_every_preset_is_one_that_can_be_run_and_is_told_apart() -> None:
     assert set(LABELS) == set(NAMES)
 
 
-def test_inputs_become_the_engine_s_settings_and_jobs() -> None:
+def test_inputs_become_the_engines_settings_and_jobs() -> None:
     inputs = Inputs(
         paged=False, prefix_caching=False, kv_format="int8", speculation="ngram", block_size=8, pool_blocks=99, seed=5
     )
@@ -59,7 +59,7 @@ def test_inputs_become_the_engine_s_settings_and_jobs() -> None:
 
 
 @given(st.data())
-def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+def test_a_link_round_trips(data: st.DataObject) -> None:
     given: dict[str, Any] = {"system": data.draw(st.text(max_size=50))}
     given |= {name: data.draw(st.sampled_from(list(choices))) for name, choices in CHOICES.items()}
     given |= {name: data.draw(st.booleans()) for name in ("shared", "paged", "prefix_caching")}
@@ -83,36 +83,36 @@ def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
         ({"temperature": "nan"}, "temperature was left out"),
     ],
 )
-def test_what_a_link_may_not_say_is_named(query: dict[str, str], says: str) -> None:
+def test_values_left_out_of_a_link_are_named(query: dict[str, str], says: str) -> None:
     inputs, [notice] = from_link(query)
     assert says in notice
     inputs.config()
 
 
-def test_without_paged_blocks_prefix_caching_is_off_and_nobody_is_told() -> None:
+def test_without_paged_blocks_prefix_caching_is_off_without_a_notice() -> None:
     assert from_link({"paged": "0"}) == (Inputs(paged=False, prefix_caching=False), [])
 
 
-def test_numbers_come_as_a_browser_sends_them() -> None:
+def test_numbers_are_read_as_a_browser_sends_them() -> None:
     values = [None if name == "seed" else float(v) if type(v) is int else v for name, v in DEFAULTS.items()]
     assert to_inputs(tuple(values)) == Inputs()
     assert isinstance(to_inputs(tuple(values)).sequences, int)
 
 
 @pytest.mark.parametrize("value", [0, 33, 2.5e9, math.nan, math.inf, "many"])
-def test_a_number_out_of_bounds_is_a_sentence(value: Any) -> None:
+def test_a_number_out_of_bounds_is_explained(value: Any) -> None:
     with pytest.raises(ConfigError, match="Sequences must be a whole number from 1 to 32"):
         Inputs(sequences=value).config()
 
 
-def test_a_system_prompt_that_is_too_long_is_a_sentence() -> None:
+def test_a_system_prompt_that_is_too_long_is_explained() -> None:
     inputs = Inputs(system="x" * 4001)
     with pytest.raises(PromptError, match="4,001 characters; the most is 4,000"):
         inputs.jobs()
-    replace(inputs, shared=False).jobs()  # nobody would read it
+    replace(inputs, shared=False).jobs()  # it is not used then
 
 
-def test_a_number_is_whole_where_half_of_it_makes_no_sense() -> None:
+def test_fractions_are_refused_where_only_whole_numbers_make_sense() -> None:
     with pytest.raises(ConfigError, match="Max at once must be a whole number from 1 to 32"):
         Inputs(max_num_seqs=2.5).config()
     Inputs(temperature=0.35).config()

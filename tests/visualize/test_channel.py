@@ -1,4 +1,4 @@
-"""A channel: many readers, each from where it left off, none that holds up another."""
+"""A channel: many readers, each from where it left off, none holding up another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from visualize.server.channel import ROUTE, Channel
 
 
 def heard(text: str) -> list[str]:
-    """The messages of server-sent events, as a browser hears them."""
+    """The messages of server-sent events, as a browser receives them."""
     events = [event for event in text.split("\n\n") if event.startswith("id:")]
     return ["\n".join(line[6:] for line in event.split("\n") if line.startswith("data: ")) for event in events]
 
@@ -28,7 +28,7 @@ def get(channel_id: str, **headers: str) -> tuple[int, str]:
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.integers(0, 12))
-def test_every_reader_gets_all_from_where_it_begins(begins: list[int], at_once: int) -> None:
+def test_every_reader_gets_all_messages_from_where_it_begins(begins: list[int], at_once: int) -> None:
     channel, messages = Channel(), [f"message {number}" for number in range(12)]
 
     def speak() -> None:
@@ -50,7 +50,7 @@ def test_every_reader_gets_all_from_where_it_begins(begins: list[int], at_once: 
 
 
 @given(st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
-def test_who_comes_late_gets_what_is_kept(keep: int, at_first: int, begin: int) -> None:
+def test_a_late_reader_gets_the_messages_kept(keep: int, at_first: int, begin: int) -> None:
     channel, messages = Channel(keep), [f"message {number}" for number in range(12)]
 
     async def listen() -> list[tuple[int, str]]:
@@ -75,7 +75,7 @@ def test_who_comes_late_gets_what_is_kept(keep: int, at_first: int, begin: int) 
     assert len(channel._messages) == keep
 
 
-def test_whoever_stops_reading_is_forgotten() -> None:
+def test_a_reader_that_stops_is_forgotten() -> None:
     channel = Channel()
     channel.put("first")
 
@@ -92,7 +92,7 @@ def test_whoever_stops_reading_is_forgotten() -> None:
     channel.put("nobody is there, and the loop is closed")
 
 
-def test_a_page_hears_every_message_and_the_end() -> None:
+def test_a_page_receives_every_message_and_the_end() -> None:
     channel = Channel()
     channel.put('{"a": 1}\n{"b": "\u2028 is no end of a line"}\n')
     channel.put("second\n")
@@ -103,7 +103,7 @@ def test_a_page_hears_every_message_and_the_end() -> None:
     assert text.endswith("event: end\ndata:\n\n")
 
 
-def test_a_page_that_comes_back_gets_what_it_has_not_had() -> None:
+def test_a_page_that_reconnects_gets_only_new_messages() -> None:
     channel = Channel()
     for number in range(4):
         channel.put(f"message {number}\n")
@@ -115,7 +115,7 @@ def test_a_page_that_comes_back_gets_what_it_has_not_had() -> None:
         assert len(heard(get(f"{channel.id}?after={nonsense}")[1])) == 4
 
 
-def test_what_nobody_keeps_is_told_no_more() -> None:
+def test_a_channel_that_is_gone_answers_no_content() -> None:
     channel = Channel()
     name = channel.id
     del channel

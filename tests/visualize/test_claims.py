@@ -1,4 +1,4 @@
-"""The Claims page: what is shown of a claim, its chart, and checks in a thread that take turns and can be stopped."""
+"""The Claims page: how a claim and its chart are shown, and checks in a thread that take turns and can be stopped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def no_engine(pair: str):
 
 
 def put(monkeypatch: pytest.MonkeyPatch, **experiments: Callable) -> None:
-    """A page of a few claims with experiments of the test's own."""
+    """Replace the claims by a few with experiments of the test's own."""
     few = {
         name: replace(
             CLAIMS["ladder"], id=name, experiment=experiment, judge=lambda values: Verdict("fails", "Why.", "This.")
@@ -47,7 +47,7 @@ def found(_) -> Found:
 # -- what is shown ---------------------------------------------------------------------------
 
 
-def test_only_what_was_calculated_has_a_verdict_at_first():
+def test_only_calculated_claims_have_a_verdict_at_first():
     record, notices = opened({})
     assert notices == []
     assert record["open"] == ""
@@ -59,7 +59,7 @@ def test_only_what_was_calculated_has_a_verdict_at_first():
     json.dumps(record, allow_nan=False)
 
 
-def test_a_link_opens_its_claim_and_says_so_if_there_is_none():
+def test_a_link_opens_its_claim_and_an_unknown_one_gives_a_notice():
     assert opened({"claim": "ladder"})[0]["open"] == "ladder"
     record, notices = opened({"claim": HOSTILE})
     assert record["open"] == ""
@@ -67,7 +67,7 @@ def test_a_link_opens_its_claim_and_says_so_if_there_is_none():
     assert "claim was left out" in notices[0]
 
 
-def test_every_claim_is_listed_with_its_quotation_and_nothing_that_came_of_it():
+def test_every_claim_is_listed_with_its_quotation_and_without_a_verdict():
     assert [claim["id"] for claim in listed()] == list(CLAIMS)
     assert all(claim["quote"] and claim["source"] and claim["rule"] for claim in listed())
     assert not any("verdict" in claim for claim in listed())
@@ -89,7 +89,7 @@ def test_charts_take_their_columns(dark: bool):
             assert len(drawn.data[0].x) == len(drawn.data[0].y) > 0
 
 
-def test_bars_are_what_was_measured_and_marks_what_was_said():
+def test_bars_are_measured_values_and_marks_are_formula_and_claim():
     names = ("one", "two")
     claimed, theory, measured = (
         Series(kind, names, (float(i), float(i + 1)), kind) for i, kind in enumerate(("claimed", "formula", "measured"))
@@ -103,7 +103,7 @@ def test_bars_are_what_was_measured_and_marks_what_was_said():
     assert (bar["name"], diamonds["x"]) == ("formula", [])
 
 
-def test_lines_have_their_axes_and_no_more_than_there_is_room_for():
+def test_line_charts_have_axes_and_a_limited_number_of_series():
     line = Series("line", tuple(map(float, range(30))), tuple(map(float, range(30))))
     columns, layout = figures.columns(Chart("lines", "tokens", "ms", (line, replace_kind(line)), log="y"))
     assert columns[0]["mode"] == "lines"
@@ -122,7 +122,7 @@ def replace_kind(series: Series) -> Series:
 # -- checks ----------------------------------------------------------------------------------
 
 
-def test_checks_go_on_past_one_that_cannot_be_done(monkeypatch):
+def test_checks_continue_past_one_that_fails(monkeypatch):
     def fail(_):
         raise LabError(f"No. {HOSTILE}")
 
@@ -137,12 +137,12 @@ def test_checks_go_on_past_one_that_cannot_be_done(monkeypatch):
     assert "now" not in last
 
 
-def test_nothing_asked_for_is_nothing_done():
+def test_no_claims_asked_for_means_no_checks():
     *_, last = follow(Checks(Line(), no_engine, []))
     assert last == {"running": False, "checked": {}, "progress": "", "of": 0}
 
 
-def test_an_experiment_that_breaks_says_so_and_keeps_what_there_is(monkeypatch, caplog):
+def test_a_crashed_experiment_is_reported_and_keeps_earlier_results(monkeypatch, caplog):
     def broken(_):
         raise ZeroDivisionError("by nothing")
 
@@ -152,7 +152,7 @@ def test_an_experiment_that_breaks_says_so_and_keeps_what_there_is(monkeypatch, 
     assert list(last["checked"]) == ["good"]
 
 
-def test_measurements_wait_for_others_and_stop_when_told(monkeypatch):
+def test_measurements_wait_their_turn_and_can_be_stopped(monkeypatch):
     line, begun = Line(), threading.Event()
 
     def slow(trial):
@@ -175,18 +175,18 @@ def test_measurements_wait_for_others_and_stop_when_told(monkeypatch):
     *_, last = records
     assert last["progress"] == "Stopped after 1 of 3."
     assert list(last["checked"]) == ["quick"]
-    with line.turn(other, held):  # nothing is left in the line
+    with line.turn(other, held):  # the check has left the line
         assert line.ahead(other) == 0
 
 
-def test_a_measured_claim_says_how_long_it_took_unless_another_had_measured():
+def test_a_measured_claim_says_how_long_it_took_unless_results_were_reused():
     claim = CLAIMS["ladder"]
     checked = Checked(found(None), Verdict("fails", "Why.", "This."), 1.26)
     assert shown(claim, checked)["took"] == "measured here in 1.3 s"
     assert shown(claim, checked._replace(seconds=0.001))["took"] == "measured here"
 
 
-def test_where_no_number_was_measured_nothing_is_said_to_be():
+def test_a_claim_without_measured_numbers_counts_as_calculated():
     checked = CLAIMS["seventy-80gb"].check(None)
     assert {number.kind for number in checked.found.numbers} == {"claimed", "formula"}
     assert shown(CLAIMS["ladder"], checked)["took"] == "calculated"

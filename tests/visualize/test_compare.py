@@ -1,4 +1,4 @@
-"""The Compare page's inputs, its work, and what it says."""
+"""The Compare page's inputs, its runs, and its text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from visualize.server.work import Line
 
 
 def shifted(run: Run, place: int) -> Run:
-    """The same run, with other tokens from this place on."""
+    """The same run, with different tokens from this place on."""
     seen, events = 0, []
     for event in run.events:
         if isinstance(event, Committed):
@@ -53,10 +53,10 @@ def shifted(run: Run, place: int) -> Run:
     return Run(events)
 
 
-# -- what is asked ---------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------
 
 
-def test_every_preset_is_two_to_five_settings() -> None:
+def test_every_preset_is_valid_and_recognised() -> None:
     for key, (_, lanes) in PRESETS.items():
         assert len(Inputs(lanes=lanes).configs()) == len(lanes)
         assert preset_of(tuple(reversed(lanes))) == key
@@ -64,7 +64,7 @@ def test_every_preset_is_two_to_five_settings() -> None:
     assert Inputs().configs()["Cache"] == EngineConfig()
 
 
-def test_a_person_s_own_settings_come_after_those_chosen() -> None:
+def test_custom_settings_come_after_those_chosen() -> None:
     found = Inputs(lanes=("paged", "cache"), own="kv_dtype=int8, paged=true\n\nspeculative=ngram").configs()
     assert list(found) == ["Cache", "Paged", "kv_dtype=int8, paged=true", "speculative=ngram"]
     assert found["kv_dtype=int8, paged=true"] == EngineConfig(kv_dtype="int8", paged=True)
@@ -85,14 +85,14 @@ def test_a_person_s_own_settings_come_after_those_chosen() -> None:
         ({"temperature": float("nan")}, "Temperature must be a number from 0 to 2"),
     ],
 )
-def test_a_mistake_is_a_sentence(changes: dict[str, Any], says: str) -> None:
+def test_a_mistake_is_explained(changes: dict[str, Any], says: str) -> None:
     inputs = Inputs(**changes)
     with pytest.raises(ConfigError, match=says):
         inputs.configs(), inputs.sampling()
 
 
 @given(st.data())
-def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+def test_a_link_round_trips(data: st.DataObject) -> None:
     given: dict[str, Any] = {
         "lanes": tuple(data.draw(st.lists(st.sampled_from(list(LANES)), unique=True))),
         "pair": data.draw(st.sampled_from(list(CHOICES["pair"]))),
@@ -111,32 +111,32 @@ def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("lanes", "cache,int9"), ("lanes", "<script>"), ("repeats", "10"), ("own", "x" * 601)]
 )
-def test_what_does_not_fit_is_left_out_and_named(name: str, value: str) -> None:
+def test_invalid_values_are_left_out_and_named(name: str, value: str) -> None:
     inputs, notices = from_link({name: value, "utm_source": "x"})
     assert inputs == Inputs()
     assert f"The link's {name} was left out: it" in notices[0]
 
 
-def test_controls_send_lists_floats_and_emptied_numbers() -> None:
+def test_lists_floats_and_emptied_numbers_are_read_as_controls_send_them() -> None:
     values = [{"lanes": ["cache", "int8"], "repeats": 2.0, "seed": None}.get(n, DEFAULTS[n]) for n in NAMES]
     assert to_inputs(tuple(values)) == Inputs(lanes=("cache", "int8"), repeats=2)
 
 
-def test_inputs_are_the_engine_s() -> None:
+def test_inputs_become_the_engines_sampling() -> None:
     sampling = Inputs(seed=9, top_k=3, max_tokens=50, temperature=0.5).sampling()
     shown = {name: asdict(sampling)[name] for name in ("seed", "top_k", "max_tokens", "temperature")}
     assert shown == {"seed": 9, "top_k": 3, "max_tokens": 50, "temperature": 0.5}
 
 
-# -- the work --------------------------------------------------------------------------------
+# -- the runs --------------------------------------------------------------------------------
 
 
-def test_a_comparison_is_told_as_it_goes_and_whole_at_its_end() -> None:
+def test_a_comparison_shows_progress_and_its_results_at_the_end() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
     records = list(follow(task))
     progress = [record["progress"] for record in records]
     assert any(text.startswith("Run ") and " of 8: " in text for text in progress)
-    assert not any("token" in text for text in progress), "each run is told once, its tokens are counted beside it"
+    assert not any("token" in text for text in progress), "progress names runs; tokens are counted in a separate field"
     assert max(record.get("tokens", 0) for record in records) > 0
     last = records[-1]
     assert not last["running"]
@@ -147,8 +147,8 @@ def test_a_comparison_is_told_as_it_goes_and_whole_at_its_end() -> None:
     assert [len(some) for some in task.runs.values()] == [3, 3]
 
 
-def test_others_come_in_between() -> None:
-    """A visitor who asks for one run does not wait for all runs of a comparison."""
+def test_other_visitors_get_their_turn_between_runs() -> None:
+    """A visitor who asks for one run does not wait for all the runs of a comparison."""
     line, engine = Line(), ScriptedEngine(0.01)
     task = Comparison(line, lambda pair: engine, Inputs(lanes=("cache", "paged"), max_tokens=20))
     until(lambda: any(task.runs.values()))
@@ -172,7 +172,7 @@ def test_a_comparison_can_be_stopped() -> None:
     assert last["rows"]
 
 
-def test_whoever_stops_waiting_asks_nothing_of_the_engine() -> None:
+def test_a_comparison_stopped_while_waiting_never_runs() -> None:
     line, asked = Line(), []
 
     class Watched(ScriptedEngine):
@@ -190,7 +190,7 @@ def test_whoever_stops_waiting_asks_nothing_of_the_engine() -> None:
     assert task.record()["progress"] == "Stopped before a run was done."
 
 
-def test_what_goes_wrong_is_a_sentence() -> None:
+def test_failures_are_explained() -> None:
     def fail(pair: str) -> ScriptedEngine:
         raise RuntimeError("no such thing")
 
@@ -211,14 +211,14 @@ def test_what_goes_wrong_is_a_sentence() -> None:
         assert says in last["growth"]["problem"]
 
 
-def test_an_order_and_its_reverse_take_turns() -> None:
+def test_each_random_order_is_followed_by_its_reverse() -> None:
     one, back, two, again = shuffled("abcd", 4)
     assert back == one[::-1]
     assert again == two[::-1]
     assert list(shuffled("ab", 2)) in ([["a", "b"], ["b", "a"]], [["b", "a"], ["a", "b"]])
 
 
-# -- what is said ----------------------------------------------------------------------------
+# -- the text --------------------------------------------------------------------------------
 
 
 def test_identical_outputs_are_stated() -> None:
@@ -229,7 +229,7 @@ def test_identical_outputs_are_stated() -> None:
     assert record["partings"] == []
 
 
-def test_a_difference_is_told_with_its_place_and_both_margins() -> None:
+def test_a_difference_is_shown_with_its_position_and_both_margins() -> None:
     runs = made("cache", "int8", "paged")
     runs["INT8"] = [shifted(run, 7) for run in runs["INT8"]]
     found = Difference(7, Choice(" took", 0.4, 0.3, 0.1), Choice(HOSTILE, 0.36, 0.00031, 0.008))
@@ -252,14 +252,14 @@ def test_a_difference_is_told_with_its_place_and_both_margins() -> None:
 
 
 @pytest.mark.parametrize("guessing", ["draft-4", "early-exit", "lookup"])
-def test_sampling_with_guesses_is_no_difference_in_quality(guessing: str) -> None:
+def test_speculative_sampling_is_said_to_be_no_difference_in_quality(guessing: str) -> None:
     said = "Above temperature 0, speculation uses the seed's draws differently"
     for temperature in (0.0, 0.8):
         runs = made("cache", "paged", guessing, temperature=temperature)
         assert (said in " ".join(whole(configs(runs), runs, {})["said"])) == (temperature > 0)
     runs = made("cache", "paged", temperature=0.8)
     stand_in = configs(runs) | {"Paged": EngineConfig(speculative="synthetic")}
-    assert said not in " ".join(whole(stand_in, runs, {})["said"]), "what is kept is what the target would draw"
+    assert said not in " ".join(whole(stand_in, runs, {})["said"]), "it keeps what the target would draw"
 
 
 @pytest.mark.parametrize(
@@ -277,11 +277,11 @@ def test_sampling_with_guesses_is_no_difference_in_quality(guessing: str) -> Non
         (("cache", "draft-4"), (1,), 0.0, "No other setting wrote what Cache wrote."),
         (("cache", "int8", "draft-4"), (1, 2), 0.8, "No other setting wrote what Cache wrote."),  # not INT8
         (("cache", "all"), (1,), 0.8, "No other setting wrote what Cache wrote."),
-        (("cache", "paged"), (1,), 0.8, "No other setting wrote what Cache wrote."),  # it should have
+        (("cache", "paged"), (1,), 0.8, "No other setting wrote what Cache wrote."),  # should have been the same
         (("draft-2", "draft-4"), (1,), 0.8, "No other setting wrote what Draft γ2 wrote: at this temperature guesses"),
     ],
 )
-def test_what_guesses_draw_otherwise_is_said_to_be_no_more_than_that(
+def test_differences_due_to_the_draws_of_guesses_are_said_to_be_just_that(
     names: tuple[str, ...], differ: tuple[int, ...], temperature: float, says: str
 ) -> None:
     runs = made(*names, temperature=temperature)
@@ -290,14 +290,14 @@ def test_what_guesses_draw_otherwise_is_said_to_be_no_more_than_that(
     assert says in whole(configs(runs), runs, {})["said"][0]
 
 
-def test_two_that_guess_alike_should_write_alike() -> None:
+def test_settings_that_guess_alike_get_no_excuse_for_a_difference() -> None:
     runs = made("draft-4", "cache", temperature=0.8)
     alike = {"a": configs(runs)["Draft γ4"], "b": replace(configs(runs)["Draft γ4"], paged=True, early_exit_layer=1)}
     runs = dict(zip(alike, ([shifted(run, place) for run in runs["Draft γ4"]] for place in (9, 7)), strict=True))
     assert whole(alike, runs, {})["said"][0] == "No other setting wrote what a wrote."
 
 
-def test_lookups_of_other_endings_guess_otherwise() -> None:
+def test_different_lookup_lengths_explain_a_difference_in_draws() -> None:
     runs = made("lookup", "paged", temperature=0.8)
     one, other = runs.values()
     runs["Paged"] = [shifted(run, 7) for run in other]
@@ -306,19 +306,19 @@ def test_lookups_of_other_endings_guess_otherwise() -> None:
         assert f"No other setting wrote what Lookup γ4 wrote{why}" in whole(both, runs, {})["said"][0]
 
 
-def test_a_setting_that_is_not_like_itself_is_named() -> None:
+def test_a_setting_that_does_not_repeat_its_output_is_named() -> None:
     runs = made("cache", "paged")
     runs["Paged"][1] = shifted(runs["Paged"][1], 3)
     assert "Paged did not write the same every time." in whole(configs(runs), runs, {})["said"]
 
 
-def test_the_table_has_a_figure_a_column() -> None:
+def test_the_table_has_a_figure_for_every_column() -> None:
     runs = made("no-cache", "cache", "draft-4")
     *_, fast = so_far(runs)["rows"]
     guesses = guessed(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
     assert cells["kept"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
-    assert cells["KV used"] == ["43 kB", "of 48 kB"]  # of 1,000 bytes a token
+    assert cells["KV used"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
     assert cells["speed\nrepeat by repeat"][1] != "reference"
     assert so_far(runs)["rows"][0]["cells"][1] == ["×1.00", "reference"]
@@ -338,16 +338,16 @@ def test_the_table_has_a_figure_a_column() -> None:
             (1.05, 1.3, 1.6),
             ["1.18 to 1.45", "no clear difference"],
             "unclear",
-        ),  # one time in four three lie on one side
+        ),  # by chance, all three repeats fall on one side one time in four
         ((1.3, 1.5), ["1.35 to 1.45", "too few repeats"], "unclear"),
         ((1.4, 1.401), ["×1.40", "1.4 to 1.4"], "<b>×1.40</b>"),
         ((1.333,), ["×1.33", "of one repeat"], "×1.33,<br>one run"),
     ],
 )
-def test_what_chance_may_have_made_is_no_clear_difference(
+def test_a_factor_that_may_be_chance_is_no_clear_difference(
     factors: tuple[float, ...], cell: list[str], word: str
 ) -> None:
-    """Beside its bar a factor of 0.97 would say that the longer bar is the slower setting."""
+    """Shown beside its bar, a factor of 0.97 would call the setting with the longer bar the slower one."""
     (summary,) = summarise(made("cache")).values()
     likely = factor_interval(factors)
     found = replace(summary, rates=factors, factors=factors, speedup=Spread.of(factors), likely_speedup=likely)
@@ -356,23 +356,23 @@ def test_what_chance_may_have_made_is_no_clear_difference(
     assert words["text"] == [word]
 
 
-def test_a_factor_of_one_repeat_is_that_of_those_that_are_over_in_both() -> None:
-    """A comparison that is stopped, or under way, has more runs of the one than of the other."""
+def test_a_factor_uses_only_repeats_that_both_settings_have_finished() -> None:
+    """A comparison that was stopped or is under way has more runs of one setting than of the other."""
     runs = made("cache", "draft-4")
     del runs["Cache"][1]
     assert so_far(runs)["rows"][1]["cells"][1][1] == "of one repeat"
     *_, words = so_far(runs)["charts"]["bars"]["columns"]
-    assert words["text"][0] == "<b>×1.00</b>", "what all are held against"
+    assert words["text"][0] == "<b>×1.00</b>", "the reference of all"
     assert words["text"][1].endswith(",<br>one run")
 
 
-def test_why_factors_do_not_fit_the_bars_is_said_where_there_are_repeats() -> None:
+def test_why_factors_do_not_match_the_bars_is_explained_with_repeats() -> None:
     for repeats in (1, 2):
         runs = made("cache", "paged", repeats=repeats)
         assert (REPEATS in whole(configs(runs), runs, {})["said"]) == (repeats > 1)
 
 
-def test_a_race_has_every_token_at_its_time() -> None:
+def test_a_race_shows_every_token_at_its_time() -> None:
     runs = {name: some[0] for name, some in made("cache", "draft-4", words=[HOSTILE, " b"]).items()}
     drawn = race(runs)
     assert drawn["ms"] == max(lane["commits"][-1][0] for lane in drawn["lanes"])

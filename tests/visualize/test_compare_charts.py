@@ -1,4 +1,4 @@
-"""The Compare page's charts, by their data: what was measured, and what theory says of it."""
+"""The Compare page's charts, by their data: measurements, and what theory predicts for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from visualize.figures.base import draw
 from visualize.figures.compare import CHARTS, MARKS, shells
 
 
-def test_charts_are_the_same_in_two_looks() -> None:
+def test_charts_are_the_same_in_light_and_dark() -> None:
     for chart in shells().values():
         kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
         assert kinds[0] == kinds[1]
@@ -52,7 +52,7 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
     assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "
 
 
-def test_a_round_stands_above_as_many_tokens_one_by_one() -> None:
+def test_a_round_is_drawn_above_the_same_tokens_one_by_one() -> None:
     runs = made("cache", "draft-2", "no-cache")
     chart = theory(configs(runs), runs, BYTES)["charts"]["round"]
     draft, target, other, names = chart["columns"]
@@ -70,7 +70,7 @@ def test_a_round_stands_above_as_many_tokens_one_by_one() -> None:
     assert (other["base"][0], other["x"][0]) == pytest.approx((drafting + judging, around))
     assert sum(target["x"][1:]) == pytest.approx(tokens * one, rel=0.05)
     assert target["y"] == [0] + [1] * (len(target["x"]) - 1)
-    for row, end in enumerate(names["x"]):  # box after box, with nothing between
+    for row, end in enumerate(names["x"]):  # box after box, without gaps
         boxes = [box for part in (draft, target, other) for box in zip(part["base"], part["x"], part["y"], strict=True)]
         begins, ends = zip(*sorted((base, base + x) for base, x, y in boxes if y == row), strict=True)
         assert (*begins, end) == pytest.approx((0, *ends))
@@ -81,32 +81,32 @@ def timed(run: Run) -> list[StepTimed]:
     return [event for event in run.events if isinstance(event, StepTimed)]
 
 
-def test_theory_s_curves_go_through_hand_counted_points() -> None:
+def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     runs = made("cache", "draft-2", "draft-4")
     found = theory(configs(runs), runs, BYTES)
     assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
     assert found["missing"] == ""
     line, names, marks = found["charts"]["tokens"]["columns"]
     assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
-    assert names["y"] == [2, 3, 5, 9]  # all accepted: gamma and one
+    assert names["y"] == [2, 3, 5, 9]  # all accepted: gamma + 1
     assert marks["text"] == [MARKS[1], MARKS[2]]
     half = line["x"].index(0.5)
     assert line["y"][half] == 1.5
     assert all(y is None or y >= 1 for y in line["y"])
     line, names, whiskers, marks = found["charts"]["speedup"]["columns"]
     assert names["text"] == ["×1", MARKS[1], MARKS[2]]
-    assert min(names["x"]) > 8  # beside a mark at the last gamma, not behind it
+    assert min(names["x"]) > 8  # to the right of a mark at the last gamma, not behind it
     assert marks["x"] == [2, 4]
     assert len(whiskers["x"]) == 6
     a, c = (float(found["rows"][1]["cells"][i][0]) for i in (0, 2))
-    drawn = line["y"][3 + 9 + 3]  # after the line at 1 and the first curve, at gamma 4
+    drawn = line["y"][3 + 9 + 3]  # gamma 4 of the second curve: after the line at ×1 and the first curve
     assert drawn == pytest.approx(tokens_per_round(a, 4) / (4 * c + 1), rel=0.01)
     line, names, whiskers, marks = found["charts"]["gains"]["columns"]
     assert names["text"] == ["×1", "γ 1", "γ 2", "γ 4", "γ 8"]
     assert marks["x"] == found["charts"]["tokens"]["columns"][2]["x"]
     assert marks["y"] == found["charts"]["speedup"]["columns"][3]["y"]
     costs = [float(row["cells"][2][0]) for row in found["rows"]]
-    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # all accepted, and one guessed
+    assert names["y"][1] == pytest.approx(2 / (1 + sum(costs) / 2), rel=0.01)  # one guess, always accepted
     *_, whiskers, marks = found["charts"]["positions"]["columns"]
     assert marks["text"] == [MARKS[1]] * 2 + [MARKS[2]] * 4
     for i, y in enumerate(marks["y"]):
@@ -130,7 +130,7 @@ def stretched(run: Run, times: float) -> Run:
         ((1.5, 1.74, 2.0), "×1.74", "1.62 to 1.87"),
     ],
 )
-def test_a_measured_speed_up_says_against_what_and_how_sure_it_is(
+def test_a_measured_speed_up_names_its_reference_and_its_uncertainty(
     factors: tuple[float, ...], figure: str, sure: str
 ) -> None:
     runs = made("int8", "cache", "draft-4", repeats=1)
@@ -141,10 +141,10 @@ def test_a_measured_speed_up_says_against_what_and_how_sure_it_is(
     (row,) = theory(configs(runs), runs, BYTES)["rows"]
     measured, small = row["cells"][-1]
     assert measured == figure
-    assert small.startswith(f"{sure}, against Cache; theory ×"), "not against INT8, which comes first"
+    assert small.startswith(f"{sure}, against Cache; theory ×"), "not INT8, although it comes first"
 
 
-def test_bytes_of_cache_stand_on_the_line_of_their_format() -> None:
+def test_cache_bytes_lie_on_the_line_of_their_format() -> None:
     runs = made("cache", "no-cache", "draft-2")
     line, names, marks = theory(configs(runs), runs, BYTES)["charts"]["cache"]["columns"]
     assert names["text"] == ["Native", "INT8", "INT4"]
@@ -155,10 +155,10 @@ def test_bytes_of_cache_stand_on_the_line_of_their_format() -> None:
     assert marks["customdata"][0] == f"{held:.3g} kB"
     empty = theory({}, {}, {})["charts"]
     assert empty["cache"]["columns"][0]["x"] == empty["gains"]["columns"][0]["x"] == []
-    assert empty["tokens"]["columns"][0]["x"], "curves that nothing has to be measured for"
+    assert empty["tokens"]["columns"][0]["x"], "these curves need no measurement"
 
 
-def test_without_a_pair_to_compare_there_are_curves_and_a_sentence() -> None:
+def test_without_a_baseline_and_speculation_there_are_curves_and_an_explanation() -> None:
     for runs in (made("cache", "paged"), made("draft-2", "draft-4"), made("no-cache", "draft-4")):
         found = theory(configs(runs), runs, BYTES)
         assert found["rows"] == []
@@ -166,7 +166,7 @@ def test_without_a_pair_to_compare_there_are_curves_and_a_sentence() -> None:
         assert found["charts"]["tokens"]["columns"][0]["y"]
 
 
-def test_growth_is_said_as_a_power_with_its_interval() -> None:
+def test_growth_is_given_as_a_power_with_its_interval() -> None:
     lengths = tuple(range(100, 160))
     scatter = [0.1 if x % 20 < 10 else -0.1 for x in lengths]
     flat = Curve(lengths, tuple(5 + off for off in scatter))
@@ -185,7 +185,9 @@ def test_growth_is_said_as_a_power_with_its_interval() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(2.74, 4.0), (0.0, 1.2), (1.0, 2.4)])
-def test_growth_that_scatters_too_much_is_no_formula(low: float, high: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_that_scatters_too_much_gets_no_formula(
+    low: float, high: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noisy = SimpleNamespace(grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2)
     monkeypatch.setattr(Curve, "fit", property(lambda _: noisy))
     assert _power(Curve((1, 2), (1.0, 2.0))) == "longer for longer texts, but too noisy to tell how it grows"

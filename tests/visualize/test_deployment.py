@@ -1,4 +1,4 @@
-"""The Deploy page's inputs and its answer: what was found elsewhere is carried here, and every answer is one."""
+"""The Deploy page's inputs and its answer: settings carry over from other pages, and every choice has an answer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from visualize.vllm.deployment import CHOICES, DEFAULTS, LINK, NAMED, NAMES, OTH
 
 
 def told(**changes: Any) -> dict[str, Any]:
-    """What the page gets for these inputs."""
+    """The page's answer for these inputs."""
     line = _answer(*(getattr(Inputs(**changes), name) for name in NAMES))
     assert "<" not in line
     return json.loads(line)
 
 
-def test_the_page_begins_with_a_command_for_one_gpu() -> None:
+def test_the_page_opens_with_a_command_for_one_gpu() -> None:
     first = told()
     assert first["command"].startswith("vllm serve meta-llama/Llama-3.1-8B \\\n")
     assert '"model": "meta-llama/Llama-3.2-1B"' in first["command"]
@@ -41,8 +41,8 @@ def test_every_choice_has_an_answer() -> None:
             assert told(**{name: value})["command"]
 
 
-def test_a_setting_that_other_pages_have_begins_as_there_and_takes_their_values() -> None:
-    """Their links leave out what is at its default, and are carried here as they are."""
+def test_shared_settings_have_the_defaults_and_choices_of_other_pages() -> None:
+    """Links of other pages omit defaults and are carried over unchanged."""
     shared = set()
     for other in (settings, calculator):
         for name in set(NAMES) & set(other.DEFAULTS):
@@ -56,7 +56,7 @@ def test_a_setting_that_other_pages_have_begins_as_there_and_takes_their_values(
     assert set(LINK.defaults) == set(NAMES)
 
 
-def test_a_model_that_is_too_large_takes_more_gpus_and_says_when_they_are_too_few() -> None:
+def test_a_large_model_is_split_over_gpus_and_too_few_are_reported() -> None:
     large = told(model="llama-3.1-70b", gpu="l40s")
     assert "--tensor-parallel-size 4" in large["command"]
     assert not large["problem"]
@@ -66,7 +66,7 @@ def test_a_model_that_is_too_large_takes_more_gpus_and_says_when_they_are_too_fe
     assert "Not even the weights fit on 2 GPUs of 48 GiB" in few["say"]
     assert "--tensor-parallel-size 8" in told(model="llama-3.1-70b", gpu="t4")["command"]
     other = told(at_once=2, draft_model=OTHER, draft_hub="owner/draft")
-    assert "room for at most " in other["say"], "a draft that is not known comes on top"
+    assert "room for at most " in other["say"], "the memory of an unknown draft is not included"
     assert any("weights, keys and values come on top" in text for text in other["differences"])
     for known_to_the_byte in (told(at_once=2), told(at_once=2, speculation="off")):
         assert "room for at most " not in known_to_the_byte["say"]
@@ -75,7 +75,7 @@ def test_a_model_that_is_too_large_takes_more_gpus_and_says_when_they_are_too_fe
     assert "would not start" in told(gpu="l4", tensor_parallel=1, longest=130_000)["say"]
 
 
-def test_gpus_that_a_model_cannot_be_split_over_are_a_problem() -> None:
+def test_an_impossible_split_over_gpus_is_reported() -> None:
     for model, gpus, choose in (("qwen2.5-7b", 8, "1, 2 or 4"), ("falcon-7b", 4, "1")):
         split = told(model=model, tensor_parallel=gpus, longest=2048, speculation="off")
         assert split["problem"]
@@ -100,7 +100,7 @@ def test_a_known_draft_takes_its_memory_from_the_same_gpus() -> None:
         assert with_draft - without == draft.parameters * bits // 8, weights
 
 
-def test_the_fewest_gpus_are_such_as_a_draft_can_be_split_over_too() -> None:
+def test_the_fewest_gpus_also_suit_the_heads_of_the_draft() -> None:
     both = told(model="llama-3.1-70b", draft_model="smollm2-135m")  # 64 and 9 query heads
     assert [row["gpus"] for row in both["splits"]] == ["1"]
     assert "--tensor-parallel-size" not in both["command"]
@@ -109,7 +109,7 @@ def test_the_fewest_gpus_are_such_as_a_draft_can_be_split_over_too() -> None:
     assert any("SmolLM2 135M cannot be split over 2, 4 or 8 GPUs" in text for text in both["differences"])
 
 
-def test_no_sequence_is_longer_than_the_model_was_made_for() -> None:
+def test_sequences_longer_than_the_models_context_are_refused() -> None:
     for model in ("gpt-2", "llama-3.1-8b"):
         most = known()[model].shape.context_length
         longer = told(model=model, longest=most + 1, mean=100)
@@ -118,14 +118,14 @@ def test_no_sequence_is_longer_than_the_model_was_made_for() -> None:
         assert not told(model=model, longest=most, mean=100, gpu="h200", at_once=1)["problem"]
 
 
-def test_as_many_fit_as_in_the_blocks_of_the_command() -> None:
-    """Which says nothing of blocks that vLLM does not take, and then they are of 16."""
+def test_sequences_are_counted_in_blocks_of_the_commands_size() -> None:
+    """The command omits block sizes that vLLM does not accept: blocks are then of 16 tokens."""
     fits = {size: told(block_size=size)["splits"][0]["sequences"] for size in (4, 16, 128)}
     assert fits[4] == fits[16] != fits[128]
     assert "--block-size" not in told(block_size=4)["command"]
 
 
-def test_what_does_not_fit_together_is_said() -> None:
+def test_incompatible_settings_are_reported() -> None:
     of_another_size = told(draft_model="qwen3-0.6b")["differences"][0]
     assert "vLLM refuses that" in of_another_size
     assert "the target's own tokenizer" in of_another_size
@@ -136,14 +136,14 @@ def test_what_does_not_fit_together_is_said() -> None:
     assert told(paged=False, prefix_caching=True, speculation="off")["command"].count("--no-enable-prefix-caching") == 1
 
 
-def test_what_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
+def test_memory_vllm_needs_beside_the_cache_comes_out_of_its_share() -> None:
     *_, last = told(set_aside=15)["differences"]
     assert "--gpu-memory-utilization 0.85" in last
     assert "less is left for the cache than is counted here" in last
     assert not any("counted here" in text for text in told(model=OTHER, hub="a/b", speculation="off")["differences"])
 
 
-def test_another_model_goes_by_its_name_and_is_not_looked_up() -> None:
+def test_a_custom_model_is_used_by_name_and_not_looked_up() -> None:
     other = told(model=OTHER, hub=" owner/name ", speculation="off")
     assert other["command"].startswith("vllm serve owner/name \\\n")
     assert other["splits"] == []
@@ -166,7 +166,7 @@ def test_another_model_goes_by_its_name_and_is_not_looked_up() -> None:
         ({"speculation": "magic"}, "speculative must be one of"),
     ],
 )
-def test_a_mistake_is_a_sentence(inputs: dict[str, Any], says: str) -> None:
+def test_a_mistake_is_explained(inputs: dict[str, Any], says: str) -> None:
     found = told(**inputs)
     assert says in found["say"]
     assert found["problem"]

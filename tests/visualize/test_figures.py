@@ -17,7 +17,7 @@ from visualize.run.picture import Picture
 from visualize.vocabulary import STATES
 
 
-def test_shells_are_the_same_chart_in_two_looks() -> None:
+def test_shells_are_the_same_chart_in_light_and_dark() -> None:
     for name, chart in shells().items():
         kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
         assert kinds[0] == kinds[1], name
@@ -32,7 +32,7 @@ def test_a_run_can_be_drawn(events: list[Event], chart: str, dark: bool) -> None
     shown = Picture()
     for seq, frame in enumerate(Reducer().feed(events)):
         shown.apply(frame)
-        if seq % 4 == 0:  # plotly checks every value of every figure, which takes its time
+        if seq % 4 == 0:  # Plotly checks every value of every figure, which is slow
             shown.figure(chart, dark)
     drawn = json.loads(shown.figure(chart, dark).to_json())
     for trace in drawn["data"]:
@@ -42,7 +42,7 @@ def test_a_run_can_be_drawn(events: list[Event], chart: str, dark: bool) -> None
         assert drawn["layout"][axis][key] == value
 
 
-def test_a_round_stands_in_one_column() -> None:
+def test_a_round_is_drawn_in_one_column() -> None:
     columns = rounds.columns()
     points = [("accepted", 1), ("rejected", 2), ("unjudged", 3), ("recovered", 0)]
     apply(columns, [rounds.point(7, row, state, "x", {"p": 0.5}) for state, row in points])
@@ -57,7 +57,7 @@ def test_states_differ_in_colour_and_in_glyph() -> None:
     assert len({state.light for state in marked}) == len({state.dark for state in marked}) == len(marked)
 
 
-def test_states_differ_in_shape_where_there_is_no_time_for_a_glyph() -> None:
+def test_states_differ_in_shape_when_glyphs_are_not_drawn() -> None:
     shapes = {trace.name: trace.meta for trace in rounds.figure().data}
     guesses = ("accepted", "rejected", "unjudged")
     own = ("plain", "recovered", "bonus")
@@ -65,7 +65,7 @@ def test_states_differ_in_shape_where_there_is_no_time_for_a_glyph() -> None:
         assert len({shapes[STATES[key].label] for key in row}) == len(row)
 
 
-def test_block_states_are_told_apart() -> None:
+def test_block_states_are_distinguishable() -> None:
     columns = blocks.columns(8)
     kinds = [
         blocks.Block("live", owner=0, index=0, fill=16, stored=True),
@@ -85,8 +85,8 @@ def test_block_states_are_told_apart() -> None:
     assert [y is not None for y in stored["y"]] == [True, False, False, True, False, False, False, False]
     assert fill["y"][1] == pytest.approx(fill["y"][0] / 4, abs=1e-3)
     assert fill["y"][2] is None
-    assert fill["y"][5] == fill["y"][0]  # another's: how full is not known
-    assert len({fill["pattern"][block] for block in (0, 3, 4, 5)}) == 4  # told by more than colour
+    assert fill["y"][5] == fill["y"][0]  # another run's block: how full it is is unknown
+    assert len({fill["pattern"][block] for block in (0, 3, 4, 5)}) == 4  # distinguished by more than colour
     assert live["customdata"][1] == [1, "entry 1 of sequence 0's table<br>4 of 16 slots filled"]
     assert "shared by 2 sequences" in live["customdata"][3][1]
     assert draw(blocks.figure(), columns).data[2].marker.pattern.shape == "/"
@@ -96,7 +96,7 @@ def test_block_states_are_told_apart() -> None:
     assert [trace["y"] for trace in columns] == [trace["y"] for trace in blocks.columns(8)]
 
 
-def test_a_change_names_only_what_changes() -> None:
+def test_a_change_updates_only_what_changed() -> None:
     before = blocks.Block("live", owner=0, index=1, fill=4)
     assert blocks.change(3, before, before, 16) == []
     traces = [trace for trace, _, _ in blocks.change(3, before, replace(before, fill=5), 16)]
@@ -104,7 +104,7 @@ def test_a_change_names_only_what_changes() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 128, 512, 100_000])
-def test_every_block_drawn_has_its_place(count: int) -> None:
+def test_every_block_drawn_has_its_own_place(count: int) -> None:
     columns = blocks.columns(count)
     wide, high = blocks.grid(count)
     shown = min(count, blocks.SHOWN)
@@ -114,7 +114,7 @@ def test_every_block_drawn_has_its_place(count: int) -> None:
     assert blocks.change(blocks.SHOWN, blocks.FREE, blocks.CACHED, 16) == []
 
 
-def test_a_pass_is_three_parts_and_a_speed() -> None:
+def test_a_pass_is_drawn_as_three_parts_and_a_speed() -> None:
     columns = timing.columns()
     apply(columns, timing.points(1, 2.0, 5.0, 0.5, 400.0, "memory-bound, 71% of the limit"))
     assert [trace["y"] for trace in columns] == [[2.0], [5.0], [0.5], [400.0], []]

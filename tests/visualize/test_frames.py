@@ -1,4 +1,4 @@
-"""Frames leave nothing out, say nothing twice, and can be cut anywhere."""
+"""Frames leave nothing out, repeat nothing, and do not depend on where the events are split."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_frames_are_json_and_numbered(events: list[Event]) -> None:
     text = json.dumps(frames)
     assert json.dumps(json.loads(text)) == text
     assert [frame["seq"] for frame in frames] == list(range(len(frames)))
-    assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 2  # the head and the end
+    assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 2  # plus the head and the end
     assert "head" in frames[0]
     assert frames[-1]["finished"]["reason"] == "length"
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_any_portions_give_the_same_frames(data: st.DataObject) -> None:
+def test_frames_do_not_depend_on_how_events_are_split(data: st.DataObject) -> None:
     events = script(CONFIGS["all"], max_tokens=12)
     cuts = sorted(data.draw(st.sets(st.integers(0, len(events)), max_size=8)))
     reducer, frames = Reducer(), []
@@ -68,7 +68,7 @@ def test_any_portions_give_the_same_frames(data: st.DataObject) -> None:
     assert frames == Reducer().feed(events)
 
 
-def test_all_frames_applied_are_the_whole_run(events: list[Event]) -> None:
+def test_all_frames_together_give_the_whole_run(events: list[Event]) -> None:
     shown = picture(Reducer().feed(events))
     commits = [event for event in events if isinstance(event, Committed)]
     assert [token["text"] for token in shown.tokens] == [
@@ -87,7 +87,7 @@ def test_all_frames_applied_are_the_whole_run(events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["no cache", "plain", "speculative"])
-def test_what_is_computed_again_is_all_but_the_last_token(kind: str) -> None:
+def test_without_a_cache_all_but_the_last_token_is_recomputed(kind: str) -> None:
     config = replace(CONFIGS[kind], kv_cache=False) if kind == "speculative" else CONFIGS[kind]
     reducer, shown, known, before, again, new = Reducer(), Picture(), 0, 0, [], []
     for event in script(config):
@@ -114,7 +114,7 @@ def test_what_is_computed_again_is_all_but_the_last_token(kind: str) -> None:
     assert shown.layout["recomputed"]["yaxis.range"][1] >= max(whole["y"])
 
 
-def test_the_map_agrees_with_the_block_events_at_every_step(events: list[Event]) -> None:
+def test_the_block_map_agrees_with_the_events_at_every_step(events: list[Event]) -> None:
     shown, reducer, live, guesses = Picture(), Reducer(), {}, [0, 0]
     size = events[0].config["block_size"]
     for event in events:
@@ -135,12 +135,12 @@ def test_the_map_agrees_with_the_block_events_at_every_step(events: list[Event])
                 if proposed == kept:
                     assert not any(vain["y"])
                 elif event.kv_tokens % size and event.step_kind == "verify":
-                    assert any(vain["y"]), "of the block that is filled in part"
+                    assert any(vain["y"]), "in the partly filled block"
                 guesses = [0, 0]
     assert not live
 
 
-def test_rejected_guesses_hang_on_the_token_that_replaced_them() -> None:
+def test_rejected_guesses_are_attached_to_the_token_that_replaced_them() -> None:
     events = script(CONFIGS["speculative"])
     thrown_away = sum(isinstance(event, Proposed) for event in events) - sum(
         isinstance(event, Judged) and event.accepted for event in events
@@ -185,7 +185,7 @@ def test_caption_counts_live_blocks(paged: bool) -> None:
     assert frames[-1]["captions"]["blocks"] == "0 of 64 live, 3 given back (pale)"
 
 
-def test_what_a_run_gave_back_stays_to_be_seen() -> None:
+def test_blocks_given_back_stay_visible() -> None:
     shown = picture(Reducer().feed(script(EngineConfig(paged=True, num_blocks=64), max_tokens=40)))
     *_, fill, _ = shown.columns["blocks"]
     pale = [block for block, y in enumerate(fill["y"]) if y is not None]
@@ -196,7 +196,7 @@ def test_what_a_run_gave_back_stays_to_be_seen() -> None:
     assert "free again: it was entry 0 of sequence" in free["customdata"][pale[0]][1]
 
 
-def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None:
+def test_readouts_match_the_events_so_far(events: list[Event]) -> None:
     shown, reducer = Picture(), Reducer()
     for at, event in enumerate(events, 1):
         for frame in reducer.feed([event]):
@@ -204,7 +204,7 @@ def test_the_numbers_are_those_of_the_events_so_far(events: list[Event]) -> None
             assert shown.readouts == rows(measure(events[:at]), events[0].config)
 
 
-def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> None:
+def test_the_previous_run_is_compared_and_changes_are_told_once() -> None:
     before = script(CONFIGS["plain"])
     frames = Reducer(Before(before[0], measure(before))).feed(script(CONFIGS["speculative"]))
     assert frames[0]["compared"] == "Small: the previous run. Changed: speculation Off → Draft."
@@ -213,7 +213,7 @@ def test_the_run_before_is_beside_them_and_what_was_switched_is_told_once() -> N
     assert shown.readouts["speed"][2].startswith("×")
 
 
-def test_a_step_is_told_in_a_sentence() -> None:
+def test_each_step_is_narrated() -> None:
     asked, *steps = Reducer().feed(script(CONFIGS["speculative"]))
     assert asked["say"] == "The prompt has 4 tokens. Nothing has been computed yet."
     said = [frame["say"] for frame in steps]
@@ -230,7 +230,7 @@ def test_a_step_is_told_in_a_sentence() -> None:
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
-    """A reader can work each out from the other: also where some passes had no guesses."""
+    """Each can be worked out from the other, even when some passes had no guesses."""
     config = EngineConfig(speculative="draft", adaptive_window=adaptive)
     run = tiny_models.engine("llama", "good").generate(
         "The king", config, SamplingParams(max_tokens=60, seed=4, ignore_eos=True)
@@ -247,11 +247,11 @@ def test_the_end_agrees_with_the_readouts(adaptive: bool) -> None:
     assert kept == pytest.approx(share * guesses, abs=0.01 + 0.005 * guesses)  # each of the three is rounded
     rounds = len({event.step for event in run.events if isinstance(event, Proposed)})
     passes = sum(isinstance(event, StepTimed) for event in run.events) - 1
-    some = f" ({rounds} had any)" if rounds < passes else ""  # as the adaptive window had it, which goes by the clock
+    some = f" ({rounds} had any)" if rounds < passes else ""  # up to the adaptive window, which depends on timing
     assert f"guesses{some} and added a token" in shown.say
 
 
-def test_guesses_that_saved_no_pass_are_told_to_have_saved_none() -> None:
+def test_guesses_that_saved_no_pass_are_said_to_have_saved_none() -> None:
     config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=0.0)
     run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=6))
     guesses = sum(isinstance(event, Proposed) for event in run.events)
@@ -259,7 +259,7 @@ def test_guesses_that_saved_no_pass_are_told_to_have_saved_none() -> None:
     assert f"Those 5 took 5 passes, which kept none of {guesses} guesses: so guessing saved no pass." in said
 
 
-def test_one_guess_and_one_block_are_told_as_one() -> None:
+def test_one_guess_and_one_block_are_in_the_singular() -> None:
     config = EngineConfig(speculative="synthetic", synthetic_acceptance_rate=0.0)
     run = tiny_models.engine("llama", "good").generate("The king", config, SamplingParams(max_tokens=3))
     assert sum(isinstance(event, Proposed) for event in run.events) == 1
@@ -269,13 +269,13 @@ def test_one_guess_and_one_block_are_told_as_one() -> None:
     )
 
 
-def test_a_full_context_is_told_as_one() -> None:
+def test_a_full_context_is_narrated() -> None:
     events = script(CONFIGS["plain"])
     events[0] = replace(events[0], sampling=events[0].sampling | {"max_tokens": 60})
     assert Reducer().feed(events)[-1]["say"].split(": ")[1].startswith("the model's context is full.")
 
 
-def test_a_failure_is_told() -> None:
+def test_a_failure_is_narrated() -> None:
     broken = Finished(t_ms=1.0, reason="error", text="", message="The device ran out of memory.")
     frame = Reducer().feed([*script(CONFIGS["plain"], max_tokens=1)[:-1], broken])[-1]
     assert frame["say"] == "The run failed after 1 token. The device ran out of memory."
@@ -295,7 +295,7 @@ def test_a_prefill_in_parts_adds_its_token_once() -> None:
     assert parts.columns["rounds"] == whole.columns["rounds"]
 
 
-def test_the_first_step_on_is_the_prefill_with_its_time_and_its_token() -> None:
+def test_the_first_step_is_the_prefill_with_its_time_and_its_token() -> None:
     events = script(CONFIGS["speculative"])
     began, prefill, first = Reducer().feed(events)[:3]
     timed = next(event for event in events if isinstance(event, StepTimed))
@@ -309,10 +309,10 @@ def test_the_first_step_on_is_the_prefill_with_its_time_and_its_token() -> None:
     for chart in ("rounds", "timing"):
         low, high = shown.layout[chart]["xaxis.range"]
         assert low < 0 < 1 < high
-    assert shown.apply(first).columns["timing"][3]["x"] == [1]  # the speed is that of passes, as in the number above
+    assert shown.apply(first).columns["timing"][3]["x"] == [1]  # speed leaves out the prefill, as in the readout
 
 
-def test_who_is_told_of_an_admission_gets_a_frame_for_it() -> None:
+def test_an_admission_with_prefix_caching_has_its_own_frame() -> None:
     config = EngineConfig(paged=True, enable_prefix_caching=True, num_blocks=64)
     began, admitted, prefill = Reducer().feed(script(config))[:3]
     assert admitted["say"].startswith("The prompt's 4 tokens do not fill a block")
@@ -320,7 +320,7 @@ def test_who_is_told_of_an_admission_gets_a_frame_for_it() -> None:
 
 
 @pytest.mark.parametrize(("times", "cut"), [(2.5, False), (40, True)])
-def test_a_prefill_that_would_dwarf_the_passes_is_cut_off_and_says_so(times: float, cut: bool) -> None:
+def test_a_prefill_that_would_dwarf_the_passes_is_labelled_as_cut_off(times: float, cut: bool) -> None:
     events, ms = [], 0.0
     for event in script(CONFIGS["plain"]):
         if isinstance(event, StepTimed):
@@ -329,17 +329,17 @@ def test_a_prefill_that_would_dwarf_the_passes_is_cut_off_and_says_so(times: flo
         events.append(event)
     frames = Reducer().feed(events)
     alone, shown, over = picture(frames[:2]), picture(frames[:12]), picture(frames)
-    assert alone.layout["timing"]["yaxis.range"][1] >= 5 * times  # alone it is whole
+    assert alone.layout["timing"]["yaxis.range"][1] >= 5 * times  # on its own, it is drawn whole
     assert alone.columns["timing"][4]["text"] == [f"prefill {5 * times:.1f} ms"]
     top = shown.layout["timing"]["yaxis.range"][1]
     assert (top < 5 * times) == cut
     assert shown.columns["timing"][4]["text"] == [f"prefill {5 * times:.1f} ms{', cut off' * cut}"]
     assert over.layout["timing"]["xaxis.range"][0] > 0
-    assert over.columns["timing"][4]["text"] == [""], "nothing is said beside a bar that is out of view"
-    assert 0 not in over.layout["timing"]["yaxis2.tickvals"], "it would touch the number of a pass"
+    assert over.columns["timing"][4]["text"] == [""], "a bar out of view has no label"
+    assert 0 not in over.layout["timing"]["yaxis2.tickvals"], "its label would touch the number of a pass"
 
 
-def test_what_is_rare_lingers() -> None:
+def test_rare_events_linger() -> None:
     events = script(CONFIGS["speculative"], max_tokens=12)
     at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed) and event.step == 1)
     evicted = BlockEvicted(t_ms=0, block=90)
@@ -349,7 +349,7 @@ def test_what_is_rare_lingers() -> None:
         assert [frame.get("linger", False) for frame in frames if frame["step"] == 1] == [lingers]
 
 
-def test_a_shared_pass_is_called_one() -> None:
+def test_a_shared_pass_is_labelled_as_shared() -> None:
     events = [
         replace(event, batch_sequences=3) if isinstance(event, StepTimed) and event.step == 2 else event
         for event in script(CONFIGS["plain"], max_tokens=5)
@@ -363,8 +363,8 @@ def test_a_shared_pass_is_called_one() -> None:
     assert [frame["notice"] for frame in frames if "notice" in frame] == ["passes shared with up to 2 other runs"]
 
 
-def test_a_round_that_ends_the_text_is_told() -> None:
-    """A stop inside the kept guesses: no token of the target's own follows."""
+def test_a_round_that_ends_the_text_is_narrated() -> None:
+    """The text stops inside the accepted guesses: no token of the target's own follows."""
     events = [
         event
         for event in script(CONFIGS["speculative"], max_tokens=6)
@@ -377,19 +377,19 @@ def test_a_round_that_ends_the_text_is_told() -> None:
     assert sorted(rows) == list(range(1, guesses + 1)), "the target's own row is empty"
 
 
-def test_every_pass_says_how_near_the_limit_it_came(events: list[Event]) -> None:
+def test_every_pass_says_how_close_to_the_limit_it_came(events: list[Event]) -> None:
     told = {event.step: limit(achieved(event, LIMITS)) for event in events if isinstance(event, StepTimed)}
     shown = Picture()
     for frame in Reducer().feed(events):
         shown.apply(frame)
-        if frame["seq"] >= 1 and frame["step"] in told:  # before that the head
+        if frame["seq"] >= 1 and frame["step"] in told:  # frame 0 is the head
             step = f"Pass {frame['step']}" if frame["step"] else "Prefill"
             assert shown.captions["timing"] == f"{step}: {told[frame['step']].split(' (')[0]}"
     for trace in shown.columns["timing"][:2]:
         assert trace["customdata"] == [told[step] for step in trace["x"]]
 
 
-def test_without_limits_nothing_is_said_of_them() -> None:
+def test_unknown_limits_are_not_mentioned() -> None:
     events = script(CONFIGS["plain"], max_tokens=5)
     started = replace(events[0], copy_bytes_per_second=None, matmul_flops_per_second=None)
     assert isinstance(started, RunStarted)
@@ -400,8 +400,8 @@ def test_without_limits_nothing_is_said_of_them() -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0.2, 400), min_size=40, max_size=40))
-def test_no_bar_and_no_speed_runs_off_its_axis(times: list[float]) -> None:
-    """However passes differ, what the chart of times has in view is in view whole."""
+def test_no_bar_or_speed_runs_off_its_axis(times: list[float]) -> None:
+    """However much passes differ, every bar in view fits in the chart of times."""
     waits, events = iter(times), []
     for event in script(CONFIGS["plain"], max_tokens=40):
         if isinstance(event, StepTimed):

@@ -1,4 +1,4 @@
-"""A server that takes so many visitors and no more."""
+"""A server that admits a limited number of visitors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def load(pair: str) -> ScriptedEngine:
     return ScriptedEngine(0.01)
 
 
-def test_one_too_many_is_asked_to_come_back_and_nobody_else_notices() -> None:
+def test_one_visitor_too_many_is_refused_without_affecting_the_others() -> None:
     line = Line(most=2)
     runs = [LiveRun(line, load, Settings(max_tokens=1000)) for _ in range(2)]
     until(lambda: line.inside == 2)
@@ -41,7 +41,7 @@ def test_one_too_many_is_asked_to_come_back_and_nobody_else_notices() -> None:
     assert "problem" not in record
 
 
-def test_those_inside_are_never_more_than_may_be() -> None:
+def test_visitors_inside_never_exceed_the_limit() -> None:
     line, gate, inside, most, refused = Line(most=5), threading.Barrier(20), [], [], []
 
     def visit() -> None:
@@ -63,11 +63,11 @@ def test_those_inside_are_never_more_than_may_be() -> None:
         thread.join()
     assert max(most) <= 5
     assert refused
-    with line.visit(object()):  # all have gone again
+    with line.visit(object()):  # every place is free again
         pass
 
 
-def test_an_error_inside_gives_the_place_back() -> None:
+def test_an_error_inside_frees_the_place() -> None:
     line = Line(most=1)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), line.visit(object()):

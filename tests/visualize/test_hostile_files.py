@@ -1,4 +1,4 @@
-"""A run's file in which any value is anything: it is opened, or refused in a sentence, soon and in little memory."""
+"""A run file with arbitrary values is opened or refused with an explanation, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HOSTILE = {
 
 
 def opened(tmp_path: Path, text: str) -> list[dict[str, Any]]:
-    """What the page is told of a file with this text."""
+    """The records that the page gets for a file with this text."""
     path = tmp_path / "run.json"
     path.write_text(text, "utf-8")
     told = Shelf().reopen("me", path)
@@ -50,7 +50,7 @@ def opened(tmp_path: Path, text: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("kind", [kind for kind in EVENT_TYPES if kind in FIRST])
-def test_any_value_of_any_event_is_shown_or_refused(tmp_path: Path, kind: str, name: str) -> None:
+def test_any_value_in_any_event_is_shown_or_refused(tmp_path: Path, kind: str, name: str) -> None:
     event = DOCUMENT["events"][FIRST[kind]]
     for field in event:
         document = copy.copy(DOCUMENT) | {"events": list(DOCUMENT["events"])}
@@ -60,7 +60,7 @@ def test_any_value_of_any_event_is_shown_or_refused(tmp_path: Path, kind: str, n
         assert rest
 
 
-def test_the_later_of_two_keys_counts(tmp_path: Path) -> None:
+def test_the_last_of_duplicate_keys_counts(tmp_path: Path) -> None:
     text = json.dumps(DOCUMENT).replace('"kind": "finished"', '"kind": "committed", "kind": "finished"')
     assert "finished" in opened(tmp_path, text)[-1]
     assert "problem" in opened(tmp_path, text.replace('"version": ', '"version": 4, "version": 9'))[-1]
@@ -68,14 +68,14 @@ def test_the_later_of_two_keys_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("levels", [900, 100_000])
 @pytest.mark.parametrize("around", ['{{"format": "decode-lab-run", "version": 4, "events": {}}}', "{}"])
-def test_what_is_nested_deep_is_refused(tmp_path: Path, levels: int, around: str) -> None:
+def test_deeply_nested_files_are_refused(tmp_path: Path, levels: int, around: str) -> None:
     *_, last = opened(tmp_path, around.format("[" * levels + "]" * levels))
     assert "run.json is" in last["problem"]
 
 
 @pytest.mark.parametrize("value", ["[]", "{}", "1", '""', "[[1]]"])
 @pytest.mark.parametrize("kind", [RUN, POOL])
-def test_what_would_hold_everything_up_is_refused_unread(
+def test_files_with_too_many_values_are_refused_unparsed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, value: str
 ) -> None:
     path = tmp_path / "run.json"
@@ -85,11 +85,11 @@ def test_what_would_hold_everything_up_is_refused_unread(
     assert "; a page's run has fewer" in problem
 
 
-def test_what_is_larger_than_any_run_is_refused_unread(tmp_path: Path) -> None:
+def test_files_larger_than_any_run_are_refused_unparsed(tmp_path: Path) -> None:
     assert "at most 8,388,608" in opened(tmp_path, " " * 8 * 2**20 + "1")[-1]["problem"]
 
 
-def test_the_longest_run_of_a_page_is_opened(tmp_path: Path) -> None:
+def test_the_longest_run_a_page_can_make_opens(tmp_path: Path) -> None:
     config = EngineConfig(paged=True, block_size=4, speculative="draft", num_speculative_tokens=8)
     text = Run(script(config, max_tokens=1000, logprobs=20)).to_json()
     assert len(text) > 1_500_000

@@ -1,4 +1,4 @@
-"""The instructor's page: blanks until this machine has measured, then its numbers."""
+"""The Instructor page: blanks until this machine has measured, then its numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load(pair: str) -> Engine:
     return load_engine(draft=pair)
 
 
-def test_nothing_is_said_of_an_answer_that_was_not_measured() -> None:
+def test_answers_not_measured_yet_are_blank() -> None:
     for number, lesson in course().items():
         text = told(lesson, None)
         assert f"## {number}. {lesson.front.title}" in text
@@ -31,7 +31,7 @@ def test_nothing_is_said_of_an_answer_that_was_not_measured() -> None:
     assert {lesson["measured"] for lesson in listed(Answers())} == {""}
 
 
-def test_what_was_measured_last_is_the_answer() -> None:
+def test_the_last_measurement_fills_in_the_answer() -> None:
     lesson, answers = course()[COSTS], Answers()
     task = LessonRun(Line(), load, lesson.front.preset)
     list(follow(task))
@@ -47,7 +47,7 @@ def test_what_was_measured_last_is_the_answer() -> None:
     assert [found["number"] for found in listed(answers) if found["measured"]] == [COSTS]
 
 
-def test_a_right_answer_is_what_a_mark_holds_an_answer_against() -> None:
+def test_the_right_answer_is_the_one_marks_are_given_by() -> None:
     curve = course()[2]
     lengths = tuple(at for at in (20, 80, 140, 200, 260) for _ in range(10))
     slow, fast = Curve(lengths, tuple(length / 10 for length in lengths)), Curve(lengths, (1.0,) * 50)

@@ -1,4 +1,4 @@
-"""Runs as a browser keeps them: what comes back is the learner's run, or it is nothing."""
+"""Runs as stored by a browser: what is restored is the learner's run, or nothing."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def text_of(document: Any) -> str:
     return base64.b64encode(gzip.compress(json.dumps(document).encode(), mtime=0)).decode()
 
 
-def test_the_last_run_has_the_same_to_show() -> None:
+def test_a_restored_run_shows_the_same() -> None:
     lesson, found = course()[COSTS], measured(COSTS)
     before, after = seen(lesson, found), remembered(lesson, learner(COSTS), packed(found["runs"].runs))
     assert after == before
     assert after.played.token_ids
 
 
-def test_a_lesson_that_recorded_no_run_needs_none() -> None:
+def test_a_lesson_without_recorded_runs_needs_none() -> None:
     lesson = course()[LOSSLESS]
     assert remembered(lesson, learner(LOSSLESS), "").panels == seen(lesson, measured(LOSSLESS)).panels
     assert remembered(lesson, Learner(2), "") is None
 
 
-def test_runs_of_another_time_are_not_taken_for_these() -> None:
+def test_runs_that_do_not_match_the_progress_are_ignored() -> None:
     mine, runs = learner(COSTS), measured(COSTS)["runs"].runs
     assert remembered(course()[COSTS], mine, packed(runs))
     native = dict(mine.figures["runs"]["native"]) | {"ttft_ms": [1.5]}
@@ -87,18 +87,18 @@ def test_runs_of_another_time_are_not_taken_for_these() -> None:
         text_of({})[:20],
     ],
 )
-def test_rubbish_is_nothing(text: str | None) -> None:
+def test_invalid_stored_runs_are_ignored(text: str | None) -> None:
     assert remembered(course()[COSTS], learner(COSTS), text) is None
 
 
-def test_what_is_too_much_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_too_large_to_store_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = measured(COSTS)["runs"].runs
     assert {name: len(some) for name, some in unpacked(packed(runs)).items()} == {"native": 1, "int8": 1, "int4": 1}
     monkeypatch.setattr(kept_runs, "MOST_CHARACTERS", 100)
     assert packed(runs) == ""
 
 
-def test_what_would_hold_everything_up_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_with_too_many_values_are_refused_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = text_of([[]] * 600_000)
     monkeypatch.setattr("lab.trace.recorder.json.loads", lambda text: pytest.fail("it was read"))
     with pytest.raises(RunFileError, match="more than 500,000 values"):

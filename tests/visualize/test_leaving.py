@@ -1,4 +1,4 @@
-"""What is left of callers who wait over a connection of their own: nothing, and who listens hears of it in time."""
+"""Callers waiting on their own connection leave nothing behind, and listeners learn in time that they left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from visualize.server.work import TICK
 
 
 def server() -> tuple[SimpleNamespace, dict[str, Any]]:
-    """Gradio's app with all that it keeps, by session: of abc, a call, and of a page."""
+    """Gradio's app with all the state it keeps by session: of a call, abc, and of a page."""
     kept = {name: {"abc": 1, "page": 2} for name in ("session_data", "time_last_used", "pending_messages_per_session")}
     kept["pending_event_ids_session"] = {"abc": {"event", "another"}, "page": {"click"}}
     events = {name: SimpleNamespace(alive=True) for name in ("event", "click")}
@@ -26,7 +26,7 @@ def server() -> tuple[SimpleNamespace, dict[str, Any]]:
 
 
 def passed(path: str, method: str, *, hangs_up: bool, status: int = 200) -> tuple[list[str], list[str], dict[str, str]]:
-    """Of one request: who was told of as gone, of whom anything is kept, and the headers within."""
+    """For one request: the sessions reported as gone, the sessions with state left, and the headers passed on."""
     gone: list[str] = []
     listener = SimpleNamespace(targets=[(None, "unload")], fn=lambda request: gone.append(request.session_hash))
     other = SimpleNamespace(targets=[(1, "click")], fn=lambda request: gone.append("clicked"))
@@ -37,7 +37,7 @@ def passed(path: str, method: str, *, hangs_up: bool, status: int = 200) -> tupl
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         heard.update({name.decode(): value.decode() for name, value in scope["headers"]})
-        scope["app"] = None  # as when another app is mounted within
+        scope["app"] = None  # as when another app is mounted inside
         await send({"type": "http.response.start", "status": status, "headers": []})
         if not hangs_up:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -56,18 +56,18 @@ def passed(path: str, method: str, *, hangs_up: bool, status: int = 200) -> tupl
 
 
 @pytest.mark.parametrize("path", ["/gradio_api/call/run/abc", "/gradio_api/call/v2/run/abc"])
-def test_who_fetches_an_answer_is_its_event(path: str) -> None:
+def test_fetching_an_answer_drops_its_state_and_hanging_up_is_reported(path: str) -> None:
     assert passed(path, "GET", hangs_up=True)[:2] == (["abc"], ["page"])
     assert passed(path, "GET", hangs_up=False)[:2] == ([], ["page"])
 
 
-def test_who_was_refused_may_ask_again() -> None:
-    """With a name that there is not, say: the answer is still there."""
+def test_a_refused_request_keeps_the_answer() -> None:
+    """For example, with an unknown function name: the answer can still be fetched."""
     assert passed("/gradio_api/call/rnu/abc", "GET", hangs_up=False, status=404)[:2] == ([], ["abc", "page"])
 
 
-def test_an_event_that_has_no_caller_any_more_tells_nobody() -> None:
-    """Gradio tells of an event as long as it is alive, by the messages of its session, which must then be there."""
+def test_an_event_without_a_caller_is_ended() -> None:
+    """While an event is alive, Gradio sends its messages to its session, which must then exist."""
     app, kept = server()
     events = app.get_blocks()._queue.event_ids_to_events
 
@@ -86,7 +86,7 @@ def test_an_event_that_has_no_caller_any_more_tells_nobody() -> None:
     assert kept["pending_event_ids_session"] == {"page": {"click"}}
 
 
-def test_who_calls_a_tool_has_a_name_that_nobody_can_choose() -> None:
+def test_an_mcp_caller_gets_a_name_that_cannot_be_forged() -> None:
     gone, kept, heard = passed("/gradio_api/mcp/", "POST", hangs_up=True)
     assert gone == [heard[CALLER]] != ["forged"]
     assert kept == ["abc", "page"]
@@ -94,7 +94,7 @@ def test_who_calls_a_tool_has_a_name_that_nobody_can_choose() -> None:
 
 
 @pytest.mark.parametrize(("path", "method"), [("/gradio_api/queue/join", "POST"), ("/metrics", "GET"), ("/", "GET")])
-def test_others_are_let_pass_without_a_name_of_their_own(path: str, method: str) -> None:
+def test_other_requests_pass_without_a_caller_name(path: str, method: str) -> None:
     gone, kept, heard = passed(path, method, hangs_up=True)
     assert gone == []
     assert kept == ["abc", "page"]
@@ -102,8 +102,8 @@ def test_others_are_let_pass_without_a_name_of_their_own(path: str, method: str)
 
 
 def called(*, done: int | None = 0, fetched: int | None = None, waits: bool = False) -> list[bool]:
-    """Whether anything is kept of a call, turn by turn of the loop, each as long as an answer may wait. ``done`` and
-    ``fetched``: in which turn."""
+    """Whether state of a call is kept, at each turn of the loop, which lasts as long as an answer may wait. ``done``
+    and ``fetched``: the turns in which it is done and fetched."""
     app, kept = server()
     events = app.get_blocks()._queue.event_ids_to_events
     events["abc"] = events.pop("event")  # Gradio names the session after the event
@@ -133,10 +133,10 @@ def called(*, done: int | None = 0, fetched: int | None = None, waits: bool = Fa
     return found
 
 
-def test_an_answer_that_nobody_fetches_is_forgotten_a_while_after_it_is_there() -> None:
+def test_an_answer_that_nobody_fetches_is_forgotten_after_a_while() -> None:
     for done in (0, 5):
         found = called(done=done)
-        assert found[: done + 1] == [True] * (done + 1), "at work, or just done"
+        assert found[: done + 1] == [True] * (done + 1), "under way, or just done"
         assert not found[-1]
     assert all(called(done=None))
     assert all(called(waits=True))
@@ -144,7 +144,7 @@ def test_an_answer_that_nobody_fetches_is_forgotten_a_while_after_it_is_there() 
 
 
 @pytest.mark.parametrize("body", [b'{"detail": "There is no such function here."}', b"Queue is stopped.", b"[]", b""])
-def test_a_call_that_is_refused_has_no_answer(body: bytes) -> None:
+def test_a_refused_call_passes_through_unchanged(body: bytes) -> None:
     async def within(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 422, "headers": []})
         await send({"type": "http.response.body", "body": body})
@@ -159,7 +159,7 @@ def test_a_call_that_is_refused_has_no_answer(body: bytes) -> None:
     assert sent[1]["body"] == body
 
 
-def test_a_tools_call_keeps_its_name_when_it_is_handed_on() -> None:
+def test_a_tool_call_keeps_its_name_when_passed_on() -> None:
     handed_on: list[Any] = []
     app, _ = server()
 
@@ -178,7 +178,7 @@ def test_a_tools_call_keeps_its_name_when_it_is_handed_on() -> None:
 
 
 @pytest.mark.parametrize(("method", "status", "told"), [("GET", 200, True), ("GET", 404, False), ("POST", 200, False)])
-def test_a_stream_says_between_what_gradio_says_what_its_caller_waits_for(method: str, status: int, told: bool) -> None:
+def test_a_stream_tells_its_caller_what_it_is_waiting_for(method: str, status: int, told: bool) -> None:
     path = "/gradio_api/call/run/abc" if method == "GET" else "/gradio_api/mcp/"
     sent: list[bytes] = []
     says = {"abc": "Waiting: 2 runs are before yours."}

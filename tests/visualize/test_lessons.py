@@ -1,4 +1,4 @@
-"""A lesson as the page has it: what is shown when, what is kept, and what is drawn."""
+"""A lesson on its page: what is shown when, what is stored, and what is drawn."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def task(lesson: Lesson) -> LessonRun:
     return task
 
 
-def test_what_blocks_do_can_be_watched_on_the_pool_page(lesson: Lesson) -> None:
+def test_lessons_on_blocks_link_to_presets_of_the_pool_page(lesson: Lesson) -> None:
     assert sheet.watched(lesson) == ""
     shown = {5: ["fits"], 6: ["users", "part", "forgets"], 7: ["users", "dry"]}
     for number, keys in shown.items():
@@ -85,7 +85,7 @@ def test_what_blocks_do_can_be_watched_on_the_pool_page(lesson: Lesson) -> None:
     assert {key for keys in shown.values() for key in keys} == batch_inputs.PRESETS.keys()
 
 
-def test_runs_that_record_stand_on_no_curve_of_time() -> None:
+def test_runs_that_record_distributions_are_left_out_of_timing_charts() -> None:
     configs = {"plain": EngineConfig(), "draft": EngineConfig(speculative="draft")}
     runs = {name: [Run(script(config))] for name, config in configs.items()}
     runs["recorded"] = [Run(script(configs["draft"], logprobs=4))]
@@ -95,7 +95,7 @@ def test_runs_that_record_stand_on_no_curve_of_time() -> None:
     assert seen.played is runs["recorded"][0]
 
 
-def test_a_scale_whose_steps_multiply_says_so() -> None:
+def test_a_log_scale_says_that_each_step_multiplies() -> None:
     for number, lesson in course().items():
         asked = lesson.front.predict
         if isinstance(asked, (Slider, Curve)):
@@ -103,7 +103,7 @@ def test_a_scale_whose_steps_multiply_says_so() -> None:
             assert said == asked.label + " (each step multiplies)" * (asked.scale == "log"), number
 
 
-def test_nothing_of_the_answer_is_told_before_the_run(lesson: Lesson) -> None:
+def test_nothing_of_the_answer_is_revealed_before_the_run(lesson: Lesson) -> None:
     for learner in (Learner(), Learner(prediction=3.0)):
         assert sheet.explained(lesson, learner) == ""
         assert sheet.change(lesson, learner) is None
@@ -112,7 +112,7 @@ def test_nothing_of_the_answer_is_told_before_the_run(lesson: Lesson) -> None:
         assert "mark" not in sheet.prediction(lesson, learner)
 
 
-def test_after_the_run_both_stand_side_by_side(lesson: Lesson) -> None:
+def test_after_the_run_prediction_and_measurement_are_side_by_side(lesson: Lesson) -> None:
     learner = Learner(3.0, FIGURES)
     assert sheet.outcome(lesson, learner)["said"] == "You said 3.00×; this machine measured 4.00×."
     asked = sheet.prediction(lesson, learner)
@@ -128,8 +128,8 @@ def test_after_the_run_both_stand_side_by_side(lesson: Lesson) -> None:
     assert sheet.check(lesson, Learner(3.0, FIGURES, answer=0))["mark"]["kind"] == "near"
 
 
-def test_who_may_be_right_on_a_noisy_machine_is_not_held_up(lesson: Lesson) -> None:
-    """Of three repeats one says that the uncached run was as fast."""
+def test_an_answer_that_noise_leaves_open_counts_as_done(lesson: Lesson) -> None:
+    """In one of three repeats, the uncached run was the faster one."""
     noisy = {"runs": {"cached": {"itl_p50_ms": [1.0, 1.0, 3.0]}, "plain": {"itl_p50_ms": [4.0, 4.0, 2.0]}}}
     learner = Learner(3.0, noisy, answer=1)
     assert sheet.check(lesson, learner)["mark"]["kind"] == "noisy"
@@ -141,15 +141,13 @@ def test_who_may_be_right_on_a_noisy_machine_is_not_held_up(lesson: Lesson) -> N
 
 
 @pytest.mark.parametrize(("scale", "low", "ms", "there"), [("linear", 0, 100.0, 2), ("log", 1, 500.0, 1.5)])
-def test_what_is_measured_beyond_a_curve_s_scale_is_drawn_where_it_is(
-    scale: str, low: float, ms: float, there: float
-) -> None:
+def test_values_beyond_a_curves_scale_are_drawn_where_they_are(scale: str, low: float, ms: float, there: float) -> None:
     curve = CURVE.model_copy(update={"range": [low, 100], "scale": scale})
     right = sheet.marked(curve, mark(curve, [50.0] * 3, {"runs": {"a": {"ms": [ms]}}}))["right"]
     assert right[1] == pytest.approx(there)
 
 
-def test_every_lesson_leads_on() -> None:
+def test_every_lesson_links_to_the_next() -> None:
     lossless = course()[9]
     task = LessonRun(Line(), load, lossless.front.preset)
     list(follow(task))
@@ -159,7 +157,7 @@ def test_every_lesson_leads_on() -> None:
     assert sheet.check(last, learner)["next"]["href"] == "claims"
 
 
-def test_a_run_gives_figures_charts_and_something_to_play(lesson: Lesson, task: LessonRun) -> None:
+def test_a_lessons_run_gives_figures_charts_and_a_run_to_play(lesson: Lesson, task: LessonRun) -> None:
     (player, race, speed, bars), run = observation.seen(lesson, task.measured)
     assert player["title"]
     assert [lane["name"] for lane in race["race"]["lanes"]] == ["cached", "plain"]
@@ -184,7 +182,7 @@ def test_every_setting_has_a_mark() -> None:
     assert len(MARKS) >= MOST
 
 
-def test_distances_are_drawn_rule_by_rule() -> None:
+def test_distances_are_drawn_for_each_rule() -> None:
     lesson = course()[9]
     task = LessonRun(Line(), load, lesson.front.preset)
     list(follow(task))
@@ -193,15 +191,15 @@ def test_distances_are_drawn_rule_by_rule() -> None:
     assert lines[list(RULES).index("redrawn_from_p")]["y"][-1] > 5 * lines[list(RULES).index("residual")]["y"][-1]
 
 
-def test_what_ends_a_clause_is_part_of_its_formula() -> None:
+def test_punctuation_after_an_inline_formula_becomes_part_of_it() -> None:
     assert sheet.held("if $u < p$, so $q$ and $p$.") == r"if $u < p\text{,}$ so $q$ and $p\text{.}$"
     alone = "$$\\frac{1}{2}$$. From $a$ to $b$"
     assert sheet.held(alone) == alone
     assert all(r"$." not in sheet.introduction(lesson) for lesson in course().values())
 
 
-def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
-    """By hand, with two words. q stands 1 in 5 where p has 1 in 2, so A rejects 3 in 10, and p has 3 in 10 over q."""
+def test_p_and_q_are_drawn_for_every_rule_and_every_distance() -> None:
+    """Worked out by hand, with two words: q is 1/5 where p is 1/2, so A rejects 3 in 10, and p exceeds q by 3/10."""
     found = pictures({"p": [0.5, 0.5], "q": [0.8, 0.2]})
     assert len(found["frames"]) == len(found["rules"]) == 3
     assert {len(frames) for frames in found["frames"]} == {len(found["stops"])}
@@ -215,7 +213,7 @@ def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
     # In the order of p over q: the word that is proposed too rarely first.
     assert heights(a[0], "proposed") == [[0.5, 0.5], [0, 0], [0, 0], [0.5, 0.5]]
     assert heights(a[1], "proposed") == [[0.2, 0.5], [0, 0.3], [0.3, 0], [0.5, 0.5]]
-    assert a[1]["proposed"][2]["base"] == [0.2, 0.8]  # what p has over q stands on q
+    assert a[1]["proposed"][2]["base"] == [0.2, 0.8]  # the excess of p over q is stacked on q
     assert heights(a[1], "written") == [[0.2, 0.5], [0.3, 0], [0.5, 0.5]]
     assert heights(b[1], "proposed") == [[0.2, 0.5], [0, 0.3], [0, 0], [0.5, 0.5]]
     assert heights(b[1], "written") == [[0.2, 0.5], [0.15, 0.15], [0.5, 0.5]]
@@ -235,7 +233,7 @@ def test_p_and_q_are_drawn_by_every_rule_and_wherever_q_stands() -> None:
             assert max(tops) <= high
 
 
-def test_a_run_is_stopped(lesson: Lesson) -> None:
+def test_a_lessons_run_can_be_stopped(lesson: Lesson) -> None:
     task = LessonRun(Line(), load, course()[2].front.preset)
     for record in follow(task):
         if record.get("share", 0) > 0:
@@ -244,7 +242,7 @@ def test_a_run_is_stopped(lesson: Lesson) -> None:
     assert not task.whole
 
 
-def test_what_fails_is_said(lesson: Lesson) -> None:
+def test_failures_are_reported(lesson: Lesson) -> None:
     def fail(pair: str) -> Engine:
         raise RuntimeError("no such disk")
 
@@ -252,10 +250,10 @@ def test_what_fails_is_said(lesson: Lesson) -> None:
     assert last == {"running": False, "problem": "This failed (RuntimeError: no such disk)."}
 
 
-# -- what the browser keeps ------------------------------------------------------------------
+# -- what the browser stores -----------------------------------------------------------------
 
 
-def test_a_learner_comes_back_as_they_left() -> None:
+def test_a_learners_progress_is_restored() -> None:
     models = course()[3]
     task = LessonRun(Line(), load, models.front.preset)
     list(follow(task))
@@ -268,7 +266,7 @@ def test_a_learner_comes_back_as_they_left() -> None:
     assert kept["done"] == ["predict", "run", "try", "check"]
     tried = restored(models, json.dumps(kept)).tried
     assert tried["runs"] == figures["runs"]
-    assert tried["models"]["small"]["name"] != figures["models"]["small"]["name"]  # worked out as it was tried
+    assert tried["models"]["small"]["name"] != figures["models"]["small"]["name"]  # recalculated with the change tried
 
 
 def kept(**changes: Any) -> dict[str, Any]:
@@ -295,16 +293,14 @@ def kept(**changes: Any) -> dict[str, Any]:
         ({"tried": None}, Learner(3.0, FIGURES, answer=0)),
     ],
 )
-def test_what_makes_no_sense_is_as_if_it_had_not_been_kept(
-    lesson: Lesson, changes: dict[str, Any], found: Learner
-) -> None:
+def test_nonsensical_values_are_ignored(lesson: Lesson, changes: dict[str, Any], found: Learner) -> None:
     assert restored(lesson, json.dumps(kept(**changes))) == found
 
 
 @pytest.mark.parametrize(
     "text", [None, "", "null", "[]", "3", "{}", "{", '{"name": "01-good"}', "[" * 5000, "NaN", "x" * 600_000]
 )
-def test_rubbish_is_a_new_learner(lesson: Lesson, text: str | None) -> None:
+def test_invalid_stored_text_gives_a_new_learner(lesson: Lesson, text: str | None) -> None:
     assert restored(lesson, text) == Learner()
 
 
@@ -318,7 +314,7 @@ JSON = st.recursive(
 
 @settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from(["prediction", "figures", "tried", "answer"]), JSON))
-def test_whatever_is_kept_a_page_comes_of_it(lesson: Lesson, changes: dict[str, Any]) -> None:
+def test_a_page_can_be_shown_whatever_was_stored(lesson: Lesson, changes: dict[str, Any]) -> None:
     learner = restored(lesson, json.dumps(kept(**changes)))
     sheet.prediction(lesson, learner)
     sheet.check(lesson, learner)
@@ -330,7 +326,7 @@ def test_whatever_is_kept_a_page_comes_of_it(lesson: Lesson, changes: dict[str, 
 
 
 @pytest.mark.parametrize("number", course())
-def test_every_answer_that_can_be_chosen_is_one(number: int) -> None:
+def test_every_slider_stop_is_a_distinct_answer(number: int) -> None:
     for question in (course()[number].front.predict, course()[number].front.check):
         if isinstance(question, (Slider, Curve)):
             values = [value for value, _ in sheet.stops(question)]
@@ -352,7 +348,7 @@ def test_a_link_names_a_lesson() -> None:
         assert said.startswith("There is no such lesson; the lessons are 1, 2, ")
 
 
-def test_a_visitor_has_one_task_at_a_time_and_takes_it_along(lesson: Lesson) -> None:
+def test_a_visitor_has_one_task_at_a_time_and_leaving_cancels_it(lesson: Lesson) -> None:
     tasks, line = OneEach(), Line()
 
     def make() -> LessonRun:
@@ -364,7 +360,7 @@ def test_a_visitor_has_one_task_at_a_time_and_takes_it_along(lesson: Lesson) -> 
         tasks.stop("someone else")
         assert not first.cancelled.is_set()
         tasks.stop("me")
-        second = tasks.begin("me", make)  # one that is stopped holds up nobody
+        second = tasks.begin("me", make)  # a stopped task does not block the next
         tasks.leave("me")
         for task in (first, second):
             assert task.cancelled.is_set()
@@ -372,7 +368,7 @@ def test_a_visitor_has_one_task_at_a_time_and_takes_it_along(lesson: Lesson) -> 
     assert list(follow(None)) == []
 
 
-def test_whoever_stops_listening_has_cancelled(lesson: Lesson) -> None:
+def test_closing_the_stream_cancels_the_task(lesson: Lesson) -> None:
     line = Line()
     with line.turn("another", threading.Event()):
         task = LessonRun(line, load, lesson.front.preset)

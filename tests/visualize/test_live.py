@@ -1,4 +1,4 @@
-"""A run in its thread, and the transcript a page gets of it."""
+"""A run in its thread, and the transcript that a page gets of it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def start(engine: ScriptedEngine, line: Line | None = None, **settings: Any) -> 
     return LiveRun(line or Line(), lambda pair: engine, Settings(**settings))
 
 
-def test_a_refusal_is_in_the_page_s_words() -> None:
-    """The engine's own words are for programs."""
+def test_a_refusal_names_the_pages_own_controls() -> None:
+    """The engine's own wording is for programs."""
     engine = tiny_models.engine("llama", "good")
     lab = Settings(prompt="a b", speculation="off", block_size=64, pool_size=256, max_tokens=280)
     pool = Inputs(sequences=1, tokens=200, shared=False, pool_blocks=8, block_size=4)
@@ -55,7 +55,7 @@ def records(text: str) -> list[dict[str, Any]]:
 
 
 def told(run: LiveRun) -> list[str]:
-    """What a page hears of the run."""
+    """The messages that a page gets of the run."""
 
     async def hear() -> list[str]:
         return [message async for _, message in run.channel.read()]
@@ -68,11 +68,11 @@ def whole(run: LiveRun) -> str:
 
 
 def looks(run: LiveRun) -> Iterator[str]:
-    """What somebody else hears who tells of it too, look by look."""
+    """The transcript read independently of the page, piece by piece."""
     return transcript(run, partial(lines, Reducer()))
 
 
-def test_a_run_is_told_as_it_grows_to_its_end() -> None:
+def test_a_run_is_streamed_to_its_end() -> None:
     messages = told(start(ScriptedEngine(0.03), max_tokens=60))
     assert len(messages) >= 3
     shown = Picture()
@@ -83,7 +83,7 @@ def test_a_run_is_told_as_it_grows_to_its_end() -> None:
     assert shown.finished == {"reason": "length", "message": ""}
 
 
-def test_a_transcript_holds_no_tag() -> None:
+def test_a_transcript_contains_no_markup() -> None:
     text = whole(start(ScriptedEngine(words=["<script>x</script>"]), max_tokens=3))
     assert "<" not in text
     assert records(text)[2]["tokens"][0]["text"] == "<script>x</script>"
@@ -102,7 +102,7 @@ def test_a_run_can_be_stopped() -> None:
     run.cancelled.set()
     made = steps()
     *_, text = stream
-    assert steps() <= made + 1  # the one that was under way
+    assert steps() <= made + 1  # only the step under way is finished
     assert isinstance(run.events[-1], Finished)
     assert run.events[-1].reason == "cancelled"
     assert records(text)[-1]["captions"]["blocks"].startswith("0 of 128 live, ")
@@ -116,12 +116,12 @@ def test_a_run_can_be_stopped() -> None:
         ({"cache": False, "kv_format": "int8", "paged": False}, "Turn the cache on"),
     ],
 )
-def test_a_mistake_is_a_sentence(settings: dict[str, Any], sentence: str) -> None:
+def test_a_mistake_is_explained(settings: dict[str, Any], sentence: str) -> None:
     text = whole(start(ScriptedEngine(), **settings))
     assert sentence in records(text)[-1]["problem"]
 
 
-def test_a_load_that_fails_is_a_sentence() -> None:
+def test_a_failed_load_is_explained() -> None:
     def fail(pair: str) -> ScriptedEngine:
         raise PromptError("No weights here.")
 
@@ -129,7 +129,7 @@ def test_a_load_that_fails_is_a_sentence() -> None:
     assert records(text)[-1]["problem"] == "No weights here."
 
 
-def test_loading_is_told_and_stopped() -> None:
+def test_loading_shows_progress_and_can_be_stopped() -> None:
     begun = threading.Event()
 
     def load(pair: str) -> ScriptedEngine:
@@ -151,7 +151,7 @@ def test_loading_is_told_and_stopped() -> None:
     assert run.status() == ""
 
 
-def test_runs_take_turns_and_say_so() -> None:
+def test_runs_take_turns_and_say_that_they_wait() -> None:
     line, engine = Line(), ScriptedEngine(0.02)
     first = start(engine, line, max_tokens=1000)
     until(lambda: first.events)
@@ -164,9 +164,9 @@ def test_runs_take_turns_and_say_so() -> None:
     assert first.done.wait(10)
 
 
-def test_who_waits_for_blocks_is_told_so() -> None:
+def test_waiting_for_blocks_is_reported() -> None:
     class Full(ScriptedEngine):
-        """Has room when the queue was asked for often enough."""
+        """Has room once its queue has been asked for often enough."""
 
         places, room = [2, 2, 1, 0], threading.Event()
 
@@ -188,9 +188,9 @@ def test_who_waits_for_blocks_is_told_so() -> None:
     ]
 
 
-def test_who_waits_for_a_cuda_graph_is_told_so() -> None:
+def test_cuda_graph_capture_is_reported() -> None:
     class Captures(ScriptedEngine):
-        """Captures until two looks have seen it."""
+        """Captures until it has been seen twice."""
 
         steps, over = ["draft, 1 x 1 tokens, context 512", "target, 1 x 5 tokens, context 512"], threading.Event()
 
@@ -214,7 +214,7 @@ def test_who_waits_for_a_cuda_graph_is_told_so() -> None:
     ]
 
 
-def test_whoever_stops_waiting_lets_the_next_one_pass() -> None:
+def test_a_run_stopped_while_waiting_leaves_the_line() -> None:
     line, engine = Line(), ScriptedEngine(0.02)
     first = start(engine, line, max_tokens=1000)
     until(lambda: first.events)
@@ -230,7 +230,7 @@ def test_whoever_stops_waiting_lets_the_next_one_pass() -> None:
     assert first.done.wait(10)
 
 
-def test_a_run_is_compared_with_the_one_before() -> None:
+def test_a_run_is_compared_with_the_previous_one() -> None:
     first = start(ScriptedEngine(), max_tokens=3)
     told(first)
     second = LiveRun(Line(), lambda pair: ScriptedEngine(), Settings(max_tokens=3, paged=False), first.after())
@@ -238,11 +238,11 @@ def test_a_run_is_compared_with_the_one_before() -> None:
     assert records("".join(told(second)))[0]["compared"]
 
 
-def test_a_run_that_came_to_nothing_is_compared_with_nothing() -> None:
+def test_a_failed_run_is_not_compared_with() -> None:
     assert start(ScriptedEngine(), prompt="").after() is None
 
 
-def test_what_cannot_be_shown_stops_the_run_and_says_so() -> None:
+def test_a_run_that_cannot_be_shown_is_stopped_and_reported() -> None:
     class Nonsense(ScriptedEngine):
         def stream(self, *asked: Any, **named: Any) -> Iterator[Event]:
             run, *rest = super().stream(*asked, **named)
@@ -258,7 +258,7 @@ def test_what_cannot_be_shown_stops_the_run_and_says_so() -> None:
     assert run.done.wait(10)
 
 
-def test_the_threads_end_with_the_run() -> None:
+def test_threads_end_with_the_run() -> None:
     run = start(ScriptedEngine(), max_tokens=3)
     told(run)
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("decode-lab-")])
@@ -266,7 +266,7 @@ def test_the_threads_end_with_the_run() -> None:
 
 
 class Compiling(ScriptedEngine):
-    """Its compiler takes as long as the test wants."""
+    """Compiles until the test lets it finish."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,7 +276,7 @@ class Compiling(ScriptedEngine):
         assert not config.torch_compile or self.compiled.wait(10)
 
 
-def test_a_run_that_waits_for_a_compiler_says_so() -> None:
+def test_waiting_for_the_compiler_is_reported() -> None:
     engine = Compiling()
     run = start(engine, kernels="reference", torch_compile=True, max_tokens=3)
     told = looks(run)
@@ -287,7 +287,7 @@ def test_a_run_that_waits_for_a_compiler_says_so() -> None:
     assert not run.problem
 
 
-def test_who_stops_does_not_wait_for_the_compiler() -> None:
+def test_stopping_does_not_wait_for_the_compiler() -> None:
     engine, line = Compiling(), Line()
     run = start(engine, line, kernels="reference", torch_compile=True, max_tokens=3)
     told = looks(run)

@@ -1,4 +1,4 @@
-"""A page with no server marks as Python does: every answer, of every question."""
+"""A page without a server marks every answer of every question as Python does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from visualize.lessons.lesson_sheet import marked, stops
 
 
 def compare(question: AnyQuestion, figures: Figures, foretold: bool = True) -> set[str]:
-    """Every answer by the key and by Python. Returns what kinds of marks there were."""
+    """Mark every answer by the key and by Python. Returns the kinds of marks given."""
     given = range(len(question.options)) if isinstance(question, Choice) else [stop for stop, _ in stops(question)]
     found = key(question, figures, foretold)
     assert len(found["answers"]) == len(given)
@@ -32,14 +32,14 @@ def compare(question: AnyQuestion, figures: Figures, foretold: bool = True) -> s
 
 
 @pytest.mark.parametrize("number", [3, 9])
-def test_every_answer_of_a_lesson_is_marked_as_in_the_lab(number: int) -> None:
+def test_every_answer_is_marked_the_same_as_in_the_lab(number: int) -> None:
     lesson = course()[number]
     figures = {name: worked_out(one) for name, one in lesson.front.preset.experiments.items() if one.arithmetic}
     assert compare(lesson.front.predict, figures) == {"near", "far"}
     assert compare(lesson.front.check, figures, foretold=False) == {"near", "far"}
 
 
-def test_what_only_some_repeats_bear_out_is_too_noisy_to_say_here_too() -> None:
+def test_an_answer_that_only_some_repeats_confirm_is_too_noisy_to_say() -> None:
     assert compare(slider(), NOISY) == {"near", "noisy", "far"}
     assert compare(slider(), FIGURES) == {"near", "noisy", "far"}
     assert compare(CHOICE, NOISY) == {"near", "noisy"}
@@ -57,7 +57,7 @@ def curve_key(noisy: bool) -> dict[str, Any]:
 
 
 @given(st.lists(st.integers(0, 20), min_size=3, max_size=3), st.booleans())
-def test_a_curve_is_marked_from_its_points(places: list[int], noisy: bool) -> None:
+def test_a_curve_is_marked_by_its_points(places: list[int], noisy: bool) -> None:
     figures, found, values = NOISY if noisy else FIGURES, curve_key(noisy), stops(CURVE)
     places = [min(place * (i + 1), len(values) - 1) for i, place in enumerate(places)]
     near, *repeats = (

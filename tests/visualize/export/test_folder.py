@@ -1,4 +1,4 @@
-"""Where a site goes: nothing that somebody else wrote is lost, and a site is whole or not there."""
+"""The folder of a site: nobody else's files are lost, and a site is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_all_files_are_written_and_listed(tmp_path: Path, there: bool) -> None:
     assert [path.name for path in folder.parent.iterdir()] == ["site"]
 
 
-def test_a_new_export_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_new_export_replaces_only_the_old_one(tmp_path: Path) -> None:
     write(tmp_path, FILES)
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_text("mine", "utf-8")
@@ -49,7 +49,7 @@ def test_a_new_export_takes_the_place_of_the_old_one_and_of_nothing_else(tmp_pat
     assert found == {"index.html": "<p>2", "runs/b.html": "b", "runs/mine.html": "mine", ".git/HEAD": "mine"}
 
 
-def test_what_is_no_site_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_holds_no_site_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text("mine", "utf-8")
     (tmp_path / "thesis.tex").write_text("mine", "utf-8")
     before = contents(tmp_path)
@@ -64,14 +64,14 @@ def test_what_is_no_site_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["site", "site/below"])
 @pytest.mark.parametrize("to", ["nowhere", "site"])
-def test_a_link_that_leads_nowhere_is_refused_before_anything_is_made(tmp_path: Path, to: str, place: str) -> None:
+def test_a_broken_symlink_is_refused_before_anything_is_created(tmp_path: Path, to: str, place: str) -> None:
     (tmp_path / "site").symlink_to(tmp_path / to)
     with pytest.raises(FolderError, match="site is a link that leads nowhere"):
         check(tmp_path / place)
     assert os.listdir(tmp_path) == ["site"]
 
 
-def test_a_list_of_another_program_is_no_site(tmp_path: Path) -> None:
+def test_a_manifest_of_another_program_does_not_make_a_site(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text('{"name": "a site of my own"}', "utf-8")
     (tmp_path / "index.html").write_text("mine", "utf-8")
     with pytest.raises(FolderError, match="holds no site"):
@@ -82,10 +82,8 @@ def test_a_list_of_another_program_is_no_site(tmp_path: Path) -> None:
 @pytest.mark.parametrize("site", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("there", ["file for folder", "folder for file", "link for folder", "broken link for folder"])
-def test_what_is_in_the_way_is_said_before_anything_is_changed(
-    tmp_path: Path, there: str, known: bool, site: bool
-) -> None:
-    """What every site has is looked for before the site is made."""
+def test_obstacles_are_reported_before_anything_is_changed(tmp_path: Path, there: str, known: bool, site: bool) -> None:
+    """Paths that every site has are checked before the site is made."""
     folder, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "a.html").write_text("mine", "utf-8")
@@ -113,8 +111,8 @@ def test_what_is_in_the_way_is_said_before_anything_is_changed(
     assert (elsewhere / "a.html").read_text("utf-8") == "mine"
 
 
-def test_it_is_made_on_the_disk_that_it_goes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that is there may be another disk's, as a stick's is."""
+def test_a_site_is_staged_on_the_disk_it_goes_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An existing folder may be on another disk, such as a USB stick."""
     folder = tmp_path / "stick"
     folder.mkdir()
     honest = os.replace
@@ -130,7 +128,7 @@ def test_it_is_made_on_the_disk_that_it_goes_to(tmp_path: Path, monkeypatch: pyt
     assert not list(folder.glob(".decode-lab-*"))
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "site"
     path.write_text("mine", "utf-8")
     for force in (False, True):
@@ -139,7 +137,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     assert path.read_text("utf-8") == "mine"
 
 
-def test_a_disk_that_refuses_leaves_the_old_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "site"
     write(folder, FILES)
     before, honest = contents(folder), Path.write_text
@@ -160,7 +158,7 @@ PATHS = st.sampled_from(["../mine", "/etc/mine", "a/../../mine", "..", ".", "", 
 
 
 @given(st.one_of(st.lists(PATHS | st.integers() | st.none()), st.integers(), st.none(), st.text()))
-def test_a_list_that_somebody_changed_leads_nowhere_else(
+def test_a_tampered_manifest_cannot_delete_files_outside_the_site(
     tmp_path_factory: pytest.TempPathFactory, files: object
 ) -> None:
     top = tmp_path_factory.mktemp("top")

@@ -1,4 +1,4 @@
-"""The command: what goes wrong is said before anything is run, and nothing half done is left behind."""
+"""The command: mistakes are reported before anything is run, and nothing half written is left behind."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_a_folder_of_somebody_else_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_with_other_files_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.tex").write_text("mine", "utf-8")
     assert "is not empty and holds no site" in fails(capsys, str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_file_that_is_no_run_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_file_that_cannot_be_read_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fails(capsys, str(tmp_path / "site"), "--run", str(tmp_path / "gone.json"))
     assert "gone.json cannot be read" in said
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["site", "far/away/site"])
-def test_a_place_where_nothing_can_be_written_is_refused_at_once(
+def test_an_unwritable_place_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     def refuse(**how: object) -> str:
@@ -57,7 +57,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_old_site_that_cannot_be_changed_is_refused_at_once(
+def test_an_unwritable_old_site_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, site = tempfile.mkdtemp, tmp_path / "site"
@@ -78,7 +78,7 @@ def test_a_folder_inside_a_file_is_refused_at_once(tmp_path: Path, capsys: pytes
     assert "cannot be written: Not a directory." in fails(capsys, str(tmp_path / "file" / "site"))
 
 
-def test_whoever_interrupts_finds_nothing_half_written(
+def test_an_interrupted_export_leaves_nothing_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*given: object) -> None:
@@ -92,17 +92,17 @@ def test_whoever_interrupts_finds_nothing_half_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_whoever_interrupts_the_start_is_told_nothing(tmp_path: Path) -> None:
+def test_an_interrupt_during_startup_ends_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "lab.export", str(tmp_path / "site"), "--quick"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
-        next(line for line in started.stderr if "transformers" in line)  # it is being imported
+        next(line for line in started.stderr if "transformers" in line)  # imports are under way
         started.send_signal(signal.SIGINT)
         assert "Traceback" not in started.stderr.read()
     assert started.returncode == -signal.SIGINT
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_made_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_made_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = []
     monkeypatch.setattr(command, "make", lambda load, what, terminal: wanted.append(what) or {"index.html": "x"})
     command.main([str(tmp_path / "site"), "--quick", "--run", "a.json", "--run", "b.json"])
@@ -116,7 +116,7 @@ class Screen(io.StringIO):
         return True
 
 
-def test_a_screen_is_told_each_step_in_one_line_and_a_file_only_the_parts() -> None:
+def test_a_terminal_shows_each_step_on_one_line_and_a_log_only_the_parts() -> None:
     told = []
     for stream in (Screen(), io.StringIO()):
         terminal = Terminal(stream, 2)

@@ -1,4 +1,4 @@
-"""Lessons' Markdown as HTML: every formula is drawn, and no markup comes in from outside."""
+"""The lessons' Markdown as HTML: every formula becomes MathML, and no markup comes in from outside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from visualize.export.markdown import to_html
 
 
 @pytest.mark.parametrize("number", course())
-def test_every_formula_of_the_course_is_mathml(number: int) -> None:
+def test_every_formula_of_the_course_becomes_mathml(number: int) -> None:
     lesson = course()[number]
     for text in (lesson.introduction, re.sub(r"\{\{.*?\}\}", "7", lesson.explain.text, flags=re.DOTALL)):
         html = to_html(text)
@@ -21,7 +21,7 @@ def test_every_formula_of_the_course_is_mathml(number: int) -> None:
         assert ("<table>" in html) == ("| --- " in text)
 
 
-def test_a_formula_stands_where_it_stood() -> None:
+def test_a_formula_is_inline_or_block_as_written() -> None:
     assert "<msup><mi>x</mi><mn>2</mn></msup>" in to_html("so $x^2$ it is")
     assert 'display="inline"' in to_html("so $x$ it is")
     assert 'display="block"' in to_html("$$x$$")

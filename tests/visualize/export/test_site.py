@@ -1,4 +1,4 @@
-"""A whole site, made by a scripted engine: every address in it leads somewhere in it, and hostile text stays text."""
+"""A whole site, made by a scripted engine: every link leads to a file of the site, and hostile text stays text."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from visualize.export.terminal import Terminal
 
 HOSTILE = "<img src=x onerror=window.pwned=1></script><script>window.pwned=1</script>{where}<!-- where -->\u202e"
 NAMESPACES = {"http://www.w3.org"}
-"""Names, not addresses: nothing is asked of them."""
+"""Names, not addresses: nothing is requested from them."""
 CITED = {
     found
     for lesson in course().values()
     for text in (lesson.introduction, lesson.explain.text)
     for found in re.findall(r"\]\((https?://[^/)]+)", text)
 }
-"""Whom the lessons cite."""
+"""The hosts that the lessons cite."""
 
 
 class Scripted(ScriptedEngine):
-    """Decodes as the script says; it has what else is asked of an engine."""
+    """A scripted engine with what else an export asks of one."""
 
     device = "cpu"
 
@@ -85,7 +85,7 @@ def pages(site: dict[str, str]) -> dict[str, Markup]:
     return {path: Markup(text) for path, text in site.items() if path.endswith(".html")}
 
 
-def test_every_page_is_there(site: dict[str, str]) -> None:
+def test_every_page_is_made(site: dict[str, str]) -> None:
     assert set(pages(site)) == {
         "index.html",
         "claims.html",
@@ -97,28 +97,28 @@ def test_every_page_is_there(site: dict[str, str]) -> None:
     assert "\nsdk: static\napp_file: index.html\n" in site["README.md"]
 
 
-def test_what_every_site_has_is_known_beforehand(site: dict[str, str]) -> None:
+def test_the_files_of_every_site_are_known_beforehand(site: dict[str, str]) -> None:
     assert set(EVERY) <= {*site, MANIFEST}
 
 
-def test_runs_of_files_with_the_longest_names_have_files_of_their_own(tmp_path: Path) -> None:
+def test_runs_with_very_long_file_names_get_separate_files(tmp_path: Path) -> None:
     paths = [tmp_path / f"{'a' * 249}{end}.json" for end in "bc"]
     for path in paths:
         Run(script(EngineConfig(), max_tokens=2)).save(path)
     recordings = read_files(paths, ())
     assert [recording.title for recording in recordings] == [path.stem for path in paths]
-    assert all(len(recording.name) < 100 for recording in recordings), "each has files with longer endings"
+    assert all(len(recording.name) < 100 for recording in recordings), "room for longer suffixes"
     write(tmp_path / "site", {f"runs/{recording.name}.json": "" for recording in recordings})
     assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
 
 
-def test_every_page_has_one_main_part_and_no_column_without_a_name(site: dict[str, str]) -> None:
+def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
     for path in pages(site):
         assert site[path].count("<main") == 1, path
         assert not re.search(r"<th[^>]*></th>", site[path]), path
 
 
-def test_every_address_is_relative_and_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
+def test_every_link_is_relative_and_leads_to_a_file_of_the_site(site: dict[str, str]) -> None:
     seen = set()
     for path, page in pages(site).items():
         assert page.addresses
@@ -133,24 +133,24 @@ def test_every_address_is_relative_and_leads_to_a_file_of_the_site(site: dict[st
                 seen.add(to)
             if parts.fragment:
                 assert f'id="{parts.fragment}"' in site[to]
-    assert set(site) - seen == {"README.md", ".nojekyll"}  # there is a way to everything
+    assert set(site) - seen == {"README.md", ".nojekyll"}  # everything else is linked
 
 
-def test_no_file_names_a_host_but_those_that_are_cited(site: dict[str, str]) -> None:
-    own = [text for path, text in site.items() if path != "assets/plotly.min.js"]  # which may load nothing: the policy
+def test_no_file_names_a_host_that_is_not_cited(site: dict[str, str]) -> None:
+    own = [text for path, text in site.items() if path != "assets/plotly.min.js"]  # Plotly may load nothing: the CSP
     found = {host for text in own for host in re.findall(r"https?://[\w.-]+", text)}
     assert found <= CITED | NAMESPACES
     assert not any(re.search(r"url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(", text) for text in own)
 
 
-def test_every_page_forbids_itself_everything_from_elsewhere(site: dict[str, str]) -> None:
+def test_every_page_has_a_policy_against_outside_content(site: dict[str, str]) -> None:
     for path, page in pages(site).items():
         assert "default-src 'none'; script-src 'self' file:;" in site[path]
         assert not any(name.startswith("on") for name in page.attributes)
         assert "style" not in page.tags
 
 
-def test_what_a_page_is_told_is_json_and_says_nothing_that_was_not_recorded(site: dict[str, str]) -> None:
+def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[str, str]) -> None:
     lesson = json.loads(pages(site)["lessons/3.html"].data["recorded"], parse_constant=pytest.fail)
     assert lesson["predict"]["asked"]["given"] is None
     assert "mark" not in lesson["predict"]["asked"]
@@ -166,7 +166,7 @@ def test_what_a_page_is_told_is_json_and_says_nothing_that_was_not_recorded(site
     assert re.search(r"recording those takes time: [^<]+\. “File” is", site["index.html"])
 
 
-def test_every_figure_of_a_run_is_the_median_of_its_own() -> None:
+def test_every_figure_of_a_run_is_the_median_of_its_repeats() -> None:
     events = script(EngineConfig(), max_tokens=4)
     runs = [Run([replace(event, t_ms=slow * event.t_ms) for event in events]) for slow in (1.0, 9.0, 2.0)]
     listed = index.page([Recording("a", "A", "", "cpu", runs[0], runs)], [], {}, "").html()
@@ -202,7 +202,7 @@ def test_hostile_text_stays_text(site: dict[str, str], tmp_path: Path) -> None:
     assert "Recorded on &lt;img" in now["index.html"]
 
 
-def test_a_file_that_is_no_run_costs_no_time(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_run_is_refused_before_models_load(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text("{}", "utf-8")
 
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_run_costs_no_time(tmp_path: Path) -> None:
         make(load, replace(QUICK, files=(bad,)), Terminal(io.StringIO(), 0))
 
 
-def test_a_lesson_that_this_machine_leaves_open_is_left_out_and_all_else_is_made(
+def test_a_lesson_without_a_right_answer_here_is_left_out_of_the_site(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     honest = lessons.record
@@ -231,7 +231,7 @@ def test_a_lesson_that_this_machine_leaves_open_is_left_out_and_all_else_is_made
     assert "9.html" not in site["index.html"] + site["assets/lesson.js"] + site["lessons/3.html"]
 
 
-def test_runs_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> None:
+def test_runs_with_the_same_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
     paths = [tmp_path / "a" / "plain.json", tmp_path / "b" / "plain.json"]
     for number, path in enumerate(paths, 1):
         path.parent.mkdir()
