@@ -1,4 +1,4 @@
-"""The Memory page's inputs, what it says of them, and its charts, by their data."""
+"""The Memory page's inputs, its text, and its charts, by their data."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ LLAMA = known()["llama-3.1-8b"]
 
 
 def answer(**changes: object) -> dict:
-    """What the page gets for these inputs, at last."""
+    """The page's final answer for these inputs."""
     *_, (line, _) = _answer(None, *(getattr(Inputs(**changes), name) for name in NAMES))
     assert "<" not in line
     return json.loads(line)
 
 
-def test_the_page_begins_with_an_answer() -> None:
+def test_the_page_opens_with_an_answer() -> None:
     first = answer()
     assert first["notice"] == ""
     shown = {row["label"]: row["value"] for row in first["readouts"]}
@@ -48,7 +48,7 @@ def test_the_page_begins_with_an_answer() -> None:
     assert int(shown["fit paged"].replace(",", "")) > int(shown["fit contiguous"]) > 0
 
 
-def test_short_sequences_in_room_for_long_ones_are_hundreds_of_times_as_many() -> None:
+def test_paging_fits_hundreds_of_times_as_many_short_sequences() -> None:
     *_, paged = answer(mean=16, longest=8192)["readouts"]
     assert re.fullmatch(r"×[34]\d\d", paged["small"]), paged
 
@@ -78,13 +78,13 @@ def test_every_choice_has_an_answer() -> None:
         ({"model": OTHER, "hub": "<img src=x onerror=alert(1)>\u202e"}, "cannot be used as a hub id"),
     ],
 )
-def test_bad_input_is_a_sentence(inputs: dict, says: str) -> None:
+def test_invalid_input_is_explained(inputs: dict, says: str) -> None:
     problem = answer(**inputs)["problem"]
     assert says in problem
     assert problem.isprintable()
 
 
-def test_the_hub_is_asked_once_for_an_id_until_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def find(hub: str, *, open_to_all: bool = False) -> Model:
@@ -97,12 +97,12 @@ def test_the_hub_is_asked_once_for_an_id_until_it_is_asked_again(monkeypatch: py
     assert "Asking the hub for some/model" in json.loads(waiting)["status"]
     assert json.loads(line)["about"].startswith("some/model: 32 layers")
     assert len(list(_answer(found, *values))) == 1
-    assert asked == [("some/model", True)]  # by anybody, so not in the name of whose server this is
+    assert asked == [("some/model", True)]  # anyone may ask, so not with the server owner's credentials
 
 
 @pytest.fixture
 def answers() -> threading.Event:
-    """Whether the hub answers."""
+    """Set while the hub answers."""
     answers = threading.Event()
     answers.set()
     return answers
@@ -110,7 +110,7 @@ def answers() -> threading.Event:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, answers: threading.Event) -> Iterator[list[str]]:
-    """What a hub is asked that has nothing."""
+    """The ids asked of a hub that has none of them."""
     asked: list[str] = []
 
     def find(id: str, *, open_to_all: bool) -> Model:
@@ -130,9 +130,7 @@ def said(id: str) -> str:
     return str(refusal.value)
 
 
-def test_what_could_not_be_had_is_not_asked_for_again_at_once(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_look_up_is_not_repeated_at_once(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert said("nobody/nothing") == "There is no nobody/nothing."
     assert said("nobody/nothing") == "There is no nobody/nothing. It was asked for less than a minute ago."
     assert asked == ["nobody/nothing"]
@@ -144,7 +142,7 @@ def test_what_could_not_be_had_is_not_asked_for_again_at_once(
     assert len(asked) == 3
 
 
-def test_the_hub_is_asked_for_few_at_a_time_and_the_others_are_told(asked: list[str], answers: threading.Event) -> None:
+def test_hub_requests_are_limited_and_those_refused_say_so(asked: list[str], answers: threading.Event) -> None:
     answers.clear()
     with ThreadPoolExecutor(12) as pool:
         told = [pool.submit(said, f"nobody/{number}") for number in range(12)]
@@ -158,13 +156,13 @@ def test_the_hub_is_asked_for_few_at_a_time_and_the_others_are_told(asked: list[
 
 
 @pytest.mark.parametrize("id", ["gpt2", "../../etc", "a/b/c", "x" * 100_000])
-def test_what_is_no_hub_id_is_asked_for_nowhere(asked: list[str], id: str) -> None:
+def test_an_invalid_hub_id_is_never_asked_for(asked: list[str], id: str) -> None:
     assert "must be owner/name" in said(id)
     assert asked == []
     assert not hub._failed
 
 
-def test_formula_and_readouts_are_the_same_numbers() -> None:
+def test_formula_and_readouts_show_the_same_numbers() -> None:
     chosen = Inputs(kv_format="int4").deployment(LLAMA)
     rows = {row["name"]: row for row in formula(chosen, 32)}
     shown = {row["label"]: row["value"] for row in readouts(chosen, 32)}
@@ -177,11 +175,11 @@ def test_formula_and_readouts_are_the_same_numbers() -> None:
     for row, readout in pairs.items():
         assert rows[row]["result"] == shown[readout]
     blocks, filled = (float(part.replace(",", "")) for part in rows["paged"]["numbers"].split(" / "))
-    assert f"{int(blocks / filled):,}" == rows["paged"]["result"]  # with the digits that are shown
+    assert f"{int(blocks / filled):,}" == rows["paged"]["result"]  # worked out from the digits shown
 
 
-def test_every_input_counts() -> None:
-    """Another value of any input gives another sheet."""
+def test_every_input_has_an_effect() -> None:
+    """Changing any input changes the sheet."""
     others = {"model": "gpt-2", "weights": "int8", "kv_format": "int4", "gpu": "l4", "set_aside": 20, "mean": 400}
     others |= {"longest": 5000, "batch": 3, "block_size": 32}
     for name, value in others.items():
@@ -189,13 +187,13 @@ def test_every_input_counts() -> None:
     assert answer(gpu=OTHER, memory=50) != answer(gpu=OTHER, memory=40)
 
 
-def test_how_heads_are_shared_is_told() -> None:
+def test_the_sharing_of_kv_heads_is_described() -> None:
     assert "32 query heads on 8 KV heads of 128 numbers (GQA: 1/4 of the cache of MHA)" in about(LLAMA)
     assert "71 query heads on 1 KV head of 64 numbers (MQA: 1/71" in about(known()["falcon-7b"])
     assert "each with a KV head of 128 numbers (MHA)" in about(known()["llama-2-7b"])
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_weights_that_do_not_fit_are_reported() -> None:
     large = known()["llama-3.1-70b"]
     nothing = Inputs().deployment(large)
     why = "The weights take 131 GiB, 59.4 GiB more than the 72 GiB that are not set aside: they do not fit."
@@ -206,7 +204,7 @@ def test_what_does_not_fit_is_told() -> None:
     assert left == {row["name"]: row["result"] for row in whole["formula"]}["left for KV"] == "-59.4 GiB"
 
 
-def test_weights_that_do_not_fit_are_drawn_beyond_the_end_of_the_device() -> None:
+def test_weights_that_do_not_fit_are_drawn_past_the_end_of_the_device() -> None:
     large = known()["llama-3.1-70b"]
     split = sheet(large, Inputs().deployment(large), 32)["charts"]["split"]
     weights, aside, *_ = split["columns"]
@@ -218,13 +216,13 @@ def test_weights_that_do_not_fit_are_drawn_beyond_the_end_of_the_device() -> Non
     assert fits == {"xaxis.range": [0, 80]}
 
 
-def test_what_hardly_fits_is_told() -> None:
+def test_lengths_beyond_the_model_or_the_memory_are_reported() -> None:
     assert "made for 1,024 positions" in notice(known()["gpt-2"], Inputs().deployment(known()["gpt-2"]), size)
     small = Inputs(longest=100_000, mean=100, gpu="l4").deployment(LLAMA)
     assert "Not one sequence of 100,000 tokens fits" in notice(LLAMA, small, size)
 
 
-def test_an_odd_head_has_no_int4() -> None:
+def test_an_odd_head_size_has_no_int4() -> None:
     odd = replace(LLAMA, shape=replace(LLAMA.shape, head_dim=33))
     assert list(in_every_format(Inputs().deployment(odd))) == ["auto", "int8"]
     assert sheet(odd, Inputs().deployment(odd), 1)["charts"]["length"]["columns"][3] == {"x": [], "y": []}
@@ -232,7 +230,7 @@ def test_an_odd_head_has_no_int4() -> None:
         sheet(odd, Inputs(kv_format="int4").deployment(odd), 1)
 
 
-def test_sizes_are_read_at_a_glance() -> None:
+def test_sizes_have_few_digits_and_a_fitting_unit() -> None:
     sizes = (0, 72, 1023, 1024, 131_072, 1023 * 1024, 2**20, 15.4 * GiB, 141 * GiB, -2 * GiB, 5000 * GiB)
     assert [size(count) for count in sizes] == [
         *("0 B", "72 B", "1,023 B", "1 KiB", "128 KiB", "1,023 KiB", "1 MiB"),
@@ -243,7 +241,7 @@ def test_sizes_are_read_at_a_glance() -> None:
 # -- the charts ------------------------------------------------------------------------------
 
 
-def test_charts_are_the_same_in_two_looks() -> None:
+def test_charts_are_the_same_in_light_and_dark() -> None:
     for chart in memory.shells().values():
         kinds = [[trace["type"] for trace in chart[look]["data"]] for look in ("light", "dark")]
         assert kinds[0] == kinds[1]
@@ -260,7 +258,7 @@ def test_a_chart_takes_its_columns(name: str, dark: bool) -> None:
         assert list(trace.y) == list(values["y"])
 
 
-def test_a_line_is_bytes_against_length() -> None:
+def test_the_lines_are_bytes_by_length() -> None:
     chosen = Inputs(kv_format="int8", longest=8192, mean=1000).deployment(LLAMA)
     (line, native, int8, int4, marks), layout = memory.length_columns(chosen, in_every_format(chosen))
     assert layout["yaxis.ticksuffix"] == " GiB"
@@ -271,7 +269,7 @@ def test_a_line_is_bytes_against_length() -> None:
     assert marks == {"x": [1000, 8192], "y": [1000 / 8192 * int8["y"][-1], int8["y"][-1]], "text": ["mean", ""]}
 
 
-def test_bars_are_the_sequences_that_fit() -> None:
+def test_the_bars_are_the_sequences_that_fit() -> None:
     chosen = Inputs().deployment(LLAMA)
     others = in_every_format(chosen)
     columns, _ = memory.fit_columns(chosen, others)
@@ -296,7 +294,7 @@ def test_the_parts_of_a_device_add_up_to_it() -> None:
 
 
 @given(st.data())
-def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+def test_a_link_round_trips(data: st.DataObject) -> None:
     given = {name: data.draw(st.sampled_from(list(values))) for name, values in CHOICES.items()}
     for name, (low, high) in BOUNDS.items():
         given[name] = data.draw(st.integers(int(max(1, low)), int(high)))
@@ -320,19 +318,19 @@ def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
         ("block_size", "17"),
     ],
 )
-def test_what_does_not_fit_is_left_out_and_named(name: str, value: str) -> None:
+def test_invalid_values_are_left_out_and_named(name: str, value: str) -> None:
     inputs, notices = from_link({name: value, "utm_source": "x"})
     assert inputs == Inputs()
     assert len(notices) == 1
     assert f"The link's {name.replace('_', ' ')} was left out: it" in notices[0]
 
 
-def test_controls_send_floats_and_emptied_numbers() -> None:
+def test_floats_and_emptied_numbers_are_read_as_controls_send_them() -> None:
     values = [{"mean": 700.0, "longest": None, "memory": 24.5}.get(name, DEFAULTS[name]) for name in NAMES]
     assert to_inputs(tuple(values)) == Inputs(mean=700, memory=24.5)
 
 
-def test_a_link_s_limits_are_written_out() -> None:
+def test_limits_in_notices_are_written_out() -> None:
     assert from_link({"batch": "0"})[1] == [
         "The link's batch was left out: it must be a whole number from 1 to 1,000,000."
     ]

@@ -1,4 +1,4 @@
-"""What a server tells of itself: counted from the events, under vLLM's names."""
+"""A server's metrics: counted from the events, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT = "Once upon a time there was a fox"
 
 
 class Server:
-    """A monitor with one engine, asked over HTTP."""
+    """A monitor of one engine, queried over HTTP."""
 
     def __init__(self) -> None:
         self.line = Line()
@@ -50,7 +50,7 @@ def server() -> Server:
     return Server()
 
 
-def test_what_is_counted_is_what_happened(server: Server) -> None:
+def test_the_metrics_count_what_happened(server: Server) -> None:
     engine = server.engine("good")
     paged = EngineConfig(paged=True, block_size=8, enable_prefix_caching=True, speculative="draft")
     greedy = SamplingParams(max_tokens=24, temperature=0.0)
@@ -86,7 +86,7 @@ def test_what_is_counted_is_what_happened(server: Server) -> None:
     assert told["vllm:time_to_first_token_seconds_sum tiny"] == pytest.approx(mean)
 
 
-def test_what_goes_on_is_seen(server: Server) -> None:
+def test_the_gauges_show_a_run_under_way(server: Server) -> None:
     engine = server.engine()
     with server.line.visit(object()):
         events = engine.stream(PROMPT, EngineConfig(paged=True, num_blocks=16), SamplingParams(max_tokens=99, seed=1))
@@ -102,7 +102,7 @@ def test_what_goes_on_is_seen(server: Server) -> None:
     assert told["vllm:kv_cache_usage_perc tiny"] == told["decode_lab:visits"] == 0
 
 
-def test_an_engine_that_is_gone_is_told_of_no_more(server: Server) -> None:
+def test_an_engine_that_is_gone_disappears_from_the_metrics(server: Server) -> None:
     engine = server.engine()
     assert server.health() == {"status": "ok", "models": ["tiny"]}
     del engine

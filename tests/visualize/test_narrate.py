@@ -1,4 +1,4 @@
-"""Every step in one short, true sentence."""
+"""Every step is narrated briefly and correctly."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def prefill(told: Narrator, tokens: int, *pieces: str) -> str:
 
 
 def a_round(told: Narrator, *rare: Any, kept: int = 1) -> str:
-    """Round 7, two guesses."""
+    """Round 7, with two guesses."""
     proposals = [
         Proposed(t_ms=0, step=7, position=i, token_id=i, text=text, q=1.0) for i, text in enumerate([" a", " b"])
     ]
@@ -70,7 +70,7 @@ def a_round(told: Narrator, *rare: Any, kept: int = 1) -> str:
     return told.step(timed("verify", 3, 7), proposals, verdicts, own, [], rare)
 
 
-def test_an_admission_tells_what_was_found() -> None:
+def test_an_admission_tells_what_was_found_in_the_cache() -> None:
     hit = "Found 48 of the prompt's 61 tokens in the cache: 3 blocks, nothing to compute for them."
     assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted(48)) == hit
     assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted()).startswith("None of the prompt")
@@ -84,7 +84,7 @@ def test_an_admission_tells_what_was_found() -> None:
     assert narrator().admitted(admitted()) == ""
 
 
-def test_a_prefill_may_be_whole_a_rest_or_in_parts() -> None:
+def test_a_prefill_may_be_whole_the_uncached_rest_or_in_chunks() -> None:
     assert (
         prefill(narrator(), 61, " x") == "Prefill: the target read the prompt's 61 tokens in one pass and chose “ x”."
     )
@@ -110,12 +110,12 @@ def test_a_prefill_may_be_whole_a_rest_or_in_parts() -> None:
         (2, "both tokens (one of them again)"),
     ],
 )
-def test_without_a_cache_all_but_the_newest_token_is_read_again(tokens: int, read: str) -> None:
+def test_without_a_cache_all_but_the_newest_token_are_read_again(tokens: int, read: str) -> None:
     said = narrator(kv_cache=False).step(timed("decode", tokens, 1), [], [], None, [" x"], [])
     assert said == f"Pass 1: without a cache the target read {read} and chose “ x”."
 
 
-def test_a_draft_that_reads_the_prompt_is_told_of() -> None:
+def test_a_draft_that_reads_the_prompt_is_mentioned() -> None:
     read = replace(timed(), draft_flops=10)
     for drafter, told in (("draft", True), ("early_exit", False), ("off", False)):
         said = narrator(speculative=drafter).step(read, [], [], None, [" x"], [])
@@ -125,7 +125,7 @@ def test_a_draft_that_reads_the_prompt_is_told_of() -> None:
     assert one == "Prefill: the target read the prompt's 1 token in one pass and chose “ x”. The draft read it too."
 
 
-def test_a_preemption_is_told_and_so_is_the_return() -> None:
+def test_preemption_and_readmission_are_narrated() -> None:
     told = narrator()
     told.admitted(admitted())
     prefill(told, 61, " x")
@@ -140,7 +140,7 @@ def test_a_preemption_is_told_and_so_is_the_return() -> None:
 
 
 @pytest.mark.parametrize("speculative", [name for name in DRAFTERS if name != "off"])
-def test_who_guessed_is_named(speculative: str) -> None:
+def test_the_drafter_is_named(speculative: str) -> None:
     said = a_round(narrator(speculative=speculative))
     assert said == (
         f"Round 7: {DRAFTERS[speculative].name} proposed 2 tokens, “ a b”. "
@@ -150,7 +150,7 @@ def test_who_guessed_is_named(speculative: str) -> None:
     assert a_round(narrator(speculative=speculative), kept=2).endswith("accepted all 2 and added “ c” as a bonus.")
 
 
-def test_a_rejection_is_told_with_all_that_decided_it() -> None:
+def test_a_rejection_is_told_with_the_numbers_that_decided_it() -> None:
     guesses = [
         Proposed(t_ms=0, step=7, position=i, token_id=i, text=text, q=0.31)
         for i, text in enumerate([" the", " old", " forest", " was"])
@@ -170,7 +170,7 @@ def test_a_rejection_is_told_with_all_that_decided_it() -> None:
     assert "proposed “ forest”. The target rejected it (p 0.021, q 0.31, u 0.44) and put “ a”" in said
 
 
-def test_a_text_that_ends_among_a_round_s_guesses_is_told_without_what_came_behind() -> None:
+def test_a_text_that_ends_among_a_rounds_guesses_ignores_those_after_it() -> None:
     told = narrator(speculative="draft")
     prefill(told, 61, " x")
     a_round(told, kept=2)
@@ -183,7 +183,7 @@ def test_a_text_that_ends_among_a_round_s_guesses_is_told_without_what_came_behi
     assert end.endswith(f"Those 4 took 2 passes: {kept}")
 
 
-def test_a_window_is_told_with_its_reasons() -> None:
+def test_a_window_change_is_told_with_its_reasons() -> None:
     told = narrator(speculative="draft", adaptive_window=True)
     changes = [
         WindowChanged(t_ms=0, step=8, gamma=gamma, acceptance=0.45, draft_ms=0.9, verify_ms=6.1) for gamma in (2, 0)
@@ -193,7 +193,7 @@ def test_a_window_is_told_with_its_reasons() -> None:
     assert a_round(told, changes[1]) == f"Round 7: 1 of 2 accepted. The window went from 2 to 0: {why}"
 
 
-def test_a_window_that_is_a_try_is_told_as_one_and_no_time_is_made_up() -> None:
+def test_a_trial_window_is_called_a_trial_without_made_up_times() -> None:
     told = narrator(speculative="draft", adaptive_window=True)
     tries = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.79, draft_ms=0.2, verify_ms=None)
     said = "The window goes from 4 to 0 as a trial, to measure what a plain pass costs: that is not yet known."
@@ -209,7 +209,7 @@ def plain_pass(told: Narrator, step: int, *rare: Any) -> str:
     return told.step(timed("decode", 1, step), [], [], None, [" x"], rare)
 
 
-def test_while_the_window_is_0_a_pass_says_why_nobody_guesses_and_until_when() -> None:
+def test_a_pass_with_a_window_of_0_says_why_and_for_how_long() -> None:
     told = narrator(speculative="draft", adaptive_window=True)
     none = WindowChanged(t_ms=0, step=8, gamma=0, acceptance=0.79, draft_ms=0.2, verify_ms=None)
     a_round(told, none)
@@ -218,7 +218,7 @@ def test_while_the_window_is_0_a_pass_says_why_nobody_guesses_and_until_when() -
     )
     measured = replace(none, gamma=3, verify_ms=0.3)
     assert plain_pass(told, 9, measured).startswith("Pass 9. The window went from 0 to 3: 79% of guesses")
-    assert plain_pass(told, 10).startswith("Pass 10: the target read one new token"), "the drafter had no idea"
+    assert plain_pass(told, 10).startswith("Pass 10: the target read one new token"), "the drafter proposed nothing"
     a_round(told, replace(measured, gamma=0))
     why = "a round of them would cost more than it gains"
     assert plain_pass(told, 11) == f"Pass 11 chose “ x”. No guesses: {why}; guessing is tried again within 28 passes."
@@ -230,8 +230,8 @@ def test_while_the_window_is_0_a_pass_says_why_nobody_guesses_and_until_when() -
     assert plain_pass(told, 40).startswith("Pass 40: the target read one new token")
 
 
-def test_a_window_of_0_is_left_when_the_sentences_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's own rounds, none of which promises anything: it never leaves 0 but to try."""
+def test_a_window_of_0_is_left_when_the_narration_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real rounds of the engine, all too costly to pay off: it leaves 0 only for trials."""
     costly = {0: 1.0}
     monkeypatch.setattr(Costs, "round_ms", lambda self, gamma, *_: costly.get(gamma, 1e6))
     config = EngineConfig(speculative="draft", adaptive_window=True)
@@ -247,7 +247,7 @@ def test_a_window_of_0_is_left_when_the_sentences_say(monkeypatch: pytest.Monkey
     assert promised & guessed
 
 
-def test_the_rarest_is_told_and_the_sentence_stays_short() -> None:
+def test_the_rarest_event_is_told_and_the_sentence_stays_short() -> None:
     evicted = [BlockEvicted(t_ms=0, block=block) for block in (3, 4)]
     window = WindowChanged(t_ms=0, step=8, gamma=2, acceptance=0.4, draft_ms=1, verify_ms=6)
     failure = FellBack(t_ms=0, part="drafter", reason="Its output is not finite.")
@@ -261,7 +261,7 @@ def test_the_rarest_is_told_and_the_sentence_stays_short() -> None:
 
 
 @pytest.mark.parametrize(("part", "lost"), [("kv_format", "INT4 storage failed"), ("kernel", "the fast kernel failed")])
-def test_what_fell_back_is_named_and_stays_in_sight(part: str, lost: str) -> None:
+def test_a_fallback_is_named_and_its_notice_stays(part: str, lost: str) -> None:
     told = narrator(kv_dtype="int4")
     said = told.step(timed("decode", 1, 3), [], [], None, [" x"], [FellBack(t_ms=0, part=part, reason="<b>\u202e")])
     assert lost in said
@@ -280,11 +280,11 @@ def test_what_fell_back_is_named_and_stays_in_sight(part: str, lost: str) -> Non
         (Achieved(2.0, "compute"), "compute-bound, 200% of the limit (another kernel is faster)"),
     ],
 )
-def test_the_limit_is_told_and_never_clipped(found: Achieved, said: str) -> None:
+def test_the_share_of_the_limit_is_told_and_never_clipped(found: Achieved, said: str) -> None:
     assert limit(found) == said
 
 
-def test_a_dropped_cache_is_told() -> None:
+def test_a_dropped_cache_is_narrated() -> None:
     dropped = CacheDropped(t_ms=0, reason="The weights changed.")
     said = narrator().step(timed(), [], [], None, [" x"], [dropped])
     assert said == "Prefill. Everything cached was dropped: The weights changed."
@@ -303,7 +303,7 @@ def test_a_synthetic_run_says_so_from_the_first_frame() -> None:
 
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("speculative", DRAFTERS)
-def test_hover_sentences_are_true_to_who_guessed_and_how_was_chosen(speculative: str, greedy: bool) -> None:
+def test_hover_sentences_fit_the_drafter_and_the_sampling(speculative: str, greedy: bool) -> None:
     said = sentences(speculative, greedy)
     assert said.keys() == STATES.keys()
     drawn = not greedy and speculative != "synthetic"
@@ -320,7 +320,7 @@ def test_hover_sentences_are_true_to_who_guessed_and_how_was_chosen(speculative:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("speculative", DRAFTERS)
-def test_every_number_a_hover_sentence_wants_is_there(speculative: str, temperature: float) -> None:
+def test_every_number_a_hover_sentence_needs_is_recorded(speculative: str, temperature: float) -> None:
     frames = Reducer().feed(script(EngineConfig(speculative=speculative), temperature=temperature))
     said = frames[0]["head"]["sentences"]
     for token in (token for frame in frames for token in frame.get("tokens", [])):
@@ -328,4 +328,4 @@ def test_every_number_a_hover_sentence_wants_is_there(speculative: str, temperat
         told += [("rejected" if "p" in guess else "unjudged", guess) for guess in token.get("rejected", [])]
         for state, numbers in told:
             chance = {"chance": 1.0} if {"p", "q"} <= numbers.keys() else {}
-            said[state].format(**numbers, **chance)  # raises KeyError where one is missing
+            said[state].format(**numbers, **chance)  # raises KeyError if one is missing

@@ -1,4 +1,4 @@
-"""How the server is started: what may be said, where, and what is refused."""
+"""Starting the server: its options, where they may be given, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from visualize.server.options import MAX_USERS, ask_directly, in_address, is_pri
 ROOT = Path(__file__).parents[2]
 
 
-def test_without_a_word_this_machine_alone_is_served() -> None:
+def test_by_default_only_this_machine_is_served() -> None:
     options = read_options([], {})
     assert vars(options) == {
         "host": "127.0.0.1",
@@ -30,7 +30,7 @@ def test_without_a_word_this_machine_alone_is_served() -> None:
     }
 
 
-def test_every_option_is_a_variable_too() -> None:
+def test_every_option_is_also_an_environment_variable() -> None:
     said = {
         "host": "0.0.0.0",
         "port": "8123",
@@ -47,12 +47,12 @@ def test_every_option_is_a_variable_too() -> None:
     assert vars(read_options([*arguments, "--share", "--workshop"], {})) == expected
 
 
-def test_a_server_to_watch_is_given_by_its_address() -> None:
+def test_the_server_to_attach_to_is_given_by_its_address() -> None:
     assert read_options(["--attach", "http://gpu:8000/v1"], {}).attach.address == "http://gpu:8000"
     assert read_options([], {"DECODE_LAB_ATTACH": "https://gpu"}).attach.address == "https://gpu"
 
 
-def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None:
+def test_the_command_line_overrides_variables_and_gradios_come_last() -> None:
     gradio = {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_SERVER_PORT": "9000"}
     assert read_options([], gradio).port == 9000
     own = gradio | {"DECODE_LAB_PORT": "9001", "DECODE_LAB_SHARE": "1", "DECODE_LAB_MAX_USERS": ""}
@@ -84,7 +84,7 @@ def test_the_command_line_counts_more_than_variables_and_gradios_least() -> None
         ([], {"DECODE_LAB_SHARE": "perhaps"}, "DECODE_LAB_SHARE must be one of 1, true"),
     ],
 )
-def test_what_cannot_be_is_a_sentence_at_the_start(arguments, environment, said, capsys) -> None:
+def test_invalid_options_are_explained_in_one_line(arguments, environment, said, capsys) -> None:
     with pytest.raises(SystemExit) as end:
         read_options(arguments, environment)
     line = capsys.readouterr().err
@@ -97,14 +97,14 @@ def test_what_cannot_be_is_a_sentence_at_the_start(arguments, environment, said,
     ("said", "host"),
     [("[::1]", "::1"), ("0:0:0:0:0:0:0:1", "::1"), ("[::]", "::"), ("LocalHost", "localhost"), ("", "127.0.0.1")],
 )
-def test_a_host_is_known_however_it_is_written(said: str, host: str) -> None:
+def test_a_host_is_recognised_however_it_is_written(said: str, host: str) -> None:
     options = read_options(["--host", said], {})
     assert options.host == host
     assert is_private(options, {}) == (host != "::")
     assert in_address(host) == (f"[{host}]" if ":" in host else host)
 
 
-def test_this_machine_is_asked_through_no_proxy_and_others_as_before() -> None:
+def test_only_requests_to_this_machine_bypass_the_proxy() -> None:
     environment = {"http_proxy": "http://proxy:3128", "NO_PROXY": "corp.example, 10.0.0.1", "no_proxy": "localhost"}
     ask_directly("192.168.1.7", environment)
     assert environment.pop("http_proxy") == "http://proxy:3128"
@@ -115,7 +115,7 @@ def test_this_machine_is_asked_through_no_proxy_and_others_as_before() -> None:
     assert nobody == {"no_proxy": "*"}
 
 
-def test_only_a_server_of_ones_own_takes_any_model() -> None:
+def test_a_server_that_others_can_reach_is_not_private() -> None:
     assert is_private(read_options([], {}), {})
     for arguments, environment in (
         (["--host", "0.0.0.0"], {}),
@@ -127,7 +127,7 @@ def test_only_a_server_of_ones_own_takes_any_model() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--port", "none"]])
-def test_help_and_a_mistyped_option_wait_for_no_models(arguments) -> None:
+def test_help_and_mistyped_options_do_not_import_torch(arguments) -> None:
     hidden = "import sys; sys.modules['torch'] = sys.modules['transformers'] = sys.modules['gradio'] = None; "
     code = hidden + f"import runpy; sys.argv[1:] = {arguments}; runpy.run_path('app.py', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

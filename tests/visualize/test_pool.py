@@ -1,4 +1,4 @@
-"""The map of blocks: whatever happens to them, it shows what a simple model of the pool holds."""
+"""The block map: whatever happens to the blocks, it shows what a simple model of the pool holds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def freed(block: int, index: int, references: int = 0, cached: bool = False) -> 
 
 
 def looks(columns: list[dict[str, list[Any]]], block: int) -> tuple[str, str, bool]:
-    """What a person sees of a block: its state, the pattern of its fill, whether it is marked as stored."""
+    """How a block looks: its state, the pattern of its fill, whether it is marked as stored."""
     states = [name for trace, name in enumerate(blocks.TRACES[:3]) if columns[trace]["y"][block] is not None]
     assert len(states) == 1, "a block is in one state"
     fill, stored = columns[4], columns[5]
@@ -54,7 +54,7 @@ def looks(columns: list[dict[str, list[Any]]], block: int) -> tuple[str, str, bo
 
 
 class Model:
-    """The pool in the plainest words: what became of each block, and this run's table."""
+    """The simplest model of the pool: what happened to each block, and this run's block table."""
 
     def __init__(self) -> None:
         self.blocks: dict[int, str] = {}
@@ -67,7 +67,7 @@ class Model:
         return [*can, *(["take", "copy"] if free else [])]
 
     def act(self, data: st.DataObject) -> Event:
-        """One thing that an engine may do next, done here, and told as its event."""
+        """Something an engine may do next: apply it here and return its event."""
         free = [block for block in range(COUNT) if block not in self.blocks]
         match data.draw(st.sampled_from(self.choices())):
             case "take" | "copy" as what:
@@ -126,7 +126,7 @@ class Model:
 
 @settings(max_examples=200)
 @given(st.data())
-def test_any_sequence_of_events_leaves_the_map_as_the_model(data: st.DataObject) -> None:
+def test_after_any_sequence_of_events_the_map_matches_the_model(data: st.DataObject) -> None:
     model, view, columns = Model(), PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for _ in range(data.draw(st.integers(1, 25))):
         for _ in range(data.draw(st.integers(1, 3))):  # several events between two frames
@@ -139,7 +139,7 @@ def test_any_sequence_of_events_leaves_the_map_as_the_model(data: st.DataObject)
     assert view.patches() == []
 
 
-def test_fill_follows_the_tokens_in_the_order_of_the_table() -> None:
+def test_blocks_fill_up_in_the_order_of_the_block_table() -> None:
     view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
         view.take(event)
@@ -153,46 +153,46 @@ def test_fill_follows_the_tokens_in_the_order_of_the_table() -> None:
     assert {block for _, block, _ in view.patches()} == {0}
 
 
-def test_what_was_written_for_rejected_guesses_is_seen_until_the_next_pass() -> None:
+def test_slots_written_for_rejected_guesses_show_until_the_next_pass() -> None:
     view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
         view.take(event)
     view.level(SIZE + 1)
-    view.level(SIZE + 3, guesses=3)  # it wrote one and three, of which one was kept
+    view.level(SIZE + 3, guesses=3)  # it wrote one token and three guesses, of which one was accepted
     apply(columns, view.patches())
     vain, fill = columns[3], columns[4]
     slot = -(blocks.SIDE - 2 * blocks.INSET) / SIZE
     assert [round((fill["y"][block] or 0) / slot, 1) for block in (1, 0, 7)] == [4, 3, 0]
-    assert [round((vain["y"][block] or 0) / slot, 1) for block in (1, 0, 7)] == [0, 4, 1]  # of it the fill covers three
+    assert [round((vain["y"][block] or 0) / slot, 1) for block in (1, 0, 7)] == [0, 4, 1]  # three are under the fill
     words = columns[1]["customdata"][0][1]
     assert "3 of 4 slots filled<br>1 more written for rejected guesses" in words
-    view.level(SIZE + 4)  # the next kept one
+    view.level(SIZE + 4)  # the next pass keeps one token
     apply(columns, view.patches())
     assert not any(vain["y"])
     view.level(SIZE + 5, guesses=2)
     for block, index in ((7, 2), (0, 1)):
         view.take(freed(block, index))
-    view.ended()  # what was given back is as full as it was, and of guesses nothing is left
+    view.ended()  # blocks given back keep their fill, and slots of guesses are cleared
     apply(columns, view.patches())
     assert not any(vain["y"])
     assert fill["y"][7] is not None
 
 
-def test_a_block_that_only_rejected_guesses_were_written_to_is_seen_given_back_until_the_next_pass() -> None:
+def test_a_block_used_only_by_rejected_guesses_shows_until_the_next_pass() -> None:
     view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1)):
         view.take(event)
     view.level(2 * SIZE - 1)
     for event in (taken(7, 2), taken(9, 3), freed(9, 3), freed(7, 2)):
         view.take(event)
-    view.level(2 * SIZE, guesses=3)  # it wrote the last slot of its block and three more, and kept none of those
+    view.level(2 * SIZE, guesses=3)  # it wrote the last slot of its block and three guesses, all rejected
     apply(columns, view.patches())
     vain, slot = columns[3]["y"], -(blocks.SIDE - 2 * blocks.INSET) / SIZE
     assert [round((vain[block] or 0) / slot, 1) for block in (0, 7, 9)] == [0, 3, 0]
     words = columns[0]["customdata"][7][1]
     assert words == f"free again: it was entry 2 of sequence {ME}'s table<br>3 slots written for rejected guesses"
     assert view.caption() == "4 of 12 live, 100% full"
-    view.take(taken(7, 2))  # and is taken again
+    view.take(taken(7, 2))  # allocated again
     view.level(2 * SIZE + 1)
     apply(columns, view.patches())
     assert not any(vain)
@@ -207,7 +207,7 @@ def test_a_block_that_only_rejected_guesses_were_written_to_is_seen_given_back_u
     assert columns[0]["customdata"][9][1] == "free"
 
 
-def test_a_block_that_others_have_or_that_was_given_back_before_an_admission_was_not_written_to_in_vain() -> None:
+def test_blocks_shared_or_given_back_before_an_admission_show_no_rejected_guesses() -> None:
     view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1), taken(7, 2)):
         view.take(event)
@@ -229,7 +229,7 @@ def test_a_block_that_others_have_or_that_was_given_back_before_an_admission_was
 
 @pytest.mark.parametrize("freed_first", [False, True])
 def test_a_preempted_run_is_redrawn_when_it_is_admitted_again(freed_first: bool) -> None:
-    """Its blocks are given back, one stays as a cached prefix and is found again."""
+    """Its blocks are given back; one stays as a cached prefix and is found again."""
     first = script(EngineConfig(paged=True, enable_prefix_caching=True, block_size=SIZE, num_blocks=COUNT), 2)
     head, step = first[0], next(event for event in first if isinstance(event, StepTimed))
     step = replace(step, step_kind="prefill", kv_tokens=6)

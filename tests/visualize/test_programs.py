@@ -1,4 +1,4 @@
-"""Callers of the functions for programs: they wait in line like everybody, and what they ask for ends with them."""
+"""Callers of the API: they wait in line like everyone else, and their work ends when they leave."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def caller(name: str) -> gr.Request:
 
 
 class Asked(ScriptedEngine):
-    """Keeps the prompts that it decodes."""
+    """Records the prompts that it decodes."""
 
     def __init__(self) -> None:
         super().__init__(0.01)
@@ -45,13 +45,13 @@ def programs(line: Line | None = None, told: dict | None = None, engine: Scripte
 
 
 async def until(so: Callable[[], object]) -> None:
-    """While other tasks go on."""
+    """Wait for a condition while other tasks go on."""
     async with asyncio.timeout(30):
         while not so():
             await asyncio.sleep(0.005)
 
 
-def test_a_caller_who_leaves_ends_what_was_asked_for_and_nothing_else() -> None:
+def test_a_caller_who_leaves_ends_only_their_own_run() -> None:
     engine = Asked()
     some = programs(engine=engine)
 
@@ -68,7 +68,7 @@ def test_a_caller_who_leaves_ends_what_was_asked_for_and_nothing_else() -> None:
     assert others["reason"] == "length"
 
 
-def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
+def test_a_caller_who_leaves_while_waiting_never_reaches_the_engine() -> None:
     line, cancelled = Line(), threading.Event()
     some = programs(line)
 
@@ -83,11 +83,11 @@ def test_a_caller_who_leaves_while_waiting_asks_nothing_of_the_engine() -> None:
         complete(leave())
 
 
-def test_who_leaves_as_an_answer_comes_leaves_all_the_same() -> None:
+def test_leaving_cancels_every_call_even_as_calls_finish() -> None:
     some, ended = programs(), []
 
     class Answered(threading.Event):
-        """Of a call that is over as soon as it is told to stop, in another thread."""
+        """Of a call that ends, as in another thread, the moment it is told to stop."""
 
         def set(self) -> None:
             ended.append(self)
@@ -102,7 +102,7 @@ def test_who_leaves_as_an_answer_comes_leaves_all_the_same() -> None:
     assert len(ended) == 3
 
 
-def test_who_left_and_called_again_can_leave_again() -> None:
+def test_a_caller_can_leave_call_again_and_leave_again() -> None:
     engine = Asked()
     some = programs(engine=engine)
 
@@ -119,7 +119,7 @@ def test_who_left_and_called_again_can_leave_again() -> None:
     assert complete(call_twice())["reason"] == "cancelled"
 
 
-def test_who_waits_is_told_of_each_change_once_and_nothing_of_it_is_kept() -> None:
+def test_a_waiting_caller_is_told_each_change_once_and_no_status_is_kept() -> None:
     said: list[str] = []
 
     class Told(dict):
@@ -150,7 +150,7 @@ def test_who_waits_is_told_of_each_change_once_and_nothing_of_it_is_kept() -> No
     assert told == {}
 
 
-def test_who_compares_is_told_how_many_runs_are_over() -> None:
+def test_a_comparison_reports_how_many_runs_are_done() -> None:
     said: list[str] = []
 
     class Told(dict):
@@ -165,7 +165,7 @@ def test_who_compares_is_told_how_many_runs_are_over() -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "compare"])
-def test_who_leaves_while_layers_are_compiled_holds_up_nobody(name: str) -> None:
+def test_leaving_during_compilation_holds_up_nobody(name: str) -> None:
     engine, line = Compiling(), Line()
     some = Programs(lambda pair: engine, line, {})
     compiled = EngineConfig(kernels="reference", torch_compile=True)
@@ -185,7 +185,7 @@ def test_who_leaves_while_layers_are_compiled_holds_up_nobody(name: str) -> None
     engine.compiled.set()
 
 
-def test_layers_that_cannot_be_compiled_are_a_sentence_and_nothing_in_the_log(capfd: pytest.CaptureFixture) -> None:
+def test_a_refused_compilation_is_explained_without_a_traceback_in_the_log(capfd: pytest.CaptureFixture) -> None:
     class Refusing(ScriptedEngine):
         def models(self, config: EngineConfig) -> None:
             raise ConfigError("A step in C has no use for it.")
@@ -196,7 +196,7 @@ def test_layers_that_cannot_be_compiled_are_a_sentence_and_nothing_in_the_log(ca
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_who_waits_as_the_server_ends_is_told_so() -> None:
+def test_waiting_callers_are_told_that_the_server_shuts_down() -> None:
     line, cancelled = Line(), threading.Event()
     some = programs(line)
 
@@ -211,17 +211,17 @@ def test_who_waits_as_the_server_ends_is_told_so() -> None:
         complete(end())
 
 
-def test_nobody_is_worked_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs_module, "MOST_SECONDS", 0.5)
     assert complete(programs().run(caller("a"), "A fox", **LONG))["reason"] == "cancelled"
 
 
-def test_one_caller_too_many_is_asked_to_come_back() -> None:
+def test_one_caller_too_many_is_refused() -> None:
     with pytest.raises(LabError, match="The lab is full"):
         complete(programs(Line(most=0)).run(caller("a"), "A fox", **LONG))
 
 
-def test_settings_become_parameters_with_their_types_and_words() -> None:
+def test_settings_become_parameters_with_their_types_and_descriptions() -> None:
     async def decode(request: gr.Request, prompt: str, sampling: SamplingParams, often: int = 2) -> dict:
         """Decode it.
 

@@ -1,4 +1,4 @@
-"""Numbers shown, and compared with the run before."""
+"""The numbers shown, and their comparison with the previous run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ STARTED = script(CONFIGS["plain"], max_tokens=1)[0]
 
 
 def started(config: EngineConfig | dict[str, Any], **changes: Any) -> RunStarted:
-    """What a run with this configuration began with."""
+    """The first event of a run with this configuration."""
     return replace(STARTED, config=config if isinstance(config, dict) else asdict(config), **changes)
 
 
-def test_nothing_measured_is_a_dash() -> None:
+def test_nothing_measured_is_shown_as_a_dash() -> None:
     shown = rows(measure([]), CONFIG)
     assert shown.keys() == {label["key"] for label in labels() if label["always"]}
     assert {value for value, _, _ in shown.values()} == {DASH}
@@ -46,7 +46,7 @@ def test_plain_decoding_is_one_token_a_pass() -> None:
 
 
 def test_a_pass_without_guesses_counts() -> None:
-    """A drafter that finds nothing proposes nothing, as Lookup does: such a pass gives one token."""
+    """A drafter that finds nothing, as Lookup may, proposes nothing: such a pass gives one token."""
     events = script(EngineConfig(speculative="ngram"), max_tokens=40)
     idle = {event.step for event in events if isinstance(event, StepTimed) and event.step % 3 == 0}
     some = [event for event in events if not (isinstance(event, Proposed | Judged) and event.step in idle)]
@@ -63,7 +63,7 @@ def test_a_pass_without_guesses_counts() -> None:
     assert (tokens - 1) / passes < metrics.mean_acceptance_length - 0.3
 
 
-def test_the_run_before_stands_beside() -> None:
+def test_the_previous_run_is_shown_beside() -> None:
     plain, fast = (measure(script(CONFIGS[name])) for name in ("plain", "speculative"))
     before = Before(STARTED, plain)
     shown = rows(fast, CONFIG, before)
@@ -73,7 +73,7 @@ def test_the_run_before_stands_beside() -> None:
     assert shown["accepted"][2] == ""
 
 
-def test_shares_stand_beside_each_other_and_what_is_alike_is_called_so() -> None:
+def test_shares_are_shown_side_by_side_and_equal_numbers_as_the_same() -> None:
     assert beside(Reading("50", "%", 0.5), Reading("55", "%", 0.55), over=True) == "was 55"
     assert beside(Reading("7", "%", 0.07), Reading("7", "%", 0.0744), over=True) == "the same"
     assert beside(Reading("7", "ms", 7.0), Reading("7", "s", 7000.0), over=True) == "×0.001 of 7 s"
@@ -82,11 +82,11 @@ def test_shares_stand_beside_each_other_and_what_is_alike_is_called_so() -> None
 @pytest.mark.parametrize(
     ("times", "said"), [(0.0312, "×0.031"), (0.996, "×1"), (7.04, "×7"), (31.2, "×31"), (99.7, "×100"), (1234, "×1234")]
 )
-def test_a_ratio_is_two_digits_and_no_power_of_ten(times: float, said: str) -> None:
+def test_a_ratio_has_two_digits_and_no_power_of_ten(times: float, said: str) -> None:
     assert beside(Reading("", "", 10 * times), Reading("10", "", 10), over=True) == f"{said} of 10"
 
 
-def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> None:
+def test_large_numbers_change_units_in_comparisons_too() -> None:
     metrics = measure(script(CONFIGS["plain"]))
     slow = replace(
         metrics,
@@ -110,7 +110,7 @@ def test_large_numbers_change_their_unit_and_say_so_beside_the_run_before() -> N
     assert rows(metrics, CONFIG, Before(STARTED, slow), over=False)["first"][2] == "was 1.23 s"
 
 
-def test_what_was_switched_is_named() -> None:
+def test_changed_settings_are_named() -> None:
     assert difference(STARTED, STARTED) == "Small: the previous run, with the same settings."
     now = EngineConfig(
         kv_dtype="int4", paged=True, enable_prefix_caching=True, speculative="synthetic", adaptive_window=True
@@ -121,7 +121,7 @@ def test_what_was_switched_is_named() -> None:
     )
 
 
-def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
+def test_every_setting_of_the_page_is_named_when_it_changes() -> None:
     before = asdict(Settings().engine_config())
 
     def said(**changes: Any) -> str:
@@ -133,7 +133,7 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
         assert "→ 77" in said(**{name: 77})
     for speculative, name in (("early_exit", "early_exit_layer"), ("synthetic", "synthetic_acceptance_rate")):
         assert "→ 77" in said(speculative=speculative, **{name: 77})
-        assert said(**{name: 77}).endswith("with the same settings.")  # nobody uses it
+        assert said(**{name: 77}).endswith("with the same settings.")  # without its drafter it has no effect
     assert "kernels The lab's own → Torch" in said(kernels="reference")
     assert "prompt attention Auto → Flash" in said(prefill_attention="flash")
     assert "cache priority 0 → 5" in said(cache_priority=5)
@@ -151,19 +151,19 @@ def test_every_setting_of_the_page_has_a_word_when_it_is_switched() -> None:
         ({"logprobs": 5}, "recorded distributions off → on"),
     ],
 )
-def test_what_was_sampled_otherwise_is_named(sampled: dict[str, Any], said: str) -> None:
+def test_changed_sampling_is_named(sampled: dict[str, Any], said: str) -> None:
     now = replace(STARTED, sampling=STARTED.sampling | sampled)
     assert difference(STARTED, now) == f"Small: the previous run. Changed: {said}."
 
 
-def test_what_has_nothing_to_act_on_is_not_named() -> None:
+def test_settings_without_effect_are_not_named() -> None:
     before = asdict(EngineConfig(paged=True, num_blocks=128, speculative="draft"))
     off = before | {"kv_cache": False, "paged": False, "num_blocks": None}
     assert difference(started(before), started(off)).endswith("Changed: KV cache on → off.")
     assert "blocks in the pool as memory allows → 128" in difference(started(off), started(before))
 
 
-def test_other_models_and_another_prompt_are_named() -> None:
+def test_changed_models_and_prompts_are_named() -> None:
     drafted = started(EngineConfig(speculative="draft"), draft="stories-matched")
     assert "same" in difference(drafted, drafted)
     now = replace(drafted, draft="stories-mismatched", prompt="The king")
@@ -177,13 +177,13 @@ def test_other_models_and_another_prompt_are_named() -> None:
     assert difference(STARTED, drafted) == "Small: the previous run. Changed: speculation Off → Draft."
 
 
-def test_a_run_from_before_a_setting_was_there_has_its_default() -> None:
+def test_a_setting_missing_from_an_older_run_has_its_default() -> None:
     older = {name: value for name, value in CONFIG.items() if name not in ("kernels", "cuda_graphs", "torch_compile")}
     assert "same" in difference(started(older), started(CONFIG))
     assert described(older, {"temperature": 0.8, "seed": 7}) == described(CONFIG, {"temperature": 0.8, "seed": 7})
 
 
-def test_what_was_found_is_shown_where_something_could_be() -> None:
+def test_cached_tokens_found_are_shown_if_any_could_be() -> None:
     events = script(CONFIGS["paged"])
     assert "found" not in rows(measure(events), CONFIG)
     assert rows(measure(events), CONFIG | {"enable_prefix_caching": True})["found"] == ["0", "", ""]
@@ -191,7 +191,7 @@ def test_what_was_found_is_shown_where_something_could_be() -> None:
     assert rows(measure(events), CONFIG)["found"][0] == "48"
 
 
-def test_a_runs_settings_are_described_where_they_mattered() -> None:
+def test_only_settings_that_mattered_are_described() -> None:
     sampling = {"temperature": 0.8, "seed": 7}
     now = asdict(EngineConfig(paged=True, speculative="draft", num_speculative_tokens=6, early_exit_layer=4))
     assert described(now, sampling) == (

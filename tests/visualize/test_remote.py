@@ -1,4 +1,4 @@
-"""A server that is watched: its readings as messages, told to all; prompts, whose answers end when they are stopped."""
+"""A vLLM server being watched: its readings as messages for everyone, and prompts whose answers can be stopped."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GAUGES = {KV_USAGE: 0.25, RUNNING: 3.0, WAITING: 2.0}
 
 
 def reading(at: float, times: int, **more: Any) -> Reading:
-    """Counters after so many equal steps."""
+    """Gauges, and counters after this many equal steps."""
     step = {GENERATED: 100, QUERIED: 80, HITS: 60, DRAFTS: 10, DRAFTED: 40, ACCEPTED: 25}
     counters = dict.fromkeys(COUNTERS, 0.0) | {name: value * times for name, value in step.items()}
     return Reading(at, GAUGES | counters, tuple(times * count for count in (9, 8, 5, 3)), **more)
@@ -72,7 +72,7 @@ def test_readings_become_numbers_lines_and_bars() -> None:
     assert "problem" not in second
 
 
-def test_a_restart_and_a_lost_connection_are_said_and_leave_a_gap() -> None:
+def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
     reducer = Reducer("http://host", began=0.0)
     reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
     again = reducer.take(reading(2.0, 1, started=2.0), ["tiny"])
@@ -83,11 +83,11 @@ def test_a_restart_and_a_lost_connection_are_said_and_leave_a_gap() -> None:
     assert "⟨RLO⟩" in gone["say"]
     assert gone["points"]["queue"] == [[0, None, {"x": 3.0, "y": None}], [1, None, {"x": 3.0, "y": None}]]
     back = reducer.take(reading(9.0, 9, started=2.0), ["tiny"])
-    assert back["points"]["speed"][0][2]["y"] is None  # over the gap no rate is told
+    assert back["points"]["speed"][0][2]["y"] is None  # no rate across the gap
     assert "restarted" not in back["say"]
 
 
-def test_what_the_server_does_not_tell_is_said() -> None:
+def test_metrics_missing_from_the_server_are_reported() -> None:
     said = Reducer("http://host", 0.0).take(Reading(1.0, {RUNNING: 1.0, DRAFTS: 0.0}), [])["say"]
     assert "lack vllm:kv_cache_usage_perc" in said
     whole = {name: 0.0 for name in (*GAUGES, *COUNTERS) if name not in (DRAFTS, DRAFTED, ACCEPTED)}
@@ -115,7 +115,7 @@ def test_every_message_is_finite_and_fits_its_charts(steps: list[int | None]) ->
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20))
-def test_rounds_are_drawn_as_the_lab_draws_its_own(pairs: list[tuple[int, int]]) -> None:
+def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> None:
     drafted, accepted = [max(pair) for pair in pairs], [min(pair) for pair in pairs]
     chart = figures.rounds_told(Speculated(tuple(drafted), tuple(accepted)))
     count = dict(zip(figures.rounds.TRACES, [len(trace["x"]) for trace in chart["columns"]], strict=True))
@@ -138,7 +138,7 @@ def server(vllm: ScriptedVLLM) -> Iterator[Server]:
 
 
 def heard(channel: Channel) -> list[dict[str, Any]]:
-    """All messages of a channel, to its end."""
+    """All messages of a channel until its end."""
 
     async def listen() -> list[dict[str, Any]]:
         return [json.loads(message) async for _, message in channel.read()]
@@ -146,7 +146,7 @@ def heard(channel: Channel) -> list[dict[str, Any]]:
     return complete(listen())
 
 
-def test_one_thread_reads_for_all_and_goes_on_when_the_server_is_back(
+def test_one_thread_reads_for_all_and_resumes_when_the_server_is_back(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
@@ -165,7 +165,7 @@ def test_one_thread_reads_for_all_and_goes_on_when_the_server_is_back(
     assert vllm.asked.count("/v1/models") == 2
 
 
-def test_metrics_are_told_where_models_are_not(
+def test_metrics_are_read_even_if_models_cannot_be(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "EVERY_S", 0.02)
@@ -179,7 +179,7 @@ def test_metrics_are_told_where_models_are_not(
     assert "VLLM_API_KEY" in message["say"]
 
 
-def test_an_answer_is_told_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
+def test_an_answer_is_streamed_with_its_rounds(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (*WORDS, "a\n\nline")
     asked = Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9))
     *pieces, end = heard(asked.channel)
@@ -189,7 +189,7 @@ def test_an_answer_is_told_with_its_rounds(server: Server, vllm: ScriptedVLLM) -
     assert not asked.goes_on
 
 
-def test_nothing_that_a_server_answers_is_unseen_or_turns_the_line(server: Server, vllm: ScriptedVLLM) -> None:
+def test_invisible_characters_in_an_answer_are_spelled_out(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.words = (HOSTILE, "\x07two\nlines")
     *pieces, _ = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
     told = "".join(piece["text"] for piece in pieces)
@@ -197,7 +197,7 @@ def test_nothing_that_a_server_answers_is_unseen_or_turns_the_line(server: Serve
 
 
 @pytest.mark.parametrize(("rounds", "guesses"), [(10, 1), (25_000, 4), (1, 33), (1, 2**50)])
-def test_more_rounds_or_guesses_than_can_be_are_not_drawn(
+def test_implausibly_many_rounds_or_guesses_are_not_drawn(
     server: Server, vllm: ScriptedVLLM, rounds: int, guesses: int
 ) -> None:
     """A page that drew them would hang."""
@@ -207,14 +207,14 @@ def test_more_rounds_or_guesses_than_can_be_are_not_drawn(
     assert "charts" not in end
 
 
-def test_without_rounds_it_says_how_a_server_tells_of_them(server: Server, vllm: ScriptedVLLM) -> None:
+def test_without_rounds_the_page_says_how_to_enable_them(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.spec = False
     end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams(max_tokens=9)).channel)[-1]
     assert "--per-request-spec-decode-metrics detailed" in end["rounds"]
     assert "charts" not in end
 
 
-def test_a_stopped_answer_ends_here_and_there(server: Server, vllm: ScriptedVLLM) -> None:
+def test_a_stopped_answer_ends_here_and_on_the_server(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.01
     prompts = Prompts(server, Line(), lambda: (vllm.model,))
     asked = prompts.begin("somebody", "Once", SamplingParams(max_tokens=9))
@@ -227,7 +227,7 @@ def test_a_stopped_answer_ends_here_and_there(server: Server, vllm: ScriptedVLLM
     assert heard(prompts.begin("somebody", "Again", SamplingParams(max_tokens=9)).channel)[-1]["rounds"]
 
 
-def test_when_the_lab_ends_so_do_its_prompts(server: Server, vllm: ScriptedVLLM) -> None:
+def test_prompts_end_when_the_lab_shuts_down(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause, line = True, 0.01, Line()
     asked = Asked(server, line, vllm.model, "Once", SamplingParams())
     until(lambda: vllm.asked)
@@ -236,7 +236,7 @@ def test_when_the_lab_ends_so_do_its_prompts(server: Server, vllm: ScriptedVLLM)
     until(lambda: vllm.left)
 
 
-def test_too_many_prompts_and_a_silent_server_are_sentences(
+def test_too_many_prompts_and_a_silent_server_are_explained(
     server: Server, vllm: ScriptedVLLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "AT_ONCE", 1)
@@ -251,7 +251,7 @@ def test_too_many_prompts_and_a_silent_server_are_sentences(
         Prompts(server, Line(), lambda: ()).begin("two", "Once", SamplingParams())
 
 
-def test_an_answer_that_breaks_off_is_a_sentence(server: Server, vllm: ScriptedVLLM) -> None:
+def test_an_answer_that_breaks_off_is_explained(server: Server, vllm: ScriptedVLLM) -> None:
     vllm.wrong["stream"] = "error"
     *_, end = heard(Asked(server, Line(), vllm.model, "Once", SamplingParams()).channel)
     assert end["problem"]

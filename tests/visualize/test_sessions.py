@@ -1,4 +1,4 @@
-"""What Gradio keeps of a session costs little, and is what Gradio would keep."""
+"""Gradio's state for a session costs little and is the same as Gradio's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from visualize.server.work import Line
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The labels of the components whose configuration was worked out. Gradio's own function is back afterwards."""
+    """The labels of the components whose configuration is computed. Restores Gradio's own function afterwards."""
     labels: list[str] = []
     get_config = gr.components.Component.get_config
 
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return labels
 
 
-def test_a_session_has_what_gradio_gives_it_and_asks_no_component_again(asked: list[str]) -> None:
+def test_a_session_has_gradios_configurations_without_computing_them_again(asked: list[str]) -> None:
     with gr.Blocks() as pages:
         with gr.Row():
             number = gr.Number(3, label="number", elem_id="n")
@@ -52,7 +52,7 @@ def test_a_session_has_what_gradio_gives_it_and_asks_no_component_again(asked: l
     assert SessionState(pages).config_values == expected
 
 
-def test_the_labs_own_pages_are_shared(asked: list[str]) -> None:
+def test_the_labs_own_pages_share_their_configurations(asked: list[str]) -> None:
     engines = Engines()
     pages = app.build(engines, engines, Line(), told={})
     SessionState(pages)

@@ -1,4 +1,4 @@
-"""The page's link: what it may set, and what it may not."""
+"""The page's link: what it may set and what it may not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from visualize.run.settings import (
 from visualize.vocabulary import IN_CODE
 
 
-def test_an_empty_link_is_the_defaults() -> None:
+def test_an_empty_link_gives_the_defaults() -> None:
     assert from_link({}) == (Settings(), [])
     Settings().engine_config()
     Settings().sampling()
@@ -119,13 +119,13 @@ def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.data())
-def test_a_link_written_is_a_link_read(data: st.DataObject) -> None:
+def test_a_link_round_trips_but_for_combinations_without_effect(data: st.DataObject) -> None:
     """As the page writes it: numbers as text, switches as 0 and 1."""
     given = {name: data.draw(st.sampled_from(list(values))) for name, values in CHOICES.items()}
     given |= {name: data.draw(st.booleans()) for name in NAMES if isinstance(DEFAULTS[name], bool)}
     link = {name: str(int(value) if isinstance(value, bool) else value) for name, value in given.items()}
     settings, notices = from_link(link)
-    settings.engine_config()  # whatever the link said, the page can run
+    settings.engine_config()  # valid, whatever the link said
     meant = Settings(**given)
     out = senseless(meant)
     assert settings == replace(meant, **{name: NEUTRAL[name] for name in out})
@@ -167,18 +167,18 @@ def test_a_bad_value_is_left_out_and_named(name: str, value: str) -> None:
     assert name.replace("_", " ") in notices[0]
 
 
-def test_a_toggle_is_written_as_a_number_or_as_a_word() -> None:
+def test_a_toggle_may_be_written_as_a_number_or_a_word() -> None:
     assert from_link({"cache": "false", "paged": "false"}) == from_link({"cache": "0", "paged": "0"})
     for word in ("true", "True", "yes", "on"):
         assert from_link({"adaptive_window": word}) == from_link({"adaptive_window": "1"})
 
 
-def test_what_messages_call_settings_is_what_stands_on_their_controls() -> None:
+def test_messages_name_settings_by_the_labels_of_their_controls() -> None:
     assert set(IN_CODE.values()) <= set(LABELS.values())
     assert IN_CODE.keys() <= {field.name for kind in (EngineConfig, SamplingParams) for field in fields(kind)}
 
 
-def test_a_senseless_combination_is_mended_and_named() -> None:
+def test_a_nonsensical_combination_is_corrected_and_named() -> None:
     settings, notices = from_link({"cache": "0", "kv_format": "int8", "paged": "1", "prefix_caching": "1"})
     assert (settings.kv_format, settings.paged, settings.prefix_caching) == ("auto", False, False)
     assert notices == [
@@ -216,17 +216,17 @@ def test_what_this_machine_cannot_do_is_left_out(
     assert config.torch_compile == ("torch_compile" in link and not left)
     assert config.kernels == link.get("kernels", "auto")
     if not gpu:
-        assert config.cuda_graphs  # nothing was switched off
+        assert config.cuda_graphs  # the engine's default was not switched off
 
 
-def test_only_attention_that_runs_here_is_offered() -> None:
+def test_only_attention_kernels_that_run_here_are_offered() -> None:
     for choice in CHOICES["prefill_attention"]:
         if not has_gpu():
             refuse_sdpa(choice, torch.device("cpu"), torch.float32, 64)
     assert {"auto", "math"} <= CHOICES["prefill_attention"].keys()
 
 
-def test_an_empty_seed_lets_the_engine_pick() -> None:
+def test_an_empty_seed_lets_the_engine_pick_one() -> None:
     assert from_link({"seed": ""})[0].sampling().seed is None
 
 
@@ -238,7 +238,7 @@ def test_bounds_are_within_the_engines() -> None:
             settings.sampling()
 
 
-def test_a_format_is_shown_with_the_error_that_was_recorded_for_it() -> None:
+def test_a_format_is_shown_with_its_recorded_error() -> None:
     recorded = json.loads(KV_ERROR.read_text("utf-8"))["formats"]
     assert kv_error("auto") == ""
     for row in recorded[1:]:
@@ -248,7 +248,7 @@ def test_a_format_is_shown_with_the_error_that_was_recorded_for_it() -> None:
         assert f"{row['perplexity'] / recorded[0]['perplexity'] - 1:+.2%}" in said
 
 
-def test_recording_says_what_it_was_measured_to_cost() -> None:
+def test_recording_distributions_states_its_measured_cost() -> None:
     recorded = json.loads(LOGPROBS_COST.read_text("utf-8"))
     assert recorded["logprobs"] == LOGPROBS
     cost = f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%}"
@@ -256,7 +256,7 @@ def test_recording_says_what_it_was_measured_to_cost() -> None:
     assert SAYS["distributions"] == f"Shows p and q. Slower: {cost} as measured."
 
 
-def test_a_link_names_only_the_pairs_that_a_server_has() -> None:
+def test_a_link_may_name_only_pairs_that_the_server_has() -> None:
     link = LINK.choosing(pair={"matched": "Matched", OTHER: "Other"})
     assert from_link({"pair": OTHER, "target": "a/b"}, link) == (Settings(pair=OTHER, target="a/b"), [])
     for name in ("mismatched", OTHER):
@@ -265,16 +265,16 @@ def test_a_link_names_only_the_pairs_that_a_server_has() -> None:
         assert notice == "The link's pair was left out: it must be one of matched."
 
 
-def test_other_models_are_those_that_are_named() -> None:
+def test_models_of_ones_own_are_used_only_with_that_choice() -> None:
     assert Settings(target="ignored/model").models() == "matched"
     assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == own("a/b", "c/d")
     with pytest.raises(ConfigError, match="Name a target model"):
         Settings(pair=OTHER).models()
 
 
-def test_who_guesses_is_asked_for_before_a_target_without_a_draft_is_loaded() -> None:
+def test_a_missing_draft_model_is_refused_before_the_target_loads() -> None:
     alone = Settings(pair=OTHER, target="a/b")
     with pytest.raises(ConfigError, match=r"Speculation: Draft needs a draft model.* or choose Off or Lookup"):
         alone.models()
     assert replace(alone, speculation="ngram").models() == own("a/b", "")
-    assert Settings(pair=OTHER, draft="c/d").models() == own("", "c/d"), "it guesses for the embedded target"
+    assert Settings(pair=OTHER, draft="c/d").models() == own("", "c/d"), "a draft for the embedded target"

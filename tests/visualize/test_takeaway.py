@@ -1,4 +1,4 @@
-"""A run as JSON, CSV and a page of its own: nothing lost, and hostile text stays text."""
+"""A run as JSON, CSV and a standalone page: nothing is lost, and hostile text stays text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from visualize.server.shelf import Shelf
 
 
 class Scripts(HTMLParser):
-    """What a browser would take for scripts, and every tag it would see."""
+    """What a browser would treat as scripts, and every tag it would see."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def shown(transcript: str) -> Picture:
     return picture
 
 
-def test_numbers_are_one_row_a_step_and_add_up(events: list[Event]) -> None:
+def test_the_csv_has_one_row_a_step_and_adds_up(events: list[Event]) -> None:
     rows = list(csv.DictReader(io.StringIO(numbers(Run(events)))))
     steps = [event for event in events if isinstance(event, StepTimed)]
     assert tuple(rows[0]) == COLUMNS
@@ -66,7 +66,7 @@ def test_numbers_are_one_row_a_step_and_add_up(events: list[Event]) -> None:
     assert sum(int(row["accepted"]) for row in rows) == sum(verdict.accepted for verdict in verdicts)
 
 
-def test_numbers_hold_no_text_that_a_spreadsheet_could_run() -> None:
+def test_the_csv_contains_no_formula_a_spreadsheet_could_run() -> None:
     hostile = "=HYPERLINK(1)"
     text = numbers(Run(script(CONFIGS["speculative"], max_tokens=8, words=[hostile], others=[hostile])))
     assert "HYPERLINK" not in text
@@ -87,7 +87,7 @@ def test_a_recorded_run_shows_the_same_and_says_where_it_was_recorded(events: li
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_text_does_not_leave_its_place_in_an_exported_page(hostile: str) -> None:
+def test_hostile_text_cannot_escape_its_place_in_an_exported_page(hostile: str) -> None:
     events = script(EngineConfig(speculative="draft"), max_tokens=8, logprobs=3, words=[hostile], others=[hostile])
     events[0] = replace(events[0], prompt_pieces=(hostile,), target=hostile, device=hostile)
     calm, text = Scripts(page(Run(script(CONFIGS["speculative"], max_tokens=8)))), page(Run(events))
@@ -101,10 +101,10 @@ def test_hostile_text_does_not_leave_its_place_in_an_exported_page(hostile: str)
     }
 
 
-def test_an_exported_page_may_ask_for_nothing() -> None:
+def test_an_exported_page_requests_nothing() -> None:
     text = page(Run(script(CONFIGS["plain"], max_tokens=3)))
     assert "default-src 'none'" in text
-    own = text.replace(Scripts(text).scripts[1], "")  # plotly.js names addresses, and may not use them
+    own = text.replace(Scripts(text).scripts[1], "")  # plotly.js contains addresses, but may not use them
     assert not re.search(r"""(src|href)=["']|url\(|@import|https?://""", own)
 
 
@@ -126,7 +126,7 @@ def contradictory() -> list[tuple[str, list[Event]]]:
 
 
 @pytest.mark.parametrize(("what", "events"), contradictory())
-def test_a_run_that_contradicts_itself_is_a_sentence(what: str, events: list[Event]) -> None:
+def test_a_run_that_contradicts_itself_is_refused(what: str, events: list[Event]) -> None:
     with pytest.raises(RunFileError, match="contradict each other"):
         recorded(Run(events), "x")
 
@@ -144,7 +144,7 @@ def put(shelf: Shelf, tmp_path: Path, text: str) -> tuple[str, dict[str, str]]:
     return json.loads(lines[0])["run"], json.loads(lines[-1])
 
 
-def test_what_was_taken_away_can_be_opened_again(shelf: Shelf, tmp_path: Path) -> None:
+def test_a_saved_run_can_be_reopened_and_saved_again(shelf: Shelf, tmp_path: Path) -> None:
     events = script(CONFIGS["all"])
     shelf.put("me", "one", events)
     file = shelf.take_away(["one", "json"])
@@ -156,22 +156,22 @@ def test_what_was_taken_away_can_be_opened_again(shelf: Shelf, tmp_path: Path) -
         assert shelf.take_away([id, form])["text"]
 
 
-def test_two_visitors_open_one_file(shelf: Shelf, tmp_path: Path) -> None:
-    path = tmp_path / "run.json"  # Gradio keeps files by what is in them: both have this path
+def test_two_visitors_can_open_the_same_file(shelf: Shelf, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"  # Gradio stores uploads by content: both visitors get this path
     path.write_text(Run(script(CONFIGS["plain"], max_tokens=3)).to_json(), "utf-8")
     for visitor in ("me", "you"):
         assert "finished" in json.loads(shelf.reopen(visitor, path).splitlines()[-1])
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1, 2", '{"format": "decode-lab-run", "version": 4, "events": [{}]}'])
-def test_a_file_that_is_no_run_is_a_sentence_and_loses_nothing(shelf: Shelf, tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_explained_and_loses_nothing(shelf: Shelf, tmp_path: Path, text: str) -> None:
     shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
     _, last = put(shelf, tmp_path, text)
     assert "run.json is" in last["problem"]
     assert "text" in shelf.take_away(["one", "json"])
 
 
-def test_a_run_is_no_longer_there_when_its_visitor_has_left(shelf: Shelf) -> None:
+def test_a_visitors_runs_are_gone_after_they_leave(shelf: Shelf) -> None:
     shelf.put("me", "one", script(CONFIGS["plain"], max_tokens=3))
     shelf.put("you", "two", script(CONFIGS["plain"], max_tokens=3))
     shelf.clear("me")
@@ -180,11 +180,11 @@ def test_a_run_is_no_longer_there_when_its_visitor_has_left(shelf: Shelf) -> Non
 
 
 @pytest.mark.parametrize("wanted", [[], ["one"], ["one", "exe"], None, {"a": 1}, 3])
-def test_a_senseless_wish_is_a_sentence(shelf: Shelf, wanted: object) -> None:
+def test_an_invalid_save_request_is_explained(shelf: Shelf, wanted: object) -> None:
     assert "can be saved as json, csv, html" in shelf.take_away(wanted)["problem"]
 
 
-def test_of_too_many_visitors_those_go_whose_run_is_oldest(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_too_many_visitors_the_oldest_run_is_dropped(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("visualize.server.shelf.MOST_VISITORS", 3)
     events = script(CONFIGS["plain"], max_tokens=3)
     for visitor in ("ann", "ben", "cat", "ann", "dan"):
@@ -193,7 +193,7 @@ def test_of_too_many_visitors_those_go_whose_run_is_oldest(shelf: Shelf, monkeyp
     assert "no longer has this run" in shelf.take_away(["ben's", "csv"])["problem"]
 
 
-def test_of_too_much_the_oldest_goes_and_never_what_came_just_now(
+def test_when_full_the_shelf_drops_the_oldest_run_and_never_the_newest(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = script(CONFIGS["plain"], max_tokens=30)

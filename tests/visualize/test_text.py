@@ -45,11 +45,11 @@ HOSTILE = [
         ("", ""),
     ],
 )
-def test_what_cannot_be_seen_is_spelled_out(text: str, shown: str) -> None:
+def test_invisible_characters_are_spelled_out(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
-def test_a_message_calls_settings_as_the_page_does() -> None:
+def test_messages_use_the_pages_names_for_settings() -> None:
     said = "Use a larger pool (num_blocks), or fewer tokens (max_tokens); kv_dtype='int3' and my_num_blocks stay."
     assert in_page_words(said, {"num_blocks": "Pool size", "max_tokens": "Max tokens", "kv_dtype": "KV format"}) == (
         "Use a larger pool (“Pool size”), or fewer tokens (“Max tokens”); kv_dtype='int3' and my_num_blocks stay."
@@ -64,7 +64,7 @@ def test_visible_is_idempotent_and_printable(text: str) -> None:
 
 
 @given(st.text())
-def test_escaped_holds_no_markup(text: str) -> None:
+def test_escaped_text_contains_no_markup(text: str) -> None:
     label = escaped(text)
     assert "<" not in label
     assert ">" not in label
@@ -76,7 +76,7 @@ def flat(values: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hover_labels_hold_no_markup_of_a_tokens(hostile: str) -> None:
+def test_hover_labels_contain_no_markup_from_tokens(hostile: str) -> None:
     events = script(EngineConfig(speculative="draft"), max_tokens=12, words=[hostile], others=[hostile])
     shown = Picture()
     for frame in Reducer().feed(events):

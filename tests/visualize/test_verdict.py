@@ -1,4 +1,4 @@
-"""A verdict, opened: its chart and its words are those of its events."""
+"""An opened verdict: its chart and its text come from its events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def frames(events: list[Event]) -> list[Frame]:
 
 @pytest.mark.parametrize("speculative", ["draft", "ngram", "synthetic", "early_exit"])
 @pytest.mark.parametrize("temperature", [0.8, 0.0])
-def test_every_verdict_of_a_run_that_recorded_is_in_its_frame(speculative: str, temperature: float) -> None:
+def test_recorded_verdicts_are_in_their_frames(speculative: str, temperature: float) -> None:
     events = script(EngineConfig(speculative=speculative), temperature=temperature, logprobs=4)
     told = {(frame["step"], i): told for frame in frames(events) for i, told in enumerate(frame["verdicts"])}
     judged = [event for event in events if isinstance(event, Judged)]
@@ -54,12 +54,12 @@ def test_every_verdict_of_a_run_that_recorded_is_in_its_frame(speculative: str, 
         assert json.loads(json.dumps(each)) == each
 
 
-def test_a_run_that_recorded_none_has_none() -> None:
+def test_a_run_that_recorded_no_distributions_has_no_verdicts() -> None:
     assert frames(script(EngineConfig(speculative="draft"))) == []
     assert frames(script(EngineConfig(), logprobs=4)) == []
 
 
-def test_a_rejection_is_told_in_numbers_and_its_tokens_are_marked() -> None:
+def test_a_rejection_is_explained_with_numbers_and_marked_tokens() -> None:
     told = opened(GUESS, REJECTED, AROUND, OWN, "draft")
     assert told["title"] == "Round 3, guess 2 ✗ “ forest”"
     assert told["say"] == (
@@ -74,15 +74,15 @@ def test_a_rejection_is_told_in_numbers_and_its_tokens_are_marked() -> None:
     assert min(figure.data[-1].x) < 0 < max(figure.data[-1].x)
 
 
-def test_beside_a_guess_s_chance_stands_that_of_any_guess_at_its_place() -> None:
+def test_the_chance_of_any_guess_at_this_position_is_shown_too() -> None:
     overlapping = replace(AROUND, overlap=0.6)
     assert opened(GUESS, REJECTED, overlapping, OWN, "draft")["say"].endswith(
         "normalised. Any guess drawn here is kept with probability Σ min(p, q) = 0.6."
     )
-    assert "Σ" not in opened(GUESS, REJECTED, overlapping, OWN, "ngram")["say"], "it draws nothing"
+    assert "Σ" not in opened(GUESS, REJECTED, overlapping, OWN, "ngram")["say"], "prompt lookup draws nothing"
 
 
-def test_a_kept_guess_has_no_residual_and_nothing_in_its_place() -> None:
+def test_an_accepted_guess_has_no_residual_and_no_replacement() -> None:
     told = opened(GUESS, KEPT, replace(AROUND, residual=None), OWN, "draft")
     drawn = "With u = 0.1, a random number from 0 to 1, u q = 0.1 × 0.5 = 0.05 is below p = 0.1: kept."
     assert told["say"] == f"It is kept with probability min(1, p / q) = 0.2. {drawn}"
@@ -90,7 +90,7 @@ def test_a_kept_guess_has_no_residual_and_nothing_in_its_place() -> None:
     assert told["columns"][2] == {"x": [], "y": []}
 
 
-def test_where_nothing_is_drawn_it_says_what_holds() -> None:
+def test_without_a_draw_the_rule_that_applies_is_stated() -> None:
     greedy, bare = replace(REJECTED, u=None), replace(AROUND, residual=None)
     told = opened(GUESS, greedy, bare, OWN, "draft")
     assert "not the target's likeliest token. p = 0.1, q = 0.5. In its place: “ castle”. Greedy draws" in told["say"]
@@ -101,7 +101,7 @@ def test_where_nothing_is_drawn_it_says_what_holds() -> None:
     assert "Prompt lookup draws nothing: its q is 1." in opened(GUESS, REJECTED, AROUND, OWN, "ngram")["say"]
 
 
-def test_of_many_tokens_the_marked_and_the_highest_are_shown() -> None:
+def test_of_many_tokens_the_marked_and_the_likeliest_are_shown() -> None:
     many = range(30)
     around = Distributions(
         **ROUND,
@@ -119,7 +119,7 @@ def test_of_many_tokens_the_marked_and_the_highest_are_shown() -> None:
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_tokens_are_names(hostile: str) -> None:
+def test_hostile_tokens_stay_text(hostile: str) -> None:
     around = replace(AROUND, texts=(hostile,) * 3)
     told = opened(replace(GUESS, text=hostile), REJECTED, around, replace(OWN, text=hostile), "draft")
     for label in (*told["layout"]["xaxis.ticktext"], *told["columns"][0]["customdata"]):
@@ -130,7 +130,7 @@ def test_hostile_tokens_are_names(hostile: str) -> None:
     json.dumps(told, ensure_ascii=False).encode("utf-8")
 
 
-def test_three_kinds_of_bars_are_told_apart_in_either_look() -> None:
+def test_three_kinds_of_bars_are_distinguishable_in_light_and_dark() -> None:
     for dark in (False, True):
         *bars, line = verdict.figure(dark).data
         assert len({bar.marker.color for bar in bars} | {line.line.color}) == 4

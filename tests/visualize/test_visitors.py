@@ -1,4 +1,4 @@
-"""One run at a time for each visitor, compared with the one before."""
+"""One run at a time for each visitor, compared with their previous one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from visualize.server.work import Line
 
 
 class Desk:
-    """Visitors of scripted runs; ``runs`` are those that began."""
+    """Visitors with scripted runs; ``runs`` are those that began."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.runs: list[LiveRun] = []
@@ -42,11 +42,11 @@ class Desk:
         return self.visitors.begin(visitor, make)
 
     def wait(self) -> None:
-        """Until the last run is over and told."""
+        """Wait until the last run is over and its channel closed."""
         until(lambda: self.runs[-1].channel.closed)
 
 
-def test_the_next_run_is_compared_with_the_visitors_own_last() -> None:
+def test_a_run_is_compared_with_the_visitors_own_previous_one() -> None:
     desk = Desk()
     for visitor in ("ann", "ben", "ann"):
         desk.begin(visitor, max_tokens=3)
@@ -57,14 +57,14 @@ def test_the_next_run_is_compared_with_the_visitors_own_last() -> None:
     assert third.metrics.generated_tokens == 3
 
 
-def test_a_visitor_has_one_run_at_a_time_and_others_are_not_held_up() -> None:
+def test_a_visitor_has_one_run_at_a_time_without_holding_up_others() -> None:
     desk = Desk(0.01)
     assert desk.begin("ann", max_tokens=1000)
     assert desk.begin("ann", max_tokens=3) is None
     assert desk.begin("ben", max_tokens=1000)
     assert len(desk.runs) == 2
     desk.visitors.stop("ann")
-    assert desk.begin("ann", max_tokens=3)  # one that is stopped holds up nobody
+    assert desk.begin("ann", max_tokens=3)  # a stopped run does not block the next
     assert desk.compared[-1] is None
     assert desk.runs[0].done.wait(10)
     assert not desk.runs[1].done.is_set()
@@ -72,13 +72,13 @@ def test_a_visitor_has_one_run_at_a_time_and_others_are_not_held_up() -> None:
     assert desk.runs[1].done.wait(10)
 
 
-def test_of_many_clicks_at_once_one_begins() -> None:
+def test_of_many_simultaneous_clicks_one_begins_a_run() -> None:
     class Slow:
         goes_on = True
 
         def __init__(self) -> None:
             self.cancelled = threading.Event()
-            time.sleep(0.02)  # so that others come meanwhile
+            time.sleep(0.02)  # so that others arrive meanwhile
 
     each: OneEach[Slow] = OneEach()
     with ThreadPoolExecutor(8) as pool:
@@ -87,7 +87,7 @@ def test_of_many_clicks_at_once_one_begins() -> None:
     assert each.under_way == 1
 
 
-def test_who_leaves_takes_the_runs_along() -> None:
+def test_a_visitors_runs_end_and_are_dropped_when_they_leave() -> None:
     desk = Desk(0.01)
     head = json.loads(desk.begin("ann", max_tokens=1000))
     assert head == {"run": desk.runs[0].id, "live": True}
@@ -97,7 +97,7 @@ def test_who_leaves_takes_the_runs_along() -> None:
     assert "no longer has this run" in desk.shelf.take_away([head["run"], "csv"])["problem"]
 
 
-def test_of_too_many_the_first_is_forgotten_and_none_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_too_many_visitors_the_first_idle_one_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     class Task:
         def __init__(self, goes_on: bool) -> None:
             self.goes_on, self.cancelled = goes_on, threading.Event()
@@ -113,7 +113,7 @@ def test_of_too_many_the_first_is_forgotten_and_none_that_goes_on(monkeypatch: p
     assert not each.last("dan")
 
 
-def test_what_is_no_longer_on_the_shelf_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_dropped_from_the_shelf_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("visualize.server.shelf.MOST_VISITORS", 2)
     desk = Desk()
     for visitor in ("ann", "ben", "cat"):
@@ -134,7 +134,7 @@ def hear(run: LiveRun) -> None:
     complete(all_of_it())
 
 
-def test_who_never_came_to_hear_is_forgotten_when_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visitor_who_never_connected_is_forgotten_when_others_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk()
     for visitor in ("ann", "ben"):
         desk.begin(visitor, max_tokens=3)
@@ -149,7 +149,7 @@ def test_who_never_came_to_hear_is_forgotten_when_others_begin(monkeypatch: pyte
     assert desk.compared[-1] is None
 
 
-def test_a_run_that_nobody_hears_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_listeners_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk(0.01)
     desk.begin("ann", max_tokens=1000)
     desk.begin("ben", max_tokens=20)

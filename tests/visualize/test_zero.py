@@ -1,4 +1,4 @@
-"""A run on a borrowed GPU: the same generator as anywhere, whose yields could come from another process."""
+"""A run on a borrowed GPU: the usual generator, whose yields could come from another process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def borrowed() -> zero.BorrowedGPU:
     return zero.borrowing(zero._engine)("matched")
 
 
-def test_what_it_yields_can_be_sent_and_is_the_run(borrowed: zero.BorrowedGPU) -> None:
+def test_its_yields_can_be_pickled_and_make_up_the_run(borrowed: zero.BorrowedGPU) -> None:
     sampling = SamplingParams(max_tokens=20, seed=3, temperature=0.8)
     yields = list(zero.decode("matched", "A fox", CONFIG, sampling))
     sent = [pickle.loads(pickle.dumps(events)) for events in yields]
@@ -42,13 +42,13 @@ def test_what_it_yields_can_be_sent_and_is_the_run(borrowed: zero.BorrowedGPU) -
     assert Run(borrowed.stream("A fox", CONFIG, sampling, cancelled=threading.Event())).token_ids == run.token_ids
 
 
-def test_it_is_shown_like_any_other(borrowed: zero.BorrowedGPU) -> None:
+def test_a_borrowed_run_is_shown_like_any_other(borrowed: zero.BorrowedGPU) -> None:
     run = LiveRun(Line(), lambda pair: borrowed, Settings(prompt="A fox", max_tokens=12))
     told = "".join(transcript(run, partial(lines, Reducer())))
     assert '"finished":{"reason":"length"' in told
 
 
-def test_stop_leaves_it_after_the_step_and_the_run_has_an_end(
+def test_stopping_ends_a_borrowed_run_after_the_current_step(
     borrowed: zero.BorrowedGPU, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left, decode = [], zero.decode
@@ -71,12 +71,12 @@ def test_stop_leaves_it_after_the_step_and_the_run_has_an_end(
     assert sum(isinstance(event, StepTimed) for event in events) == 4
 
 
-def test_what_is_wrong_is_said_as_anywhere(borrowed: zero.BorrowedGPU) -> None:
+def test_errors_are_reported_as_anywhere_else(borrowed: zero.BorrowedGPU) -> None:
     with pytest.raises(PromptError, match="empty"):
         list(borrowed.stream("", CONFIG, SamplingParams(), cancelled=threading.Event()))
 
 
-def test_layers_are_not_compiled_there(borrowed: zero.BorrowedGPU) -> None:
+def test_layers_are_not_compiled_on_a_borrowed_gpu(borrowed: zero.BorrowedGPU) -> None:
     compiled = EngineConfig(kernels="reference", torch_compile=True)
     with pytest.raises(ConfigError, match="torch_compile=True does not work on a borrowed GPU"):
         list(borrowed.stream("A fox", compiled, SamplingParams(), cancelled=threading.Event()))
@@ -92,7 +92,7 @@ def guarded(name, real):
 for name in ("is_available", "device_count", "init"):
     setattr(torch.cuda, name, guarded(name, getattr(torch.cuda, name)))
 """
-"""At Python's start, in place of a torch for CUDA: once that was asked for devices, no forked process can use one."""
+"""Run at Python's start, in place of a CUDA build of torch: once asked for devices, no forked process can use one."""
 SPACES = """
 import sys
 if (gradio := sys.modules.get("gradio")) and not hasattr(gradio, "Blocks"):
@@ -102,7 +102,7 @@ def GPU(duration):
 """
 
 
-def test_a_space_that_lends_a_gpu_starts_without_touching_one(tmp_path: Path) -> None:
+def test_a_zerogpu_space_starts_without_touching_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(GUARDED)
     (tmp_path / "spaces.py").write_text(SPACES)
     log = tmp_path / "log.txt"
@@ -115,6 +115,6 @@ def test_a_space_that_lends_a_gpu_starts_without_touching_one(tmp_path: Path) ->
     assert "Traceback" not in log.read_text(), log.read_text()
 
 
-def test_an_estimate_follows_the_tokens() -> None:
+def test_the_time_estimate_grows_with_the_tokens() -> None:
     few, many = (zero.seconds("matched", "A fox", CONFIG, SamplingParams(max_tokens=n)) for n in (1, 1000))
     assert 15 <= few < many <= 60

@@ -1,4 +1,4 @@
-"""Who may join, who may lead, and where others find the room."""
+"""Who may join, who may lead, and at which address others join."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from visualize.workshop.access import LENGTH, LETTERS, Access, AccessError, join
 from visualize.workshop.workshop import Workshop
 
 
-def test_the_code_is_taken_as_people_type_it() -> None:
+def test_the_code_is_accepted_as_people_type_it() -> None:
     door = Access()
     assert len(door.code) == LENGTH
     assert set(door.code) <= set(LETTERS)
@@ -18,15 +18,15 @@ def test_the_code_is_taken_as_people_type_it() -> None:
         door.join(typed)
 
 
-def test_no_letter_of_a_code_is_taken_for_another() -> None:
+def test_a_code_has_no_letters_that_look_alike() -> None:
     for alike in ("0O", "1IL", "5S", "2Z", "8B", "6G", "UV"):
         assert len(set(LETTERS) & set(alike)) <= 1, alike
     assert len(LETTERS) == len(set(LETTERS))
-    assert len(LETTERS) ** LENGTH > 5_000_000  # half a second a guess
+    assert len(LETTERS) ** LENGTH > 5_000_000  # each wrong guess costs half a second
 
 
 @pytest.mark.parametrize("typed", ["", "XXXXXX", None, 5, ["B"], "ÄÖÜßé", "\ud800", "x" * 100_000])
-def test_another_code_or_key_is_a_sentence(typed: object) -> None:
+def test_a_wrong_code_or_key_is_refused(typed: object) -> None:
     door = Access()
     with pytest.raises(AccessError, match="not this workshop's code"):
         door.join(typed)
@@ -34,7 +34,7 @@ def test_another_code_or_key_is_a_sentence(typed: object) -> None:
         door.lead(typed)
 
 
-def test_a_key_is_exact_and_another_every_time() -> None:
+def test_a_key_must_match_exactly_and_differs_every_time() -> None:
     assert len({Access().key for _ in range(5)}) == 5
     door = Access("Correct horse")
     door.lead("Correct horse")
@@ -43,12 +43,12 @@ def test_a_key_is_exact_and_another_every_time() -> None:
             door.lead(near)
 
 
-def test_a_key_that_was_chosen_has_its_code_for_good() -> None:
+def test_a_chosen_key_always_gives_the_same_code() -> None:
     assert Access("Correct horse").code == Access("Correct horse").code
     assert len({Access().code for _ in range(5)} | {Access(f"key {i}").code for i in range(5)}) == 10
 
 
-def test_others_are_led_to_the_address_that_they_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     assert joining("https://space.example/", "BCDFG", "0.0.0.0") == "https://space.example/?join=BCDFG"
     assert joining("https://host.example/lab/?old=1#x", "BCDFG", "::") == "https://host.example/lab/?join=BCDFG"
     own: dict[str, str | None] = {"0.0.0.0": "10.1.2.3", "::": "2001:db8::5"}
@@ -64,7 +64,7 @@ def test_others_are_led_to_the_address_that_they_can_reach(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("address", ["http://localhost:7860/", "http://localhost:7860"])
-def test_the_console_says_the_address_that_the_picture_has(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
     workshop = Workshop(Line(together=True), "0.0.0.0", "KEY")
     told = workshop.announcement(address, made_up=False)
@@ -77,7 +77,7 @@ def test_the_console_says_the_address_that_the_picture_has(monkeypatch: pytest.M
     assert "start it with --host 0.0.0.0" in alone
 
 
-def test_where_nobody_else_can_come_it_says_what_to_do() -> None:
+def test_if_only_this_machine_can_join_the_error_says_what_to_do() -> None:
     with pytest.raises(AccessError, match=r"start it with --host 0\.0\.0\.0, or --share"):
         joining("http://127.0.0.1:7860/", "BCDFG", "127.0.0.1")
 
@@ -95,12 +95,12 @@ def test_where_nobody_else_can_come_it_says_what_to_do() -> None:
         f"http://a/{'a' * 5000}",
     ],
 )
-def test_what_is_no_page_is_refused(page: str) -> None:
+def test_an_invalid_page_address_is_refused(page: str) -> None:
     with pytest.raises(AccessError, match="is not a page's address"):
         joining(page, "BCDFG", "0.0.0.0")
 
 
-def test_a_qr_code_is_a_picture_of_its_own() -> None:
+def test_each_link_has_its_own_qr_code() -> None:
     one, other = qr_code("http://10.1.2.3:7860/?join=BCDFG"), qr_code("http://10.1.2.3:7860/?join=GFDCB")
     assert one.startswith("data:image/svg+xml")
     assert one != other

@@ -1,4 +1,4 @@
-"""The ways into a workshop: what they let through, and what becomes of all else."""
+"""The HTTP routes of a workshop: what they accept, and how everything else is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = "the presenter's"
 
 
 class Room:
-    """A workshop asked over HTTP."""
+    """A workshop, queried over HTTP."""
 
     def __init__(self, host: str = "0.0.0.0") -> None:
         self.line = Line(together=True)
@@ -40,7 +40,7 @@ class Room:
         return answer.status_code, answer.json()
 
     def shown(self) -> dict[str, Any]:
-        """The newest of what those who follow are told."""
+        """The latest message to followers."""
         return json.loads(next(reversed(self.workshop.lead.channel._messages.values())))
 
 
@@ -54,7 +54,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
 
 @pytest.fixture(scope="module")
 def fuzzed() -> Iterator[Room]:
-    """One for many questions."""
+    """One room for many requests."""
     room = Room()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(doors, "PAUSE", 0.0)
@@ -62,7 +62,7 @@ def fuzzed() -> Iterator[Room]:
     room.line.close(1)
 
 
-def test_the_code_opens_the_channels_and_no_other_does(room: Room) -> None:
+def test_only_the_right_code_opens_the_channels(room: Room) -> None:
     status, answer = room.ask("join", code=room.workshop.access.code.lower())
     assert status == 200
     assert find(answer["lead"]) is room.workshop.lead.channel
@@ -71,7 +71,9 @@ def test_the_code_opens_the_channels_and_no_other_does(room: Room) -> None:
     assert (status, list(answer)) == (403, ["problem"])
 
 
-def test_who_guesses_codes_has_to_wait_and_a_long_question_is_none(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_code_costs_time_and_an_oversized_request_is_refused(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doors, "PAUSE", 0.2)
     began = time.monotonic()
     assert room.ask("join", code="AAAAA")[0] == 403
@@ -81,7 +83,7 @@ def test_who_guesses_codes_has_to_wait_and_a_long_question_is_none(room: Room, m
     assert room.ask("join", code=f"{at_most} ") == (400, {"problem": doors.NONSENSE})
 
 
-def test_the_presenters_screen_says_how_to_join(room: Room) -> None:
+def test_the_presenters_screen_shows_how_to_join(room: Room) -> None:
     status, answer = room.ask("presenter", key=KEY, page="https://lab.example/")
     assert status == 200
     assert answer["link"] == f"https://lab.example/?join={room.workshop.access.code}"
@@ -91,7 +93,7 @@ def test_the_presenters_screen_says_how_to_join(room: Room) -> None:
     assert (status, list(answer)) == (403, ["problem"])
 
 
-def test_where_nobody_can_come_the_presenter_is_told_why_and_leads_all_the_same() -> None:
+def test_if_nobody_can_join_the_presenter_is_told_why_and_can_still_lead() -> None:
     room = Room(host="127.0.0.1")
     status, answer = room.ask("presenter", key=KEY, page="http://127.0.0.1:7860/")
     assert status == 200
@@ -100,7 +102,7 @@ def test_where_nobody_can_come_the_presenter_is_told_why_and_leads_all_the_same(
     room.line.close(1)
 
 
-def test_those_who_follow_are_told_what_is_shown(room: Room) -> None:
+def test_followers_are_told_what_is_shown(room: Room) -> None:
     run = Channel()
     assert room.shown() == {"run": None, "at": None, "guess": None}
     assert room.ask("lead", key=KEY, run=run.id, at=None, query="?gamma=2") == (200, {"followers": 0})
@@ -122,7 +124,7 @@ def test_nobody_leads_without_the_key(room: Room) -> None:
 
 
 @pytest.mark.parametrize("field", ["page", "query", "run", "code"])
-def test_half_a_character_is_refused_wherever_it_stands_and_others_still_join(room: Room, field: str) -> None:
+def test_a_lone_surrogate_is_refused_in_any_field_and_others_still_join(room: Room, field: str) -> None:
     run, code = Channel(), room.workshop.access.code
     room.ask("lead", key=KEY, run=run.id, at=1, query="?gamma=3")
     sound = {"key": KEY, "code": code, "page": "https://lab.example/", "run": run.id, "at": 2, "query": ""}
@@ -135,14 +137,14 @@ def test_half_a_character_is_refused_wherever_it_stands_and_others_still_join(ro
     assert (status, answer["query"]) == (200, "?gamma=3")
 
 
-def test_an_address_that_is_too_long_for_a_picture_is_said_and_the_presenter_leads_all_the_same(room: Room) -> None:
+def test_an_address_too_long_for_a_qr_code_is_reported_and_can_be_led_from(room: Room) -> None:
     status, answer = room.ask("presenter", key=KEY, page="https://lab.example/" + "é" * 500)
     assert (status, answer["code"]) == (200, room.workshop.access.code)
     assert "is not a page's address" in answer["problem"]
     assert "picture" in room.ask("presenter", key=KEY, page="https://lab.example/" + "é" * 450)[1]
 
 
-def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: Room) -> None:
+def test_leading_to_a_run_that_is_gone_is_reported_and_changes_nothing(room: Room) -> None:
     run = Channel()
     room.ask("lead", key=KEY, run=run.id, at=3)
     status, answer = room.ask("lead", key=KEY, run="0" * 32, at=1)
@@ -151,7 +153,7 @@ def test_a_run_that_is_gone_is_said_to_the_presenter_and_nothing_changes(room: R
 
 
 @pytest.mark.parametrize("at", [-1, True, False, 1.5, 2.0, 2**31, 10**400, "3", [3]])
-def test_what_is_no_frame_is_said_to_the_presenter_and_nothing_changes(room: Room, at: object) -> None:
+def test_leading_to_an_invalid_frame_is_reported_and_changes_nothing(room: Room, at: object) -> None:
     run = Channel()
     room.ask("lead", key=KEY, run=run.id, at=0, who="ann", take=True)
     status, answer = room.ask("lead", key=KEY, run=run.id, at=at, who="ben", take=True)
@@ -161,18 +163,18 @@ def test_what_is_no_frame_is_said_to_the_presenter_and_nothing_changes(room: Roo
 
 
 @pytest.mark.parametrize("guess", [0, [], [1], [1, -1], [1, True], [1, 2.0], [1, "2"], [1, 2, 3], {"0": 1, "1": 2}])
-def test_what_is_no_guess_is_said_to_the_presenter_and_nothing_changes(room: Room, guess: object) -> None:
+def test_leading_to_an_invalid_guess_is_reported_and_changes_nothing(room: Room, guess: object) -> None:
     run = Channel()
     room.ask("lead", key=KEY, run=run.id, at=5, guess=[4, 1])
     assert room.ask("lead", key=KEY, run=run.id, at=5, guess=guess)[1]["problem"] == doors.NO_FRAME
     assert room.shown() == {"run": run.id, "at": 5, "guess": [4, 1]}
 
 
-def test_of_several_presenters_the_one_who_took_over_last_leads(room: Room) -> None:
+def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
     one, other = Channel(), Channel()
     assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann", take=True)[1] == {"followers": 0}
     assert room.ask("lead", key=KEY, run=other.id, at=2, who="ben", take=True)[1] == {"followers": 0}
-    for run in (one.id, None):  # neither shows anything any more, nor ends what another shows
+    for run in (one.id, None):  # ann can neither show a run nor end what ben shows
         assert room.ask("lead", key=KEY, run=run, at=1, who="ann")[1] == {"followers": 0, "leader": "ben"}
         assert room.shown() == {"run": other.id, "at": 2, "guess": None}
     assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] == "ben"
@@ -181,14 +183,14 @@ def test_of_several_presenters_the_one_who_took_over_last_leads(room: Room) -> N
     assert room.shown() == {"run": one.id, "at": 1, "guess": None}
 
 
-def test_what_is_no_run_cannot_be_shown(room: Room) -> None:
+def test_a_channel_that_is_not_a_run_cannot_be_shown(room: Room) -> None:
     answer = room.ask("join", code=room.workshop.access.code)[1]
     for channel in ("room", "lead"):
         assert room.ask("lead", key=KEY, run=answer[channel], at=0)[1]["problem"] == doors.GONE
     assert room.shown() == {"run": None, "at": None, "guess": None}
 
 
-def test_what_is_shown_stays_as_long_as_it_is_shown(room: Room) -> None:
+def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:
     line = Line()
     run = LiveRun(line, lambda pair: tiny_engine(), Settings(max_tokens=3, speculation="off", prompt="A fox"))
     assert run.done.wait(20)
@@ -212,28 +214,26 @@ def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
     assert "".join(complete(hear())) == '{"seq": 0}\n{"seq": 1}\n'
     for other in range(10):
         room.workshop.lead.opened(f"visitor {other}", f'{{"run": "other {other}"}}\n')
-    assert find("abc"), "what others open takes nothing away"
+    assert find("abc"), "files opened by others do not displace it"
     room.workshop.lead.left("visitor 3")
     assert find("other 3") is None
     assert find("other 4")
 
 
-def test_of_too_many_runs_from_files_the_first_can_no_longer_be_shown(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_too_many_runs_from_files_the_first_is_dropped(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("visualize.workshop.lead.MOST_OPENED", 25)
     for id in ("one", "two", "three"):
         room.workshop.lead.opened(f"who opened {id}", f'{{"run": "{id}"}}\n{{"seq": 0}}\n')
     assert room.ask("lead", key=KEY, run="one", at=0)[1]["problem"] == doors.GONE
     assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}
     room.workshop.lead.opened("somebody", '{"run": "four"}\n{"seq": 0}\n')
-    assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}, "it is shown"
+    assert room.ask("lead", key=KEY, run="two", at=0)[1] == {"followers": 0}, "a run being shown is kept"
     room.workshop.lead.opened("somebody", f'{{"run": "long"}}\n{"x" * 100}\n')
     assert find("long")
     assert not find("three")
 
 
-def test_followers_are_those_who_read(room: Room) -> None:
+def test_followers_are_the_readers_of_the_channel(room: Room) -> None:
     async def follow() -> int:
         reading = asyncio.ensure_future(anext(aiter(room.workshop.lead.channel.read(1))))
         await asyncio.sleep(0.05)
@@ -267,7 +267,7 @@ def test_followers_are_those_who_read(room: Room) -> None:
         ).map(lambda value: json.dumps(value).encode()),
     ),
 )
-def test_whatever_is_asked_is_answered_in_json_and_never_an_error_of_ours(fuzzed: Room, door: str, body: bytes) -> None:
+def test_any_request_gets_a_json_answer_and_no_server_error(fuzzed: Room, door: str, body: bytes) -> None:
     answer = fuzzed.client.post(f"/workshop/{door}", content=body)
     assert answer.status_code in (200, 400, 403)
     assert isinstance(answer.json(), dict)
@@ -275,20 +275,20 @@ def test_whatever_is_asked_is_answered_in_json_and_never_an_error_of_ours(fuzzed
         assert answer.json()["problem"]
 
 
-def test_a_question_without_an_end_is_not_read(room: Room) -> None:
+def test_an_oversized_request_body_is_not_read(room: Room) -> None:
     answer = room.client.post("/workshop/join", content=b"[" * 100_000)
     assert (answer.status_code, answer.json()["problem"]) == (400, doors.NONSENSE)
     assert room.client.get("/workshop/join").status_code == 405
 
 
-def test_the_room_is_told_while_somebody_looks_and_costs_nothing_otherwise(room: Room) -> None:
+def test_the_room_is_updated_only_while_someone_is_watching(room: Room) -> None:
     engine = tiny_engine(watch=room.workshop.room.watch("tiny"))
     channel = room.workshop.room.channel
     settings_of_run = Settings(max_tokens=8, speculation="off", prompt="A fox", temperature=0.0)
     first = LiveRun(room.line, lambda pair: engine, settings_of_run)
     assert first.done.wait(20)
     time.sleep(0.3)
-    assert not channel._messages, "nobody looks"
+    assert not channel._messages, "nobody is watching"
 
     runs: list[LiveRun] = []
 
@@ -303,7 +303,7 @@ def test_the_room_is_told_while_somebody_looks_and_costs_nothing_otherwise(room:
         return messages
 
     messages = complete(asyncio.wait_for(look(), 30))
-    assert messages[0]["done"] == 1, "whoever comes is told at once"
+    assert messages[0]["done"] == 1, "a newcomer gets the state at once"
     assert messages[0]["pool"]["name"].startswith("tiny, Native")
     last = messages[-1]
     assert (last["running"], last["waiting"], last["done"]) == (0, 0, 4)
@@ -312,7 +312,7 @@ def test_the_room_is_told_while_somebody_looks_and_costs_nothing_otherwise(room:
     assert "fox" not in str(messages)
 
 
-def test_the_room_is_told_when_somebody_follows(room: Room) -> None:
+def test_the_room_is_updated_when_someone_follows(room: Room) -> None:
     async def follow() -> None:
         async for _ in room.workshop.lead.channel.read():
             pass
@@ -330,7 +330,7 @@ def test_the_room_is_told_when_somebody_follows(room: Room) -> None:
     assert complete(asyncio.wait_for(look(), 10)) == [0, 1]
 
 
-def test_with_the_server_the_workshop_ends_for_all() -> None:
+def test_the_workshop_ends_for_everyone_when_the_server_closes() -> None:
     room = Room()
     room.line.close(1)
     channels = (room.workshop.room.channel, room.workshop.lead.channel)

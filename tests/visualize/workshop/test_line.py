@@ -1,4 +1,4 @@
-"""Turns where runs go together: nobody measures in company, and everybody's turn comes."""
+"""Taking turns when runs may go together: measurements run alone, and everyone gets a turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from visualize.server.work import Line
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.booleans())
-def test_who_must_be_alone_is_and_the_others_go_together(alone: list[bool], together: bool) -> None:
+def test_exclusive_turns_run_alone_and_the_others_together(alone: list[bool], together: bool) -> None:
     line, inside, wrong, began = Line(together=together), [], [], []
     lock = threading.Lock()
 
@@ -40,12 +40,12 @@ def test_who_must_be_alone_is_and_the_others_go_together(alone: list[bool], toge
     assert not wrong
     places = {number: began.index(number) for number in range(len(alone))}
     for number, must in enumerate(alone):
-        if must:  # whoever came before it began before it, and whoever came later began later
+        if must:  # those that came earlier began earlier, and those that came later began later
             assert all(places[other] < places[number] for other in range(number))
             assert all(places[other] > places[number] for other in range(number + 1, len(alone)))
 
 
-def test_runs_of_a_workshop_do_not_wait_for_each_other_but_for_a_measurement() -> None:
+def test_workshop_runs_wait_for_measurements_but_not_for_each_other() -> None:
     line, stop = Line(together=True), threading.Event()
     give_up = threading.Timer(5, stop.set)
     give_up.start()
@@ -62,7 +62,7 @@ def test_runs_of_a_workshop_do_not_wait_for_each_other_but_for_a_measurement() -
         late.start()
         while "late" not in line._waiting:
             time.sleep(0.001)
-        assert line.ahead("late") == 3, "else a measurement's turn would never come"
+        assert line.ahead("late") == 3, "otherwise a measurement would never get its turn"
         stop.set()
         measuring.join(2)
         late.join(2)

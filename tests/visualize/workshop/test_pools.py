@@ -1,4 +1,4 @@
-"""The shared pools as all sequences' events tell them: whatever the engine does, the squares are what it holds."""
+"""The shared pools, rebuilt from every sequence's events: whatever the engine does, the squares show what it holds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHO = st.tuples(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(WHO, st.integers(0, 3), st.booleans()), min_size=1, max_size=6))
-def test_what_is_shown_is_what_the_engine_holds(visits: list) -> None:
+def test_the_squares_show_what_the_engine_holds(visits: list) -> None:
     heard: list[tuple[int, Event]] = []
     target, draft = (RememberingModel(257, WORDS, salt=salt, context_length=40) for salt in (0, 1))
     engine = Engine(
@@ -61,7 +61,7 @@ def test_what_is_shown_is_what_the_engine_holds(visits: list) -> None:
             if setting in pools:
                 truth = pools[setting].cache.blocks.occupancy()
                 assert seen.blocks.occupancy().live == truth.live
-                if seen.guests:  # else its blocks may have been given up since, which is told when it is used again
+                if seen.guests:  # otherwise its cached blocks may be gone, which shows at its next use
                     assert seen.blocks.occupancy() == truth
                 record = seen.record()
                 held = [owner for owners in record["blocks"]["owners"] for owner in owners]
@@ -87,7 +87,7 @@ def test_what_is_shown_is_what_the_engine_holds(visits: list) -> None:
     assert not shared.others()
 
 
-def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None:
+def test_the_pool_with_most_sequences_is_shown_and_the_others_are_listed() -> None:
     shared = SharedPools()
     assert shared.shown() is None
 
@@ -103,7 +103,7 @@ def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None
     first = [one.submit("ab", SETTINGS[0], sampling)]
     assert shared.shown().name == "one, Native, blocks of 2"
     later = [other.submit("ab", SETTINGS[0], sampling)]
-    assert shared.shown().name == "one, Native, blocks of 2", "as many: the one before stays"
+    assert shared.shown().name == "one, Native, blocks of 2", "on a tie, the pool shown stays"
     assert shared.others() == ["other, Native, blocks of 2: 0 running, 1 waiting"]
     later.append(other.submit("ab", SETTINGS[0], sampling))
     other.step()
@@ -113,14 +113,14 @@ def test_the_pool_that_most_share_is_looked_at_and_the_others_are_told() -> None
     for request in [*first, *later]:
         request.result()
     assert shared.done == 3
-    assert shared.shown().name == "other, Native, blocks of 2", "nobody is there: the last one stays"
+    assert shared.shown().name == "other, Native, blocks of 2", "with no sequences, the pool shown stays"
     for count in range(13, 33):
         config = EngineConfig(paged=True, block_size=2, num_blocks=count)
         one.submit("ab", config, sampling).result()
-    assert len(shared._pools) <= 3, "pools that nobody is in are forgotten when another comes"
+    assert len(shared._pools) <= 3, "empty pools are forgotten when another is added"
 
 
-def test_of_a_huge_pool_only_so_many_blocks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_huge_pool_only_a_limited_number_of_blocks_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "MOST_TOLD", 3)
     pool = SharedPool("huge", 50, 2)
     told = pool.record()
@@ -128,8 +128,8 @@ def test_of_a_huge_pool_only_so_many_blocks_are_told(monkeypatch: pytest.MonkeyP
     assert sum(told["occupancy"].values()) == 50
 
 
-def test_a_huge_pool_costs_what_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told ten times a second, and whoever may call the engine says how large it is."""
+def test_a_huge_pool_costs_no_more_than_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent ten times a second, and anyone who may call the engine chooses its size."""
     monkeypatch.setattr(pools, "MOST_TOLD", 3)
     tracemalloc.start()
     told = SharedPool("huge", 10_000_000, 1).record()
@@ -139,7 +139,7 @@ def test_a_huge_pool_costs_what_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -
     assert most < 1_000_000, "bytes"
 
 
-def test_nobodys_words_are_in_it() -> None:
+def test_nobodys_text_is_in_the_record() -> None:
     shared = SharedPools()
     engine = Engine(
         RememberingModel(257, WORDS, context_length=40),
