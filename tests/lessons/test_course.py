@@ -1,4 +1,4 @@
-"""Reading lessons: what is wrong with a file is said with its line."""
+"""Reading lessons: errors in a file are reported with their line."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_lesson_is_read(tmp_path: Path) -> None:
     assert lesson.changed.runs.prompts == runs.prompts
 
 
-# What stands there, what is put in its place, the line that is blamed (by what stands in it), and what is said.
+# The text replaced, its replacement, the line reported (given by text in it), and the message.
 MISTAKES = [
     ("minutes: 5\n", "", "title", "minutes is missing"),
     ("minutes: 5", "minutes: five", "minutes", "minutes: Input should be a valid integer"),
@@ -128,7 +128,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "blamed", "said"), MISTAKES)
-def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, old: str, new: str, blamed: str, said: str) -> None:
+def test_errors_are_reported_with_their_line(tmp_path: Path, old: str, new: str, blamed: str, said: str) -> None:
     assert old in GOOD
     with pytest.raises(LessonError) as caught:
         read(written(tmp_path, GOOD.replace(old, new, 1)))
@@ -138,12 +138,12 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, old: str, new: str,
 
 
 @pytest.mark.parametrize("text", ["", "# Heading\n", "---\ntitle: x\n", "--- \n---\n", "---\n- a\n---\n\n## Explain\n"])
-def test_what_is_no_lesson_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_lesson_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(LessonError, match=r"01-good\.md, line \d+: "):
         read(written(tmp_path, text))
 
 
-def test_names_and_order(tmp_path: Path) -> None:
+def test_file_names_numbers_and_needs_are_checked(tmp_path: Path) -> None:
     with pytest.raises(LessonError, match=r"is called NN-name\.md"):
         read(written(tmp_path, GOOD, "1-good.md"))
     (tmp_path / "1-good.md").unlink()
@@ -160,20 +160,20 @@ def test_names_and_order(tmp_path: Path) -> None:
         course(tmp_path)
 
 
-def test_a_change_takes_a_setting_away(tmp_path: Path) -> None:
+def test_a_change_can_remove_a_setting(tmp_path: Path) -> None:
     text = GOOD.replace("      sampling: {max_tokens: 8}\n", "      settings: {plain: null}\n")
     lesson = read(written(tmp_path, text))
     assert list(lesson.front.preset.runs.settings) == ["cached", "plain"]
     assert list(lesson.changed.runs.settings) == ["cached"]
 
 
-def test_the_lesson_of_the_readme_is_one(tmp_path: Path) -> None:
+def test_the_example_in_the_readme_is_a_valid_lesson(tmp_path: Path) -> None:
     text = (FOLDER / "README.md").read_text("utf-8")
     lesson = read(written(tmp_path, text.split("````markdown\n")[1].split("````")[0], "02-the-kv-cache.md"))
     assert lesson.front.title == course()[2].front.title
 
 
-def test_the_readme_names_everything_there_is() -> None:
+def test_the_readme_names_every_experiment_unit_and_view() -> None:
     text = (FOLDER / "README.md").read_text("utf-8")
     views = [get_args(shape.model_fields["view"].annotation) for shape in get_args(get_args(AnyView)[0])]
     for name in (*Preset.model_fields, *UNITS, *(name for some in views for name in some)):

@@ -1,4 +1,4 @@
-"""What lessons measure: the rules' laws, many requests, and the figures of a run."""
+"""What lessons measure: the distributions of the rules, many requests, and the figures of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def distributions(draw: st.DrawFn) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @given(distributions())
-def test_by_calculation_two_rules_are_exact_and_one_accepts_more(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_by_calculation_every_rule_but_redrawing_from_p_is_exact(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     p, q = pair
     law = {rule: law_of(rule, p, q) for rule in RULES}
     for rule, (distribution, _) in law.items():
@@ -48,16 +48,16 @@ def test_by_calculation_two_rules_are_exact_and_one_accepts_more(pair: tuple[tor
             torch.testing.assert_close(distribution, p)
     assert law["residual"][1] == law["redrawn_from_p"][1] == pytest.approx(torch.minimum(p, q).sum().item())
     assert law["without_q"][1] == pytest.approx((p * q).sum().item())
-    # What was accepted has its share already; what is redrawn from p adds to it, and so p is left by this much.
+    # Accepted words have min(p, q) already; redrawing from p adds to that, which leaves p by this much.
     rejected = 1 - torch.minimum(p, q).sum()
     assert variation(law["redrawn_from_p"][0], p) == pytest.approx(
         variation(torch.minimum(p, q) + rejected * p, p), abs=1e-9
     )
 
 
-def test_draws_come_to_what_was_calculated() -> None:
-    """40,000 draws of 8 words stray from their own law by 0.5% on average, and by 1.5% once in far more than a
-    billion times (McDiarmid); the wrong rule is 22% away."""
+def test_draws_agree_with_the_calculation() -> None:
+    """40,000 draws of 8 words stray from their own distribution by 0.5% on average, a third of the tolerance; the
+    wrong rule is 22% away."""
     found = finished(Rules(draws=40_000).work(_no_engine, threading.Event(), lambda words, share: None)).figures
     for rule in RULES:
         assert abs(found[rule]["distance"] - found[rule]["law_distance"]) < 0.015
@@ -68,7 +68,7 @@ def test_draws_come_to_what_was_calculated() -> None:
 
 
 @given(distributions(), st.floats(0, 2))
-def test_a_draft_that_is_moved_is_the_target_at_one_end_and_itself_on_the_way(
+def test_a_moved_draft_goes_from_the_target_through_itself_and_beyond(
     pair: tuple[torch.Tensor, torch.Tensor], to: float
 ) -> None:
     p, q = pair
@@ -78,9 +78,9 @@ def test_a_draft_that_is_moved_is_the_target_at_one_end_and_itself_on_the_way(
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "target_alone"])
-def test_the_parts_are_those_of_draws(rule: str) -> None:
-    """100,000 draws by the rule itself, the engine's verdicts where it is the engine's rule: a share of them strays by
-    less than 0.8% but once in a hundred thousand million (Hoeffding)."""
+def test_the_calculated_parts_agree_with_draws(rule: str) -> None:
+    """100,000 draws by the rule itself, with the engine's verdicts where it is the engine's rule: a share of them
+    strays by more than 1.2% less than once in a hundred billion times (Hoeffding)."""
     random = torch.Generator().manual_seed(3)
     p, q = torch.randn(2, 6, generator=random, dtype=torch.float64).softmax(-1)
     words, kept = by_rule(rule, p, q, torch.rand(3, 100_000, generator=random, dtype=torch.float64))
@@ -92,7 +92,7 @@ def _no_engine(pair: str) -> Engine:
     raise AssertionError("a rule asks for no engine")
 
 
-def test_many_requests_share_a_pool_or_wait() -> None:
+def test_paged_blocks_let_more_requests_share_a_pool() -> None:
     engine = load_engine()
     small = {"requests": 6, "output_tokens": 40, "num_blocks": 12}
     batches = Batches.model_validate({"settings": {"reserved": small, "paged": small | {"paged": True}}, "repeats": 1})
@@ -104,7 +104,7 @@ def test_many_requests_share_a_pool_or_wait() -> None:
     assert reserved["wasted_share"][0] > paged["wasted_share"][0]
 
 
-def test_requests_may_have_no_cache() -> None:
+def test_requests_can_run_without_a_cache() -> None:
     engine = load_engine()
     settings = {"uncached": {"requests": 2, "output_tokens": 2, "kv_cache": False}}
     batches = Batches.model_validate({"settings": settings, "repeats": 1})
@@ -112,7 +112,7 @@ def test_requests_may_have_no_cache() -> None:
     assert found["uncached"]["wasted_share"] == [0]
 
 
-def test_a_shared_beginning_is_found() -> None:
+def test_a_shared_prefix_is_found_in_the_cache() -> None:
     engine = load_engine()
     some = {"requests": 10, "output_tokens": 2, "system_tokens": 100, "paged": True}
     settings = {"computed": some, "shared": some | {"enable_prefix_caching": True}}
@@ -120,7 +120,7 @@ def test_a_shared_beginning_is_found() -> None:
     found = finished(batches.work(lambda pair: engine, threading.Event(), lambda words, share: None)).figures
     assert found["computed"]["prompt_tokens"] == found["shared"]["prompt_tokens"]
     assert found["computed"]["cached_prompt_tokens"] == [0]
-    assert found["shared"]["cached_prompt_tokens"][0] >= 96  # for those that did not fit into the first step
+    assert found["shared"]["cached_prompt_tokens"][0] >= 96  # by the requests that did not fit into the first step
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_a_shared_beginning_is_found() -> None:
         ({"a b": {"requests": 2}}, "cannot stand in an expression"),
     ],
 )
-def test_senseless_batches_are_refused(settings: dict, said: str) -> None:
+def test_invalid_batches_are_refused(settings: dict, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Batches.model_validate({"settings": settings})
 
 
-def test_of_a_run_verdicts_are_told_by_their_numbers() -> None:
+def test_verdicts_of_a_run_are_given_by_their_numbers() -> None:
     found = figures_of(Run(script(EngineConfig(speculative="draft"), temperature=0.8)))
     assert (found["kept_p"], found["kept_q"], found["kept_u"]) == (0.4, 0.5, 0.2)
     assert (found["refused_p"], found["refused_q"], found["refused_u"]) == (0.02, 0.5, 0.9)
@@ -152,7 +152,7 @@ def proposed(run: Run) -> list[tuple[int, int]]:
     return [(event.step, event.position) for event in run.events if event.kind == "proposed"]
 
 
-def test_what_a_token_takes_is_all_passes_after_the_prefill_and_the_draft_s() -> None:
+def test_a_tokens_cost_counts_all_passes_after_the_prefill_and_the_drafts() -> None:
     run = Run(script(EngineConfig(speculative="draft")))
     later = [event for event in run.events if event.kind == "step_timed" and event.step_kind != "prefill"]
     found, tokens = figures_of(run), len(run.token_ids) - 1
@@ -163,15 +163,15 @@ def test_what_a_token_takes_is_all_passes_after_the_prefill_and_the_draft_s() ->
     assert found["kept_share"] == pytest.approx(sum(event.accepted for event in judged) / len(judged))
 
 
-def test_the_overlap_of_a_run_is_the_mean_of_its_places() -> None:
+def test_the_overlap_of_a_run_is_the_mean_over_its_positions() -> None:
     events = script(EngineConfig(speculative="draft"), logprobs=4)
-    assert "overlap" not in figures_of(Run(events)), "of before it was recorded"
+    assert "overlap" not in figures_of(Run(events)), "an older run has not recorded it"
     places = iter([0.2, 0.6, 0.7])
     around = [replace(e, overlap=next(places, None)) if e.kind == "distributions" else e for e in events]
     assert figures_of(Run(around))["overlap"] == pytest.approx(0.5)
 
 
-def test_speculation_is_held_against_the_setting_with_the_same_cache() -> None:
+def test_speculation_is_compared_with_the_setting_with_the_same_cache() -> None:
     configs = {"no_cache": EngineConfig(kv_cache=False), "cached": EngineConfig()}
     configs |= {"draft": EngineConfig(speculative="draft")}
     runs = {name: [Run(script(config))] for name, config in configs.items()}
@@ -189,7 +189,7 @@ def test_speculation_is_held_against_the_setting_with_the_same_cache() -> None:
     assert "guess_cost" not in figures(runs)["draft"]
 
 
-def test_settings_are_what_they_say() -> None:
+def test_settings_become_configs_and_sampling() -> None:
     runs = Runs.model_validate(
         {
             "prompts": {"a": "Once", "b": "Twice"},

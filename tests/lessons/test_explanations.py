@@ -1,4 +1,4 @@
-"""An explanation says no more of times than the run can tell: figures made by hand, and the sentences they get."""
+"""An explanation claims no more about times than the run shows: made-up figures, and the sentences they get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lessons.lesson import names
 
 
 def measured(number: int, **found: Any) -> dict[str, Any]:
-    """Figures of a lesson's preset, 1 in every repeat but for those found: by name with "__" for dots."""
+    """Figures of a lesson's preset: 1 in every repeat, except for those given by name, with "__" for dots."""
 
     def ones(known: Mapping[str, Any]) -> dict[str, Any]:
         return {name: ones(more) if isinstance(more, Mapping) else [1.0] * 3 for name, more in known.items()}
@@ -60,12 +60,12 @@ FLAT = "do not rise above their scatter in this run, so"
         (growing(2.5, 2.2, 2.9, grows=0), {FLAT}),
     ],
 )
-def test_a_power_is_explained_as_far_as_its_interval_goes(curve: dict[str, Any], said: set[str]) -> None:
+def test_a_power_is_explained_only_as_far_as_its_interval_allows(curve: dict[str, Any], said: set[str]) -> None:
     text = explained(2, **curve)
     assert {one for one in (SMALL, LINE, SLOWER, UNFIT, FLAT) if one in text} == said
 
 
-def test_what_a_token_costs_is_checked_no_closer_than_the_run_tells() -> None:
+def test_the_cost_of_a_token_is_checked_no_closer_than_the_run_shows() -> None:
     check = course()[2].front.check
     for said in (check.near, check.far):
         assert "less than the square" in said.fill(measured(2, **growing(1.4, 1.2, 1.6)))
@@ -88,7 +88,7 @@ BYTES = {"runs__native__step_bytes": 1.1, "runs__int8__step_bytes": 1.05, "runs_
         ([169.0, 160.0, 171.0], "was faster in every repeat by more than its bytes can explain"),
     ],
 )
-def test_a_format_s_speed_is_what_the_repeats_agree_about(name: str, rates: list[float], said: str) -> None:
+def test_a_formats_speed_is_only_what_the_repeats_agree_on(name: str, rates: list[float], said: str) -> None:
     other = {"INT8": "int4", "INT4": "int8"}[name]
     text = explained(
         4,
@@ -109,12 +109,12 @@ def test_a_format_s_speed_is_what_the_repeats_agree_about(name: str, rates: list
         (10, "runs__adaptive__tokens_per_second", "was faster here in some repeats and slower in others."),
     ],
 )
-def test_repeats_that_disagree_are_no_near_tie(number: int, rate: str, said: str) -> None:
+def test_repeats_that_disagree_are_said_to_disagree(number: int, rate: str, said: str) -> None:
     assert said in explained(number, **{rate: [0.4, 0.5, 1.1]})
     assert said not in explained(number, **{rate: [0.4, 0.5, 0.9]})
 
 
-def test_what_levers_give_together_is_held_against_what_they_give_alone() -> None:
+def test_the_gain_of_all_levers_is_compared_with_their_gains_alone() -> None:
     def together(*rates: float) -> str:
         alone = {"no_cache": 10.0, "cached": 100.0, "int8": 100.0, "paged": 100.0, "draft": 150.0}
         found = {f"runs__{name}__tokens_per_second": [0.9 * rate, rate, rate] for name, rate in alone.items()}
@@ -136,7 +136,7 @@ def test_what_levers_give_together_is_held_against_what_they_give_alone() -> Non
     ("share", "said"),
     [(0.05, "most of it is overhead between"), (0.8, "Decoding is **memory-bound**: the processor waits")],
 )
-def test_what_takes_little_of_a_pass_is_not_what_it_waits_for(share: float, said: str) -> None:
+def test_memory_is_blamed_only_if_it_takes_most_of_a_pass(share: float, said: str) -> None:
     fetching = {"runs__long__step_bytes": [2.0] * 3, "runs__long__limit_share": [share] * 3}
     both = ("most of it is overhead between", "Decoding is **memory-bound**: the processor waits")
     assert [one for one in both if one in explained(1, **fetching)] == [said]
@@ -146,8 +146,8 @@ def test_what_takes_little_of_a_pass_is_not_what_it_waits_for(share: float, said
 
 
 @pytest.mark.parametrize("number", course())
-def test_no_time_is_taken_from_runs_that_record_their_distributions(number: int) -> None:
-    """Recording takes time, and judging by torch instead of C."""
+def test_no_time_is_taken_from_runs_that_record_distributions(number: int) -> None:
+    """Recording takes time, and verdicts then come from torch instead of C."""
     lesson = course()[number]
     (path,) = FOLDER.glob(f"{number:02}-*.md")
     runs = lesson.front.preset.runs

@@ -1,4 +1,4 @@
-"""The language of the lessons: what it computes, and what it refuses."""
+"""The lessons' expression language: what it computes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
         ("highest_ratio(runs.slow.ms, runs.fast.ms)", 4.0),
         ("highest_ratio(4, 2)", 2.0),
         ("runs.slow.ms / runs.fast.ms", 3.0),
-        ("near(growth.lengths, growth.ms, 2)", 13.0),  # of so few, all are the nearest ten
+        ("near(growth.lengths, growth.ms, 2)", 13.0),  # with so few points, the nearest ten are all of them
         ("tokens_per_round(0.5, 2)", 1.75),
         ("speedup(1, 3, 0)", 4.0),
         ("1 < x <= 3 and not x == 4", True),
@@ -43,7 +43,7 @@ PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
         ("zero > 0 or x > 0", True),
     ],
 )
-def test_it_computes(text: str, value: object) -> None:
+def test_expressions_are_computed(text: str, value: object) -> None:
     assert Expression(text).value(FIGURES) == pytest.approx(value)
 
 
@@ -89,7 +89,7 @@ def test_it_computes(text: str, value: object) -> None:
         "x\0",
     ],
 )
-def test_what_is_not_in_the_language_is_refused_before_it_is_computed(text: str) -> None:
+def test_anything_outside_the_language_is_refused_before_evaluation(text: str) -> None:
     with pytest.raises(ExpressionError):
         Expression(text)
 
@@ -111,14 +111,14 @@ def test_what_is_not_in_the_language_is_refused_before_it_is_computed(text: str)
         ("tokens_per_round(1, 1e300)", "0 to 64 guesses"),
     ],
 )
-def test_what_cannot_be_computed_is_said(text: str, said: str) -> None:
+def test_errors_in_computing_are_explained(text: str, said: str) -> None:
     with pytest.raises(ExpressionError, match=said.replace("(", r"\(")):
         Expression(text).number(FIGURES)
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PIECES)).map("".join))
-def test_any_text_is_an_expression_or_refused(text: str) -> None:
+def test_any_text_is_computed_or_refused(text: str) -> None:
     try:
         value = Expression(text).value(FIGURES)
     except ExpressionError:
@@ -126,11 +126,11 @@ def test_any_text_is_an_expression_or_refused(text: str) -> None:
     assert isinstance(value, (bool, int, float, str, list))
 
 
-def test_it_knows_which_figures_it_asks_for() -> None:
+def test_an_expression_knows_which_figures_it_uses() -> None:
     assert Expression("ratio(a.b, c.d) if e.f > 1 else -g").names == ("e.f", "a.b", "c.d", "g")
 
 
-def test_a_template_is_filled() -> None:
+def test_a_template_is_filled_in() -> None:
     text = Template(
         "It took {{ runs.slow.ms | ms }}, {{ratio(runs.slow.ms,runs.fast.ms)|times}} as long: "
         "{{ runs.slow.words }}, {{ x }}."
@@ -156,5 +156,5 @@ def test_a_template_is_filled() -> None:
         ("In lesson 4 it was 5 ms.", ["5"]),
     ],
 )
-def test_numbers_that_nobody_measured_are_found(text: str, found: list[str]) -> None:
+def test_hard_coded_numbers_are_found(text: str, found: list[str]) -> None:
     assert Template(text).hard_coded() == found

@@ -1,4 +1,4 @@
-"""Answers held against figures."""
+"""Answers marked by comparison with figures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_arithmetic_is_not_called_a_measurement() -> None:
     assert mark(asked, 1024, FIGURES).said == "You said 1.00 KiB; it comes to 2.00 KiB."
 
 
-def test_a_curve_is_near_where_most_of_it_is() -> None:
+def test_a_curve_is_near_if_most_of_its_points_are() -> None:
     assert mark(CURVE, [5, 10, 15], FIGURES).right == [5, 10, 15]
     assert mark(CURVE, [5, 10, 99], FIGURES).near
     found = mark(CURVE, [5, 20, 60], FIGURES)
@@ -73,7 +73,7 @@ def test_a_curve_is_near_where_most_of_it_is() -> None:
     )  # fmt: skip
 
 
-def test_of_several_the_one_that_holds_is_right() -> None:
+def test_the_option_that_holds_is_the_right_one() -> None:
     assert (mark(CHOICE, 1, FIGURES).near, mark(CHOICE, 1, FIGURES).said) == (True, "You said: B.")
     assert mark(CHOICE, 0, FIGURES).said == "You said: A. It is: B."
     neither = question(kind="choice", options=[{"text": "A", "when": "1 > 2"}, {"text": "B", "when": "2 > 3"}])
@@ -82,15 +82,15 @@ def test_of_several_the_one_that_holds_is_right() -> None:
 
 
 NOISY = {"runs": {"a": {"ms": [4.0, 5.0, 9.0]}, "b": {"ms": [5.0, 1.0, 2.0]}}}
-"""Medians 5 and 2; by repeats a has less, more, more."""
+"""Medians 5 and 2; repeat by repeat, a takes less, more, more than b."""
 
 
-def test_an_answer_that_a_repeat_bears_out_is_not_called_wrong() -> None:
+def test_an_answer_that_a_repeat_confirms_is_not_called_wrong() -> None:
     found = mark(slider(), 9.5, NOISY)
     assert (found.near, found.noisy) == (False, True)
     assert found.said == "You said 9.50×; this machine measured 5.00×."
     assert found.feedback.startswith("Too noisy to say: you may be right. The repeats gave 4.00× to 9.00×.")
-    assert mark(slider(), 7, NOISY).noisy  # between two of them
+    assert mark(slider(), 7, NOISY).noisy  # between two repeats
     far = mark(slider(), 20, NOISY)
     assert (far.near, far.noisy, far.feedback) == (False, False, "Far.")
     assert mark(slider(), 5.5, NOISY).near
@@ -111,7 +111,7 @@ def test_an_answer_that_a_repeat_bears_out_is_not_called_wrong() -> None:
 
 
 def grown(scatter: float) -> dict[str, Any]:
-    """Figures of curves that both grow as a power of 1.5, ten steps after ten a little above it and below it."""
+    """Figures of a flat curve and one that grows as a power of 1.5, alternating ten steps above and ten below."""
     lengths = tuple(range(10, 260))
     off = [scatter if x // 10 % 2 else -scatter for x in lengths]
     with_cache = Curve(lengths, tuple(5 + x for x in off))
@@ -123,7 +123,7 @@ AT = "near(growth.uncached.lengths, growth.uncached.ms, {})"
 DOUBLED = slider(answer=f"{AT.format(240)} / {AT.format(120)}")
 
 
-def test_what_was_made_once_is_as_unsure_as_its_curve() -> None:
+def test_a_curve_measured_once_is_as_uncertain_as_its_fit() -> None:
     assert mark(DOUBLED, 2.8, grown(0.1)).near
     assert mark(DOUBLED, 4.1, grown(0.1)).feedback == "Far."
     found = mark(DOUBLED, 4.1, grown(8))
@@ -145,23 +145,23 @@ def test_what_was_made_once_is_as_unsure_as_its_curve() -> None:
     assert "Curves that fit nearly as well differ." in mark(drawn, steep, grown(8)).feedback
 
 
-def test_a_repeat_alone_says_what_it_would_have_given() -> None:
+def test_each_repeat_alone_has_its_own_figures() -> None:
     assert [one["runs"]["b"]["ms"] for one in by_repeat(NOISY)] == [5.0, 1.0, 2.0]
     assert by_repeat({"runs": {"a": {"ms": [4.0]}}}) == []
     lists = {"rules": {"residual": {"draws": [1.0, 2.0, 3.0]}}, "models": {"m": {"bytes": 2048}}}
-    assert by_repeat(lists) == []  # a number a step is no number a repeat
+    assert by_repeat(lists) == []  # one number a step, not one a repeat
     both = by_repeat(NOISY | lists)
     assert both[1]["runs"]["a"]["ms"] == 5.0
     assert both[1]["rules"] is lists["rules"]
     assert len(by_repeat(NOISY | grown(0.1))) == 2
 
 
-def test_what_is_worked_out_after_the_run_was_not_measured() -> None:
+def test_an_answer_worked_out_after_the_run_is_not_called_measured() -> None:
     asked = slider(answer="runs.a.ms * 2")
     assert mark(asked, 10, FIGURES, foretold=False).said == "You said 10.0×; it comes to 10.0×."
 
 
-def test_feedback_has_the_run_s_numbers() -> None:
+def test_feedback_contains_the_runs_numbers() -> None:
     assert mark(slider(near="It is {{ runs.b.ms | ms }}."), 5, FIGURES).feedback == "It is 1.00 ms."
 
 
@@ -169,7 +169,7 @@ def test_feedback_has_the_run_s_numbers() -> None:
     st.none() | st.booleans() | st.integers() | st.floats() | st.text()
     | st.lists(st.none() | st.floats() | st.text() | st.booleans(), max_size=5) | st.dictionaries(st.text(), st.text())
 )  # fmt: skip
-def test_what_is_no_answer_is_refused(answer: Any) -> None:
+def test_invalid_answers_are_refused(answer: Any) -> None:
     for asked in (slider(), CURVE, CHOICE):
         try:
             checked(asked, answer)

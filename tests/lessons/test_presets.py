@@ -1,4 +1,4 @@
-"""Every lesson of the course on the embedded pair: it runs, is marked, and explains itself with what was measured."""
+"""Every lesson of the course on the embedded pair: it runs, is marked, and explains itself with its measurements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load() -> Any:
 
 
 def shortened(experiment: Experiment) -> Experiment:
-    """The same with as few tokens as will do."""
+    """The same experiment, with as few tokens as suffice."""
     match experiment:
         case Runs():
             fewer = {"max_tokens": FEW}
@@ -83,7 +83,7 @@ def answers(question: AnyQuestion) -> list[Any]:
 
 
 @pytest.mark.parametrize("number", course())
-def test_a_lesson_runs_is_marked_and_explains_itself(number: int, load: Any) -> None:
+def test_every_lesson_runs_is_marked_and_explains_itself(number: int, load: Any) -> None:
     lesson = course()[number]
     found = measured(lesson.front.preset, load)
     figures = {name: one.figures for name, one in found.items()}
@@ -93,7 +93,7 @@ def test_a_lesson_runs_is_marked_and_explains_itself(number: int, load: Any) -> 
     for question in (lesson.front.predict, lesson.front.check):
         marks = [mark(question, answer, figures) for answer in answers(question)]
         assert all(one.said for one in marks)
-        assert not all(one.near for one in marks)  # what every answer is near to asks nothing
+        assert not all(one.near for one in marks)  # a question that every answer satisfies asks nothing
         assert "{{" not in question.question.fill(figures) + "".join(one.feedback for one in marks)
     filled = lesson.explain.fill(figures)
     assert "{{" not in filled
@@ -107,7 +107,7 @@ def test_a_lesson_runs_is_marked_and_explains_itself(number: int, load: Any) -> 
         assert shown.value.number(after) >= 0
 
 
-def test_who_cancels_gets_no_figures(load: Any) -> None:
+def test_a_cancelled_experiment_has_no_figures(load: Any) -> None:
     cancelled = threading.Event()
     for name, experiment in course()[2].front.preset.experiments.items():
         cancelled.clear()

@@ -1,4 +1,4 @@
-"""What an instructor is told: the course's file, its timetables, and each lesson's part."""
+"""The guide for instructors: the course's file, its timetables, and each lesson's part."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lessons(tmp_path: Path) -> Path:
     return tmp_path / "lessons"
 
 
-def test_a_timetable_is_made_of_the_lessons_minutes(lessons: Path) -> None:
+def test_a_timetable_is_made_from_the_lessons_minutes(lessons: Path) -> None:
     path = written(lessons, FILE, "INSTRUCTOR.md")
     text = guide(path, course(lessons))
     assert "what was there" not in text
@@ -74,7 +74,7 @@ def test_a_timetable_is_made_of_the_lessons_minutes(lessons: Path) -> None:
         ("Be kind.", "It is 3 times as fast.", 11, "says 3. A result comes from the run"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(lessons: Path, old: str, new: str, line: int, said: str) -> None:
+def test_errors_are_reported_with_their_line(lessons: Path, old: str, new: str, line: int, said: str) -> None:
     path = written(lessons, FILE.replace(old, new, 1), "INSTRUCTOR.md")
     with pytest.raises(LessonError) as caught:
         guide(path, course(lessons))
@@ -82,13 +82,13 @@ def test_what_is_wrong_is_said_with_its_line(lessons: Path, old: str, new: str, 
     assert said in str(caught.value)
 
 
-def test_the_file_reads_as_the_page_does() -> None:
+def test_the_file_matches_the_page() -> None:
     made = guide()
     written_there = Source.read(GUIDE).body.strip()
     assert written_there == made, f"put these timetables into {GUIDE.name}:\n{made.split(BEGIN)[1].split(END)[0]}"
 
 
-def test_there_are_plans_for_one_hour_and_for_two() -> None:
+def test_there_are_plans_for_one_hour_and_two_hours() -> None:
     plans = Plans.model_validate(Source.read(GUIDE).given).plans
     assert [plan.minutes for plan in plans] == [60, 120]
     assert plans[1].pause
@@ -115,7 +115,7 @@ Nothing differs.
 """
 
 
-def test_an_instructor_s_part_is_read(tmp_path: Path) -> None:
+def test_the_instructors_part_of_a_lesson_is_read(tmp_path: Path) -> None:
     lesson = read(written(tmp_path, INSTRUCTED))
     assert lesson.explain.text == "It took {{ runs.cached.itl_p50_ms | ms }}."
     assert lesson.instructor.fill({"runs": {"cached": {"itl_p50_ms": [2.0]}}}).count("It took 2.00 ms.") == 1
@@ -138,7 +138,7 @@ def test_an_instructor_s_part_is_read(tmp_path: Path) -> None:
         ("p50_ms | ms }}.\n\n### CPU", "p50_ms | s }}.\n\n### CPU", "there is no unit 's'"),
     ],
 )
-def test_what_an_instructor_is_told_is_checked(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_errors_in_the_instructors_part_are_reported(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in INSTRUCTED
     before, after = INSTRUCTED.rsplit(old, 1)
     with pytest.raises(LessonError) as caught:
@@ -149,9 +149,9 @@ def test_what_an_instructor_is_told_is_checked(tmp_path: Path, old: str, new: st
 
 
 @pytest.mark.parametrize("number", course())
-def test_every_lesson_tells_an_instructor_what_to_say_and_what_it_comes_to(number: int) -> None:
+def test_every_lesson_gives_the_instructor_wrong_answers_and_the_right_one(number: int) -> None:
     lesson = course()[number]
     *_, answer, machines = lesson.instructor.text.split("### ")
-    assert "{{" in answer  # what came out, and not what came out once
+    assert "{{" in answer  # from this machine's measurement, not a recorded one
     assert "{{" not in machines
     assert lesson.instructor.text.count("\n- **") >= 3

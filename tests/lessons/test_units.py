@@ -1,4 +1,4 @@
-"""Numbers as lessons write them."""
+"""How lessons write numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lessons.units import UNITS, WRITE, significant
         (math.nan, "–"),
     ],
 )
-def test_three_digits_are_significant(value: float, text: str) -> None:
+def test_numbers_have_three_significant_digits(value: float, text: str) -> None:
     assert significant(value) == text
 
 
@@ -49,7 +49,7 @@ def test_three_digits_are_significant(value: float, text: str) -> None:
         ("count", 15.9, "16"),
     ],
 )
-def test_units(unit: str, value: float, text: str) -> None:
+def test_numbers_are_written_with_their_unit(unit: str, value: float, text: str) -> None:
     assert WRITE[unit](value) == text
 
 

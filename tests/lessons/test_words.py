@@ -1,6 +1,6 @@
-"""Every technical term is explained where it first appears: there it is set in bold, or in italics.
+"""Every technical term is explained where it first appears, and set there in bold or italics.
 
-Texts are read in the order of the page. That a term in bold has its explanation beside it, a person has to see to.
+Texts are read in the order of the page. Whether the explanation stands beside the term is for a person to check.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MARKED = re.compile(r"\*\*[^*]+\*\*|(?<!\*)\*[^*\n]+\*(?!\*)")
 
 
 def read(lesson: Lesson) -> Iterator[str]:
-    """All texts of a lesson in the order in which they are read, but its title: that says what will be explained."""
+    """All texts of a lesson in reading order, except for its title, which names what will be explained."""
     front = lesson.front
     yield lesson.introduction
     yield from asked(front.predict)
@@ -57,7 +57,7 @@ WORDS = re.compile(r'"([^"]*)"')
 
 
 def prose(text: str) -> str:
-    """Without expressions and addresses, but with what an expression may say."""
+    """The text without expressions and addresses, but with the strings that an expression may give."""
     said = PLACE.sub(lambda place: " ".join(WORDS.findall(place[1])), text)
     return " ".join(re.sub(r"\]\([^)]*\)|\$[^$]*\$", " ", said).split())
 
@@ -76,8 +76,8 @@ def test_a_term_is_explained_where_it_first_appears(term: str) -> None:
     pytest.fail(f"no lesson says {term}")
 
 
-def test_no_picture_shows_guesses_before_they_are_explained() -> None:
-    """The legend of the player and of the race has a word for each state; lesson 8 explains those of guesses."""
+def test_no_view_shows_guesses_before_they_are_explained() -> None:
+    """The legends of the player and the race name each state; lesson 8 explains those of guesses."""
     explained, needed = 0, 10**6
     for number, lesson in course().items():
         runs = lesson.front.preset.runs
@@ -91,7 +91,7 @@ def test_no_picture_shows_guesses_before_they_are_explained() -> None:
     assert 0 < explained <= needed
 
 
-def test_every_way_to_guess_has_its_explanation_in_the_course() -> None:
+def test_every_drafter_is_mentioned_in_the_course() -> None:
     said = " ".join(lesson.introduction for lesson in course().values()).lower()
     for name in ("ngram", "early_exit", "draft"):
         assert DRAFTERS[name].name.removeprefix("the ").split()[0] in said

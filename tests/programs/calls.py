@@ -1,4 +1,4 @@
-"""What the tests here call the app with."""
+"""Helpers to call the app with."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def post(address: str, body: bytes | None, kind: str = "application/json") -> tu
 
 
 def call(server: str, name: str, body: Any) -> tuple[str, str]:
-    """By name, as with curl: the event ("complete" or "error") and its data, or a status and its detail."""
+    """Call by name, as with curl: the event ("complete" or "error") and its data, or a status and its detail."""
     status, answer = post(f"{server}/gradio_api/call/v2/{name}", json.dumps(body).encode())
     if status != 200:
         return str(status), answer
@@ -50,7 +50,7 @@ def inside(server: str) -> int:
 
 
 def hung_on(server: str, name: str, body: Any) -> Any:
-    """A call of somebody who waits for its answer, and hangs up by closing this."""
+    """The stream of a call whose caller waits for the answer, and hangs up by closing it."""
     status, answer = post(f"{server}/gradio_api/call/v2/{name}", json.dumps(body).encode())
     assert status == 200
     return urllib.request.urlopen(f"{server}/gradio_api/call/{name}/{json.loads(answer)['event_id']}")

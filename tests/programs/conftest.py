@@ -1,4 +1,4 @@
-"""One running app for all tests of the ways in for programs."""
+"""One running app for all tests of the API for programs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.programs.calls import get
 
 @pytest.fixture(scope="package")
 def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the app keeps files that were sent to it."""
+    """The folder in which the app stores uploads."""
     return tmp_path_factory.mktemp("sent")
 
 
 @pytest.fixture(scope="package")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the app says."""
+    """The app's output."""
     return tmp_path_factory.mktemp("app") / "log.txt"
 
 
 @pytest.fixture(scope="package")
 def app(log: Path, sent: Path) -> Iterator[tuple[str, subprocess.Popen]]:
-    """A running app; it may not have failed at anything."""
+    """A running app, whose log may hold no traceback."""
     with started(log, GRADIO_TEMP_DIR=str(sent)) as running:
         yield running
     assert "Traceback" not in log.read_text(), log.read_text()
@@ -50,7 +50,7 @@ def client(server: str) -> Iterator[Client]:
 
 @pytest.fixture(scope="package")
 def events(server: str) -> list[dict[str, Any]]:
-    """Of pages, those that wait in no queue, each with the ``values`` that a page sends at first."""
+    """The pages' events that bypass the queue, each with the ``values`` that a page sends at first."""
     config = json.loads(get(f"{server}/config")[1])
     first = {it["id"]: it["props"].get("value") for it in config["components"]}
     there = [it for it in config["dependencies"] if it["backend_fn"] and not it["queue"] and it["inputs"]]

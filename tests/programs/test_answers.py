@@ -1,4 +1,4 @@
-"""What programs get, through Gradio's own client and MCP."""
+"""The answers that programs get through Gradio's client and MCP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.programs.calls import PROMPT, ask
 from visualize.server.programs import NAMES
 
 
-def test_three_functions_are_there_and_nothing_else(server: str) -> None:
+def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
     with urllib.request.urlopen(f"{server}/gradio_api/info") as answer:
         info = json.load(answer)
     assert list(info["named_endpoints"]) == [f"/{name}" for name in NAMES]
@@ -37,11 +37,11 @@ def test_three_functions_are_there_and_nothing_else(server: str) -> None:
     )
     assert run["pair"]["type"] == compare["pair"]["type"] == {"enum": ["matched", "mismatched"]}
     assert fits["gpu"]["type"] == {"enum": list(GPU_KEYS)}
-    assert not {"stop", "ignore_eos", "logprobs"} & compare.keys(), "no caller's choice, where all are of one length"
+    assert not {"stop", "ignore_eos", "logprobs"} & compare.keys(), "fixed, so that all outputs have the same length"
     assert compare["seed"]["parameter_default"] == 0
 
 
-def test_a_run_is_the_engines_own(client: Client, tmp_path: Path) -> None:
+def test_a_run_gives_the_same_result_as_the_engine(client: Client, tmp_path: Path) -> None:
     how = {"max_tokens": 20, "temperature": 0.8, "seed": 4, "stop": ["nowhere"]}
     answer = ask(client, "run", prompt=PROMPT, speculative="draft", paged=True, kv_dtype="int8", events=True, **how)
     config = EngineConfig(speculative="draft", paged=True, kv_dtype="int8")
@@ -53,13 +53,13 @@ def test_a_run_is_the_engines_own(client: Client, tmp_path: Path) -> None:
     assert Run.load(tmp_path / "run.json").token_ids == expected.token_ids
 
 
-def test_a_run_stops_at_one_string_as_at_several(client: Client) -> None:
+def test_one_stop_string_may_be_given_without_a_list(client: Client) -> None:
     one, several = (ask(client, "run", prompt=PROMPT, max_tokens=40, stop=stop) for stop in (" a", [" a"]))
     assert one["reason"] == "stop"
     assert one["text"] == several["text"]
 
 
-def test_a_comparison_has_every_settings_figures(client: Client) -> None:
+def test_a_comparison_has_figures_for_every_setting(client: Client) -> None:
     asked = {"prompt": PROMPT, "settings": ["", "speculative=draft"], "repeats": 1, "max_tokens": 12}
     answer = ask(client, "compare", **asked)
     assert list(answer["settings"]) == ["default", "speculative=draft"]
@@ -75,7 +75,7 @@ def test_a_comparison_has_every_settings_figures(client: Client) -> None:
     assert again.text == answer["settings"]["speculative=draft"]["text"]
 
 
-def test_the_calculator_is_the_memory_pages(client: Client) -> None:
+def test_the_calculator_agrees_with_the_memory_page(client: Client) -> None:
     model, lengths = known()["qwen3-8b"], Lengths(300, 2048)
     expected = Deployment(
         shape=model.shape, parameters=model.parameters, memory=48 * GiB, kv_dtype="int8", lengths=lengths

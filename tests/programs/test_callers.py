@@ -1,4 +1,4 @@
-"""Who waits is told, who hangs up is noticed, and a crowd gets what each gets alone."""
+"""Waiting callers are told so, hanging up ends a call, and concurrent callers get the same answers as alone."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from visualize.server.leaving import WAITED_FOR
 SLOW = [f"kv_cache=false,block_size={size}" for size in range(1, 6)]
 LONG = {"prompt": PROMPT, "settings": SLOW, "repeats": 9, "max_tokens": 256}  # half a minute
 NOTICED = 10
-"""Seconds within which who hangs up is noticed, on a busy machine too: less than what is asked for takes."""
+"""Seconds within which hanging up is noticed, even on a busy machine: less than the call itself takes."""
 
 
-def test_who_waits_is_told_how_many_are_before(server: str, client: Client) -> None:
+def test_waiting_callers_are_told_how_many_runs_are_before_theirs(server: str, client: Client) -> None:
     first = hung_on(server, "run", FOREVER)
     until(lambda: inside(server) == 1)
     jobs: list[Job] = []
@@ -46,7 +46,7 @@ def test_who_waits_is_told_how_many_are_before(server: str, client: Client) -> N
     assert [json.loads(job.result(60))["metrics"]["generated_tokens"] for job in jobs] == [5, 5]
 
 
-def test_who_hangs_up_is_noticed(server: str) -> None:
+def test_hanging_up_ends_the_call(server: str) -> None:
     stream = hung_on(server, "compare", LONG)
     until(lambda: inside(server) == 1)
     stream.close()
@@ -54,7 +54,7 @@ def test_who_hangs_up_is_noticed(server: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["session_hash", "header"])
-def test_who_hangs_up_is_noticed_by_whatever_name(server: str, named: str) -> None:
+def test_hanging_up_ends_the_call_under_any_session_name(server: str, named: str) -> None:
     body = json.dumps(FOREVER).encode()
     if named == "session_hash":
         there = json.loads(get(f"{server}/gradio_api/info")[1])["named_endpoints"]["/run"]["parameters"]
@@ -72,14 +72,14 @@ def test_who_hangs_up_is_noticed_by_whatever_name(server: str, named: str) -> No
     until(lambda: inside(server) == 0, NOTICED)
 
 
-def test_an_answer_is_fetched_once(server: str) -> None:
+def test_an_answer_can_be_fetched_only_once(server: str) -> None:
     event = json.loads(post(f"{server}/gradio_api/call/v2/calculator", b'{"model": "gpt-2"}')[1])["event_id"]
-    assert get(f"{server}/gradio_api/call/calculatro/{event}")[0] == 404  # which leaves it where it is
+    assert get(f"{server}/gradio_api/call/calculatro/{event}")[0] == 404  # which leaves the answer in place
     assert "event: complete" in get(f"{server}/gradio_api/call/calculator/{event}")[1]
     assert get(f"{server}/gradio_api/call/calculator/{event}")[0] == 404
 
 
-def test_one_connection_waits_for_an_answer_and_another_ends_nothing(server: str) -> None:
+def test_a_second_connection_for_an_answer_is_refused_and_ends_nothing(server: str) -> None:
     event = json.loads(post(f"{server}/gradio_api/call/v2/run", json.dumps(FOREVER).encode())[1])["event_id"]
     with urllib.request.urlopen(f"{server}/gradio_api/call/run/{event}") as stream:
         until(lambda: inside(server) == 1)
@@ -90,7 +90,7 @@ def test_one_connection_waits_for_an_answer_and_another_ends_nothing(server: str
     until(lambda: inside(server) == 0, NOTICED)
 
 
-def test_who_hangs_up_on_a_tool_is_noticed(server: str) -> None:
+def test_hanging_up_ends_an_mcp_tool_call(server: str) -> None:
     pytest.importorskip("mcp")
     asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "compare", "arguments": LONG}}
     there = urlsplit(server)
@@ -100,12 +100,12 @@ def test_who_hangs_up_on_a_tool_is_noticed(server: str) -> None:
         caller.request("POST", "/gradio_api/mcp/", json.dumps(asked), headers)
     until(lambda: inside(server) == 2)
     callers[0].sock.shutdown(socket.SHUT_RDWR)
-    until(lambda: inside(server) == 1, NOTICED)  # the other's goes on
+    until(lambda: inside(server) == 1, NOTICED)  # the other caller's goes on
     callers[1].sock.shutdown(socket.SHUT_RDWR)
     until(lambda: inside(server) == 0, NOTICED)
 
 
-def test_a_crowd_gets_what_each_gets_alone_and_leaves_nothing(server: str) -> None:
+def test_concurrent_callers_get_their_own_answers_and_leave_nothing_behind(server: str) -> None:
     async def come() -> tuple[load.Found, dict[str, float]]:
         there = load.Server(server)
         alone = await load.texts_alone(there, [ask for ask in load.ASKS if ask[2] == load.ASKS[0][2]])

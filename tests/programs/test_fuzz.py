@@ -1,4 +1,4 @@
-"""Any value, any body: an answer or a sentence."""
+"""Any value and any body gets an answer or an explanation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JUNK = st.recursive(
 
 
 def values(kind: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Of a type, as the schema has it, sensible and not."""
+    """Values of a type of the schema, sensible and not."""
     if "enum" in kind:
         return st.sampled_from(kind["enum"])
     if "oneOf" in kind:
@@ -38,7 +38,7 @@ def values(kind: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 @pytest.fixture(scope="package")
 def parameters(server: str) -> dict[str, dict[str, dict[str, Any]]]:
-    """By function, what it takes, each with its type."""
+    """The parameters of each function, with their types."""
     with urllib.request.urlopen(f"{server}/gradio_api/info") as answer:
         endpoints = json.load(answer)["named_endpoints"]
     return {name: {it["parameter_name"]: it["type"] for it in endpoints[f"/{name}"]["parameters"]} for name in SOUND}
@@ -53,14 +53,14 @@ SOUND = {
 
 @settings(max_examples=30)
 @given(data=st.data())
-def test_any_value_anywhere_is_an_answer_or_a_sentence(
+def test_any_argument_gets_an_answer_or_an_explanation(
     server: str, parameters: dict[str, dict[str, dict[str, Any]]], data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from([name for name in NAMES for _ in parameters[name]]))
     places = data.draw(st.lists(st.sampled_from(list(parameters[name])), min_size=1, max_size=4, unique=True))
     asked = {place: data.draw(values(parameters[name][place]) | JUNK, place) for place in places}
     if "kernels" in asked:
-        asked.pop("torch_compile", None)  # layers take half a minute
+        asked.pop("torch_compile", None)  # compiling the layers takes half a minute
     event, answer = call(server, name, SOUND[name] | asked)
     assert event == "complete" or len(json.loads(answer)["error"]) > 10
 
@@ -70,7 +70,7 @@ ADDRESSES = [
     *["run/predict", "run/run", "api/predict", "queue/join", "cancel", "reset", "component_server", "mcp/", "upload"],
     *["heartbeat/x", "queue/data", "vibe-edit", "process_recording", "stream/x", "file=x"],
 ]
-ANY_TEXT = st.text(st.characters(codec=None), max_size=8)  # half characters, too
+ANY_TEXT = st.text(st.characters(codec=None), max_size=8)  # including lone surrogates
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | ANY_TEXT | st.just(FILE),
     lambda some: st.lists(some, max_size=4) | st.dictionaries(ANY_TEXT, some, max_size=3),
@@ -90,7 +90,7 @@ BODIES = st.one_of(
     body=BODIES,
     kind=st.sampled_from(["application/json", "text/plain", "multipart/form-data; boundary=x", ""]),
 )
-def test_any_body_anywhere_is_refused_in_a_sentence(server: str, address: str, body: bytes, kind: str) -> None:
+def test_any_body_at_any_route_gets_no_server_error(server: str, address: str, body: bytes, kind: str) -> None:
     status, answer = post(f"{server}/gradio_api/{address}", body, kind)
     assert status == 200 or 400 <= status < 500
     assert len(answer) < 1000
@@ -98,7 +98,7 @@ def test_any_body_anywhere_is_refused_in_a_sentence(server: str, address: str, b
 
 @settings(max_examples=50)
 @given(data=st.data())
-def test_any_value_of_a_page_is_taken_or_refused_in_a_sentence(
+def test_any_value_sent_as_by_a_page_is_accepted_or_refused_with_a_reason(
     server: str, events: list[dict[str, Any]], data: st.DataObject
 ) -> None:
     event = data.draw(st.sampled_from(events))

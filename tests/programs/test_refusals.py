@@ -1,4 +1,4 @@
-"""What programs may not ask for, and what is none of their business: a sentence, and no error of the server's."""
+"""What programs may not ask for, or have no business with, is refused with a reason, not a server error."""
 
 from __future__ import annotations
 
@@ -59,13 +59,15 @@ from tests.waiting import until
         ("calculator", {"model": "gpt-2", "longest": 10**40}, "longest"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_sentence(server: str, name: str, arguments: dict[str, Any], says: str) -> None:
+def test_invalid_arguments_are_refused_with_a_reason(
+    server: str, name: str, arguments: dict[str, Any], says: str
+) -> None:
     event, data = call(server, name, arguments)
     assert event == "error"
     assert any(words in json.loads(data)["error"] for words in says.split("|"))
 
 
-def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
+def test_gradios_client_raises_errors_and_stays_usable(client: Client) -> None:
     with pytest.raises(AppError, match="The prompt is empty"):
         ask(client, "run", prompt="")
     assert ask(client, "run", prompt=PROMPT, max_tokens=2)["reason"] == "length"
@@ -86,7 +88,7 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("vibe-edit", b'{"data": [NaN]}', 404, "nothing at this address"),
         ("stream/x", b"{}", 404, "nothing at this address"),
         ("queue/status", b"{}", 404, "nothing at this address"),
-        ("run/predict", b'{"data": []}', 422, "no event"),  # where pages post, but nothing of theirs
+        ("run/predict", b'{"data": []}', 422, "no event"),  # the pages' route, but no event of theirs
         *[
             (path, b'{"data": [], "session_hash": "a", "fn_index": ' + number + b"}", 422, "no event")
             for path in ("run/predict", "queue/join")
@@ -140,24 +142,24 @@ def test_an_error_reaches_gradios_client_as_one(client: Client) -> None:
         ("upload", b"{}", 400, "content type"),
     ],
 )
-def test_what_is_not_there_is_no_error_of_the_servers(
+def test_invalid_requests_get_a_client_error_with_a_reason(
     server: str, path: str, body: bytes, status: int, says: str
 ) -> None:
     found, answer = post(f"{server}/gradio_api/{path}", body.replace(b"RUN", str(number_of_run(server)).encode()))
     assert found == status
     assert says in answer
-    assert len(answer) < 500  # nothing of it is sent back
+    assert len(answer) < 500  # the body is not echoed back
 
 
 @functools.cache
 def number_of_run(server: str) -> int:
-    """Of the event that a press on the Lab's Run is."""
+    """The number of the event of the Lab's Run button."""
     config = json.loads(get(f"{server}/config")[1])
     button = next(it["id"] for it in config["components"] if it["props"].get("elem_id") == "run")
     return next(it["id"] for it in config["dependencies"] if [button, "click"] in it["targets"])
 
 
-def test_json_that_does_not_say_so_is_no_error_of_the_servers(server: str) -> None:
+def test_json_with_another_content_type_gets_a_client_error(server: str) -> None:
     for kind in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data; boundary=x"):
         for body in (b'{"prompt":"\xff"}', b'{"prompt":"a"}'):
             found, answer = post(f"{server}/gradio_api/call/v2/run", body, kind)
@@ -167,7 +169,7 @@ def test_json_that_does_not_say_so_is_no_error_of_the_servers(server: str) -> No
     assert post(f"{server}/gradio_api/upload", form, "multipart/form-data; boundary=x")[0] == 422
 
 
-def test_one_file_is_taken_at_a_time_and_nothing_of_what_breaks_off(server: str, sent: Path) -> None:
+def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str, sent: Path) -> None:
     part = b'--x\r\nContent-Disposition: form-data; name="files"; filename="%d.json"\r\n\r\n{}\r\n'
     kind, there = "multipart/form-data; boundary=x", set(sent.rglob("*"))
     many = b"".join(part % number for number in range(900)) + b"--x--\r\n"
@@ -209,7 +211,7 @@ def test_one_file_is_taken_at_a_time_and_nothing_of_what_breaks_off(server: str,
         ("gradio_api/file=" + "a" * 5000, 404, "nothing at this address"),
     ],
 )
-def test_what_nobody_here_needs_is_not_there(server: str, path: str, status: int, says: str) -> None:
+def test_routes_that_the_lab_does_not_need_are_closed(server: str, path: str, status: int, says: str) -> None:
     found, answer = get(f"{server}/{path}")
     assert found == status
     assert says in answer
@@ -223,7 +225,7 @@ def test_what_nobody_here_needs_is_not_there(server: str, path: str, status: int
         ("room/", "needs a server started with <code>--workshop</code>"),
     ],
 )
-def test_a_browser_is_led_on_from_where_there_is_nothing(server: str, path: str, says: str) -> None:
+def test_a_browser_gets_a_404_page_with_links(server: str, path: str, says: str) -> None:
     assert get(f"{server}/{path}") == (404, '{"detail":"Not Found"}')
     request = urllib.request.Request(f"{server}/{path}", headers={"Accept": "text/html,*/*;q=0.8"})
     with pytest.raises(urllib.error.HTTPError, match="404") as answer:
@@ -233,8 +235,8 @@ def test_a_browser_is_led_on_from_where_there_is_nothing(server: str, path: str,
     assert '<a href="/compare">Compare</a>' in page
 
 
-def test_no_one_body_keeps_the_others_waiting(app: tuple[str, subprocess.Popen]) -> None:
-    """Neither those that are refused nor the largest that are not. A wait is what the server worked meanwhile."""
+def test_no_request_body_keeps_others_waiting(app: tuple[str, subprocess.Popen]) -> None:
+    """Neither those over a limit nor the largest within. A wait is the CPU time that the server spent meanwhile."""
     server, process = app[0], psutil.Process(app[1].pid)
     size = 2 * 2**20 - 100
     bodies = [
@@ -258,11 +260,13 @@ def test_no_one_body_keeps_the_others_waiting(app: tuple[str, subprocess.Popen])
                 found, answer = there.result()
                 assert 400 <= found < 500
                 assert len(answer) < 500
-    assert max(waits) < 3  # a tenth of that where nothing else is at work
+    assert max(waits) < 3  # a tenth of that on an idle machine
 
 
 @pytest.mark.parametrize("junk", [5, float("nan"), [], {}, "x", 10**30, FILE, [[FILE]], None], ids=repr)
-def test_a_value_that_no_page_sends_is_a_sentence(server: str, events: list[dict[str, Any]], junk: Any) -> None:
+def test_values_that_no_page_sends_are_refused_with_a_reason(
+    server: str, events: list[dict[str, Any]], junk: Any
+) -> None:
     assert events
     for event in events:
         sound = {"data": event["values"], "fn_index": event["id"], "session_hash": "abc"}
@@ -274,7 +278,7 @@ def test_a_value_that_no_page_sends_is_a_sentence(server: str, events: list[dict
             assert len(json.loads(answer)["detail"]) > 10
 
 
-def test_only_a_file_that_was_sent_can_be_opened(server: str) -> None:
+def test_only_uploaded_files_can_be_opened(server: str) -> None:
     config = json.loads(get(f"{server}/config")[1])
     number = next(it["id"] for it in config["dependencies"] if any(event == "upload" for _, event in it["targets"]))
     kind = {"_type": "gradio.FileData"}
@@ -288,23 +292,23 @@ def test_only_a_file_that_was_sent_can_be_opened(server: str) -> None:
 @pytest.mark.parametrize(
     "name", ["evil.example", "evil.example:7860", "127.0.0.1.evil.example", "[", "user@evil.example"]
 )
-def test_a_page_of_another_site_cannot_reach_it_by_a_name_of_its_own(server: str, name: str) -> None:
-    """Its name could have become this machine's address (DNS rebinding); the browser still says it."""
+def test_requests_with_another_sites_host_name_are_refused(server: str, name: str) -> None:
+    """That name could point to this machine (DNS rebinding); the browser still sends it."""
     for path in ("", "health", "gradio_api/info", "gradio_api/call/v2/run", "channels/x"):
         found, answer = asked_by(server, path, name)
         assert found == 421, path
         assert "127.0.0.1 or localhost, not" in answer
 
 
-def test_it_knows_its_own_names(server: str) -> None:
+def test_requests_by_the_servers_own_names_are_answered(server: str) -> None:
     port = server.rpartition(":")[2]
     for name in ("localhost", f"localhost:{port}", f"LOCALHOST:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
         assert asked_by(server, "health", name)[0] == 200, name
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1.evil.example", "http://[", ""])
-def test_a_page_of_another_site_can_ask_nothing(server: str, origin: str) -> None:
-    """Nor begin what it hears no answer of: a text that it posts, a browser sends without asking first."""
+def test_requests_from_pages_of_other_sites_are_refused(server: str, origin: str) -> None:
+    """Even those whose answer the page could not read: a browser sends a plain-text POST without a preflight."""
     for path in ("health", "gradio_api/info", "gradio_api/call/v2/run", "gradio_api/mcp/", "channels/x"):
         found, answer = asked_by(server, path, origin=origin)
         assert found == 403, path
@@ -315,7 +319,7 @@ def test_a_page_of_another_site_can_ask_nothing(server: str, origin: str) -> Non
 
 
 def asked_by(server: str, path: str, host: str = "127.0.0.1", **said: str) -> tuple[int, str]:
-    """As a browser asks that has come to the server by this name, or is at a page of this origin."""
+    """Ask as a browser that reached the server by this host name, or from a page of this origin."""
     request = urllib.request.Request(f"{server}/{path}", headers={"Host": host} | said)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:

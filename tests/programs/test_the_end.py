@@ -1,4 +1,4 @@
-"""What programs are told when the server ends. The last of the tests here: there is no server after it."""
+"""What programs are told when the server shuts down. Must run last here: there is no server after it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.programs.calls import FOREVER, hung_on, inside
 from tests.waiting import until
 
 
-def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
+def test_a_shutdown_is_reported_to_callers_and_uploads_are_deleted(
     app: tuple[str, subprocess.Popen], sent: Path
 ) -> None:
     server, process = app
@@ -25,13 +25,13 @@ def test_the_end_of_the_server_is_told_and_files_that_were_sent_are_gone(
         answers = [callers.submit(call.read) for call in calls]
         until(lambda: inside(server) == 3)
         process.send_signal(signal.SIGTERM)
-        for answer in answers:  # of one that is at work, and of two that wait
+        for answer in answers:  # of one call under way, and of two that wait
             assert b"The server is shutting down." in answer.result()
     assert process.wait(30) == 0
     assert not list(sent.rglob("a.json"))
 
 
-def test_it_has_said_where_it_is_and_nothing_of_how_gradio_is_called(server: str, log: Path) -> None:
+def test_the_log_has_the_address_and_no_usage_hint_of_gradios(server: str, log: Path) -> None:
     said = log.read_text()
     assert f"Decode Lab is at {server}\n" in said
     assert "launch()" not in said
