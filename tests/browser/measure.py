@@ -1,8 +1,8 @@
 """What watching costs: ``python -m tests.browser.measure``. Prints a table, and with ``--json FILE`` writes it as JSON.
 
-The app runs in a process of its own, a headless Chromium watches it, and both share the
-machine with the engine, as on a laptop. Goals stand beside the figures; none is a test,
-because the machine decides.
+The app runs in its own process, a headless Chromium watches it, and both share the machine
+with the engine, as on a laptop. Goals are printed beside the figures; none is a test, because
+the result depends on the machine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, CDPSession, Page, sync_playwright
 
-from app import Engines  # before all that imports torch: it leaves a core to the server
+from app import Engines  # before anything that imports torch: this leaves a core to the server
 from lab import Run
 from lab.bench.turns import shuffled
 from lab.machine import describe_machine

@@ -85,7 +85,7 @@ def test_block_states_are_distinguishable() -> None:
     assert [y is not None for y in stored["y"]] == [True, False, False, True, False, False, False, False]
     assert fill["y"][1] == pytest.approx(fill["y"][0] / 4, abs=1e-3)
     assert fill["y"][2] is None
-    assert fill["y"][5] == fill["y"][0]  # another run's block: how full it is is unknown
+    assert fill["y"][5] == fill["y"][0]  # another run's block: its fill is unknown
     assert len({fill["pattern"][block] for block in (0, 3, 4, 5)}) == 4  # distinguished by more than colour
     assert live["customdata"][1] == [1, "entry 1 of sequence 0's table<br>4 of 16 slots filled"]
     assert "shared by 2 sequences" in live["customdata"][3][1]

@@ -47,7 +47,7 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     assert [found["number"] for found in listed(answers) if found["measured"]] == [COSTS]
 
 
-def test_the_right_answer_is_the_one_marks_are_given_by() -> None:
+def test_the_right_answer_shown_is_marked_as_near() -> None:
     curve = course()[2]
     lengths = tuple(at for at in (20, 80, 140, 200, 260) for _ in range(10))
     slow, fast = Curve(lengths, tuple(length / 10 for length in lengths)), Curve(lengths, (1.0,) * 50)

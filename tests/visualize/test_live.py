@@ -238,7 +238,7 @@ def test_a_run_is_compared_with_the_previous_one() -> None:
     assert records("".join(told(second)))[0]["compared"]
 
 
-def test_a_failed_run_is_not_compared_with() -> None:
+def test_a_failed_run_is_no_basis_for_comparison() -> None:
     assert start(ScriptedEngine(), prompt="").after() is None
 
 

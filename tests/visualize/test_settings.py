@@ -265,7 +265,7 @@ def test_a_link_may_name_only_pairs_that_the_server_has() -> None:
         assert notice == "The link's pair was left out: it must be one of matched."
 
 
-def test_models_of_ones_own_are_used_only_with_that_choice() -> None:
+def test_named_models_are_used_only_if_other_is_chosen() -> None:
     assert Settings(target="ignored/model").models() == "matched"
     assert Settings(pair=OTHER, target=" a/b ", draft="c/d").models() == own("a/b", "c/d")
     with pytest.raises(ConfigError, match="Name a target model"):

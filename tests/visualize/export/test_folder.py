@@ -82,7 +82,9 @@ def test_a_manifest_of_another_program_does_not_make_a_site(tmp_path: Path) -> N
 @pytest.mark.parametrize("site", [False, True])
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("there", ["file for folder", "folder for file", "link for folder", "broken link for folder"])
-def test_obstacles_are_reported_before_anything_is_changed(tmp_path: Path, there: str, known: bool, site: bool) -> None:
+def test_paths_in_the_way_are_reported_before_anything_is_changed(
+    tmp_path: Path, there: str, known: bool, site: bool
+) -> None:
     """Paths that every site has are checked before the site is made."""
     folder, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
     elsewhere.mkdir()

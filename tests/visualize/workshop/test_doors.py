@@ -137,7 +137,7 @@ def test_a_lone_surrogate_is_refused_in_any_field_and_others_still_join(room: Ro
     assert (status, answer["query"]) == (200, "?gamma=3")
 
 
-def test_an_address_too_long_for_a_qr_code_is_reported_and_can_be_led_from(room: Room) -> None:
+def test_an_address_too_long_for_a_qr_code_is_reported_and_the_presenter_still_leads(room: Room) -> None:
     status, answer = room.ask("presenter", key=KEY, page="https://lab.example/" + "é" * 500)
     assert (status, answer["code"]) == (200, room.workshop.access.code)
     assert "is not a page's address" in answer["problem"]
