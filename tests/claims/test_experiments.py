@@ -248,7 +248,7 @@ def test_the_report_has_every_verdict_and_every_number(monkeypatch):
         assert f"{number['label']}: {number['text']} ({number['kind']})" in text
 
 
-def test_a_missing_number_is_null(trial):
+def test_a_missing_number_is_null():
     row = run_claims(load, ["seven-two"], lambda line: None, small=True)["claims"][0]
     none = [number for number in row["numbers"] if number["value"] is None]
     assert [number["text"] for number in none] == ["none"]

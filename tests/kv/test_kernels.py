@@ -104,7 +104,7 @@ class Case:
     ("dtype", "head_dim"),
     [(torch.float32, 12), (torch.float32, 64), (torch.float16, 80), (torch.bfloat16, 128)],
 )
-def test_what_is_stored_is_what_the_reference_stores(kv_format, dtype, head_dim):
+def test_the_kernel_stores_what_the_reference_stores(kv_format, dtype, head_dim):
     """Large vectors and small ones, zeros, and numbers half-way between two steps: the same bits on a CPU."""
     key, value = torch.randn(2, 9, 3, head_dim, device=DEVICE)
     size = torch.logspace(-30, 4, 9, device=DEVICE)[:, None, None]
@@ -127,7 +127,7 @@ def test_what_is_stored_is_what_the_reference_stores(kv_format, dtype, head_dim)
 
 
 @pytest.mark.parametrize("kv_format", FORMATS)
-def test_a_row_without_a_slot_is_written_nowhere(kv_format):
+def test_a_row_without_a_slot_is_not_written(kv_format):
     """Slot -1: the row pads a captured step. Not the last slot, nor what lies before the first."""
     ours, theirs = (poisoned(kv_format, 6, 2, 64, torch.float32).layers[0] for _ in range(2))
     key, value = torch.randn(2, 4, 2, 64, device=DEVICE)
@@ -140,7 +140,7 @@ def test_a_row_without_a_slot_is_written_nowhere(kv_format):
 @pytest.mark.parametrize("kv_format", QUANTISED)
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_what_is_not_finite_does_not_become_finite(kv_format, odd):
+def test_non_finite_values_do_not_become_finite(kv_format, odd):
     layer = poisoned(kv_format, 2, 1, 64, torch.float32).layers[0]
     x = torch.ones(2, 1, 64, device=DEVICE)
     x[1, 0, 3] = odd
@@ -162,7 +162,7 @@ INSTRUCTIONS_PER_KB = 4 * 1024 / (4.8e12 / 132 / 1.98e9)
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="Triton compiles here: see the tests marked gpu")
-def test_the_kernels_compile_for_a_gpu_that_is_not_here(tmp_path):
+def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
     """To machine code, by Triton's own assembler. Whether it runs, and how fast, only a GPU can say."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
@@ -223,7 +223,7 @@ def test_block_sizes(kv_format, block_size):
 
 @pytest.mark.parametrize("kv_format", FORMATS)
 @pytest.mark.parametrize(("head_dim", "shared"), [(12, 2), (80, 3), (32, 7), (96, 2)])
-def test_shapes_that_are_no_powers_of_two(kv_format, head_dim, shared):
+def test_shapes_that_are_not_powers_of_two(kv_format, head_dim, shared):
     assert Case(kv_format, [70, 33], [4, 1], head_dim=head_dim, shared=shared).error(splits=2) < 1
 
 
@@ -254,7 +254,7 @@ def test_a_prompt_beside_many_that_decode(monkeypatch, dtype):
     assert grids[1:] == [(20, 1, 1)]
 
 
-def test_into_how_many_a_sequence_is_split(monkeypatch):
+def test_how_many_splits_a_sequence_gets(monkeypatch):
     """On a GPU of 132 processors, for 8 KV heads: as many as run at once, each with something to do."""
     monkeypatch.setattr(attend_kernel, "_processors", lambda device: 132)
     longest = (384, 512, 513, 2048, 8192, 131_072)
@@ -284,7 +284,7 @@ def test_large_scores_neither_overflow_nor_vanish():
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-def test_what_is_not_finite_is_noticed(splits):
+def test_non_finite_values_are_noticed(splits):
     """By its own sequence, and by no other."""
     case = Case("auto", [40, 40], [1, 1])
     case.layer.tensors[0][case.slots[0][7]] = torch.nan

@@ -14,7 +14,7 @@ from tests.browser.conftest import free_port
 ROOT = Path(__file__).parents[2]
 
 
-def test_an_address_that_this_machine_has_not_is_one_sentence() -> None:
+def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
     """192.0.2.0/24 is nobody's (RFC 5737)."""
     command = [sys.executable, "app.py", "--host", "192.0.2.1", "--port", "7998"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -47,7 +47,7 @@ httpx.Client.request = asking
     ("number", "when"),
     [(signal.SIGINT, AS_SOON_AS_IT_SAYS_WHERE_IT_IS), (signal.SIGTERM, WHEN_IT_ANSWERS_AND_HAS_NOT_SAID_SO)],
 )
-def test_who_ends_it_when_it_has_just_begun_ends_it_cleanly(number: signal.Signals, when: str) -> None:
+def test_a_signal_right_after_startup_ends_the_server_cleanly(number: signal.Signals, when: str) -> None:
     ended = f"import os, runpy\nnumber = {int(number)}\n{when}\nrunpy.run_path('app.py', run_name='__main__')"
     command = [sys.executable, "-c", ended, "--port", str(free_port())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)

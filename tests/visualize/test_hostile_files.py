@@ -1,4 +1,4 @@
-"""A run file with arbitrary values is opened or refused with an explanation, quickly and in little memory."""
+"""A run file with arbitrary values is opened or refused with an explanation."""
 
 from __future__ import annotations
 

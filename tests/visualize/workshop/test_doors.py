@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import time
 from collections.abc import Iterator
@@ -199,8 +200,15 @@ def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:
     id = run.id
     room.ask("lead", key=KEY, run=id, at=1)
     del run
+    gc.collect()
     assert find(id)
     room.ask("lead", key=KEY, run=None)
+
+    def is_gone() -> bool:
+        gc.collect()
+        return find(id) is None
+
+    until(is_gone)
 
 
 def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
