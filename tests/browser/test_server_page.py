@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.browser.conftest import Lab
+from tests.browser.test_accessibility import violations
 from tests.remote.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
 Visit = Callable[..., Lab]
@@ -119,10 +120,11 @@ def test_the_other_pages_link_to_it_and_a_link_fills_in_the_prompt(visit: Visit)
     assert "temperature was left out" in lab.page.inner_text(".toast-wrap")
 
 
-def test_the_page_fits_a_phone(visit: Visit) -> None:
+def test_the_page_fits_a_phone_and_is_accessible(visit: Visit) -> None:
     page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True))
     page.wait_for_function(f"({POINTS})('speed') >= 1")
     across, _ = page.evaluate(OVERFLOW)
     assert across == 0
     box = page.locator("nav [aria-current]").bounding_box()
     assert box["x"] + box["width"] <= 390
+    assert violations(page) == []

@@ -18,6 +18,7 @@ from lessons.course import course
 from lessons.marking import mark
 from lessons.questions import Curve
 from tests.browser.conftest import ROOT, Lab
+from tests.browser.test_accessibility import violations
 from visualize.export import folder, lessons, runs
 from visualize.export.answers import RECORDED
 from visualize.export.pages import common_files
@@ -230,13 +231,14 @@ SMALL = """[...document.querySelectorAll("nav a, button, summary, select, input[
   (control) => control.checkVisibility() && control.getBoundingClientRect().height < 24).map((one) => one.outerHTML)"""
 
 
-def test_every_page_fits_a_phone_and_its_controls_can_be_tapped(browser: Browser, site: Path) -> None:
+def test_every_page_fits_a_phone_and_is_accessible(browser: Browser, site: Path) -> None:
     context = browser.new_context(offline=True, viewport={"width": 360, "height": 760})
     page = context.new_page()
     for path in sorted(site.rglob("*.html")):
         page.goto(path.as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         assert page.evaluate(SMALL) == [], path
+        assert violations(page) == [], path
     context.close()
 
 

@@ -15,6 +15,7 @@ from lab.machine import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
+from tests.browser.test_accessibility import violations
 
 OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 Visit = Callable[..., Lab]
@@ -441,7 +442,7 @@ def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presente
     assert own.is_hidden(".room-join")
 
 
-def test_the_pages_fit_the_screen(browser: Browser, server: str, code: str) -> None:
+def test_the_pages_fit_the_screen_and_are_accessible(browser: Browser, server: str, code: str) -> None:
     page = browser.new_page()
     for address in (f"{server}/?join={code}", f"{server}/room"):
         page.set_viewport_size({"width": 1280, "height": 720})
@@ -456,6 +457,7 @@ def test_the_pages_fit_the_screen(browser: Browser, server: str, code: str) -> N
         page.set_viewport_size({"width": 390, "height": 844})
         page.wait_for_timeout(200)
         assert page.evaluate(OVERFLOW)[0] <= 0, address
+        assert violations(page) == [], address
     page.close()
 
 

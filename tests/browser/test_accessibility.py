@@ -1,0 +1,37 @@
+"""axe-core finds nothing wrong with a page, at rest or with a run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Lab
+
+Visit = Callable[..., Lab]
+PHONE = {"width": 390, "height": 844}  # where tables scroll
+
+
+def violations(page: Page) -> list[str]:
+    """Of the rules of WCAG 2.2 and axe's own best practices: which one, and where."""
+    found = Axe().run(page).response["violations"]
+    return [f"{rule['id']}: {node['target']}" for rule in found for node in rule["nodes"]]
+
+
+@pytest.mark.parametrize("path", ["compare", "lessons", "instructor", "pool", "memory", "claims", "deploy"])
+def test_a_page_at_rest(visit: Visit, path: str) -> None:
+    lab = visit(viewport=PHONE, color_scheme="dark")
+    lab.page.goto(f"{lab.server}/{path}")
+    lab.page.wait_for_selector("body[data-ready]")
+    assert violations(lab.page) == []
+
+
+def test_a_run_and_an_open_verdict(visit: Visit) -> None:
+    lab = visit().open(max_tokens=24, distributions=1)
+    lab.run()
+    lab.finish()
+    lab.page.click(".token.accepted >> nth=0")
+    lab.page.wait_for_selector(".verdict:not([hidden]) .main-svg", state="attached")
+    assert violations(lab.page) == []
