@@ -20,8 +20,8 @@ COLUMNS = (
     ("tokens/s", "Tokens a second after the first: median; small: the quartiles of the runs."),
     (
         "speed\nrepeat by repeat",
-        "Against the first setting in the same repeat: median; small: the quartiles. Quartiles alone where it may "
-        "be chance: where 1 lies in the mean factor's 95% interval (Student's t on logarithms).",
+        "Against the first setting in the same repeat: median; small: the quartiles. Where it may be chance, the mean "
+        "factor's 95% interval alone (Student's t on logarithms), in which 1 lies.",
     ),
     ("first token", "TTFT: from the request to the first token, median."),
     (
@@ -211,7 +211,10 @@ def faster(summary: Summary) -> list[str]:
     quartiles = f"{digits(found.lower)} to {digits(found.upper)}"
     if summary.clear:
         return [times(found.median), quartiles]
-    return [quartiles, "too few repeats" if repeats == 2 else "no clear difference"]
+    if repeats == 2:
+        return [quartiles, "too few repeats"]
+    likely = summary.likely_speedup  # 1 lies in it, as it need not in the quartiles
+    return [f"{digits(likely.low)} to {digits(likely.high)}", "no clear difference"]
 
 
 def _row(i: int, name: str, summary: Summary | None, on_cpu: bool) -> dict[str, Any]:

@@ -162,7 +162,7 @@ def _told(end: Completed, most: int) -> dict[str, Any]:
     """What is said and drawn of a finished answer. ``most``: the tokens that were allowed."""
     tokens = "" if end.completion_tokens is None else f"{end.completion_tokens:,} tokens"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
-    ended = {"length": " It reached the most tokens you allow.", "stop": " It ended by itself."}.get(end.finish_reason)
+    ended = {"length": " It reached the maximum of tokens.", "stop": " It ended by itself."}.get(end.finish_reason)
     say = f"Answered: {tokens}{prompt}.{ended or ''}" if tokens else f"Answered.{ended or ''}"
     if end.speculated is None:
         return {"say": say, "rounds": NOT_TOLD}
