@@ -1,0 +1,37 @@
+"""Style sheets keep clear of what Safari renders differently. (WebKitGTK 2.50 drew charts of no height.)"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import visualize
+
+SHEETS = sorted((Path(visualize.__file__).parent / "static").glob("*.css"))
+
+
+def rules(sheet: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Each rule's selector and declarations, those within media queries included."""
+    text = re.sub(r"/\*.*?\*/", "", sheet.read_text("utf-8"), flags=re.DOTALL)
+    for selector, body in re.findall(r"([^{};]+)\{([^{}]*)\}", text):
+        declared = (each.split(":", 1) for each in body.split(";") if ":" in each)
+        yield selector.strip(), {name.strip(): value.strip() for name, value in declared}
+
+
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.stem)
+def test_a_grid_as_high_as_its_flex_basis_names_its_rows(sheet: Path) -> None:
+    """WebKit does not stretch a row of such a grid: it stays as high as its content, which may be nothing."""
+    for selector, declared in rules(sheet):
+        basis = re.match(r"[\d.]+ [\d.]+ (?!auto|0)(.+)", declared.get("flex", ""))
+        if declared.get("display") == "grid" and basis:
+            assert {"grid-template", "grid-template-rows", "grid-auto-rows"} & declared.keys(), selector
+
+
+@pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet.stem)
+def test_underlines_are_styled_by_longhands(sheet: Path) -> None:
+    """Safari drops a declaration of text-decoration that names more than a line."""
+    for selector, declared in rules(sheet):
+        assert re.fullmatch(r"|none|underline|line-through", declared.get("text-decoration", "")), selector
