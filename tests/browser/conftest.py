@@ -134,7 +134,10 @@ def hosting(vllm_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def browser() -> Iterator[Browser]:
     path = chromium()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
+        # With scrollbars that take room, as on most desktops: Playwright hides them all.
+        browser = playwright.chromium.launch(
+            executable_path=path, args=list(QUIET), ignore_default_args=["--hide-scrollbars"]
+        )
         yield browser
         browser.close()
 
