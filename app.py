@@ -178,6 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
             quiet=True,
             prevent_thread_lock=True,
             show_error=True,
+            ssr_mode=False,  # a Space would put Node in front, which passes on none of this server's own addresses
             enable_monitoring=False,
             mcp_server=find_spec("mcp") is not None,
         )
