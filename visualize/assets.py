@@ -36,6 +36,7 @@ def header(about: str, links: str = "") -> str:
   {links}
   <p>{about}</p>
   <span id="device"></span>
+  <button id="link" class="copy" type="button" title="Copy the address of this page as it is" hidden>Copy link</button>
   <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
 </header>
 """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import urllib.request
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.browser.conftest import ROOT, Lab, started
 
@@ -32,26 +32,54 @@ SPACE = {
 }
 
 
-def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(
-    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node, asked = tmp_path / "node", tmp_path / "asked"
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an app that runs on a Space, as far as it can tell."""
+    folder = tmp_path_factory.mktemp("space")
+    node, asked, log = folder / "node", folder / "asked", folder / "log.txt"
     node.write_text(f"#!/bin/sh\ntouch {asked}\nexit 1\n")
     node.chmod(0o755)
-    for name, value in (SPACE | {"GRADIO_NODE_PATH": str(node)}).items():
-        monkeypatch.setenv(name, value)
-    log = tmp_path / "log.txt"
-    with started(log) as (address, _):
-        page = browser.new_page()  # not ``visit``: for a Space, Gradio requests things from other hosts
-        lab = Lab(page, address).open(max_tokens=8)
-        pairs = page.eval_on_selector_all("#pair label", "all => all.map(label => label.textContent.trim())")
-        assert pairs == ["Matched", "Mismatched"]  # a visitor may name no folder or hub id
-        lab.run()
-        lab.finish()
-        assert lab.seen()["say"].startswith("Finished")
-        with urllib.request.urlopen(f"{address}/health", timeout=10) as answer:
-            assert json.load(answer)["status"] == "ok"
-        assert not asked.exists(), "Node knows none of this server's own addresses"
-        page.close()
-        # Only lines about this project count: Gradio's reloader leaves an event loop open and logs that.
-        assert str(ROOT) not in log.read_text(), log.read_text()
+    with started(log, **SPACE, GRADIO_NODE_PATH=str(node)) as (address, _):
+        yield address
+    assert not asked.exists(), "Node knows none of this server's own addresses"
+    # Only lines about this project count: Gradio's reloader leaves an event loop open and logs that.
+    assert str(ROOT) not in log.read_text(), log.read_text()
+
+
+def test_on_a_space_a_visitor_can_run_only_the_listed_pairs(browser: Browser, space: str) -> None:
+    page = browser.new_page()  # not ``visit``: for a Space, Gradio requests things from other hosts
+    lab = Lab(page, space).open(max_tokens=8)
+    pairs = page.eval_on_selector_all("#pair label", "all => all.map(label => label.textContent.trim())")
+    assert pairs == ["Matched", "Mismatched"]  # a visitor may name no folder or hub id
+    lab.run()
+    lab.finish()
+    assert lab.seen()["say"].startswith("Finished")
+    with urllib.request.urlopen(f"{space}/health", timeout=10) as answer:
+        assert json.load(answer)["status"] == "ok"
+    page.close()
+
+
+def test_inside_another_page_a_link_to_what_is_shown_can_be_copied(browser: Browser, space: str, server: str) -> None:
+    """A Space's page shows the app in a frame, whose address nobody sees. A private Space's has a key in it."""
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{server.replace('127.0.0.1', 'localhost')}/health")  # any page of another host
+    html = f'<iframe src="{space}/compare?__sign=secret" allow="clipboard-write" width=1200 height=700>'
+    page.evaluate("html => (document.body.innerHTML = html)", html)
+    frame = page.frame_locator("iframe")
+    frame.locator("body[data-ready]").wait_for(timeout=60_000)
+    frame.locator("#lanes label", has_text="Draft γ4").click()
+    link = frame.locator("#link")
+    expect(link).to_have_text("Copy link")
+    link.click()
+    expect(link).to_have_text("Copied")
+    copied = frame.locator("#link + .heard").text_content()
+    assert copied.startswith(f"{space}/compare?")
+    assert "secret" not in copied
+    expect(link).to_have_text("Copy link")
+    alone = context.new_page()
+    alone.goto(copied)
+    alone.wait_for_selector("body[data-ready]")
+    expect(alone.locator("#lanes label.selected")).to_have_count(4)
+    assert not alone.is_visible("#link"), "it has an address bar"
+    context.close()

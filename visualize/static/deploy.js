@@ -25,18 +25,7 @@ function row({ gpus, weights, token, left, sequences, holds, chosen }) {
 }
 
 for (const button of element.querySelectorAll(".copy")) {
-  button.onclick = async () => {
-    const code = button.closest(".panel").querySelector("code");
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-      button.textContent = "Copied";
-    } catch {
-      // without permission, or over plain http to another machine: select it, to be copied by hand
-      getSelection().selectAllChildren(code);
-      button.textContent = "Press Ctrl+C";
-    }
-    setTimeout(() => (button.textContent = "Copy"), 2000);
-  };
+  button.onclick = () => copy(button, button.closest(".panel").querySelector("code"));
 }
 
 watch("value", () => read(props.value));

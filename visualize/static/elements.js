@@ -165,6 +165,20 @@ function kept(name, store = "localStorage") {
   }
 }
 
+/** Copy a node's text. The button says so; or, where that is not allowed, as over plain http to another machine, which
+    keys copy it: the text is then selected. */
+async function copy(button, node) {
+  const name = button.textContent;
+  try {
+    await navigator.clipboard.writeText(node.textContent);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(node);
+    button.textContent = "Press Ctrl+C";
+  }
+  setTimeout(() => (button.textContent = name), 2000);
+}
+
 /** Keep a text, or with null forget it. Returns whether the browser did. */
 function keep(name, text, store = "localStorage") {
   try {

@@ -112,6 +112,19 @@ function address(changes) {
   return true;
 }
 
+// Within another page, as on a Space, nobody sees the address.
+if (window.parent !== window && location.protocol.startsWith("http")) {
+  const shown = make("span", "heard");
+  $("#link").after(shown);
+  $("#link").hidden = false;
+  $("#link").onclick = () => {
+    const url = new URL(location);
+    for (const name of [...url.searchParams.keys()]) if (name.startsWith("__")) url.searchParams.delete(name); // a Space's key
+    shown.textContent = url;
+    copy($("#link"), shown);
+  };
+}
+
 window.decodeLab = {
   address,
   asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
