@@ -290,6 +290,7 @@ def test_the_space_uses_the_pinned_gradio():
 def test_the_header_for_the_space_is_complete():
     header = yaml.safe_load(README.split("---\n")[1])
     assert header["sdk"] == "gradio"
+    assert header["header"] == "mini", "a page as high as the window needs the whole of it"
     assert (ROOT / header["app_file"]).exists()
     assert header["python_version"] in ("3.10", "3.12")  # what ZeroGPU offers
     assert len(header["short_description"]) <= 60

@@ -95,6 +95,7 @@ colorFrom: blue
 colorTo: green
 sdk: static
 app_file: index.html
+header: mini
 license: apache-2.0
 short_description: Runs, lessons and claims of a decoding engine, recorded
 ---
