@@ -19,7 +19,7 @@ if __name__ == "__main__":
 
 from transformers.utils import logging as transformers_logging
 
-from lab import Engine, LabError, load_engine
+from lab import Engine, LabError, SamplingParams, load_engine
 from lab.bench.ab import format_ab, run_ab
 from lab.bench.gpu.session import TITLES, run_gpu
 from lab.bench.kv_error import format_kv, run_kv
@@ -33,7 +33,16 @@ from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.machine import describe_machine
-from lab.options import DEFAULT, INTERRUPTED, READ_ENOUGH, Parser, add_pair, parse_config
+from lab.options import (
+    DEFAULT,
+    INTERRUPTED,
+    READ_ENOUGH,
+    Parser,
+    add_pair,
+    add_settings,
+    parse_config,
+    read_settings,
+)
 from lab.pair.devices import best_device
 
 
@@ -85,8 +94,7 @@ def commands() -> Parser:
     ab.add_argument("--b", required=True, metavar="SETTINGS", help="like --a. Required.")
     about = "a prompt a line. Default: the model card's held-out prompts."
     ab.add_argument("--prompts", type=Path, metavar="FILE", help=about)
-    about = f"of the outputs; 0 is greedy. {DEFAULT}"
-    ab.add_argument("--temperature", type=float, default=0.0, metavar="N", help=about)
+    add_settings(ab, SamplingParams, without=("max_tokens", "seed", "stop", "ignore_eos", "logprobs"))
     serve = bench("serve", _serve, "many requests at once against one after another, in time and in memory", repeats=3)
     about = f"how many there are. {DEFAULT}"
     serve.add_argument("--requests", type=at_least(1), default=16, metavar="N", help=about)
@@ -209,8 +217,7 @@ def _ab(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
         parse_config(args.a),
         parse_config(args.b),
         prompts,
-        max_tokens=args.max_tokens,
-        temperature=args.temperature,
+        read_settings(SamplingParams, args),
         repeats=args.repeats,
         report=args.report,
     )

@@ -74,13 +74,15 @@ def run_ab(
     a: EngineConfig,
     b: EngineConfig,
     prompts: list[str],
+    sampling: SamplingParams,
     *,
-    max_tokens: int,
-    temperature: float,
     repeats: int,
     report: Callable[[str], None],
 ) -> dict[str, object]:
     """Measure A and B and compare them.
+
+    Args:
+        sampling: of the outputs. Its seed and stops do not count: repeat i is drawn with seed i, to the full length.
 
     Returns:
         A JSON-ready dict: what was measured, ``summarise``'s figures, and those of each prompt as ``samples``.
@@ -89,10 +91,10 @@ def run_ab(
         ConfigError: nothing to measure, or a setting that this engine cannot have.
         LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
-    if max_tokens < 2 or repeats < 1 or not prompts:
+    if sampling.max_tokens < 2 or repeats < 1 or not prompts:
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
-    refuse_cut(engine, prompts, max_tokens)
-    sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, ignore_eos=True, seed=0)
+    refuse_cut(engine, prompts, sampling.max_tokens)
+    sampling = replace(sampling, ignore_eos=True, seed=0, stop=())
     for config in (a, b):  # to warm up; not counted
         _decode(engine, prompts[0], config, sampling)
     pairs = []
@@ -106,8 +108,10 @@ def run_ab(
         "a": asdict(a),
         "b": asdict(b),
         "prompts": len(prompts),
-        "max_tokens": max_tokens,
-        "temperature": temperature,
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
         "repeats": repeats,
         "intervals": METHOD,
         **summarise(pairs),
@@ -237,9 +241,9 @@ def format_ab(result: dict) -> str:
     for side in ("a", "b"):
         changed = [f"{name}={value}" for name, value in result[side].items() if value != defaults[name]]
         lines.append(f"{side.upper()}: {', '.join(changed) or 'the default settings'}")
+    drawn = ", ".join(f"{name.replace('_', '-')} {result[name]:g}" for name in ("temperature", "top_k", "top_p"))
     lines += [
-        f"{result['prompts']} prompts, {result['max_tokens']} tokens each, temperature {result['temperature']:g}, "
-        f"{result['repeats']} times; {sure}",
+        f"{result['prompts']} prompts, {result['max_tokens']} tokens each, {drawn}, {result['repeats']} times; {sure}",
         "",
         f"{'':24}{'A':30}{'B':30}B / A",
     ]

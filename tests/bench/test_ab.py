@@ -26,9 +26,9 @@ def lab():
     return tiny_models.engine("llama", "good")
 
 
-def compare(lab, a: EngineConfig, b: EngineConfig, **changes) -> dict:
-    options = {"max_tokens": TOKENS, "temperature": 0.0, "repeats": 1} | changes
-    return json.loads(json.dumps(run_ab(lab, a, b, PROMPTS, report=lambda line: None, **options)))
+def compare(lab, a: EngineConfig, b: EngineConfig, repeats: int = 1, **changes) -> dict:
+    sampling = SamplingParams(**({"max_tokens": TOKENS, "temperature": 0.0} | changes))
+    return json.loads(json.dumps(run_ab(lab, a, b, PROMPTS, sampling, repeats=repeats, report=lambda line: None)))
 
 
 @pytest.mark.parametrize("config", [EngineConfig(), EngineConfig(kv_dtype="int4", paged=True), SPECULATIVE])
@@ -102,6 +102,15 @@ def test_outputs_are_compared_greedily_at_any_temperature(lab):
     assert result["identical_outputs"]["value"] == 1
     greedy = compare(lab, EngineConfig(), SPECULATIVE)
     assert result["metrics"]["perplexity"]["a"]["value"] > greedy["metrics"]["perplexity"]["a"]["value"]
+
+
+def test_outputs_are_drawn_as_asked(lab):
+    """What top-p leaves is likelier to both settings than what is drawn from the whole distribution."""
+    whole, cut = (compare(lab, EngineConfig(), SPECULATIVE, temperature=0.9, top_p=top_p) for top_p in (1.0, 0.5))
+    for side in "ab":
+        drawn = [result["metrics"]["perplexity"][side]["value"] for result in (cut, whole)]
+        assert drawn[0] < drawn[1]
+    assert (cut["top_p"], cut["temperature"]) == (0.5, 0.9)
 
 
 @pytest.mark.parametrize("b_first", [False, True])
