@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -205,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Drops uvicorn's message about an address that it cannot bind: ``main`` says why in a sentence."""
-    return "error while attempting to bind" not in record.getMessage()
+    return not re.search("error while attempting to bind|could not bind", record.getMessage())  # since Python 3.13
 
 
 def _let_answer(waiting: Collection[str]) -> None:

@@ -86,6 +86,22 @@ def test_a_process_killed_before_the_final_result_is_replaced() -> None:
     assert reducer.after() == alone.after()
 
 
+def test_every_run_of_a_killed_process_is_continued() -> None:
+    """What was sent to it and not taken is not left to fail when it is collected (Python 3.13 reports that)."""
+    events = script(CONFIGS["plain"])
+    runs = [Apart(Reducer()) for _ in range(2)]
+    for run in runs:
+        run.feed(events[:3])
+    sent = Apart.start()._popen.stdin
+    kill()
+    for run in runs:
+        run.feed(events[3:])
+        alone = Reducer()
+        alone.feed(events)
+        assert run.after() == alone.after()
+    assert sent.closed
+
+
 def test_without_a_process_events_are_reduced_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError("no more processes")

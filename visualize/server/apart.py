@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -55,8 +56,16 @@ class Process:
     def ask(self, number: int, word: str, value: Any = None) -> Any:
         """What ``serve`` answers. Raises RefusedError, or what ``GONE`` lists."""
         with self._one_at_a_time:
-            self._popen.stdin.write(pickle.dumps((number, word, value), pickle.HIGHEST_PROTOCOL))
-            self._popen.stdin.flush()
+            requests = self._popen.stdin
+            if requests.closed:
+                raise BrokenPipeError("the other process is gone")
+            try:
+                requests.write(pickle.dumps((number, word, value), pickle.HIGHEST_PROTOCOL))
+                requests.flush()
+            except OSError:
+                with suppress(OSError):
+                    requests.close()  # else Python tries, and complains, when it collects what could not be written
+                raise
             answer = pickle.load(self._popen.stdout)
         if isinstance(answer, RefusedError):
             raise answer
