@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Drops uvicorn's message about an address that it cannot bind: ``main`` says why in a sentence."""
-    return not re.search("error while attempting to bind|could not bind", record.getMessage())  # since Python 3.13
+    return not re.search("error while attempting to bind|could not bind", record.getMessage())  # before 3.13, since
 
 
 def _let_answer(waiting: Collection[str]) -> None:
