@@ -8,10 +8,14 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from tests import xet
+
+LATE = str(1 << 40)
+"""When a token for Xet storage expires, in seconds since 1970."""
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 PIECE = 1 << 16
 
@@ -20,11 +24,13 @@ class Hub(ThreadingHTTPServer):
     """Args:
     root: the parent of the folders.
     gated: models whose owner has to grant access.
+    xet: whether weights are in Xet storage, as the real hub's are, and not plain files.
     seconds: delay before each piece of a file.
-    refusals: statuses with which files are refused, by owner/name/file.
+    refusals: statuses with which files are refused, by owner/name/file; "xet": whatever is asked of Xet storage.
 
     Attributes:
     asked: the paths that were requested.
+    sent: how many bytes each piece had that was sent.
     """
 
     daemon_threads = True
@@ -34,17 +40,26 @@ class Hub(ThreadingHTTPServer):
         root: Path,
         *,
         gated: tuple[str, ...] = (),
+        xet: bool = False,
         seconds: float = 0.0,
         refusals: Mapping[str, int] | None = None,
     ) -> None:
-        self.root, self.gated, self.seconds, self.refusals = root, gated, seconds, refusals or {}
+        self.root, self.gated, self.xet, self.seconds, self.refusals = root, gated, xet, seconds, refusals or {}
         self.asked: list[str] = []
+        self.sent: list[int] = []
         super().__init__(("127.0.0.1", 0), _Answers)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def in_xet(self, file: Path) -> bool:
+        return self.xet and file.suffix == ".safetensors"
 
     @property
     def variables(self) -> dict[str, str]:
         """Environment variables for a process that is to use this hub."""
-        return {"HF_ENDPOINT": f"http://127.0.0.1:{self.server_port}", "HF_HUB_OFFLINE": "0"}
+        return {"HF_ENDPOINT": self.address, "HF_HUB_OFFLINE": "0"}
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -59,6 +74,9 @@ class _Answers(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         path = self.path.partition("?")[0]
         self.server.asked.append(path)
+        if path.startswith(("/xet/", "/v1/reconstructions/")):
+            self._answer_from_xet(path)
+            return
         asked = re.fullmatch(r"/api/models/([^/]+/[^/]+)(/.*)?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", path)
         name = asked[1] if asked else file[1] if file else ""
@@ -68,7 +86,11 @@ class _Answers(BaseHTTPRequestHandler):
         elif asked:
             files = [file for file in folder.iterdir() if file.is_file()]
             known = {"id": name, "sha": COMMIT, "siblings": [{"rfilename": file.name} for file in files]}
-            tree = [{"type": "file", "oid": "0", "size": file.stat().st_size, "path": file.name} for file in files]
+            tree = [
+                {"type": "file", "oid": "0", "size": file.stat().st_size, "path": file.name}
+                | ({"xetHash": xet.key(file.read_bytes())} if self.server.in_xet(file) else {})
+                for file in files
+            ]
             self._say(200, {}, json.dumps(tree if (asked[2] or "").startswith("/tree") else known).encode())
         elif name in self.server.gated:
             self._say(401, {"X-Error-Code": "GatedRepo"})
@@ -79,7 +101,26 @@ class _Answers(BaseHTTPRequestHandler):
         else:
             content = (folder / file[2]).read_bytes()
             known = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
+            if self.server.in_xet(folder / file[2]):
+                known |= {"X-Xet-Hash": xet.key(content), "X-Xet-Refresh-Route": f"{self.server.address}/xet/token"}
             self._say(200, known, content)
+
+    def _answer_from_xet(self, path: str) -> None:
+        hub = self.server
+        if path == "/xet/token":
+            token = {"X-Xet-Access-Token": "any", "X-Xet-Token-Expiration": LATE}
+            self._say(200, token | {"X-Xet-Cas-Url": hub.address})
+            return
+        if status := hub.refusals.get("xet"):
+            self._say(status, {})
+            return
+        of, _, number = re.sub("^/xet/|^/v1/reconstructions/", "", path).partition("/")
+        contents = (file.read_bytes() for file in hub.root.rglob("*.safetensors"))
+        content = next(content for content in contents if xet.key(content) == of)
+        if number:
+            self._say(206, {}, xet.stored(content, int(number)))
+        else:
+            self._say(200, {}, json.dumps(xet.reconstruction(content, f"{hub.address}/xet/{of}")).encode())
 
     def _say(self, status: int, head: dict[str, str], content: bytes = b"") -> None:
         self.send_response(status)
@@ -87,9 +128,10 @@ class _Answers(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
-            for begin in range(0, len(content), PIECE):
-                time.sleep(self.server.seconds)
-                self.wfile.write(content[begin : begin + PIECE])
+            with suppress(ConnectionError):  # who asked may have hung up
+                for begin in range(0, len(content), PIECE):
+                    time.sleep(self.server.seconds)
+                    self.server.sent.append(self.wfile.write(content[begin : begin + PIECE]))
 
     def log_message(self, *_: object) -> None:
         pass

@@ -1,8 +1,15 @@
-"""Asks the hub once whether it has a model: left to itself, transformers asks six times and logs each attempt."""
+"""A hub of models: whether it has one, why it cannot be had, and how to stop fetching it.
+
+The hub is asked once. Left to itself, transformers asks six times and logs each attempt.
+"""
 
 from __future__ import annotations
 
-from huggingface_hub import get_hf_file_metadata, hf_hub_url
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
@@ -31,17 +38,20 @@ def withheld(hub: str, token: bool | None = None, file: str = "config.json") -> 
     return None
 
 
-def refuse_withheld_weights(hub: str, name: str) -> None:
-    """Check that the hub gives out a model's weights: transformers reports any refusal as a model without weights.
+def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
+    """Check that a model's weights are in the local cache, after ``error`` when they were to be fetched and read.
+
+    transformers reports a hub's refusal as a model without weights, and a broken connection as a model that cannot be
+    loaded. Xet, which stores the hub's large files, has servers of its own.
 
     Raises:
-        ModelLoadError: the hub refuses them, or does not answer.
+        ModelLoadError: the hub refuses them, does not answer, or they did not arrive.
     """
     for file in SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME:
         reason = withheld(hub, file=file)
-        if reason is None:
-            return
-        if not isinstance(reason, EntryNotFoundError):
+        if isinstance(reason, EntryNotFoundError):
+            continue
+        if reason is not None:
             status = reason.response.status_code if isinstance(reason, HfHubHTTPError) else None
             answer = f"answered {status}" if status else "gave no answer"
             advice = f"If you have access to it, {LOG_IN}." if status in (401, 403) else "Load it again in a minute."
@@ -49,6 +59,27 @@ def refuse_withheld_weights(hub: str, name: str) -> None:
                 f"{name} could not be loaded: the hub {answer} when asked for its weights. {advice} "
                 f"({in_short(reason)})"
             )
+        if not _cached(hub, file):
+            raise ModelLoadError(
+                f"{name} could not be loaded: its weights did not arrive. Load it again; files that came whole are "
+                "kept. Behind a firewall, setting HF_HUB_DISABLE_XET=1 may help: the hub's large files have servers of "
+                f"their own, and are then fetched another way. ({in_short(_origin(error))})"
+            )
+        return
+
+
+def _cached(hub: str, file: str) -> bool:
+    """Whether a file is in the local cache and, if it is an index of several, those are, too."""
+    path = try_to_load_from_cache(hub, file)
+    if not isinstance(path, str):
+        return False
+    listed = json.loads(Path(path).read_text())["weight_map"].values() if file == SAFE_WEIGHTS_INDEX_NAME else ()
+    return all(_cached(hub, part) for part in set(listed))
+
+
+def _origin(error: Exception) -> BaseException:
+    """What a library's error is due to: transformers' own say no more than that a model could not be loaded."""
+    return error.__cause__ or error.__context__ or error
 
 
 def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
@@ -70,3 +101,12 @@ def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
         "folder with "
         "config.json and safetensors needs none, nor do the models that are part of the lab."
     )
+
+
+def abandon_downloads() -> None:
+    """End the downloads from Xet storage: its threads, which are not Python's, go on when those that wait for them have
+    stopped. Where huggingface_hub cannot do that, they go on to the end."""
+    with suppress(ImportError):
+        from huggingface_hub.utils._xet import abort_xet_session
+
+        abort_xet_session()

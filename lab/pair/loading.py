@@ -21,7 +21,7 @@ from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.failure import why
 from lab.pair.folder import HOLDS, ModelLoadError, refuse_pointers, tokenizer_files, weight_files
-from lab.pair.hub import not_to_be_had, refuse_withheld_weights, withheld
+from lab.pair.hub import not_to_be_had, refuse_absent_weights, withheld
 from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
@@ -152,8 +152,8 @@ def load_model(
         refuse_pointers(weight_files(where), name)
         if reason and (config is None or isinstance(error, OSError)):  # OSError: a file is missing
             raise not_to_be_had(str(where), reason) from error
-        if not reason and config and isinstance(error, OSError) and not os.path.isdir(where):
-            refuse_withheld_weights(str(where), name)
+        if not reason and config and not os.path.isdir(where):
+            refuse_absent_weights(str(where), name, error)
         raise ModelLoadError(f"{name} could not be loaded: {why(error, config)}") from error
     return found
 

@@ -18,6 +18,7 @@ from tqdm import tqdm
 from transformers.utils import logging as transformers_logging
 
 from lab.config import LabError
+from lab.pair.hub import abandon_downloads
 
 LEAST = 1e5
 """Smallest download that is reported, in bytes: the index, fetched before the files of weights, is smaller."""
@@ -63,16 +64,17 @@ class Loading:
 
     def check(self) -> None:
         if self.cancelled.is_set():
+            if self._fetched:
+                abandon_downloads()
             raise LoadingCancelled
 
     def status(self) -> str:
         """How far it is, in a sentence; empty before there is anything to tell."""
         if not self._name:
             return ""
-        # Several files have two bars, for bytes received and bytes written, and each file before has its own.
-        bar = max(self._fetched, key=lambda bar: bar.total or 0, default=None)
-        if not self._bytes and bar and (bar.total or 0) >= LEAST:
-            return f"Fetching {self._name}: {_of(bar.n, bar.total)}."
+        whole = max((bar.total or 0 for bar in self._fetched if not bar.received), default=0)
+        if not self._bytes and whole >= LEAST:
+            return f"Fetching {self._name}: {_of(min(max(bar.n for bar in self._fetched), whole), whole)}."
         if self._bytes >= self._total:
             return f"Loaded {self._name}; getting ready …"
         return f"Loading {self._name}: {_of(self._bytes, self._total)}, layer {self._layer} of {self._layers}."
@@ -84,18 +86,31 @@ class Loading:
         class Bar(_Fetched):
             def __init__(self, *args: Any, **options: Any) -> None:
                 super().__init__(*args, **options | {"disable": True})
+                self.received = "ownloading bytes" in (options.get("desc") or "")
                 if options.get("unit") == "B":
                     loading._fetched.append(self)
 
             def update(self, n: float | None = 1) -> None:
-                loading.check()
                 self.n += n or 0
+                try:
+                    loading.check()
+                except LoadingCancelled:
+                    # Xet's threads are not Python's: one would print the error, and go on.
+                    if not isinstance(threading.current_thread(), threading._DummyThread):
+                        raise
 
         return Bar
 
 
 class _Fetched(tqdm):
-    """A download's progress: ``n`` of ``total`` bytes."""
+    """A download's progress: ``n`` of ``total`` bytes.
+
+    Attributes:
+        received: whether it counts bytes as they arrive, of which nobody knows how many there will be. Xet has another
+            bar beside it, which counts bytes as they are written. They arrive compressed, and some time before.
+    """
+
+    received: bool
 
 
 _watching: ContextVar[Loading | None] = ContextVar("loading", default=None)

@@ -68,7 +68,10 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(br
     model.save_pretrained(tmp_path / "some/model")
     tiny_models.tokenizer().save_pretrained(tmp_path / "some/model")
     log, cache = tmp_path / "log.txt", {"HF_HOME": str(tmp_path / "cache")}
-    with hub.serving(tmp_path, seconds=0.1) as slow, started(log, **slow.variables, **cache) as (address, _):
+    with (
+        hub.serving(tmp_path, xet=True, seconds=0.1) as slow,
+        started(log, **slow.variables, **cache) as (address, _),
+    ):
         lab = Lab(browser.new_page(), address).open(max_tokens=8)
         name_models(lab, "some/model", "some/model")
         lab.run()

@@ -124,6 +124,8 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
 def test_followers_see_a_reopened_run_and_keep_it_when_showing_stops(
     visit: Visit, leading: Lab, code: str, tmp_path: Path
 ) -> None:
+    leading.run()
+    leading.finish()
     file = leading.save("json", tmp_path)
     lab = visit().open(join=code)
     sees(lab.page, leading.instant)
@@ -205,6 +207,8 @@ def test_what_is_shown_stays_when_the_presenter_closes_the_page(
     late.wait_for_instant(end)
 
     shown.page.bring_to_front()
+    shown.run()
+    shown.finish()
     shown.page.click("[data-act=lead]")  # another presenter takes over
     state(shown.page, "leading")
     late.page.wait_for_function(
@@ -216,6 +220,8 @@ def test_what_is_shown_stays_when_the_presenter_closes_the_page(
 
 
 def test_a_participant_with_a_run_is_not_pulled_into_following(visit: Visit, leading: Lab, code: str) -> None:
+    leading.run()
+    leading.finish()
     leading.page.click("[data-act=rest]")
     lab = visit().open(join=code)
     state(lab.page, "following")
@@ -238,6 +244,8 @@ def test_a_participant_with_a_run_is_not_pulled_into_following(visit: Visit, lea
 def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
     visit: Visit, presenter: BrowserContext, leading: Lab, code: str
 ) -> None:
+    leading.run()
+    leading.finish()
     room = presenter.pages[0]
     presenter.route("**/workshop/*", lambda route: route.abort())
     leading.page.bring_to_front()

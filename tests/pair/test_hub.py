@@ -23,15 +23,16 @@ import json, sys, threading, time
 from lab import EngineConfig, LabError, SamplingParams, load_engine
 from lab.pair.progress import Loading, watched
 
-stop_at, told = sys.argv[2], []
-for pair in json.loads(sys.argv[1]):
+stop_at, told, stopped = sys.argv[2], [], set()
+for pair in map(tuple, json.loads(sys.argv[1])):
     loading, said, over = Loading(), [], threading.Event()
 
-    def watch(loading=loading, said=said, over=over):
+    def watch(pair=pair, loading=loading, said=said, over=over):
         while not over.wait(0.001):
             if (now := loading.status()) and now not in said[-1:]:
                 said.append(now)
-            if stop_at and stop_at in now and not told:  # the first pair
+            if stop_at and stop_at in now and pair not in stopped:
+                stopped.add(pair)
                 loading.cancelled.set()
 
     watcher = threading.Thread(target=watch)
@@ -70,6 +71,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         it.save_pretrained(root / "some" / name, max_shard_size="4MB")
         tiny_models.tokenizer().save_pretrained(root / "some" / name)
     assert len(list((root / "some/large").glob("*.safetensors"))) > 1
+    large.save_pretrained(root / "some/whole")
+    tiny_models.tokenizer().save_pretrained(root / "some/whole")
     for name, left_out in (("shell", "config.json"), ("gguf", "model.safetensors"), ("mute", "tokenizer.json")):
         (root / "some" / name).mkdir()
         for file in (root / "some/target").iterdir():
@@ -81,16 +84,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def loaded(models: Path, cache: Path, *pairs: tuple[str, ...], seconds: float = 0.0, **asked: str) -> list[Told]:
+def loaded(models: Path, cache: Path, *pairs: tuple[str, ...], **asked: str) -> list[Told]:
     """What becomes of each pair, by a process that asks a hub. ``asked``: see ``ask``."""
-    with serving(models, seconds=seconds) as hub:
+    with serving(models) as hub:
         told, _ = ask(hub, cache, *pairs, **asked)
     return told
 
 
 def ask(hub: Hub, cache: Path, *pairs: tuple[str, ...], stop_at: str = "", **variables: str) -> tuple[list[Told], str]:
-    """What becomes of each pair, by a process that asks the hub, and what that process wrote to its standard error. The
-    first pair is stopped when it has told ``stop_at``. ``variables``: of its environment, besides."""
+    """What becomes of each pair, by a process that asks the hub, and what that process wrote to its standard error.
+    Each pair is stopped once, when it has told ``stop_at``. ``variables``: of its environment, besides."""
     command = [sys.executable, "-c", TRY, json.dumps(pairs), stop_at]
     env = os.environ | hub.variables | {"HF_HOME": str(cache)} | variables
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120)
@@ -122,11 +125,13 @@ def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
         return Refused({name: says for name, (says, _) in zip(names, told, strict=True)}, hub.asked, errors)
 
 
-def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path) -> None:
-    pair, large = ("some/target", "some/draft"), ("some/large",)
-    (drafted, _), (alone, said), (again, told), (found, _) = loaded(
-        models, tmp_path, pair, large, large, (str(models / "some/target"),)
-    )
+@pytest.mark.parametrize("plain", [False, True], ids=["from Xet", "as plain files"])
+def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path, plain: bool) -> None:
+    pairs = ("some/target", "some/draft"), ("some/large",), ("some/large",), (str(models / "some/target"),)
+    with serving(models, xet=True) as hub:
+        told, _ = ask(hub, tmp_path, *pairs, HF_HUB_DISABLE_XET=str(int(plain)))
+    assert any(path.startswith("/xet/") for path in hub.asked) == (not plain)
+    (drafted, _), (alone, said), (again, told), (found, _) = told
     assert drafted == found
     assert alone == again
     fetched = [line for line in said if line.startswith("Fetching some/large")]
@@ -136,13 +141,20 @@ def test_a_pair_is_fetched_and_is_there_afterwards(models, tmp_path) -> None:
     assert not any(line.startswith("Fetching") for line in told), "it was there"
 
 
-@pytest.mark.parametrize("name", ["some/large", "some/target"], ids=["several files", "one file"])
-def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, name: str) -> None:
-    twice = (name,), (name,)
-    (says, said), (later, _) = loaded(models, tmp_path, *twice, stop_at=f"Fetching {name}: 0.", seconds=0.02)
-    assert says.startswith("Loading was stopped.")
-    assert not any(line.startswith("Loaded") for line in said)
-    assert len(later) == 6
+@pytest.mark.parametrize("xet", [False, True], ids=["plain files", "Xet"])
+def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool) -> None:
+    names = "some/large", "some/whole"  # several files, and one
+    with serving(models, xet=xet, seconds=0.05 if xet else 0.02) as hub:
+        told, errors = ask(hub, tmp_path, *((name,) for name in names for _ in range(2)), stop_at=": 0.")
+    for (says, said), (later, _) in zip(told[::2], told[1::2], strict=True):
+        assert says.startswith("Loading was stopped.")
+        assert not any(line.startswith("Loaded") for line in said)
+        assert len(later) == 6
+    whole = sum(file.stat().st_size for name in names for file in (models / name).glob("*.safetensors"))
+    assert whole < sum(hub.sent)
+    if xet:  # a plain file comes in pieces of 10 MB, so here in one
+        assert sum(hub.sent) < 1.8 * whole, "the first time, the rest was fetched all the same"
+    assert errors == ""
 
 
 def test_a_model_that_is_not_to_be_had_is_reported_with_what_to_do(refused) -> None:
@@ -161,6 +173,17 @@ def test_only_a_model_without_weights_is_said_to_have_none(refused) -> None:
         says = refused.says[name]
         assert says.startswith(f"{name} could not be loaded: the hub answered 403 when asked for its weights."), says
         assert "hf auth login" in says
+
+
+def test_weights_that_do_not_arrive_are_not_said_to_be_damaged(models, tmp_path) -> None:
+    """As behind a firewall that lets only the hub itself through."""
+    with serving(models, xet=True, refusals={"xet": 403}) as hub:
+        told, errors = ask(hub, tmp_path, ("some/whole",), ("some/large",))
+    for name, (says, _) in zip(("some/whole", "some/large"), told, strict=True):  # in one file, and in several
+        assert says.startswith(f"{name} could not be loaded: its weights did not arrive. Load it again"), says
+        assert "HF_HUB_DISABLE_XET=1" in says
+        assert "403 Forbidden" in says
+    assert errors == ""
 
 
 def test_a_hub_that_refuses_a_model_is_asked_once(refused) -> None:

@@ -77,12 +77,20 @@ def test_a_download_of_several_files_is_reported_once() -> None:
     loading.begin("a/model", torch.nn.Linear(2, 2), 4)
     kind = loading.bar()
     files = kind(total=2, desc="Fetching 2 files")
-    came, written = (kind(desc=name, total=0, initial=0, unit="B", unit_scale=True) for name in ("came", "written"))
+    came, written = (
+        kind(desc=name, total=0, initial=0, unit="B", unit_scale=True)
+        for name in ("Downloading bytes", "Reconstructing")
+    )
     for bar in (came, written):
         bar.total += 5_000_000
         bar.update(2_000_000)
     files.update()
     assert loading.status() == "Fetching a/model: 2.0 of 5.0 MB."
+    came.update(2_000_000)
+    assert loading.status() == "Fetching a/model: 4.0 of 5.0 MB.", "what came and is not written yet counts"
+    came.total = 6_250_000  # more came than was foreseen
+    came.update(1_100_000)
+    assert loading.status() == "Fetching a/model: 5.0 of 5.0 MB."
 
 
 class Weights(BaseHTTPRequestHandler):
