@@ -241,6 +241,12 @@ def test_settings_become_parameters_with_their_types_and_descriptions() -> None:
     assert complete(called(caller("a"), "x", 3, 64, 0.0, 0, 1.0, 8)) == (
         '{"prompt": "x", "often": 3, "seed": 8, "who": "a"}'
     )
-    for values, says in ((("x", 0.5), "often must be a whole number"), (("x", 1, 0), "max_tokens must be")):
+    assert '"often": 2, "seed": null' in complete(called(caller("a"), "x", None, None)), "null: not given"
+    refused = (
+        (None, "prompt must be text"),
+        ("x", 0.5, "often must be a whole number"),
+        ("x", 1, 0, "max_tokens must be"),
+    )
+    for *values, says in refused:
         with pytest.raises(gr.Error, match=says):
             complete(called(caller("a"), *values))

@@ -60,7 +60,9 @@ def flat(
 
     async def call(request: gr.Request, *values: Any) -> str:
         try:
-            given = vars(arguments(**dict(zip((it.name for it in own), values, strict=False))))
+            named = zip(own, values, strict=False)  # null: what Gradio's JavaScript client says for "not given"
+            asked = {it.name: value for it, value in named if value is not None or it.default is it.empty}
+            given = vars(arguments(**asked))
             for name, (low, high) in (bounds or {}).items():
                 if not low <= given[name] <= high:
                     raise ConfigError(
