@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -13,6 +11,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from importlib.util import find_spec
+from typing import NoReturn
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 # Gradio's own statistics, which nothing uses, would go through the last ten thousand events after every event.
@@ -30,7 +29,16 @@ from lab.native.cores import cores
 # operation, and a thread that has to share its core holds up all of them.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() - 1)))
 
-from visualize.server.options import KEY, SHARED, ask_directly, borrows_a_gpu, in_address, is_private, read_options
+from visualize.server.options import (
+    KEY,
+    SHARED,
+    ask_directly,
+    borrows_a_gpu,
+    can_listen,
+    in_address,
+    is_private,
+    read_options,
+)
 
 if borrows_a_gpu(os.environ):  # before anything asks torch for a GPU: afterwards no forked process could use one
     import spaces  # noqa: F401
@@ -123,6 +131,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted; then end what is under way, and tell those waiting for it."""
     share_arenas()
     options = read_options(arguments, os.environ)
+    if not can_listen(options.host, options.port):  # asked before models are loaded, which may take minutes
+        _refuse(options.host, options.port)
     ask_directly(options.host, os.environ)
     borrowed = borrows_a_gpu(os.environ)  # if so, this process itself never touches one
     place = {"device": "cpu" if borrowed else options.device, "dtype": options.dtype}
@@ -153,7 +163,6 @@ def main(arguments: list[str] | None = None) -> None:
     pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each poll for new clicks, by default a thousand a second, halts the engine
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
     asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: asked.set())  # before anybody can ask anything: all hear of its end
     try:
@@ -183,13 +192,8 @@ def main(arguments: list[str] | None = None) -> None:
             enable_monitoring=False,
             mcp_server=find_spec("mcp") is not None,
         )
-    except OSError:
-        print(
-            f"app.py: cannot listen on {options.host}, port {options.port}: another program has it, or this machine "
-            "has no such address. Choose another --port, or another --host.",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+    except OSError:  # taken in the meantime
+        _refuse(options.host, options.port)
     signal.signal(signal.SIGINT, lambda *_: asked.set())  # not earlier: Ctrl-C has to end a long wait for a public link
     print(f"Decode Lab is at {pages.local_url.rstrip('/')}", flush=True)
     gc.collect()
@@ -204,9 +208,14 @@ def main(arguments: list[str] | None = None) -> None:
     gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Drops uvicorn's message about an address that it cannot bind: ``main`` says why in a sentence."""
-    return not re.search("error while attempting to bind|could not bind", record.getMessage())  # before 3.13, since
+def _refuse(host: str, port: int) -> NoReturn:
+    """End where the address cannot be had."""
+    print(
+        f"app.py: cannot listen on {host}, port {port}: another program has it, or this machine has no such address. "
+        "Choose another --port, or another --host.",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 def _let_answer(waiting: Collection[str]) -> None:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_an_address_of_another_machine_is_refused_in_one_sentence() -> None:
     """192.0.2.0/24 is nobody's (RFC 5737)."""
-    command = [sys.executable, "app.py", "--host", "192.0.2.1", "--port", "7998"]
+    command = [sys.executable, "app.py", "--host", "192.0.2.1", "--port", "7998", "--target", "not looked for yet"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("app.py: cannot listen on 192.0.2.1, port 7998: ")

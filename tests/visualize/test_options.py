@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.pair.devices import best_device
-from visualize.server.options import MAX_USERS, ask_directly, in_address, is_private, read_options
+from visualize.server.options import MAX_USERS, ask_directly, can_listen, in_address, is_private, read_options
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,6 +103,19 @@ def test_a_host_is_recognised_however_it_is_written(said: str, host: str) -> Non
     assert options.host == host
     assert is_private(options, {}) == (host != "::")
     assert in_address(host) == (f"[{host}]" if ":" in host else host)
+
+
+def test_a_taken_port_and_another_machines_address_are_known_beforehand() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        taken.listen()
+        assert not can_listen("127.0.0.1", port)
+        assert not can_listen("0.0.0.0", port)
+    assert can_listen("127.0.0.1", port)
+    assert can_listen("localhost", port)
+    assert not can_listen("192.0.2.1", port), "nobody's (RFC 5737)"
+    assert not can_listen("no.such.host.invalid", port)
 
 
 def test_only_requests_to_this_machine_bypass_the_proxy() -> None:

@@ -7,7 +7,9 @@ own ``GRADIO_SERVER_NAME`` and ``GRADIO_SERVER_PORT`` have the lowest precedence
 from __future__ import annotations
 
 import argparse
+import socket
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 
 from lab.config import ConfigError
@@ -101,6 +103,21 @@ def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> b
 def in_address(host: str) -> str:
     """``host`` as it is written in a page's address."""
     return f"[{host}]" if ":" in host else host
+
+
+def can_listen(host: str, port: int) -> bool:
+    """Whether this machine has such an address, and no other program listens there. A name may have several addresses,
+    of which one is enough."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        return False
+    for family, kind, _, _, address in found:
+        with suppress(OSError), socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
+            probe.bind(address)
+            return True
+    return False
 
 
 def ask_directly(host: str, environment: MutableMapping[str, str]) -> None:
