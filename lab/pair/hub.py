@@ -73,8 +73,13 @@ def _cached(hub: str, file: str) -> bool:
     path = try_to_load_from_cache(hub, file)
     if not isinstance(path, str):
         return False
-    listed = json.loads(Path(path).read_text())["weight_map"].values() if file == SAFE_WEIGHTS_INDEX_NAME else ()
-    return all(_cached(hub, part) for part in set(listed))
+    if file != SAFE_WEIGHTS_INDEX_NAME:
+        return True
+    try:
+        parts = set(json.loads(Path(path).read_text("utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):  # it arrived, and is damaged
+        return True
+    return all(_cached(hub, str(part)) for part in parts)
 
 
 def _origin(error: Exception) -> BaseException:

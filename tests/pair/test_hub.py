@@ -73,13 +73,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert len(list((root / "some/large").glob("*.safetensors"))) > 1
     large.save_pretrained(root / "some/whole")
     tiny_models.tokenizer().save_pretrained(root / "some/whole")
-    for name, left_out in (("shell", "config.json"), ("gguf", "model.safetensors"), ("mute", "tokenizer.json")):
+    without = {
+        "shell": "config.json",
+        "gguf": "model.safetensors",
+        "torn": "model.safetensors",
+        "mute": "tokenizer.json",
+    }
+    for name, left_out in without.items():
         (root / "some" / name).mkdir()
         for file in (root / "some/target").iterdir():
             if file.name != left_out:
                 (root / "some" / name / file.name).write_bytes(file.read_bytes())
     (root / "some/mute/tokenizer_config.json").unlink()
     (root / "some/gguf/model.gguf").write_bytes(b"GGUF")
+    (root / "some/torn/model.safetensors.index.json").write_text('{"weight_map')
     (root / "some/kept").mkdir()
     return root
 
@@ -118,7 +125,7 @@ class Refused:
 
 @pytest.fixture(scope="module")
 def refused(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Refused:
-    names = [f"some/{name}" for name in ("none", "kept", "shell", "gguf", "mute", "target", "large")]
+    names = [f"some/{name}" for name in ("none", "kept", "shell", "gguf", "torn", "mute", "target", "large")]
     withheld = {"some/target/model.safetensors": 403, "some/large/model.safetensors.index.json": 403}
     with serving(models, gated=("some/kept",), refusals=withheld) as hub:
         told, errors = ask(hub, tmp_path_factory.mktemp("cache"), *((name,) for name in names))
@@ -165,6 +172,7 @@ def test_a_model_that_is_not_to_be_had_is_reported_with_what_to_do(refused) -> N
     assert "hf auth login" in kept
     assert refused.says["some/shell"].startswith("There is no config.json in some/shell. A model's folder holds")
     assert refused.says["some/mute"].startswith("some/mute has no tokenizer")
+    assert "its files are damaged or incomplete" in refused.says["some/torn"]
 
 
 def test_only_a_model_without_weights_is_said_to_have_none(refused) -> None:
