@@ -6,6 +6,7 @@ The hub is asked once. Left to itself, transformers asks six times and logs each
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
     loaded. Xet, which stores the hub's large files, has servers of its own.
 
     Raises:
-        ModelLoadError: the hub refuses them, does not answer, or they did not arrive.
+        ModelLoadError: the hub refuses them or does not answer, they did not arrive, or the disk is full.
     """
     for file in SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME:
         reason = withheld(hub, file=file)
@@ -60,12 +61,22 @@ def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
                 f"({in_short(reason)})"
             )
         if not _cached(hub, file):
-            raise ModelLoadError(
-                f"{name} could not be loaded: its weights did not arrive. Load it again; files that came whole are "
-                "kept. Behind a firewall, setting HF_HUB_DISABLE_XET=1 may help: the hub's large files have servers of "
-                f"their own, and are then fetched another way. ({in_short(_origin(error))})"
-            )
+            raise _not_arrived(name, error)
         return
+
+
+def _not_arrived(name: str, error: Exception) -> ModelLoadError:
+    origin = in_short(error.__cause__ or error.__context__ or error)  # transformers' own errors say little
+    if re.search("No space left|not enough space", origin):
+        return ModelLoadError(
+            f"{name} could not be loaded: its weights do not fit on this disk. Free some space, or start the lab with "
+            f"HF_HOME set to a folder on another disk. ({origin})"
+        )
+    return ModelLoadError(
+        f"{name} could not be loaded: its weights did not arrive. Load it again; files that came whole are kept. "
+        "Behind a firewall, setting HF_HUB_DISABLE_XET=1 may help: the hub's large files have servers of their own, "
+        f"and are then fetched another way. ({origin})"
+    )
 
 
 def _cached(hub: str, file: str) -> bool:
@@ -80,11 +91,6 @@ def _cached(hub: str, file: str) -> bool:
     except (ValueError, KeyError, TypeError, AttributeError):  # it arrived, and is damaged
         return True
     return all(_cached(hub, str(part)) for part in parts)
-
-
-def _origin(error: Exception) -> BaseException:
-    """What a library's error is due to: transformers' own say no more than that a model could not be loaded."""
-    return error.__cause__ or error.__context__ or error
 
 
 def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
@@ -103,8 +109,7 @@ def not_to_be_had(hub: str, reason: Exception | None = None) -> ModelLoadError:
     return ModelLoadError(
         f"The configuration of {hub} could not be fetched. A hub id is owner/name, like Qwen/Qwen3-8B; it needs a "
         "network, or the model in the local cache, and a model that is open to all and brings no code of its own. A "
-        "folder with "
-        "config.json and safetensors needs none, nor do the models that are part of the lab."
+        "folder with config.json and safetensors needs none, nor do the models that are part of the lab."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from lab.pair import hub as hub_module
+from lab.pair.folder import ModelLoadError
 from tests import tiny_models
 from tests.hub import Hub, serving
 
@@ -192,6 +195,30 @@ def test_weights_that_do_not_arrive_are_not_said_to_be_damaged(models, tmp_path)
         assert "HF_HUB_DISABLE_XET=1" in says
         assert "403 Forbidden" in says
     assert errors == ""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError("Task error: File reconstruction error: IO Error: No space left on device (os error 28)"),
+    ],
+    ids=["plain files", "Xet"],
+)
+def test_a_full_disk_is_told_as_such(monkeypatch, error: Exception) -> None:
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: None)
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: None)
+    for raised in error, wrapped(error):
+        with pytest.raises(ModelLoadError, match=r"a/b could not be loaded: its weights do not fit on this disk\."):
+            hub_module.refuse_absent_weights("a/b", "a/b", raised)
+
+
+def wrapped(error: Exception) -> Exception:
+    """As transformers raises it."""
+    try:
+        raise OSError("Can't load the model for 'a/b'.") from error
+    except OSError as told:
+        return told
 
 
 def test_a_hub_that_refuses_a_model_is_asked_once(refused) -> None:
