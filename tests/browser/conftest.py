@@ -44,6 +44,10 @@ QUIET = (
 )
 
 
+OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
+"""Pixels by which a page is wider and higher than its window; less than 0 by a scrollbar where there is one."""
+
+
 def chromium() -> str:
     """CHROMIUM, else the first on the path, else Playwright's own; without one these tests fail."""
     found = ensure_chromium.find()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
-from tests.browser.conftest import Lab
+from tests.browser.conftest import OVERFLOW, Lab
 
 Visit = Callable[..., Lab]
-OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
 
 

@@ -10,13 +10,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from lab.memory.capacity import POLICIES
-from tests.browser.conftest import Lab
+from tests.browser.conftest import OVERFLOW, Lab
 from visualize.lessons import lesson_sheet
 from visualize.panels import claims, compare, deploy, instructor, memory, pool
 from visualize.vocabulary import KV_FORMATS
 
 Visit = Callable[..., Lab]
-OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 
 
 def opened(lab: Lab, **link: object) -> Page:

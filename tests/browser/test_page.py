@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 
 from lab.config import EngineConfig
 from lab.trace.recorder import Run
-from tests.browser.conftest import Lab
+from tests.browser.conftest import OVERFLOW, Lab
 from tests.visualize.conftest import script
 from visualize.vocabulary import DRAFTERS, STATES
 
@@ -252,7 +252,6 @@ def test_a_token_explains_itself_on_hover_and_keyboard_focus(visit: Visit) -> No
 BOXES = """() => Object.fromEntries(
   [".readouts", ".story", ".charts", ".transport", ".say", "#run", "[data-chart=blocks] .plot"].map(
     (where) => [where, document.querySelector(where).getBoundingClientRect().toJSON()]))"""
-OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 
 ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
 

@@ -262,8 +262,7 @@ def test_glyphs_are_drawn_only_when_passes_go_by_slowly_enough(visit: Visit, tmp
         assert now["shapes"] == (2 if glyphs else 5)  # full and hollow squares; without glyphs, a shape for each state
         lab.page.keyboard.press("Space")
         lab.page.wait_for_selector("[data-do=play][aria-label=Play]")
-    lab.page.wait_for_timeout(200)
-    assert lab.page.evaluate(SQUARE)["glyphs"]  # at rest
+    lab.page.wait_for_function(f"({SQUARE})().glyphs")  # at rest
 
 
 def test_a_live_run_is_followed_until_the_user_scrubs_back(visit: Visit) -> None:

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from lab.trace.recorder import read_json
-from tests.browser.conftest import Lab
+from tests.browser.conftest import OVERFLOW, Lab
 from visualize.batch.file import of
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import PRESETS
@@ -22,7 +22,6 @@ from visualize.run.picture import Picture
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
 FEW = {"sequences": 6, "every": 0, "lengths": "equal", "tokens": 40, "max_num_seqs": 5, "pool_blocks": 18, "shared": 0}
-OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 
 
 def opened(lab: Lab, **link: Any) -> Page:
@@ -264,9 +263,8 @@ def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     if wide > 800:
         assert down == 0
         page.set_viewport_size({"width": 1024, "height": 768})
-        page.wait_for_timeout(100)
-        assert page.evaluate(OVERFLOW) == [0, 0]
-        assert page.evaluate("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
+        page.wait_for_function(f"{OVERFLOW}.join() === '0,0'")
+        page.wait_for_function("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
         return
     assert page.locator(".charts .plot:visible").count() == 1
     page.tap(".choose button:has-text('Tokens a second')")

@@ -8,13 +8,12 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page
 
-from tests.browser.conftest import Lab
+from tests.browser.conftest import OVERFLOW, Lab
 from tests.browser.test_accessibility import violations
 from tests.remote.scripted_vllm import ACCEPTED, WORDS, ScriptedVLLM
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
-OVERFLOW = "[document.documentElement.scrollWidth - innerWidth, document.documentElement.scrollHeight - innerHeight]"
 POINTS = (
     "name => document.querySelector(`[data-chart=${name}] .plot`).data?.[0].y?.filter((y) => y !== null).length ?? 0"
 )
