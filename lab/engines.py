@@ -217,8 +217,8 @@ class Engines:
             raise
 
     def _load(self, pair: Pair) -> Engine:
-        """Load a pair. A hub may take long to send the next piece of a file, and until then this does not end even if
-        it was cancelled. The next pair waits for it, since there may not be memory for two."""
+        """Load a pair. A hub may take long to send the next piece of a plain file, and until then this does not end
+        even if it was cancelled. The next pair waits for it, since there may not be memory for two."""
         try:
             if pair not in self._loaded:
                 if large := pair not in EMBEDDED.values():

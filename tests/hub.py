@@ -26,6 +26,7 @@ class Hub(ThreadingHTTPServer):
     gated: models whose owner has to grant access.
     xet: whether weights are in Xet storage, as the real hub's are, and not plain files.
     seconds: delay before each piece of a file.
+    stalls: whether Xet storage keeps those waiting who ask it for parts of a file.
     refusals: statuses with which files are refused, by owner/name/file; "xet": whatever is asked of Xet storage.
 
     Attributes:
@@ -42,9 +43,11 @@ class Hub(ThreadingHTTPServer):
         gated: tuple[str, ...] = (),
         xet: bool = False,
         seconds: float = 0.0,
+        stalls: bool = False,
         refusals: Mapping[str, int] | None = None,
     ) -> None:
         self.root, self.gated, self.xet, self.seconds, self.refusals = root, gated, xet, seconds, refusals or {}
+        self.stalls = stalls
         self.asked: list[str] = []
         self.sent: list[int] = []
         super().__init__(("127.0.0.1", 0), _Answers)
@@ -118,6 +121,7 @@ class _Answers(BaseHTTPRequestHandler):
         contents = (file.read_bytes() for file in hub.root.rglob("*.safetensors"))
         content = next(content for content in contents if xet.key(content) == of)
         if number:
+            time.sleep(3600 if hub.stalls else 0)
             self._say(206, {}, xet.stored(content, int(number)))
         else:
             self._say(200, {}, json.dumps(xet.reconstruction(content, f"{hub.address}/xet/{of}")).encode())

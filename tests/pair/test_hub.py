@@ -52,6 +52,31 @@ for pair in map(tuple, json.loads(sys.argv[1])):
     told.append((says, said))
 print(json.dumps(told))
 """
+STALL = """
+import threading, time
+from lab.engines import Engines, own
+from lab.pair.progress import Loading, LoadingCancelled, watched
+
+engines, loading = Engines(any_pair=True, device="cpu"), Loading()
+
+def ask():
+    try:
+        with watched(loading):
+            engines(own("some/whole", None))
+    except LoadingCancelled:
+        print("stopped")
+
+asking = threading.Thread(target=ask)
+asking.start()
+while not loading.status().startswith("Fetching"):
+    time.sleep(0.01)
+loading.cancelled.set()
+asking.join()
+try:
+    engines(own("no-such-folder/at-all/here", None))  # waits for whatever is still being loaded
+except Exception as error:
+    print(error)
+"""
 START = """
 import runpy, sys
 for name in sys.argv[1:]:
@@ -165,6 +190,15 @@ def test_a_download_can_be_stopped_and_goes_on_later(models, tmp_path, xet: bool
     if xet:  # a plain file comes in pieces of 10 MB, so here in one
         assert sum(hub.sent) < 1.8 * whole, "the first time, the rest was fetched all the same"
     assert errors == ""
+
+
+def test_a_download_that_stalls_can_be_stopped_and_nobody_waits_for_it(models, tmp_path) -> None:
+    with serving(models, xet=True, stalls=True) as hub:
+        env = os.environ | hub.variables | {"HF_HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", STALL], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120
+        )
+    assert done.stdout.startswith("stopped\nThere is no folder"), (done.stdout, done.stderr)
 
 
 def test_a_model_that_is_not_to_be_had_is_reported_with_what_to_do(refused) -> None:
