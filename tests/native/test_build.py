@@ -18,6 +18,14 @@ from tests import tiny_models
 from tests.native.test_native import LLAMA, engines, exact
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _in_a_hurry():
+    """Compiles in a fifth of the time: how fast the step is does not matter here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "FLAGS", ("-O0", *(flag for flag in build.FLAGS if flag != "-O3")))
+        yield
+
+
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
     """The folder of compiled steps, empty, with nothing loaded yet."""
