@@ -48,11 +48,14 @@ def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
     Raises:
         ModelLoadError: the hub refuses them or does not answer, they did not arrive, or the disk is full.
     """
-    for file in SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME:
+    files = SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME
+    if any(_cached(hub, file) for file in files):  # the hub has nothing to do with it
+        return
+    for file in files:
         reason = withheld(hub, file=file)
-        if isinstance(reason, EntryNotFoundError):
-            continue
-        if reason is not None:
+        if reason is None:
+            raise _not_arrived(name, error)
+        if not isinstance(reason, EntryNotFoundError):
             status = reason.response.status_code if isinstance(reason, HfHubHTTPError) else None
             answer = f"answered {status}" if status else "gave no answer"
             advice = f"If you have access to it, {LOG_IN}." if status in (401, 403) else "Load it again in a minute."
@@ -60,9 +63,6 @@ def refuse_absent_weights(hub: str, name: str, error: Exception) -> None:
                 f"{name} could not be loaded: the hub {answer} when asked for its weights. {advice} "
                 f"({in_short(reason)})"
             )
-        if not _cached(hub, file):
-            raise _not_arrived(name, error)
-        return
 
 
 def _not_arrived(name: str, error: Exception) -> ModelLoadError:

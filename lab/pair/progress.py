@@ -64,7 +64,7 @@ class Loading:
 
     def check(self) -> None:
         if self.cancelled.is_set():
-            if self._fetched:
+            if self._fetched:  # else any download is somebody else's
                 abandon_downloads()
             raise LoadingCancelled
 

@@ -1,4 +1,4 @@
-"""The page itself: what it accepts, what it keeps, how it fits the screen."""
+"""The page itself: what it accepts, what it keeps, how it looks and is operated."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from playwright.sync_api import Page
 
 from lab.config import EngineConfig
 from lab.trace.recorder import Run
-from tests.browser.conftest import OVERFLOW, Lab
+from tests.browser.conftest import Lab
 from tests.visualize.conftest import script
-from visualize.vocabulary import DRAFTERS, STATES
+from visualize.vocabulary import STATES
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}</script>\u202e"
@@ -249,128 +249,6 @@ def test_a_token_explains_itself_on_hover_and_keyboard_focus(visit: Visit) -> No
     assert "prompt" in tip.inner_text()
 
 
-BOXES = """() => Object.fromEntries(
-  [".readouts", ".story", ".charts", ".transport", ".say", "#run", "[data-chart=blocks] .plot"].map(
-    (where) => [where, document.querySelector(where).getBoundingClientRect().toJSON()]))"""
-
-ROOM = "document.querySelector('#settings').clientHeight - document.querySelector('#settings').scrollHeight"
-
-
-OWN = {"draft": ["#pair"], "early_exit": ["#early-exit-layer"], "synthetic": ["#synthetic-rate"]}
-"""Controls that are shown only with their drafter."""
-
-LONGEST = {
-    "speed": "99999",
-    "pass": "33.00",
-    "accepted": "100",
-    "kv": "99.9 / 99.9",
-    "first": "99.9",
-    "found": "99999",
-    "gaps": "99.9 / 999",
-    "limit": "1000",
-    "memory": "9999",
-}
-CUT = """longest => [...document.querySelectorAll(".readout:not([hidden])")].filter((card) => {
-  card.querySelector(".value").textContent = longest[card.dataset.key];
-  const number = document.createRange();
-  number.selectNodeContents(card.querySelector(".number"));
-  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4;
-}).map((card) => card.dataset.key)"""
-
-
-def test_no_readout_is_cut_off(visit: Visit) -> None:
-    lab = visit().open(max_tokens=5)
-    for prefix_caching in (False, True):
-        lab.page.set_viewport_size({"width": 1280, "height": 720})
-        if prefix_caching:
-            lab.toggle("prefix-caching")
-        lab.run()
-        lab.finish()
-        assert lab.page.is_visible("[data-key=found]") == prefix_caching
-        for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
-            lab.page.set_viewport_size({"width": wide, "height": high})
-            assert lab.page.evaluate(CUT, LONGEST) == [], (prefix_caching, wide)
-
-
-def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
-    lab = visit().open(speculation="off", prefix_caching=1, adaptive_window=1)
-    for name, who in DRAFTERS.items():
-        lab.choose("speculation", who.label)
-        lab.page.wait_for_function(
-            "about => document.querySelector('#speculation').innerText.includes(about)", arg=who.about
-        )
-        for own in OWN.get(name, ()):
-            lab.page.wait_for_selector(own, state="visible")
-        assert lab.page.evaluate(ROOM) >= 0, name
-        assert lab.page.evaluate(OVERFLOW) == [0, 0], name
-
-
-def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) -> None:
-    lab = visit().open(max_tokens=300)
-    before = lab.page.evaluate(BOXES)
-    lab.run()
-    lab.wait_for_tokens(60)
-    assert lab.page.evaluate(BOXES) == before
-    assert lab.page.evaluate(OVERFLOW) == [0, 0]
-    assert lab.page.evaluate(ROOM) >= 0
-    lab.finish()
-    lab.toggle("cache")
-    lab.page.wait_for_selector("#kv-format input:disabled")
-    assert lab.page.evaluate(BOXES) == before
-
-
-OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((where) => {
-  const { left, right, top, bottom } = document.querySelector(where).getBoundingClientRect();
-  return left < 0 || right > innerWidth || top < 0 || bottom > innerHeight;
-})"""
-SQUARES = """() => {
-  const plot = document.querySelector("[data-chart=rounds] .plot");
-  const { _length: wide, range: [first, end] } = plot._fullLayout.xaxis;
-  return Math.max(...plot._fullData.map(({ marker }) => marker.size)) - wide / (end - first);
-}"""
-"""By how much a square of the rounds chart is wider than its column."""
-
-
-EMPTY_SCROLLBARS = """() => [...document.querySelectorAll("body *")].filter((node) => {
-  const { display, borderLeftWidth, borderRightWidth } = getComputedStyle(node);
-  const bar = node.offsetWidth - node.clientWidth - parseFloat(borderLeftWidth) - parseFloat(borderRightWidth);
-  return display !== "inline" && node.checkVisibility() && bar > 3 && node.scrollHeight - node.clientHeight < 4;
-}).map((node) => node.outerHTML.slice(0, 100))"""
-
-
-@pytest.mark.parametrize("path", ["", "compare", "pool"])
-def test_no_scrollbar_is_shown_where_there_is_nothing_to_scroll(visit: Visit, path: str) -> None:
-    lab = visit(viewport={"width": 1440, "height": 900})
-    lab.page.goto(f"{lab.server}/{path}")
-    lab.page.wait_for_selector("body[data-ready]")
-    if path != "compare":
-        lab.page.click("#run")
-        lab.page.wait_for_selector(".say:text-matches('^(Finished|Done)')", timeout=60_000)
-    assert lab.page.evaluate(EMPTY_SCROLLBARS) == []
-
-
-def test_in_a_small_window_everything_can_be_reached(visit: Visit) -> None:
-    lab = visit(viewport={"width": 1024, "height": 768}).open(max_tokens=160)
-    page = lab.page
-    lab.run()
-    lab.finish()
-    page.wait_for_selector(".against:not([hidden])")
-    for wide, high in ((1024, 768), (821, 800), (900, 700), (1100, 600), (1024, 600), (1366, 625), (1280, 720)):
-        page.set_viewport_size({"width": wide, "height": high})
-        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-        page.wait_for_timeout(100)
-        assert page.evaluate(OUT) == [], (wide, high)
-        across, down = page.evaluate(OVERFLOW)
-        assert across <= 0  # less by a scrollbar where there is one
-        if (wide, high) in ((1024, 768), (1280, 720)):  # projectors
-            assert down == 0
-        box = "document.querySelector('.gradio-container')"
-        assert page.evaluate(f"{box}.scrollHeight - {box}.clientHeight") == 0, "clipped content cannot be scrolled to"
-        say = "document.querySelector('.say')"
-        assert page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0, (wide, high)
-        page.wait_for_function(f"({SQUARES})() <= 0")
-
-
 def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -> None:
     page = visit(forced_colors="active").open().page
     style = "(where, what, part) => getComputedStyle(document.querySelector(where), part)[what]"
@@ -475,59 +353,3 @@ def test_text_without_spaces_wraps(visit: Visit) -> None:
     lab.run()
     lab.finish()
     assert lab.page.evaluate("(text => text.scrollWidth - text.clientWidth)(document.querySelector('.text'))") == 0
-
-
-def test_on_a_phone_nothing_covers_the_run_button(visit: Visit) -> None:
-    """Without a cache, most settings are disabled."""
-    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(cache=0).page
-    page.click("#folds button >> nth=0")
-    page.wait_for_selector("#eviction")
-    drawn = """element => {
-      const z = (node) => node && (Number(getComputedStyle(node).zIndex) || z(node.parentElement) || 0);
-      const { left, top, width, height } = element.getBoundingClientRect();
-      const there = document.elementsFromPoint(left + width / 2, top + height / 2);
-      const others = there.filter((node) => !node.contains(element));
-      return there[0] === element && others.every((node) => z(node) < z(element));
-    }"""
-    run = page.query_selector("#run")
-    for step in range(0, 700, 50):
-        page.evaluate("y => scrollTo(0, y)", step)
-        assert run.evaluate(drawn), step
-
-
-def test_a_chart_can_be_chosen_before_a_run_shows_anything(visit: Visit) -> None:
-    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
-    lab.page.route("**/channels/**", lambda route: None)  # held back: the run has begun, and no frame of it arrives
-    lab.run()
-    lab.page.tap(".choose button[data-for=timing]")
-    assert parse_qs(urlsplit(lab.page.url).query)["chart"] == ["timing"]
-    lab.page.unroute_all(behavior="ignoreErrors")
-
-
-def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit) -> None:
-    lab = visit(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True).open(max_tokens=60)
-    off = """[...document.querySelectorAll("#folds button")].map((fold) => {
-      const [word, arrow] = [...fold.children].map((part) => part.getBoundingClientRect());
-      return Math.abs(word.top + word.bottom - arrow.top - arrow.bottom) / 2;
-    })"""
-    assert max(lab.page.evaluate(off)) <= 3
-    left = "selector => document.querySelector(selector).getBoundingClientRect().left"
-    assert lab.page.evaluate(left, "#pair input") - lab.page.evaluate(left, "#pair .container > .wrap") <= 12
-    lab.run()
-    lab.finish()
-    assert lab.page.evaluate(OVERFLOW)[0] == 0
-    shown = "[...document.querySelectorAll('.charts .panel')].filter(p => p.offsetWidth).map(p => p.dataset.chart)"
-    assert lab.page.evaluate(shown) == ["rounds"]
-    tip = lab.page.locator(".tip")
-    lab.page.locator(".token.bonus").first.tap()  # a token explains itself on a tap, too
-    assert "bonus" in tip.inner_text()
-    lab.page.tap(".say")
-    assert tip.is_hidden()
-    lab.page.tap(".choose button[data-for=timing]")
-    assert lab.page.evaluate(shown) == ["timing"]
-    assert lab.seen()["timing"]["draft"] > 0
-    lab.page.reload()  # the chosen chart is in the address
-    lab.ready()
-    assert lab.page.evaluate(shown) == ["timing"]
-    lab.page.tap(".choose button[data-for=rounds]")
-    assert "chart" not in parse_qs(urlsplit(lab.page.url).query)

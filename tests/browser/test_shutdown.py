@@ -82,6 +82,8 @@ def test_a_taken_port_is_reported_and_device_cpu_hides_the_gpu() -> None:
     on_a_gpu_box = (
         "import os, runpy, torch\n"
         "torch.cuda.is_available = lambda: os.environ.get('CUDA_VISIBLE_DEVICES') != ''\n"
+        "import visualize.server.options\n"
+        "visualize.server.options.can_listen = lambda *_: True\n"  # taken after it was asked for
         "try:\n"
         "    runpy.run_path('app.py', run_name='__main__')\n"
         "finally:\n"

@@ -468,5 +468,5 @@ def test_the_pages_fit_the_screen_and_are_accessible(browser: Browser, server: s
 def test_the_cost_of_followers_is_measured_while_they_follow(browser: Browser, server: str) -> None:
     """``python -m tests.followers`` in small. Of instants shown in quick succession, only the last may arrive."""
     found = followers.measure(server, psutil.Process(), KEY, browser, followers=3, hz=5, seconds=1, rounds=1)
-    assert 0.2 < found["messages_arrived"] <= 1  # on a busy machine half of them
+    assert 0.5 < found["messages_arrived"] <= 1
     assert found["machine"] == describe_machine("cpu")

@@ -247,6 +247,15 @@ def test_a_full_disk_is_told_as_such(monkeypatch, error: Exception) -> None:
             hub_module.refuse_absent_weights("a/b", "a/b", raised)
 
 
+def test_about_weights_that_are_there_no_hub_is_asked(monkeypatch) -> None:
+    """The device may have had too little memory for them, say, and the network be gone."""
+    asked = []
+    monkeypatch.setattr(hub_module, "withheld", lambda hub, file: asked.append(file))
+    monkeypatch.setattr(hub_module, "try_to_load_from_cache", lambda hub, file: f"/cache/{file}")
+    hub_module.refuse_absent_weights("a/b", "a/b", MemoryError())
+    assert asked == []
+
+
 def wrapped(error: Exception) -> Exception:
     """As transformers raises it."""
     try:
