@@ -99,10 +99,10 @@ def build(
         from visualize.server.zero import borrowing  # a package that only such a Space has
 
         load = borrowing(engines)
-    pages = lab.build(load, line, engines.labels, any_pair=engines.any_pair, workshop=workshop)
+    pages = lab.build(load, line, engines.offered, any_pair=engines.any_pair, workshop=workshop)
     answers = Answers()
     with pages.route("Compare", "/compare", show_in_navbar=False):
-        compare.build(pages, engines, line, engines.labels)
+        compare.build(pages, engines, line, engines.offered)
     with pages.route("Lessons", "/lessons", show_in_navbar=False):
         lessons.build(pages, embedded, line, answers)
     with pages.route("Instructor", "/instructor", show_in_navbar=False):
@@ -122,7 +122,7 @@ def build(
         with pages.route("Room", "/room", show_in_navbar=False):
             room.build(pages)
     with pages:
-        programs.build(pages, engines, line, tuple(engines.labels), told)
+        programs.build(pages, engines, line, tuple(engines.offered), told)
     share_configurations(pages)
     return pages
 

@@ -54,6 +54,11 @@ class Pair:
     target: str | Path | None = None
     draft: str | Path | None = None
 
+    @property
+    def has_draft(self) -> bool:
+        """Whether a draft model can guess."""
+        return self.draft is not None
+
 
 EMBEDDED = {name: Pair(name.capitalize(), draft=name) for name in EMBEDDED_DRAFTS}
 """The pairs that are part of the repository."""
@@ -180,11 +185,6 @@ class Engines:
         self._loaded: dict[Pair, Engine] = {}
         self._called = {pair: pair.label for pair in EMBEDDED.values()}
         self._loading = threading.Lock()
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The pairs' labels for people."""
-        return {name: pair.label for name, pair in self.offered.items()}
 
     def __call__(self, wanted: str | Pair) -> Engine:
         """The engine of an offered pair, by its name, or of another pair.

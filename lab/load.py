@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from lab.decode.backends import KernelChoice
@@ -82,7 +83,10 @@ def load_engine(
         model = load_model(
             where, name=name, place=place, dtype=torch_dtype, quantization=weights, rounded=dtype == "auto"
         )
-        return model, load_tokenizer(where, name=name)
+        tokenizer = load_tokenizer(where, name=name)
+        if name == str(where) and os.path.isdir(where):  # a run's file may be passed on, and somebody's path may not
+            model.name = Path(os.path.abspath(where)).name
+        return model, tokenizer
 
     if target is None:
         target_model, tokenizer = load(WEIGHTS / "target", EMBEDDED_TARGET)

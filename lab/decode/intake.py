@@ -155,8 +155,8 @@ class Intake:
         name, layers = self._target.name, self._target.layers
         if config.speculative == "draft" and self._draft is None:
             raise ConfigError(
-                f"speculative='draft' needs a draft model, and {name} was loaded without one. "
-                "Name a draft with it, or choose another way to guess."
+                f"A draft model is to guess (speculative='draft'), and {name} was loaded without one. Load it with a "
+                "draft, or choose another way to guess."
             )
         if config.speculative == "early_exit" and not self._target.early_layers(config.early_exit_layer) < layers:
             raise ConfigError(

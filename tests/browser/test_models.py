@@ -39,7 +39,7 @@ def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, f
     lab.run()
     lab.finish()
     run = Run.load(lab.save("json", tmp_path))
-    assert (run.started.target, run.started.draft) == (str(folder / "target"), str(folder / "draft"))
+    assert (run.started.target, run.started.draft) == ("target", "draft")
     assert len(run.token_ids) == 12
     name_models(lab, tmp_path, "")  # would not load, but is refused before it is tried
     lab.run()
@@ -90,3 +90,20 @@ def test_a_download_shows_progress_and_stops_without_losing_the_previous_pair(br
         assert Run.load(lab.save("json", tmp_path)).started.target == "some/model"
         lab.page.close()
     assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def test_a_target_without_a_draft_runs_as_the_pages_open(browser: Browser, folder: Path, tmp_path: Path) -> None:
+    """Whoever starts the lab with a target alone can press Run and Compare: nothing asks for a draft."""
+    with started(tmp_path / "log.txt", "--target", str(folder / "target")) as (address, _):
+        lab = Lab(browser.new_page(), address).open(max_tokens=12, seed=3)
+        lab.run()
+        lab.finish()
+        started_with = Run.load(lab.save("json", tmp_path)).started
+        assert (started_with.target, started_with.config["speculative"]) == ("target", "ngram")
+        lab.page.goto(f"{address}/compare?max_tokens=8&repeats=1&prompt=a+b")
+        lab.page.wait_for_selector("body[data-ready]")
+        assert lab.page.locator("#lanes label", has_text="Draft").count() == 0
+        assert lab.page.locator("#preset label.selected").inner_text() == "Ladder"
+        lab.page.click("#run")
+        expect(lab.page.locator(".contest[data-over=true] .lane")).to_have_count(5)
+        lab.page.close()

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lab import LabError, ModelLoadError, SamplingParams, load_engine
+from lab import EngineConfig, LabError, ModelLoadError, SamplingParams, load_engine
 from lab.memory.models import find
 from lab.pair import loading, skeleton
 from tests import tiny_models
@@ -60,6 +60,15 @@ def words(where: Path) -> str:
         load_engine(where, device="cpu")
     assert "\n" not in str(refused.value)
     return str(refused.value)
+
+
+def test_a_run_names_a_folder_but_not_where_it_lies(folder) -> None:
+    """The run's file may be passed on: a path would tell who made it."""
+    where = folder()
+    engine = load_engine(where, where, device="cpu")
+    run = engine.generate("a b", EngineConfig(speculative="draft"), SamplingParams(max_tokens=2))
+    assert (run.started.target, run.started.draft) == ("model", "model")
+    assert str(where.parent) not in run.to_json()
 
 
 def test_weights_that_are_missing_are_never_made_up(folder) -> None:

@@ -17,6 +17,7 @@ from lab.bench.interval import factor_interval
 from lab.bench.measuring import guessed
 from lab.bench.turns import shuffled
 from lab.config import ConfigError, EngineConfig
+from lab.engines import Pair
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from tests.visualize.compared import HOSTILE, configs, made
@@ -29,11 +30,12 @@ from visualize.compare.lanes import (
     CHOICES,
     DEFAULTS,
     LANES,
+    LINK,
     NAMES,
-    PRESETS,
     Inputs,
     from_link,
     preset_of,
+    presets,
     to_inputs,
 )
 from visualize.figures.compare import MARKS, bars, times
@@ -56,12 +58,25 @@ def shifted(run: Run, place: int) -> Run:
 # -- inputs ----------------------------------------------------------------------------------
 
 
-def test_every_preset_is_valid_and_recognised() -> None:
-    for key, (_, lanes) in PRESETS.items():
+@pytest.mark.parametrize("draft", [True, False])
+def test_every_preset_is_valid_and_recognised(draft: bool) -> None:
+    for key, (_, lanes) in presets(draft=draft).items():
         assert len(Inputs(lanes=lanes).configs()) == len(lanes)
-        assert preset_of(tuple(reversed(lanes))) == key
-    assert preset_of(("cache", "int4")) is None
+        assert preset_of(tuple(reversed(lanes)), draft) == key
+    assert preset_of(("cache", "int4"), draft) is None
     assert Inputs().configs()["Cache"] == EngineConfig()
+
+
+def test_without_a_draft_no_preset_needs_one() -> None:
+    pairs = {"matched": Pair("alone", "a/target"), "family": Pair("family", "a/target", "a/draft")}
+    link = LINK.choosing(pair={name: pair.label for name, pair in pairs.items()})
+    inputs, notices = from_link({}, link, pairs)
+    assert notices == []
+    for lanes in (inputs.lanes, *(lanes for _, lanes in presets(draft=False).values())):
+        assert all(config.speculative != "draft" for config in Inputs(lanes=lanes).configs().values())
+    assert preset_of(inputs.lanes, draft=False) == "ladder"
+    assert from_link({"pair": "family"}, link, pairs)[0].lanes == Inputs().lanes
+    assert from_link({"lanes": "cache,draft-2"}, link, pairs)[0].lanes == ("cache", "draft-2")
 
 
 def test_custom_settings_come_after_those_chosen() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig, SamplingParams
-from lab.engines import own
+from lab.engines import Pair, own
 from lab.here import has_gpu
 from lab.kv.attention import refuse_sdpa
 from visualize.panels.consequences import SAYS
@@ -39,6 +39,16 @@ def test_an_empty_link_gives_the_defaults() -> None:
     assert from_link({}) == (Settings(), [])
     Settings().engine_config()
     Settings().sampling()
+
+
+def test_without_a_draft_prompt_lookup_guesses_unless_the_link_says_who() -> None:
+    alone, family = Pair("alone", "a/target"), Pair("family", "a/target", "a/draft")
+    pairs = {"matched": alone, "family": family}
+    link = LINK.choosing(pair={name: pair.label for name, pair in pairs.items()} | {OTHER: "Other"})
+    assert from_link({}, link, pairs) == (Settings(speculation="ngram"), [])
+    assert from_link({"speculation": "off"}, link, pairs)[0].speculation == "off"
+    for pair in ("family", OTHER):
+        assert from_link({"pair": pair}, link, pairs)[0].speculation == "draft"
 
 
 def test_a_link_sets_everything(monkeypatch: pytest.MonkeyPatch) -> None:

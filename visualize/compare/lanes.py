@@ -8,6 +8,7 @@ from typing import Any
 
 from lab.bench.compare import FEWEST, MOST
 from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.engines import EMBEDDED, Pair
 from lab.here import has_gpu
 from lab.options import parse_config
 from visualize.link import Link
@@ -40,13 +41,22 @@ LANES: dict[str, tuple[str, EngineConfig]] = {
 comes first, so that a speed-up means what it means in the field."""
 if has_gpu():
     LANES["no-graphs"] = "No graphs", EngineConfig(cuda_graphs=False)
-PRESETS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "ladder": ("Ladder", ("cache", "no-cache", "int8", "paged", "draft-4")),
-    "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
-    "formats": ("Formats", ("cache", "int8", "int4")),
-    "blocks": ("Blocks", ("cache", "paged")),
-    "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
-}
+NEED_A_DRAFT = frozenset(key for key, (_, config) in LANES.items() if config.speculative == "draft")
+"""The lanes in which a draft model guesses."""
+
+
+def presets(*, draft: bool = True) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The comparisons to choose from: each one's label and lanes. ``draft``: whether there is a draft model."""
+    found = {
+        "ladder": ("Ladder", ("cache", "no-cache", "int8", "paged", "draft-4" if draft else "lookup")),
+        "gamma": ("Gamma", ("cache", *(f"draft-{gamma}" for gamma in GAMMAS))),
+        "formats": ("Formats", ("cache", "int8", "int4")),
+        "blocks": ("Blocks", ("cache", "paged")),
+        "kernels": ("Kernels", tuple(lane for lane in ("cache", "no-graphs", "torch", "compiled") if lane in LANES)),
+    }
+    return {key: preset for key, preset in found.items() if draft or NEED_A_DRAFT.isdisjoint(preset[1])}
+
+
 CHOICES: dict[str, dict[Any, str]] = {
     "lanes": {key: label for key, (label, _) in LANES.items()},
     "pair": LAB_CHOICES["pair"],
@@ -67,7 +77,7 @@ class Inputs:
     """
 
     prompt: str = "The king's youngest daughter went down to the well, and there she saw"
-    lanes: tuple[str, ...] = PRESETS["ladder"][1]
+    lanes: tuple[str, ...] = presets()["ladder"][1]
     own: str = ""
     pair: str = "matched"
     repeats: int = 3
@@ -115,12 +125,17 @@ DEFAULTS = {field.name: field.default for field in fields(Inputs)}
 LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "own": MAX_OWN})
 
 
-def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Inputs, list[str]]:
+def from_link(
+    query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED
+) -> tuple[Inputs, list[str]]:
     """The inputs a link asks for, and a sentence for each value that was left out.
 
-    ``link``: one with the model pairs that this server offers.
+    ``pairs``: the model pairs that this server offers; ``link``: one with them. A link that names no lanes gets those
+    of the ladder that its pair can run.
     """
     settings, notices = link.read(query)
+    pair = pairs[settings.get("pair", DEFAULTS["pair"])]
+    settings.setdefault("lanes", presets(draft=pair.has_draft)["ladder"][1])
     return Inputs(**settings), notices
 
 
@@ -129,6 +144,6 @@ def to_inputs(values: Sequence[Any]) -> Inputs:
     return Inputs(**LINK.controls(values))
 
 
-def preset_of(lanes: tuple[str, ...]) -> str | None:
-    """The preset with exactly these lanes."""
-    return next((key for key, (_, some) in PRESETS.items() if set(some) == set(lanes)), None)
+def preset_of(lanes: tuple[str, ...], draft: bool = True) -> str | None:
+    """The preset with exactly these lanes; ``draft``: see ``presets``."""
+    return next((key for key, (_, some) in presets(draft=draft).items() if set(some) == set(lanes)), None)

@@ -8,10 +8,11 @@ from typing import Any
 import gradio as gr
 
 from lab.bench.compare import FEWEST, MOST
+from lab.engines import Pair
 from visualize.assets import put_together, read
 from visualize.compare import comparison, prediction
 from visualize.compare.comparison_run import Comparison, Growth
-from visualize.compare.lanes import LINK, NAMES, PRESETS, from_link, preset_of, to_inputs
+from visualize.compare.lanes import DEFAULTS, LINK, NAMES, NEED_A_DRAFT, from_link, preset_of, presets, to_inputs
 from visualize.figures import compare as figures
 from visualize.link import Link
 from visualize.panels import header
@@ -47,10 +48,10 @@ SAYS = {
 }
 
 
-def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) -> None:
+def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -> None:
     """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the Lab; ``pairs`` are the
-    model pairs that ``load`` knows, with their labels."""
-    tasks, link = OneEach(), LINK.choosing(pair=pairs)
+    model pairs that ``load`` knows, by name."""
+    tasks, link, draft = OneEach(), _link(pairs), pairs[DEFAULTS["pair"]].has_draft
 
     def run(request: gr.Request, *values: Any) -> Iterator[str]:
         task = tasks.begin(request.session_hash, lambda: Comparison(line, load, to_inputs(values)))
@@ -61,7 +62,11 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) ->
         yield from map(as_line, follow(task))
 
     def opened(request: gr.Request) -> list[Any]:
-        return _opened(request, link)
+        inputs, notices = from_link(request.query_params, link, pairs)
+        warn(notices)
+        shown = {name: getattr(inputs, name) for name in NAMES} | {"lanes": list(inputs.lanes)}
+        preset = gr.update(value=preset_of(inputs.lanes, draft))
+        return [preset, *(gr.update(value=value) for value in shown.values())]
 
     def stop(request: gr.Request) -> None:
         tasks.stop(request.session_hash)
@@ -72,7 +77,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) ->
     header.build("Compare", ABOUT)
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
-            preset, controls = _controls(link)
+            preset, controls = _controls(link, draft)
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -89,21 +94,29 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, str]) ->
     begins(press.click(run, values, view, trigger_mode="multiple", **QUIET))
     view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # the view's own button
     halt.click(stop, queue=False, **QUIET)
-    preset.input(lambda chosen: list(PRESETS[chosen][1]), preset, controls["lanes"], **LATEST)
-    controls["lanes"].input(lambda lanes: preset_of(tuple(lanes)), controls["lanes"], preset, **LATEST)
+    preset.input(lambda chosen: list(presets(draft=draft)[chosen][1]), preset, controls["lanes"], **LATEST)
+    controls["lanes"].input(lambda lanes: preset_of(tuple(lanes), draft), controls["lanes"], preset, **LATEST)
     keep_address(values, link)
     ready(pages.load(opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)
 
 
-def _controls(link: Link) -> tuple[gr.Radio, dict[str, Any]]:
+def _link(pairs: Mapping[str, Pair]) -> Link:
+    """The page's link where these pairs are offered: without a draft in any, nothing that needs one is to choose."""
+    lanes = LINK.choices["lanes"]
+    if not any(pair.has_draft for pair in pairs.values()):
+        lanes = {key: label for key, label in lanes.items() if key not in NEED_A_DRAFT}
+    return LINK.choosing(pair={name: pair.label for name, pair in pairs.items()}, lanes=lanes)
+
+
+def _controls(link: Link, draft: bool) -> tuple[gr.Radio, dict[str, Any]]:
     widgets, controls = Widgets(link, LABELS, SAYS), {}
     with gr.Column(elem_id="settings", elem_classes="asked"):
         controls["prompt"] = widgets.text("prompt", 3, 3)
         openings(controls["prompt"])
         preset = gr.Radio(
-            [(label, key) for key, (label, _) in PRESETS.items()],
-            value=preset_of(LINK.defaults["lanes"]),
+            [(label, key) for key, (label, _) in presets(draft=draft).items()],
+            value="ladder",
             label="Compare",
             elem_id="preset",
             elem_classes="choice",
@@ -120,13 +133,6 @@ def _controls(link: Link) -> tuple[gr.Radio, dict[str, Any]]:
             controls["top_p"] = widgets.slider("top_p", 0.05)
             controls["seed"] = widgets.number("seed")
     return preset, controls
-
-
-def _opened(request: gr.Request, link: Link) -> list[Any]:
-    inputs, notices = from_link(request.query_params, link)
-    warn(notices)
-    shown = {name: getattr(inputs, name) for name in NAMES} | {"lanes": list(inputs.lanes)}
-    return [gr.update(value=preset_of(inputs.lanes)), *(gr.update(value=value) for value in shown.values())]
 
 
 def _script() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from lab.engines import Pair
 from lab.trace.events import Event
 from visualize.assets import ABOUT, TITLE
 from visualize.compare.against import against
@@ -37,12 +38,13 @@ class LabRun(LiveRun):
 
 
 def build(
-    load: Load, line: Line, pairs: Mapping[str, str], *, any_pair: bool, workshop: Workshop | None = None
+    load: Load, line: Line, pairs: Mapping[str, Pair], *, any_pair: bool, workshop: Workshop | None = None
 ) -> gr.Blocks:
-    """The page. ``load`` gives it an engine for each model pair named in ``pairs``, which has their labels, or with
-    ``any_pair`` for any models that a visitor names. Its runs wait in ``line``. In a ``workshop`` it can follow the
-    presenter's page, or be that page."""
-    shelf, link = Shelf(), LINK.choosing(pair={**pairs, OTHER: "Other"} if any_pair else pairs)
+    """The page. ``load`` gives it an engine for each of ``pairs`` by its name, or with ``any_pair`` for any models that
+    a visitor names. Its runs wait in ``line``. In a ``workshop`` it can follow the presenter's page, or be that page.
+    """
+    labels = {name: pair.label for name, pair in pairs.items()}
+    shelf, link = Shelf(), LINK.choosing(pair=labels | ({OTHER: "Other"} if any_pair else {}))
     visitors = Visitors(shelf)
 
     def run(request: gr.Request, *values: Any) -> str:
@@ -69,7 +71,7 @@ def build(
             workshop.lead.left(request.session_hash)
 
     def opened(request: gr.Request) -> list[Any]:
-        settings, notices = from_link(request.query_params, link)
+        settings, notices = from_link(request.query_params, link, pairs)
         warn(notices)
         return controls.show(settings)
 

@@ -41,7 +41,8 @@ class Widgets:
 
     def choices(self, name: str) -> gr.CheckboxGroup:
         """Several of a few."""
-        return gr.CheckboxGroup(self._choices(name), **self._of(name) | {"value": list(self.link.defaults[name])})
+        chosen = [value for value in self.link.defaults[name] if value in self.link.choices[name]]
+        return gr.CheckboxGroup(self._choices(name), **self._of(name) | {"value": chosen})
 
     def listed(self, name: str) -> gr.Dropdown:
         """One of many."""

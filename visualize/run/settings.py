@@ -141,12 +141,18 @@ LINK = Link(
 )
 
 
-def from_link(query: Mapping[str, str], link: Link = LINK) -> tuple[Settings, list[str]]:
+def from_link(
+    query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED
+) -> tuple[Settings, list[str]]:
     """The settings a link asks for, and a sentence for each value that was left out.
 
-    ``link``: one with the model pairs that this server offers.
+    ``pairs``: the model pairs that this server offers; ``link``: one with them. Where the link does not say who
+    guesses and its pair has no draft, prompt lookup does.
     """
     settings, notices = link.read(query)
+    pair = pairs.get(settings.get("pair", DEFAULTS["pair"]))
+    if pair and not pair.has_draft:
+        settings.setdefault("speculation", "ngram")
     for name, reason in senseless(Settings(**settings)).items():
         if name in settings and settings[name] != NEUTRAL[name]:
             notices.append(f"The link's {name.replace('_', ' ')} was left out: it {reason}.")
