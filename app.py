@@ -56,11 +56,10 @@ from visualize.lessons.instructor import Answers
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
 from visualize.run.settings import DEFAULTS
-from visualize.server import programs
+from visualize.server import channel, programs, wire
 from visualize.server.absent import absent
 from visualize.server.allocator import REST, give_back, share_arenas
 from visualize.server.apart import Apart
-from visualize.server.channel import ROUTE
 from visualize.server.guard import Guard, unreadable
 from visualize.server.leaving import Leaving
 from visualize.server.monitoring import Monitor
@@ -168,8 +167,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         pages.launch(
             app_kwargs={
-                "routes": [ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
+                "routes": [channel.ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
                 "middleware": [
+                    wire.ANSWERS,
                     Middleware(Leaving, waiting=waiting, told=told),
                     Middleware(Guard, names=programs.NAMES, private=private),
                 ],

@@ -19,6 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from visualize.server.wire import STREAMS
+
 RETRY_MS = 500
 """Time after which a page that lost its connection reconnects."""
 
@@ -137,5 +139,5 @@ async def _answer(request: Request) -> Response:
     )
 
 
-ROUTE = Route("/channels/{id}", _answer)
+ROUTE = Route("/channels/{id}", _answer, middleware=[STREAMS])
 """Where pages read channels."""
