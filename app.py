@@ -167,9 +167,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         pages.launch(
             app_kwargs={
-                "routes": [channel.ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
+                "routes": [channel.ROUTE, wire.ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
                 "middleware": [
                     wire.ANSWERS,
+                    Middleware(wire.Lasting),
                     Middleware(Leaving, waiting=waiting, told=told),
                     Middleware(Guard, names=programs.NAMES, private=private),
                 ],

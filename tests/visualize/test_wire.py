@@ -6,15 +6,17 @@ import asyncio
 import zlib
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from tests.coroutines import complete
+from visualize.assets import PLOTLY
 from visualize.server import channel
 from visualize.server.channel import Channel
-from visualize.server.wire import ANSWERS
+from visualize.server.wire import ANSWERS, CHARTS, FOR_EVER, ROUTE, Lasting
 
 TEXT = "a page with many words, many of them the same\n" * 100
 
@@ -25,7 +27,7 @@ def served(kind: str, headers: dict[str, str] | None = None) -> Response:
     def answer(request: Request) -> Response:
         return PlainTextResponse(TEXT, media_type=kind, headers=headers)
 
-    app = Starlette(routes=[Route("/{path:path}", answer)], middleware=[ANSWERS])
+    app = Starlette(routes=[Route("/{path:path}", answer), ROUTE], middleware=[ANSWERS, Middleware(Lasting)])
     return TestClient(app).get("/assets/index-DphvyggB.js" if kind == "text/javascript" else "/")
 
 
@@ -34,6 +36,20 @@ def test_pages_are_compressed_but_not_what_gradio_compresses_better() -> None:
     for kind, encoding in encodings.items():
         answer = served(kind)
         assert (answer.headers.get("content-encoding"), answer.text) == (encoding, TEXT), kind
+
+
+def test_browsers_keep_the_files_whose_names_change_with_their_contents() -> None:
+    assert served("text/javascript").headers["cache-control"] == FOR_EVER
+    assert "cache-control" not in served("text/html").headers
+
+
+def test_the_script_that_draws_charts_is_compressed_and_kept() -> None:
+    client, script = TestClient(Starlette(routes=[ROUTE])), PLOTLY.read_bytes()
+    for how in ("gzip", "identity"):
+        answer = client.get(f"/{CHARTS}", headers={"Accept-Encoding": how})
+        assert answer.headers.get("content-encoding", "identity") == how
+        assert answer.headers["cache-control"] == FOR_EVER
+        assert answer.content == script
 
 
 def test_a_message_can_be_read_as_soon_as_it_is_sent() -> None:

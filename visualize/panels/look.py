@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gradio as gr
 
-from visualize.assets import PLOTLY, styles
+from visualize.assets import styles
+from visualize.server.wire import CHARTS
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -45,5 +46,4 @@ def style() -> str:
 
 def charts() -> str:
     """The script that draws charts, for the head of a component that has some."""
-    gr.set_static_paths([PLOTLY])
-    return f'<script src="gradio_api/file={PLOTLY.as_posix()}"></script>'
+    return f'<script src="{CHARTS}"></script>'
