@@ -58,7 +58,8 @@ function listen(id) {
     sayNow("The server no longer has this run: it may have been restarted. Press Run to begin again.", true);
     schedule();
   };
-  stream = hearChannel(id, { hear, gone });
+  const lost = () => run.running && sayNow("The lab does not answer. Trying again …");
+  stream = hearChannel(id, { hear, gone, lost });
 }
 
 function hear(lines) {
