@@ -22,7 +22,7 @@ if __name__ == "__main__":
 from transformers.utils import logging as transformers_logging
 
 from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
-from lab.answers import compare_answer, fit_answer
+from lab.answers import compare_answer, fell_back, fit_answer
 from lab.bench.compare import Summary, compare, summarise
 from lab.bench.difference import first_differences
 from lab.decode.engine import Engine
@@ -122,6 +122,7 @@ def _run(options: argparse.Namespace) -> int:
     run = Run(events)
     shown = run.to_json() if options.json else json.dumps(asdict(run.metrics)) if options.metrics else ""
     print(shown, flush=True)  # before the summary, which is left out if the output fails
+    _note(fell_back([run]))
     print(_summary(run, engine.context_length), file=sys.stderr)
     return {"error": 1, "cancelled": INTERRUPTED}.get(run.reason, 0)
 
@@ -207,6 +208,7 @@ def _compare(options: argparse.Namespace) -> int:
             print(f"{one} and {other} write the same {found.place} tokens, then differ.")
         if partings == {}:
             print("All wrote the same.")
+    _note(fell_back(run for some in runs.values() for run in some))
     if cut := next((run for some in runs.values() for run in some if _is_cut(run)), None):
         asked, has = cut.sampling.max_tokens, len(cut.token_ids)
         _note([f"Each run has {has:,} of the {asked:,} tokens asked for: {_full(engine.context_length)}."])

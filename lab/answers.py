@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,11 @@ from lab.memory.models import Model
 from lab.trace.recorder import Run
 
 Answer = dict[str, Any]
+
+
+def fell_back(runs: Iterable[Run]) -> list[str]:
+    """What these runs went on without, each told once."""
+    return list(dict.fromkeys(event.reason for run in runs for event in run.events if event.kind == "fell_back"))
 
 
 def run_answer(run: Run) -> Answer:
@@ -27,7 +32,7 @@ def run_answer(run: Run) -> Answer:
         "text": run.text,
         "reason": run.reason,
         "message": run.finished.message if run.finished else "",
-        "fell_back": [event.reason for event in run.events if event.kind == "fell_back"],
+        "fell_back": fell_back([run]),
         "target": started.target,
         "draft": started.draft,
         "device": started.device,
@@ -43,15 +48,16 @@ def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[st
 
     Returns:
         ``target``, ``draft`` (None: no setting asks for it), ``device``, ``dtype`` and the ``sampling`` with its seed,
-        as all runs had them; None if no run is over. ``settings``: by name, its ``config``, the fields of
-        ``Summary`` and the ``text`` of the first run. ``speedup`` is relative to the first setting. ``differences``:
-        for each two that wrote different text, the first token that differs; None, as ``partings``, if not every
-        setting has had a run.
+        as all runs had them; None if no run is over. What they went on without (``fell_back``). ``settings``: by name,
+        its ``config``, the fields of ``Summary`` and the ``text`` of the first run. ``speedup`` is relative to the
+        first setting. ``differences``: for each two that wrote different text, the first token that differs; None, as
+        ``partings``, if not every setting has had a run.
     """
     started = [some[0].started for some in runs.values() if some]
     first = started[0] if started else None
     return {
         **{name: getattr(first, name, None) for name in ("target", "device", "dtype", "sampling")},
+        "fell_back": fell_back(run for some in runs.values() for run in some),
         "draft": next((one.draft for one in started if one.draft), None),
         "settings": {
             name: {"config": runs[name][0].started.config} | asdict(found) | {"text": runs[name][0].text}

@@ -216,7 +216,7 @@ def _of_guesses(figure: Callable[..., Any], a: list[Guesses], b: list[Guesses]) 
 
 
 def _decode(engine: Engine, prompt: str, config: EngineConfig, sampling: SamplingParams) -> Run:
-    return sound(engine.generate(prompt, config, sampling))
+    return sound(engine.generate(prompt, config, sampling), engine)
 
 
 def _measured(runs: list[Run]) -> Measured:

@@ -106,7 +106,7 @@ def in_turns(
                     watch(turn, tokens)
             if cancelled.is_set():
                 return
-            run = sound(Run(events))
+            run = sound(Run(events), engine)
         yield turn, run
 
 

@@ -89,5 +89,5 @@ def measure_growth(
                 watch(name, tokens)
         if cancelled.is_set():
             return {}
-        curves[name] = curve(sound(Run(events)))
+        curves[name] = curve(sound(Run(events), plain))
     return curves

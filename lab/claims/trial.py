@@ -88,7 +88,7 @@ class Trial:
         sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1, ignore_eos=True)
         run = Run(engine.stream(prompt, config, sampling, cancelled=self._cancelled))
         self._go_on()
-        return sound(run)
+        return sound(run, engine)
 
     def once(self, measurement: Callable[[Trial], Measured]) -> Measured:
         """Measure once what several claims rest on."""

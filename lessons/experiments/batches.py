@@ -146,7 +146,7 @@ def serve(
     if cancelled.is_set():
         return {}
     for run in runs:
-        sound(run)
+        sound(run, engine)
     return summary(runs, seconds)
 
 

@@ -9,13 +9,16 @@ from itertools import groupby
 
 import pytest
 
+from lab.answers import compare_answer
 from lab.bench.compare import Spread, compare, summarise, turns, typical
 from lab.bench.difference import first_difference
 from lab.bench.growth import CACHED, TOGETHER, UNCACHED, Curve, measure_growth
 from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
+from lab.native.build import BuildError
 from lab.trace.events import Committed, FellBack, Judged, Proposed
 from lab.trace.recorder import Run
 from tests import tiny_models
+from visualize.compare import comparison
 
 PROMPT = "The king had three sons"
 SAMPLING = SamplingParams(max_tokens=24, seed=3)
@@ -155,6 +158,31 @@ def test_a_run_that_fell_back_from_its_setting_is_not_compared(engine, monkeypat
 
     monkeypatch.setattr(engine, "stream", fall)
     with pytest.raises(LabError, match=r"^cache: .* went on without its drafter: It broke\."):
+        list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
+
+
+def without_a_compiler(monkeypatch):
+    def refuse():
+        raise BuildError("there is no C compiler")
+
+    monkeypatch.setattr("lab.native.model.library", refuse)
+    monkeypatch.setattr("lab.native.model.refusal", lambda model: None)  # for bfloat16 does not hold its weights
+    return tiny_models.engine("llama", "good")
+
+
+def test_without_a_compiler_settings_are_compared_as_torch_computes_them(monkeypatch):
+    engine = without_a_compiler(monkeypatch)
+    runs = {turn.name: [run] for turn, run in compare(engine, PROMPT, CONFIGS, SAMPLING, 1) if turn.repeat}
+    assert runs.keys() == CONFIGS.keys()
+    (told,) = compare_answer(runs, None)["fell_back"]
+    assert told == "Torch computes the steps, several times slower: there is no C compiler."
+    assert told in comparison.whole(CONFIGS, runs, {})["said"]
+
+
+def test_without_a_compiler_a_drafter_that_fails_is_no_comparison_either(monkeypatch):
+    engine = without_a_compiler(monkeypatch)
+    monkeypatch.setattr(engine.draft, "forward", None)
+    with pytest.raises(LabError, match=r"^draft: .* went on without its drafter"):
         list(compare(engine, PROMPT, CONFIGS, SAMPLING, 1))
 
 

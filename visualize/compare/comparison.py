@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lab.answers import fell_back
 from lab.bench.compare import Summary, summarise, typical
 from lab.bench.difference import Choice, Difference, first_difference
 from lab.config import EngineConfig
@@ -82,6 +83,7 @@ def whole(
         row["cells"][-1] = _output(places[name], name == names[0])
     said = [_verdict(names, places, len(first.token_ids), not first.sampling.greedy and _only_guesses(configs, places))]
     said += _unsteady(runs)
+    said += fell_back(some[0] for some in runs.values())
     said += _notes(configs, first, any(place is not None for place in places.values()))
     said += [REPEATS] if len(runs[names[0]]) > 1 else []
     marks = dict(zip(names, MARKS, strict=False))
