@@ -51,6 +51,7 @@ from starlette.middleware import Middleware
 
 from lab import LabError
 from lab.engines import EMBEDDED, Engines, listed, own
+from lab.options import print_utf8
 from lab.remote.server import Server
 from visualize.lessons.instructor import Answers
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
@@ -130,6 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Serve the page until interrupted; then end what is under way, and tell those waiting for it."""
     share_arenas()
     options = read_options(arguments, os.environ)
+    print_utf8()
     if not can_listen(options.host, options.port):  # asked before models are loaded, which may take minutes
         _refuse(options.host, options.port)
     ask_directly(options.host, os.environ)

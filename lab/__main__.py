@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import re
@@ -40,6 +39,7 @@ from lab.options import (
     add_settings,
     idle,
     parse_configs,
+    print_utf8,
     read_settings,
     typed,
 )
@@ -71,9 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     (interrupted) or 141 (the reader of the output has closed it)."""
     parser = commands()
     options = parser.parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a run's file is UTF-8 wherever it goes, and so is all else
-            stream.reconfigure(encoding="utf-8", errors="replace")
+    print_utf8()
     transformers_logging.set_verbosity_error()
     if not sys.stderr.isatty():
         transformers_logging.disable_progress_bar()

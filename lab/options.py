@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 import functools
 import inspect
+import io
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
@@ -30,6 +32,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+def print_utf8() -> None:
+    """Print UTF-8, wherever it goes: a run's file has to be, and so is all else. On Windows, what does not go to a
+    terminal would be in an encoding that lacks most of the characters that models, pages and Gradio print."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 def typed(argument: str) -> str:

@@ -41,6 +41,7 @@ from lab.options import (
     add_pair,
     add_settings,
     parse_config,
+    print_utf8,
     read_settings,
 )
 from lab.pair.devices import best_device
@@ -145,6 +146,7 @@ def main() -> int:
     the pipe). Whatever becomes of the output, a complete measurement is written to its file."""
     parser = commands()
     args = parser.parse_args()
+    print_utf8()
 
     transformers_logging.set_verbosity_error()
     output = Output()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -53,6 +54,14 @@ def test_measurements_are_printed_and_written(bench: Command, measured, tmp_path
     assert bench("roofline", "--json", out) == 0
     assert json.loads(out.read_text())["rows"] == [1.5]
     assert capsys.readouterr().out == f"half of it\n\nthe table\n\nwritten to {out}\n"
+
+
+def test_a_table_is_printed_whatever_the_encoding_of_stdout(bench: Command, measured, monkeypatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    monkeypatch.setattr(command, "format_roofline", lambda result: "p − q, γ = 4")
+    assert bench("roofline") == 0
+    assert "p − q, γ = 4" in written.getvalue().decode()
 
 
 @pytest.mark.parametrize("option", ["--json", "--out"])

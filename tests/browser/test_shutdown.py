@@ -38,7 +38,8 @@ def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(bro
         assert app.wait(60) == 0
         lab.page.keyboard.press("Control+Enter")
         lab.page.wait_for_selector("text=Attempting reconnection")
-    with started(log, port=int(address.rpartition(":")[2])) as (_, app):
+    latin = {"PYTHONIOENCODING": "cp1252"}  # of a log file on Windows: it lacks what Gradio prints
+    with started(log, port=int(address.rpartition(":")[2]), **latin) as (_, app):
         lab.page.wait_for_selector("text=Attempting reconnection", state="detached", timeout=30_000)
         lab.wait_for_tokens(5)  # the run requested by the page's address
         app.kill()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab import Engine, load_engine
 from lab.config import LabError
-from lab.options import Parser
+from lab.options import Parser, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--force", action="store_true", help="write into a folder that holds other files, over those of the same names"
     )
     options = parser.parse_args(arguments)
+    print_utf8()
     wanted = replace(QUICK if options.quick else Wanted(), files=(*sorted(RUNS.glob("*.json")), *options.run))
 
     @functools.cache

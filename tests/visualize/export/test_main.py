@@ -78,6 +78,17 @@ def test_a_folder_inside_a_file_is_refused_at_once(tmp_path: Path, capsys: pytes
     assert "cannot be written: Not a directory." in fails(capsys, str(tmp_path / "file" / "site"))
 
 
+def test_a_site_in_any_folder_is_announced_whatever_the_encoding_of_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    monkeypatch.setattr(command, "make", lambda *given: {"index.html": "a site"})
+    command.main([str(tmp_path / "Łódź")])
+    sys.stdout.flush()
+    assert "Łódź" in written.getvalue().decode()
+
+
 def test_an_interrupted_export_leaves_nothing_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
