@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 
 import pytest
 import torch
@@ -13,9 +14,10 @@ from lab import EngineConfig, LabError, SamplingParams
 from lab.claims.claim import GAMMA
 from lab.claims.exactness import NOTICED, control, p_value
 from lab.claims.gains import GAMMAS, best_speedup, needed_acceptance
-from lab.claims.heads import multi_head, pooled
+from lab.claims.heads import fewer_heads, multi_head, pooled
 from lab.claims.rollback import speculate
 from lab.claims.rules import Context, Draws, by_target, with_absolute, with_residual, with_target
+from lab.claims.trial import Trial
 from tests import tiny_models
 
 WRONG = (with_target, with_absolute)
@@ -115,6 +117,14 @@ def test_a_multi_head_copy_agrees_and_averaging_its_heads_undoes_it():
         assert torch.allclose(whole(ids).logits, right, atol=1e-4)
         assert torch.allclose(pooled(whole, target.kv_heads)(ids).logits, right, atol=1e-4)
         assert not torch.allclose(pooled(whole, 1)(ids).logits, right, atol=1e-1)
+
+
+def test_it_is_loaded_with_fewer_heads_from_no_file(monkeypatch):
+    """Windows deletes no file that a model has been loaded from."""
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", None)
+    engine = tiny_models.engine("llama")
+    found = fewer_heads(Trial(lambda pair: engine, small=True)).values
+    assert (found["loads"], found["unfit"]) == (False, 2 * len(engine.target.layer_devices))
 
 
 def test_a_model_of_another_architecture_is_refused_with_the_reason():
