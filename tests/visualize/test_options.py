@@ -118,6 +118,13 @@ def test_a_taken_port_and_another_machines_address_are_known_beforehand() -> Non
     assert not can_listen("no.such.host.invalid", port)
 
 
+def test_on_windows_no_port_is_taken_from_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, SO_REUSEADDR would."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(socket.socket, "setsockopt", None)
+    assert can_listen("127.0.0.1", 0)
+
+
 def test_only_requests_to_this_machine_bypass_the_proxy() -> None:
     environment = {"http_proxy": "http://proxy:3128", "NO_PROXY": "corp.example, 10.0.0.1", "no_proxy": "localhost"}
     ask_directly("192.168.1.7", environment)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from ipaddress import ip_address
@@ -114,7 +115,8 @@ def can_listen(host: str, port: int) -> bool:
         return False
     for family, kind, _, _, address in found:
         with suppress(OSError), socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
+            if sys.platform != "win32":  # where it would take a port from another program
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just given up is free
             probe.bind(address)
             return True
     return False
