@@ -52,6 +52,15 @@ def kill() -> None:
     process._popen.wait()
 
 
+def test_ctrl_c_does_not_reach_the_process_on_windows_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, only a process group of its own keeps it away."""
+    started = []
+    monkeypatch.setattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0x200, raising=False)
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: started.append(how))
+    apart.Process()
+    assert started[0]["creationflags"] == 0x200
+
+
 def test_a_separate_process_gives_the_same_output_as_this_one(events: list[Event]) -> None:
     reducer = Apart(Reducer())
     assert told(reducer, events) == here(events)

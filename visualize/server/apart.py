@@ -46,7 +46,9 @@ class Process:
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the server: this process still reports how runs end
+            # Ctrl-C is for the server: this process still reports how runs end.
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # on Windows, which has no sessions
         )
 
     @property
