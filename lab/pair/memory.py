@@ -25,7 +25,7 @@ def free_bytes(device: torch.device) -> int:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device ran out of memory. For a CPU, only torch's message says so."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: " in str(error)  # what follows depends on the system
     )
 
 

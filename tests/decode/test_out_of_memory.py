@@ -60,6 +60,8 @@ def test_the_torch_error_for_a_cpu_out_of_memory_is_recognised():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**50)
     assert is_out_of_memory(caught.value)
+    on_windows = "[enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: not enough memory: you tried to"
+    assert is_out_of_memory(RuntimeError(on_windows))
     assert not is_out_of_memory(RuntimeError("gone"))
 
 
