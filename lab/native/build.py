@@ -10,6 +10,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +23,8 @@ SOURCE = Path(__file__).with_name("step.c")
 PROCESSOR = "-mcpu=native" if platform.machine() in ("aarch64", "arm64") else "-march=native"
 # -ffast-math would also flush denormal numbers to zero in the whole process.
 FLAGS = ("-O3", PROCESSOR, "-std=gnu11", "-shared", "-fPIC", "-fno-math-errno", "-fno-trapping-math", "-pthread")
+if sys.platform == "win32":
+    FLAGS += ("-Wl,-Bstatic",)  # Python does not look for other libraries, such as that of threads, beside the compiler
 
 
 class BuildError(Exception):
@@ -50,7 +53,7 @@ def _compiler() -> list[str]:
     """The compiler's command: ``CC``, which may have arguments, or else whichever compiler there is."""
     named = os.environ.get("CC", "")
     try:
-        compiler = shlex.split(named)
+        compiler = [named] if shutil.which(named) else shlex.split(named)  # which would take a path's backslashes away
     except ValueError as error:
         raise BuildError(f"CC names no compiler: {named} ({error})") from error
     found = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -4,6 +4,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#if defined(_WIN32) && defined(__AVX__) && !defined(__clang__)
+#error On Windows, GCC may keep these vectors where the processor does not take them (its bug 54412): use Clang.
+#endif
+
 /* Numbers in a register, and rows whose sums fit in all registers together: vectors longer than the processor's are
    far slower. */
 #if defined(__AVX512F__)

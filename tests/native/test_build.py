@@ -86,6 +86,22 @@ def test_without_a_compiler_torch_computes_and_the_run_says_so(monkeypatch, comp
         assert compiler in told.reason
 
 
+@pytest.mark.usefixtures("kept")
+def test_gcc_is_refused_on_windows(monkeypatch):
+    """A library that it made there could crash the process."""
+    monkeypatch.setenv("CC", "cc -D_WIN32 -D__AVX__ -U__clang__")
+    with pytest.raises(build.BuildError, match=r"On Windows, GCC .*: use Clang"):
+        build.library()
+
+
+def test_cc_may_be_a_path_with_spaces_and_backslashes(monkeypatch, tmp_path):
+    folder = tmp_path / "Program Files"
+    folder.mkdir()
+    path = shutil.move(a_compiler(folder, "false"), folder / r"LLVM\clang.exe")
+    monkeypatch.setenv("CC", str(path))
+    assert build._compiler() == [str(path)]
+
+
 def test_an_operating_system_error_does_not_stop_an_engine(monkeypatch, kept):
     """A full disk, say, is reported like a failure of the compiler."""
 
