@@ -75,7 +75,8 @@ def load_engine(
         place = kind = resolve_device(device)
     else:
         refuse_device_map(device_map, device, quantization)
-        place, kind = device_map, first_kind(device_map)
+        kind = first_kind(device_map)
+        place = kind if device_map == "auto" and kind == "cpu" else device_map  # on a Mac, accelerate's choice is Metal
     weights, dtype = resolve_quantization(quantization, dtype, kind.partition(":")[0])
     torch_dtype = resolve_dtype(dtype, kind)
 

@@ -148,6 +148,7 @@ def test_weights_on_disk_decode_the_same(folder, device_map):
 
 def test_device_map_auto_is_the_cpu_where_there_is_no_gpu(folder, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("accelerate.utils.modeling.is_mps_available", lambda *_, **__: True)  # on a Mac
     engine = load_engine(folder, device_map="auto")
     assert (engine.device, engine.dtype) == ("cpu", "float32")
     assert said(engine, EngineConfig())
