@@ -25,7 +25,10 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# A Mac's own python3, for one, is older.
 $(VENV)/bin/python:
+	@$(PYTHON) -c "import sys; sys.version_info < (3, 11) and \
+	sys.exit('$(PYTHON) is Python %d.%d, and the lab needs 3.11 or newer: make run PYTHON=python3.12' % sys.version_info[:2])"
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: requirements.txt | $(VENV)/bin/python
