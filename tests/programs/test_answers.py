@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 from dataclasses import fields
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from lab.memory.models import known
 from tests.coroutines import complete
 from tests.programs.calls import PROMPT, ask
 from visualize.server.programs import NAMES
+from visualize.server.wire import CHARTS, FOR_EVER
 
 
 def test_the_api_has_three_functions_with_typed_parameters(server: str) -> None:
@@ -125,3 +128,16 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
                 assert answer.content[0].text
 
     complete(use())
+
+
+def test_the_app_compresses_its_pages_and_lets_browsers_keep_its_scripts(server: str) -> None:
+    def headers(path: str) -> Message:
+        asked = urllib.request.Request(f"{server}/{path}", headers={"Accept-Encoding": "gzip"})
+        with urllib.request.urlopen(asked) as answer:
+            return answer.headers
+
+    with urllib.request.urlopen(f"{server}/compare") as page:
+        script = re.search(r"assets/[\w.-]+\.js", page.read().decode())[0]
+    assert headers("compare")["Content-Encoding"] == "gzip"
+    for path in (CHARTS, script):
+        assert (headers(path)["Content-Encoding"], headers(path)["Cache-Control"]) == ("gzip", FOR_EVER)
