@@ -21,6 +21,8 @@ from visualize.vocabulary import as_json, css_variables
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 """The plotly.js that plotly.py ships, so that nothing is fetched from elsewhere."""
+CHARTS = f"charts/{plotly.__version__}/{PLOTLY.name}"
+"""Where the server has it, relative to every page. It changes with the script."""
 PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page", "lab")
 """The parts of the Lab's script, in their order."""
 
@@ -61,7 +63,8 @@ def script() -> str:
 
 def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:
     """A script of these parts, preceded by ``setup`` and by ``elements.js``, which all of them use."""
-    return "\n".join([f"const setup = {json.dumps(setup)};", *(read(f"{part}.js") for part in ("elements", *parts))])
+    told = f"const setup = {json.dumps({'plotly': CHARTS, **setup})};"
+    return "\n".join([told, *(read(f"{part}.js") for part in ("elements", *parts))])
 
 
 def as_part(body: str) -> str:

@@ -16,6 +16,7 @@ from tests import followers
 from tests.browser.conftest import OVERFLOW, Lab
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.test_accessibility import violations
+from visualize.server.channel import END
 
 Visit = Callable[..., Lab]
 
@@ -287,7 +288,8 @@ def test_a_room_page_rejoins_after_the_server_restarts(visit: Visit, presenter: 
     room.goto(f"{lab.server}/room?join={code}")
     room.wait_for_selector(".squares .square")
     background(room, True)
-    room.route("**/channels/*", lambda route: route.fulfill(status=204))  # as if the channel were gone
+    over = {"content_type": "text/event-stream", "body": END}
+    room.route("**/channels/*", lambda route: route.fulfill(**over))  # as if the channel were gone
     with room.expect_response("**/workshop/join"):  # so it rejoins
         background(room, False)
     room.unroute("**/channels/*")

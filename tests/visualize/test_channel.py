@@ -7,13 +7,14 @@ import gc
 import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from tests.coroutines import complete
-from visualize.server.channel import ROUTE, Channel
+from visualize.server.channel import ALIVE, END, ROUTE, Channel
 
 
 def heard(text: str) -> list[str]:
@@ -115,9 +116,22 @@ def test_a_page_that_reconnects_gets_only_new_messages() -> None:
         assert len(heard(get(f"{channel.id}?after={nonsense}")[1])) == 4
 
 
-def test_a_channel_that_is_gone_answers_no_content() -> None:
+def test_a_channel_that_is_gone_answers_that_it_has_ended() -> None:
     channel = Channel()
     name = channel.id
     del channel
     gc.collect()
-    assert get(name) == (204, "")
+    assert get(name) == (200, END)
+
+
+def test_a_stream_with_nothing_to_say_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("visualize.server.channel.ALIVE_S", 0.1)
+    channel = Channel()
+    channel.put("before")
+    threading.Timer(0.55, lambda: (channel.put("after"), channel.close())).start()
+    _, text = get(channel.id)
+    assert heard(text) == ["before", "after"]
+    before, silence, after = text.partition(ALIVE)[0], text.count(ALIVE), text.rpartition(ALIVE)[2]
+    assert "before" in before
+    assert "after" in after
+    assert 2 <= silence <= 5, "one in every tenth of a second of silence, and none besides"

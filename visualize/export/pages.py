@@ -14,8 +14,9 @@ from visualize.document import BESIDE, document
 NAV = {"Runs": "index.html", "Lessons": "index.html#lessons", "Claims": "claims.html"}
 """The header's links, relative to the site's folder."""
 LOOK = ("stage", "page", "memory", "compare", "lessons", "claims", "site", "contrast")
-CHARTS = ("plotly.min", "site")
-"""The first scripts, in ``assets/``, of every page that draws charts; the other pages need only "site"."""
+CHARTS = (PLOTLY.stem, "site")
+"""The first scripts, in ``assets/``, of every page that draws charts; the other pages need only "site". Nothing waits
+for Plotly but charts."""
 SILENT = (
     "This browser runs no JavaScript here. Runs, questions, charts and claims are drawn with it: allow it for these "
     "pages. They load nothing from elsewhere and send nothing."
@@ -52,7 +53,10 @@ class Page:
             f'<noscript><p class="where">{SILENT}</p></noscript>',
             self.body,
             *(f'<script type="application/json" id="{id}">{text}</script>' for id, text in self.data.items()),
-            *(f'<script src="{up}assets/{name}.js"></script>' for name in self.scripts),
+            *(
+                f'<script src="{up}assets/{name}.js"{" async" if name == PLOTLY.stem else ""}></script>'
+                for name in self.scripts
+            ),
         ]
         head = f'<link rel="stylesheet" href="{up}assets/site.css">'
         return document(f"Decode Lab: {self.title}", head, "\n".join(parts), BESIDE)

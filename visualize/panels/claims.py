@@ -10,7 +10,6 @@ from visualize.assets import put_together, read
 from visualize.checks import Checks, opened, setup
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready, warn
-from visualize.panels.look import charts
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
@@ -37,7 +36,6 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         value="",
         html_template=read("claims.html"),
         js_on_load=put_together(setup(), ("sheet", "claims")),
-        head=charts(),
         apply_default_css=False,
         elem_id="claims",
     )

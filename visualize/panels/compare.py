@@ -18,7 +18,6 @@ from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
 from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, warn
-from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
@@ -86,7 +85,6 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
                 value="",
                 html_template=read("compare.html"),
                 js_on_load=_script(),
-                head=charts(),
                 apply_default_css=False,
                 elem_id="contest",
             )

@@ -23,7 +23,6 @@ from visualize.lessons.lesson_run import LessonRun
 from visualize.lessons.observation import Seen
 from visualize.panels import header, stage
 from visualize.panels.events import QUIET, begins, ready, warn
-from visualize.panels.look import charts
 from visualize.run.transcript import recorded
 from visualize.server.shelf import Shelf
 from visualize.server.tasks import follow
@@ -151,7 +150,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
                 press = gr.Button("Run", variant="primary", interactive=False, elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
             setup = {"shells": observation.shells(), "vocabulary": as_json()}
-            observed = component("observe", setup, ("race",), head=charts())
+            observed = component("observe", setup, ("race",))
             player = stage.build(take_away, visible=False)
             explained = gr.Markdown(latex_delimiters=LATEX, elem_id="explain")
             tried = component("try", {"does": "Run it so"}, elem_id="try")

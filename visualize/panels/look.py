@@ -5,7 +5,6 @@ from __future__ import annotations
 import gradio as gr
 
 from visualize.assets import styles
-from visualize.server.wire import CHARTS
 
 SANS = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
@@ -42,8 +41,3 @@ def theme() -> gr.themes.Base:
 def style() -> str:
     """The pages' style sheets, for the head: Gradio's ``css`` argument would rewrite their rules."""
     return f"<style>{styles(*SHEETS)}</style>"
-
-
-def charts() -> str:
-    """The script that draws charts, for the head of a component that has some."""
-    return f'<script src="{CHARTS}"></script>'

@@ -24,7 +24,6 @@ from visualize.memory.hub import look_up
 from visualize.memory.sheet import sheet
 from visualize.panels import header
 from visualize.panels.events import LATEST, QUIET, keep_address, ready, warn
-from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
 
@@ -57,7 +56,6 @@ def build(pages: gr.Blocks) -> None:
                 value="",
                 html_template=read("memory.html"),
                 js_on_load=_script(),
-                head=charts(),
                 apply_default_css=False,
                 elem_id="sheet",
             )

@@ -24,7 +24,6 @@ from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
 from visualize.panels import header
 from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, warn
-from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
 from visualize.server.visitors import Visitors
@@ -100,7 +99,6 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
                 value="",
                 html_template=read("pool.html"),
                 js_on_load=_script(),
-                head=charts(),
                 apply_default_css=False,
                 server_functions=[take_away],
                 elem_id="crowd",

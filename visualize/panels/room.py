@@ -9,7 +9,6 @@ from visualize.figures import looks
 from visualize.figures.room import CHARTS
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready
-from visualize.panels.look import charts
 
 ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and the totals."
 
@@ -22,7 +21,6 @@ def build(pages: gr.Blocks) -> None:
         value="",
         html_template=read("room.html"),
         js_on_load=put_together(setup, ("sheet", "workshop", "squares", "room")),
-        head=charts(),
         apply_default_css=False,
         elem_id="room",
     )

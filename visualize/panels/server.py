@@ -15,7 +15,6 @@ from visualize.figures import remote as figures
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
-from visualize.panels.look import charts
 from visualize.panels.widgets import Widgets
 from visualize.server.work import Line
 from visualize.text import as_line, visible
@@ -76,7 +75,6 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
                 value="",
                 html_template=read("server.html"),
                 js_on_load=_script(),
-                head=charts(),
                 apply_default_css=False,
                 elem_id="sheet",
             )

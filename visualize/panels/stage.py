@@ -7,7 +7,6 @@ from collections.abc import Callable
 import gradio as gr
 
 from visualize.assets import read, script
-from visualize.panels.look import charts
 
 
 def build(take_away: Callable[[list[str]], dict[str, str]], visible: bool = True) -> gr.HTML:
@@ -16,7 +15,6 @@ def build(take_away: Callable[[list[str]], dict[str, str]], visible: bool = True
         value="",
         html_template=read("stage.html"),
         js_on_load=script(),
-        head=charts(),
         apply_default_css=False,
         server_functions=[take_away],
         visible=visible,

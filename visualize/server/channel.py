@@ -4,6 +4,7 @@ A page reads a channel as server-sent events: one long answer that costs the ser
 fraction of a millisecond per message, whereas Gradio's own updates pass through its queue, a
 comparison with the last value and the page's components. A page that lost its connection
 resumes after the last message it got (``Last-Event-ID``), as does one that closed it (``after``).
+While there is nothing to say, a stream says that it is alive, so that silence means a lost connection.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from visualize.server.wire import STREAMS
 
 RETRY_MS = 500
 """Time after which a page that lost its connection reconnects."""
+ALIVE_S = 5.0
+"""Seconds of silence after which a stream says that it is alive; ``elements.js`` gives up one that is silent longer."""
+ALIVE, END = "event: alive\ndata:\n\n", "event: end\ndata:\n\n"
+"""The events of a stream that have no number; after ``END`` a page does not ask again."""
+FRESH = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Keep a proxy from holding back what is sent."""
 
 _open: weakref.WeakValueDictionary[str, Channel] = weakref.WeakValueDictionary()
 
@@ -85,8 +92,9 @@ class Channel:
             for wake in self._wake:
                 wake()
 
-    async def read(self, begin: int = 0) -> AsyncIterator[tuple[int, str]]:
-        """The kept messages from number ``begin`` on, each with its number, until the channel is closed."""
+    async def read(self, begin: int = 0, quiet_s: float | None = None) -> AsyncIterator[tuple[int, str]]:
+        """The kept messages from number ``begin`` on, each with its number, until the channel is closed; and an empty
+        one after every ``quiet_s`` seconds without any."""
         loop, news = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
@@ -106,7 +114,11 @@ class Channel:
                         yield number, message
                 if closed:
                     return
-                await news.wait()
+                try:
+                    async with asyncio.timeout(quiet_s):
+                        await news.wait()
+                except TimeoutError:
+                    yield begin, ""
         finally:
             with self._lock:
                 self._left = time.monotonic()
@@ -120,23 +132,22 @@ def find(id: str) -> Channel | None:
 
 async def _events(channel: Channel, begin: int) -> AsyncIterator[str]:
     yield f"retry: {RETRY_MS}\n\n"
-    async for number, message in channel.read(begin):
+    async for number, message in channel.read(begin, ALIVE_S):
+        if not message:
+            yield ALIVE
+            continue
         lines = "".join(f"data: {line}\n" for line in message.strip("\n").split("\n"))
         yield f"id: {number}\n{lines}\n"
-    yield "event: end\ndata:\n\n"
+    yield END
 
 
 async def _answer(request: Request) -> Response:
     channel = find(request.path_params["id"])
-    if channel is None:
-        return Response(status_code=204)  # which tells a page not to ask again
+    if channel is None:  # said as an end, because a page cannot tell one refusal from another, a proxy's for example
+        return Response(END, media_type="text/event-stream", headers=FRESH)
     had = request.headers.get("last-event-id") or request.query_params.get("after", "")
     begin = int(had) + 1 if had.isdecimal() and len(had) < 20 else 0
-    return StreamingResponse(
-        _events(channel, begin),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
-    )
+    return StreamingResponse(_events(channel, begin), media_type="text/event-stream", headers=FRESH)
 
 
 ROUTE = Route("/channels/{id}", _answer, middleware=[STREAMS])

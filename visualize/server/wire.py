@@ -11,7 +11,6 @@ import functools
 import gzip
 import threading
 
-import plotly
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.requests import Request
@@ -19,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from visualize.assets import PLOTLY
+from visualize.assets import CHARTS, PLOTLY
 
 LEVEL = 5
 """Of compression: a third of the time that the highest level takes, for a tenth more bytes."""
@@ -52,8 +51,6 @@ class Lasting:
         await self._app(scope, receive, lasting if hashed else send)
 
 
-CHARTS = f"charts/{plotly.__version__}/plotly.min.js"
-"""The address of the script that draws charts, relative to every page's. It changes with the script."""
 _packing = threading.Lock()
 
 

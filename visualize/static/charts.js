@@ -35,7 +35,7 @@ function drawCharts({ columns, layouts, captions }) {
   let due = !moving() || began >= chartsDue;
   for (const name of [...dirty]) {
     if (inSight(name) && !unveil(name)) {
-      if (!due) continue;
+      if (!due || !window.Plotly) continue;
       if (rolls(name)) layOut(name);
       else plotChart(plotOf(name), shells[name][look()], columns[name], layouts[name], rolling.includes(name) && moving());
       plotOf(name).dispatchEvent(new Event("drawn"));

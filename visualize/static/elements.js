@@ -54,6 +54,29 @@ function asPicture(plot) {
   if (words.length) plot.setAttribute("aria-labelledby", words.map(({ id }) => id).join(" "));
 }
 
+/** Call ``draw`` when the look changes between light and dark, and when charts can be drawn. */
+function onLook(draw) {
+  let worn = look();
+  new MutationObserver(() => {
+    if (look() === worn) return;
+    worn = look();
+    draw();
+  }).observe(body, { attributes: true, attributeFilter: ["class"] });
+  if (!window.Plotly) plotlyScript().addEventListener("load", draw);
+}
+
+/** The script that draws charts. It comes after the page: it is three quarters of a first visit's bytes. */
+function plotlyScript() {
+  const known = document.querySelector("script[src$='plotly.min.js']"); // an exported page's own
+  const script = known ?? Object.assign(make("script"), { src: setup.plotly });
+  if (!known) document.head.append(script);
+  if (body.dataset.charts) return script;
+  body.dataset.charts = "coming";
+  script.addEventListener("load", () => delete body.dataset.charts);
+  script.addEventListener("error", () => (body.dataset.charts = "missing"));
+  return script;
+}
+
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false, showSendToCloud: false, doubleClick: "reset" };
 const look = () => (body.classList.contains("dark") ? "dark" : "light");
 
@@ -130,27 +153,54 @@ function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
   plot.parentElement.classList.toggle("shaped", shaped);
 }
 
+const SILENT = 15_000; // milliseconds; a channel speaks every five seconds (ALIVE_S)
+const AGAIN = 3000; // milliseconds until a server that did not answer is asked again
+const UNREACHED = "The lab does not answer. Trying again …";
+
 /** Read a channel (visualize/server/channel.py) to its end. ``gone`` is called at its end, or if there is no such
-    channel; ``lost`` while it reconnects. One that ``rests`` is not read while the page is in the background: a browser
-    has six connections to a server, and each page needs one. */
-function hearChannel(id, { hear, gone, lost = () => {}, rests = false }) {
+    channel; ``lost`` when it cannot be reached, and ``found`` when it can again. One that ``rests`` is not read while the
+    page is in the background: a browser has six connections to a server, and each page needs one. */
+function hearChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests = false }) {
   let stream;
   let last = "";
+  let away = false;
+  let waiting; // timer for another attempt
   function open() {
-    stream = new EventSource(`channels/${id}?after=${last}`); // reconnects by itself
-    stream.onmessage = ({ data, lastEventId }) => ((last = lastEventId), hear(data));
-    stream.addEventListener("end", end);
-    stream.onerror = () => (stream.readyState === EventSource.CLOSED ? end() : lost());
+    stream?.close();
+    stream = new EventSource(`channels/${id}?after=${last}`);
+    stream.onopen = alive;
+    stream.onmessage = ({ data, lastEventId }) => ((last = lastEventId), alive(), hear(data));
+    stream.addEventListener("alive", alive);
+    stream.addEventListener("end", () => (close(), gone()));
+    stream.onerror = () => lose(stream.readyState === EventSource.CLOSED ? AGAIN : SILENT); // else it reconnects by itself
+    openIn(SILENT);
+  }
+  function openIn(milliseconds) {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => (lose(SILENT), open()), milliseconds); // a connection may die without a word
+  }
+  function lose(milliseconds) {
+    if (!away) lost();
+    away = true;
+    openIn(milliseconds);
+  }
+  function alive() {
+    openIn(SILENT);
+    if (away) found();
+    away = false;
+  }
+  function rest() {
+    clearTimeout(waiting);
+    stream?.close();
   }
   function look() {
-    stream?.close();
+    rest();
     if (!document.hidden) open();
   }
   function close() {
-    stream?.close();
+    rest();
     document.removeEventListener("visibilitychange", look);
   }
-  const end = () => (close(), gone());
   if (rests) document.addEventListener("visibilitychange", look);
   if (!rests || !document.hidden) open();
   return { close };

@@ -66,7 +66,9 @@ if (server) invite();
 drawParts();
 $(".stage").classList.toggle("cacheless", window.decodeLab.asked.get("chart") === "recomputed");
 choose(charts[0]);
-plotOf("rounds").on("plotly_click", ({ points: [square] }) => veiled(plotOf("rounds"), square) || openSquare(square));
+plotOf("rounds").addEventListener("drawn", ({ target }) => {
+  target.on("plotly_click", ({ points: [square] }) => veiled(target, square) || openSquare(square));
+}, { once: true });
 if (charts.includes(window.decodeLab.asked.get("chart"))) choose(window.decodeLab.asked.get("chart"));
 watch("value", () => (leave(), read(props.value ?? "")));
 read(props.value ?? "");

@@ -1,13 +1,10 @@
 // What surrounds the stage: light and dark, and downloading a run.
 
-let worn = look();
-new MutationObserver(() => {
-  if (look() === worn) return;
-  worn = look();
+onLook(() => {
   relook();
   charts.forEach((name) => dirty.add(name));
   schedule();
-}).observe(body, { attributes: true, attributeFilter: ["class"] });
+});
 
 // -- downloading a run -------------------------------------------------------------------------------
 

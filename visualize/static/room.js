@@ -12,7 +12,6 @@ const READOUTS = {
 };
 for (const [key, [label, about]] of Object.entries(READOUTS)) $(".readouts").append(readout({ key, label, about }));
 
-const AGAIN = 3000; // milliseconds until a server that did not answer is asked again
 const CACHELESS = "The runs here keep no cache: there are no blocks.";
 const squares = new Squares($(".squares"));
 const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
@@ -89,9 +88,10 @@ async function enter(code) {
   if (!room) return say(problem, true);
   const hint = $(".squares .hint"); // in place of squares, until there are some
   if (hint) write(hint, "Nobody has run anything yet. Every square will be a block of the cache, with the number of the run it belongs to.");
-  say("Everybody's runs, updated ten times a second. No text is shown, and a run has a number instead of a name.");
   const hear = (news) => ((now = JSON.parse(news)), schedule());
-  hearChannel(room, { hear, gone: begin, rests: true }); // a restarted server may have another code
+  const found = () => say("Everybody's runs, updated ten times a second. No text is shown, and a run has a number instead of a name.");
+  found();
+  hearChannel(room, { hear, gone: begin, lost: () => say(UNREACHED, true), found, rests: true }); // a restarted server may have another code
 }
 
 function later(problem) {

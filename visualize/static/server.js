@@ -77,7 +77,9 @@ function begin(id, prompt) {
     if (body.classList.contains("running")) say(".answer-say", "The lab no longer follows this answer. Send it again.", true);
     body.classList.remove("running");
   };
-  answer = hearChannel(id, { hear: answered, gone });
+  const lost = () => body.classList.contains("running") && say(".answer-say", UNREACHED, true);
+  const found = () => body.classList.contains("running") && say(".answer-say", "The lab answers again.");
+  answer = hearChannel(id, { hear: answered, gone, lost, found });
 }
 
 function answered(news) {
@@ -108,7 +110,7 @@ function read(value) {
   if (id !== watched) {
     watched = id;
     const gone = () => old("The lab no longer follows this server: it was stopped or restarted. Reload this page.");
-    hearChannel(id, { hear: take, gone, lost: () => old("The lab does not answer. Trying again …"), rests: true });
+    hearChannel(id, { hear: take, gone, lost: () => old(UNREACHED), rests: true });
   }
   if (problem) say(".answer-say", problem, true);
   if (answer) begin(answer, prompt);

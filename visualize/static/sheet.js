@@ -9,7 +9,7 @@ const sized = new ResizeObserver((seen) => {
 /** Draw a figure of ``setup.shells`` with data and axes in the panel of that name; ``shell``: if its name differs. */
 function drawChart(name, { columns, layout, shell: form = name }) {
   const plot = $(`[data-chart=${name}] .plot`);
-  if (!plot.offsetParent) return; // not in view: drawn when it is
+  if (!plot.offsetParent || !window.Plotly) return; // drawn when it is in view
   if (!plot.role) asPicture(plot);
   const shell = shells[form][look()];
   const axes = laidOut(shell.layout, layout);
@@ -30,14 +30,4 @@ function relist(list, items) {
   const place = stops().indexOf(document.activeElement);
   list.replaceChildren(...items);
   stops()[place]?.focus();
-}
-
-/** Call ``draw`` when the look changes between light and dark. */
-function onLook(draw) {
-  let worn = look();
-  new MutationObserver(() => {
-    if (look() === worn) return;
-    worn = look();
-    draw();
-  }).observe(body, { attributes: true, attributeFilter: ["class"] });
 }

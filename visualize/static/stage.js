@@ -58,8 +58,9 @@ function listen(id) {
     sayNow("The server no longer has this run: it may have been restarted. Press Run to begin again.", true);
     schedule();
   };
-  const lost = () => run.running && sayNow("The lab does not answer. Trying again …");
-  stream = hearChannel(id, { hear, gone, lost });
+  const lost = () => run.running && sayNow(UNREACHED);
+  const found = () => run.running && sayNow("The lab answers again.");
+  stream = hearChannel(id, { hear, gone, lost, found });
 }
 
 function hear(lines) {
@@ -140,8 +141,9 @@ function draw() {
   $(".stage").dataset.seq = picture.at;
   $(".stage").setAttribute("aria-busy", dirty.size > 0); // charts lag behind
   clearTimeout(remaining);
-  if (dirty.size && live()) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));
-  else if (dirty.size) schedule();
+  if (!dirty.size || !window.Plotly) return;
+  if (live()) remaining = setTimeout(schedule, Math.max(0, chartsDue - performance.now()));
+  else schedule();
 }
 
 /** The numbers and remarks; a readout without a row does not matter to this run. */

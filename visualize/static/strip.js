@@ -55,7 +55,9 @@ async function enter(asked, again = false) {
   lost = Boolean(answer.lost);
   if (!answer.lead) return become("out", again && !lost ? OVER : answer.problem);
   stream?.close();
-  stream = hearChannel(answer.lead, { hear: led, gone: () => enter(asked, true), rests: true });
+  const tell = (problem) => state === "following" && say(problem || SAYS.following(), Boolean(problem));
+  const gone = () => enter(asked, true);
+  stream = hearChannel(answer.lead, { hear: led, gone, lost: () => tell(UNREACHED), found: () => tell(""), rests: true });
   become("following");
   window.decodeLab.address({ run: null, step: null }); // of a run of their own
 }

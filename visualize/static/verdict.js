@@ -67,7 +67,7 @@ function reveal(mark) {
 /** In the chart of rounds, beside the verdict, mark its round and bring it into view. */
 function showRound() {
   const plot = plotOf("rounds");
-  if (!opened) return;
+  if (!opened || !plot.data) return;
   const [first, last] = plot._fullLayout.xaxis.range;
   const { step } = picture.frames[opened.seq];
   const column = { type: "rect", x0: step - 0.5, x1: step + 0.5, yref: "paper", y0: 0, y1: 1, layer: "below", line: { width: 0 } };
@@ -103,7 +103,7 @@ function drawVerdict() {
     return item;
   });
   $(".verdict .parts").replaceChildren(...key);
-  plotChart($(".verdict .plot"), shell, told.columns, told.layout);
+  if (window.Plotly) plotChart($(".verdict .plot"), shell, told.columns, told.layout);
 }
 
 function openWanted() {

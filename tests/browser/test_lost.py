@@ -1,0 +1,108 @@
+"""A connection that breaks, is refused, dies without a word, or is slow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser, Route
+
+from tests.browser.conftest import Lab
+
+UNREACHED = "The lab does not answer. Trying again …"
+HASTY = """
+const plain = setTimeout;
+window.setTimeout = (act, milliseconds, ...more) => plain(act, milliseconds === 15_000 ? 700 : milliseconds, ...more);
+"""
+
+
+@pytest.mark.parametrize("trouble", ["refused", "silent"])
+def test_a_run_is_heard_to_its_end_although_the_connection_fails(browser: Browser, server: str, trouble: str) -> None:
+    lab = Lab(browser.new_page(), server)  # not ``visit``: the browser logs the refusal as an error
+    lab.page.add_init_script(HASTY)  # silence counts after less than a second
+    held: list[Route] = []
+
+    def fail(route: Route) -> None:
+        held.append(route)
+        if trouble == "refused" and len(held) < 3:  # by a proxy, whose server is away for a moment
+            route.fulfill(status=502)
+        elif trouble == "silent" and len(held) == 1:
+            pass  # never answered
+        else:
+            route.continue_()
+
+    lab.page.route("**/channels/*", fail)
+    lab.open(speculation="off", max_tokens=100)
+    lab.listen()
+    lab.run()
+    lab.finish()
+    said = [text for _, text in lab.heard]
+    assert said.count(UNREACHED) == 1, "once, not at every attempt"
+    assert said.index(UNREACHED) < len(said) - 1, "and then it answers again"
+    assert re.match(r"Finished with 100 tokens", said[-1]), said
+    assert len(held) == (3 if trouble == "refused" else 2)
+    assert lab.page.locator(".token:not(.prompt)").count() == 100
+    lab.page.close()
+
+
+def test_a_stream_that_only_says_that_it_is_alive_is_kept(browser: Browser, server: str) -> None:
+    lab = Lab(browser.new_page(), server)
+    lab.page.add_init_script(HASTY)
+    lab.open(speculation="off", max_tokens=20)
+    lab.page.evaluate(
+        """() => {  // a stream of the page's own, in place of the server's
+          window.EventSource = class extends EventTarget {
+            static CLOSED = 2;
+            constructor() {
+              super();
+              this.speak = setInterval(() => this.dispatchEvent(new Event("alive")), 300);
+              window.opened = (window.opened ?? 0) + 1;
+            }
+            close() { clearInterval(this.speak); }
+          };
+        }"""
+    )
+    lab.run()
+    lab.page.wait_for_timeout(2000)
+    assert lab.page.evaluate("opened") == 1
+    assert lab.page.inner_text(".say") != UNREACHED
+    lab.page.close()
+
+
+SAID = "getComputedStyle(document.querySelector('[data-chart=rounds] .plot'), '::before').content"
+
+
+def test_text_and_numbers_do_not_wait_for_plotly(visit: Callable[..., Lab]) -> None:
+    lab, held = visit(), []
+    lab.page.route("**/plotly.min.js", lambda route: held.append(route))
+    lab.page.goto(f"{lab.server}/?speculation=draft&distributions=1&max_tokens=30")
+    lab.page.wait_for_selector("body[data-ready]")
+    lab.run()
+    lab.page.wait_for_selector("body:not(.running)")
+    lab.page.wait_for_selector(".say:text-matches('^Finished with 30 tokens')")
+    assert lab.page.locator(".token:not(.prompt)").count() == 30
+    assert lab.page.inner_text("[data-key=speed] .value") != "–"
+    lab.page.locator(".text .token:is(.accepted, .recovered)").first.click()
+    lab.page.wait_for_selector(".verdict:not([hidden])")
+    assert lab.page.evaluate(SAID) == '"Loading the charts …"'
+    (script,) = held  # both of the page's scripts that draw charts ask for it once
+    script.continue_()
+    lab.finish()
+    assert lab.page.evaluate("document.querySelector('[data-chart=rounds] .plot').layout.shapes.length") == 1
+    assert lab.page.evaluate("document.querySelector('.verdict .plot').data.some(({ y }) => y?.length)")
+    lab.page.keyboard.press("Escape")
+    lab.page.wait_for_selector(".verdict", state="hidden")
+    for chart in ("rounds", "blocks", "timing"):
+        lab.page.wait_for_selector(f"[data-chart={chart}] .main-svg")
+
+
+def test_charts_that_cannot_be_loaded_are_said_to_be_missing(browser: Browser, server: str) -> None:
+    lab = Lab(browser.new_page(), server)
+    lab.page.route("**/plotly.min.js", lambda route: route.abort())
+    lab.page.goto(f"{server}/?max_tokens=10")
+    lab.page.wait_for_selector("body[data-ready]")
+    lab.run()
+    lab.page.wait_for_selector(".say:text-matches('^Finished')")
+    assert "could not be loaded" in lab.page.evaluate(SAID)
+    lab.page.close()
