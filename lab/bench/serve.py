@@ -19,7 +19,7 @@ from lab.bench.measuring import Figures, finish, latencies, serve, summarise, ta
 from lab.bench.stock_batching import serve_stock
 from lab.bench.workload import Job, Lengths, exactly, write
 from lab.config import EngineConfig, SamplingParams
-from lab.decode.engine import BATCHED_TOKENS, Engine
+from lab.decode.engine import Engine, batched_tokens
 
 Rows = dict[str, Callable[[], Figures]]
 
@@ -96,7 +96,7 @@ def throughput_rows(engine: Engine, jobs: list[Job]) -> Rows:
     caching = EngineConfig(paged=True, enable_prefix_caching=True)
 
     def stock() -> Figures:
-        runs = serve_stock(engine, jobs, BATCHED_TOKENS[engine.target.device.type])
+        runs = serve_stock(engine, jobs, batched_tokens(engine.target))
         return latencies(sum(map(len, runs.outputs)), runs.seconds, runs.ttft, runs.gaps)
 
     return {

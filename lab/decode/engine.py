@@ -33,7 +33,20 @@ from lab.trace.recorder import Run, Watch
 MOST = 2**53
 """Largest value of the limits below: every program can count that far."""
 BATCHED_TOKENS = {"cuda": 8192, "cpu": 512}
-"""Default token budget of a step: a prompt chunk of this size takes a fraction of a second."""
+"""Most tokens in a step by default: a prompt's chunk of this size takes a fraction of a second."""
+LEAST_BATCHED_TOKENS = 64
+CPU_STEP_FLOPS = 4e10
+"""FLOPs of a step on a CPU by default: where a model has many weights, a step with fewer tokens. A request that is
+stopped, and all others in the batch, wait for the end of a step."""
+
+
+def batched_tokens(target: LanguageModel) -> int:
+    """The default of ``max_num_batched_tokens``: a power of two."""
+    most = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
+    if target.device.type == "cpu":
+        while most > LEAST_BATCHED_TOKENS and 2 * target.layer_weights * most > CPU_STEP_FLOPS:
+            most //= 2
+    return most
 
 
 class Engine:
@@ -44,7 +57,8 @@ class Engine:
     Args:
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step, proposals included; longer prompts are read in chunks. Without
-            a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU, 512 on a CPU.
+            a cache a step computes whole texts, and a single one may take more. None: 8,192 on a GPU; on a CPU 512, or
+            fewer if the target has more than 39 million weights in its layers (``CPU_STEP_FLOPS``).
         kv_bytes: memory for all caches together; a pool gets one block even if that is more. None: 90% of a GPU's free
             memory, 25% of a CPU's.
         kernels: what computes the steps. "triton": kernels on a GPU; "c": a step in C on a CPU (``lab.native``; made
@@ -81,7 +95,7 @@ class Engine:
     ) -> None:
         tokens = max_num_batched_tokens
         if tokens is None:
-            tokens = BATCHED_TOKENS.get(target.device.type, BATCHED_TOKENS["cpu"])
+            tokens = batched_tokens(target)
         for name, limit in ("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", tokens), ("kv_bytes", kv_bytes):
             if limit is not None:
                 require_whole(name, limit, 1, MOST)

@@ -342,6 +342,18 @@ def test_a_long_prompt_is_prefilled_in_chunks_beside_decoding():
     assert len(kinds(runs[0], StepTimed)) == 20  # one token in every step, whatever the others prefill
 
 
+@pytest.mark.parametrize(
+    ("weights", "tokens"), [(0, 512), (39_000_000, 512), (40_000_000, 256), (106_000_000, 128), (1_500_000_000, 64)]
+)
+def test_a_cpu_reads_a_prompt_in_smaller_chunks_for_a_larger_model(weights, tokens):
+    """Whoever presses Stop waits for the end of a step."""
+    model = RememberingModel(VOCABULARY, WORDS, context_length=1000)
+    model.layer_weights = weights
+    request = Engine(model, tokenizer()).submit(text(600), PLAIN, SamplingParams(max_tokens=1))
+    first, *_ = kinds(drain([request])[0], StepTimed)
+    assert first.target_tokens == tokens
+
+
 def test_a_draft_prefills_a_long_prompt_in_the_same_chunks(monkeypatch):
     lab, read = engine(max_num_batched_tokens=33), []
     forward = lab.draft.forward

@@ -172,17 +172,19 @@ function hearChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests 
     stream.onmessage = ({ data, lastEventId }) => ((last = lastEventId), alive(), hear(data));
     stream.addEventListener("alive", alive);
     stream.addEventListener("end", () => (close(), gone()));
-    stream.onerror = () => lose(stream.readyState === EventSource.CLOSED ? AGAIN : SILENT); // else it reconnects by itself
+    stream.onerror = () => {
+      lose();
+      if (stream.readyState === EventSource.CLOSED) openIn(AGAIN); // else it reconnects by itself
+    };
     openIn(SILENT);
   }
   function openIn(milliseconds) {
     clearTimeout(waiting);
-    waiting = setTimeout(() => (lose(SILENT), open()), milliseconds); // a connection may die without a word
+    waiting = setTimeout(() => (lose(), open()), milliseconds); // a connection may die without a word
   }
-  function lose(milliseconds) {
+  function lose() {
     if (!away) lost();
     away = true;
-    openIn(milliseconds);
   }
   function alive() {
     openIn(SILENT);
