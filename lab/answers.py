@@ -36,6 +36,7 @@ def run_answer(run: Run) -> Answer:
         "target": started.target,
         "draft": started.draft,
         "device": started.device,
+        "hardware": started.hardware,
         "dtype": started.dtype,
         "config": started.config,
         "sampling": started.sampling,
@@ -47,16 +48,16 @@ def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[st
     """Settings compared with each other.
 
     Returns:
-        ``target``, ``draft`` (None: no setting asks for it), ``device``, ``dtype`` and the ``sampling`` with its seed,
-        as all runs had them; None if no run is over. What they went on without (``fell_back``). ``settings``: by name,
-        its ``config``, the fields of ``Summary`` and the ``text`` of the first run. ``speedup`` is relative to the
-        first setting. ``differences``: for each two that wrote different text, the first token that differs; None, as
-        ``partings``, if not every setting has had a run.
+        ``target``, ``draft`` (None: no setting asks for it), ``device``, ``hardware``, ``dtype`` and the ``sampling``
+        with its seed, as all runs had them; None if no run is over. What they went on without (``fell_back``).
+        ``settings``: by name, its ``config``, the fields of ``Summary`` and the ``text`` of the first run. ``speedup``
+        is relative to the first setting. ``differences``: for each two that wrote different text, the first token that
+        differs; None, as ``partings``, if not every setting has had a run.
     """
     started = [some[0].started for some in runs.values() if some]
     first = started[0] if started else None
     return {
-        **{name: getattr(first, name, None) for name in ("target", "device", "dtype", "sampling")},
+        **{name: getattr(first, name, None) for name in ("target", "device", "hardware", "dtype", "sampling")},
         "fell_back": fell_back(run for some in runs.values() for run in some),
         "draft": next((one.draft for one in started if one.draft), None),
         "settings": {

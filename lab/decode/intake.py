@@ -17,6 +17,7 @@ from lab.decode.window import Window
 from lab.kv.attention import refuse_sdpa
 from lab.kv.cache import Budget
 from lab.limits import device_limits
+from lab.machine import hardware
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Recorder, Watch
 from lab.trace.roofline import Limits
@@ -39,6 +40,7 @@ class Intake:
         self._tokenizer = tokenizer
         self._budget = budget
         self._watch = watch
+        self._hardware = hardware(str(target.device))
         self._order = itertools.count()
         self._encoding = threading.Lock()
         eos = target.model.generation_config.eos_token_id if target.model.generation_config else None
@@ -120,6 +122,7 @@ class Intake:
             matmul_flops_per_second=limits.flops_per_second if limits else None,
             cuda_graphs=self._backends.captures(config) and config.kv_cache,
             compiled=target.compiled,
+            hardware=self._hardware,
         )
 
     def _limits(self, config: EngineConfig) -> Limits | None:

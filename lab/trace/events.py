@@ -46,6 +46,8 @@ class RunStarted(Event):
     ``copy_bytes_per_second`` (bytes read and written) and ``matmul_flops_per_second`` are what the device does at
     best, as measured (``lab.limits``). None: that failed, or the models' work cannot be counted.
     ``cuda_graphs``: steps of few tokens are captured and replayed. ``compiled``: the layers went through torch.compile.
+    ``hardware`` is what ``device`` was: the accelerator's name, or the processor and its cores. "": not known (files
+    of earlier versions).
     """
 
     kind: ClassVar[str] = "run_started"
@@ -64,6 +66,12 @@ class RunStarted(Event):
     matmul_flops_per_second: float | None
     cuda_graphs: bool
     compiled: bool
+    hardware: str = ""
+
+    @property
+    def accelerator(self) -> str:
+        """The accelerator's name, if it is known; otherwise the device's ("cpu")."""
+        return self.hardware if self.hardware and self.device != "cpu" else self.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def test_a_recorded_run_plays(page: Page, site: Path) -> None:
     assert {name: count for name, count in seen["tokens"].items() if name != "prompt"} == {
         name: origins.count(name) for name in set(origins)
     }
-    assert "recorded on cpu" in page.inner_text(".notice")
+    assert f"recorded on {run.started.hardware}" in page.inner_text(".notice")
     assert not page.is_visible(".save")
     page.keyboard.press("Home")
     lab.wait_for_instant(0)

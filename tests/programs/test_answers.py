@@ -72,6 +72,7 @@ def test_a_comparison_has_figures_for_every_setting(client: Client) -> None:
     config = EngineConfig(**answer["settings"]["speculative=draft"]["config"])
     assert config == EngineConfig(speculative="draft", num_blocks=config.num_blocks)
     assert (answer["sampling"]["seed"], answer["sampling"]["max_tokens"], answer["device"]) == (0, 12, "cpu")
+    assert "CPU core" in answer["hardware"]
     engine = load_engine()
     assert (answer["target"], answer["draft"], answer["dtype"]) == (engine.target.name, engine.draft.name, engine.dtype)
     again = engine.generate(PROMPT, config, SamplingParams(**answer["sampling"]))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lab import EngineConfig, Run, RunFileError, SamplingParams
+from lab.machine import hardware
 from lab.trace.as_json import from_dict, to_dict
 from lab.trace.events import EVENT_TYPES, Distributions, Finished
 from lab.trace.recorder import VERSION, Recorder
@@ -49,6 +50,14 @@ def test_an_event_from_before_a_field_existed_is_read():
     del record["residual"]
     with pytest.raises(ValueError, match="missing or unknown fields: residual"):
         from_dict(record)
+
+
+def test_a_run_says_what_hardware_it_was_made_on(run):
+    assert run.started.hardware == hardware("cpu")
+    assert run.started.accelerator == "cpu"
+    there = replace(run.started, device="cuda:0", hardware="NVIDIA H200")
+    assert there.accelerator == "NVIDIA H200"
+    assert replace(there, hardware="").accelerator == "cuda:0"
 
 
 def test_draining_events_tolerates_another_thread_that_takes_them():

@@ -73,12 +73,16 @@ def test_the_csv_contains_no_formula_a_spreadsheet_could_run() -> None:
 
 
 def test_a_recorded_run_shows_the_same_and_says_where_it_was_recorded(events: list[Event]) -> None:
-    far = [replace(events[0], device="cuda:0"), *events[1:]]
+    far = [replace(events[0], device="cuda:0", hardware="NVIDIA H200"), *events[1:]]
     picture = shown(recorded(Run(far), "x"))
     live = Picture()
     for frame in Reducer().feed(events):
         live.apply(frame)
-    assert "recorded on cuda:0" in picture.notice
+    assert "recorded on NVIDIA H200" in picture.notice
+    assert picture.head["accelerator"] == "NVIDIA H200"
+    assert live.head["accelerator"] == "cpu"
+    unnamed = shown(recorded(Run([replace(events[0], device="cuda:0"), *events[1:]]), "x"))
+    assert "recorded on cuda:0" in unnamed.notice, "as by an earlier version"
     assert "recorded" not in live.notice
     assert picture.head["recorded"]
     assert "seed 3" in picture.compared

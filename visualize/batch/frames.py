@@ -116,7 +116,7 @@ class BatchReducer:
     def _head(self, step: Step) -> dict[str, Any]:
         run = next(entry.event for entry in step.entries if isinstance(entry.event, RunStarted))
         self._blocks = Blocks(run.num_blocks, run.config["block_size"])
-        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
+        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "accelerator", "dtype")}
         head = {**about, "expected": self._expected, "block_size": run.config["block_size"], "recorded": self._recorded}
         return {
             "head": head,

@@ -130,7 +130,8 @@ def read_files(paths: Sequence[Path], taken: Iterable[str]) -> list[Recording]:
         name = next(name for name in (stem, *(f"{stem}-{i}" for i in range(2, 1000))) if name not in names)
         names.add(name)
         about = described(run.started.config, run.started.sampling)
-        found.append(Recording(name, visible(path.stem), visible(about), visible(run.started.device), run, [run]))
+        place = visible(run.started.hardware or run.started.device)
+        found.append(Recording(name, visible(path.stem), visible(about), place, run, [run]))
     return found
 
 

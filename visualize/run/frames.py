@@ -140,9 +140,9 @@ class Reducer:
         self._narrator = Narrator(run.config, len(run.prompt_token_ids), run.sampling["max_tokens"])
         self._limits = limits_of(run)
         if self._recorded:
-            self._narrator.note(f"recorded on {visible(run.device)}")
+            self._narrator.note(f"recorded on {visible(run.hardware or run.device)}")
         guesses = run.config["num_speculative_tokens"] if speculative != "off" else 0
-        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "device", "dtype")}
+        about = {name: getattr(run, name) for name in ("config", "sampling", "target", "draft", "accelerator", "dtype")}
         prompt = [visible(piece) for piece in run.prompt_pieces]
         said = sentences(speculative, greedy=run.sampling["temperature"] == 0)
         return {

@@ -97,7 +97,7 @@ function open(head) {
   const device = document.querySelector("#device");
   if (device) {
     const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
-    device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.device} · ${head.dtype} · ${models}`;
+    device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.accelerator} · ${head.dtype} · ${models}`;
   }
   if (!head.recorded && !led && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
   rewind();
