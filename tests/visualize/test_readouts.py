@@ -11,6 +11,7 @@ from lab.config import EngineConfig
 from lab.trace.events import Committed, Judged, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.metrics import measure
 from tests.visualize.conftest import CONFIGS, script
+from visualize.amounts import three
 from visualize.run.readouts import DASH, Before, Reading, beside, described, difference, labels, rows
 from visualize.run.settings import Settings
 
@@ -32,11 +33,17 @@ def test_nothing_measured_is_shown_as_a_dash() -> None:
 def test_numbers_agree_with_the_metrics() -> None:
     metrics = measure(script(CONFIGS["speculative"]))
     shown = rows(metrics, CONFIG)
-    assert shown["speed"] == [f"{metrics.tokens_per_second:.0f}", "tok/s", ""]
+    assert shown["speed"] == [three(metrics.tokens_per_second), "tok/s", ""]
     assert shown["pass"][0] == f"{1 / metrics.target_passes_per_token:.2f}"
     assert shown["accepted"][:2] == [f"{100 * metrics.draft_acceptance_rate:.0f}", "%"]
     assert shown["kv"][1] == "kB"
     assert shown["limit"][:2] == [f"{100 * metrics.limit_share:.0f}", "%"]
+
+
+@pytest.mark.parametrize(("speed", "text"), [(0.0834, "0.08"), (7.6, "7.60"), (91.44, "91.4"), (147.2, "147")])
+def test_a_large_model_on_a_cpu_has_a_speed_too(speed: float, text: str) -> None:
+    shown = rows(replace(measure(script(CONFIGS["plain"])), tokens_per_second=speed), CONFIG)
+    assert shown["speed"][0] == text
 
 
 def test_plain_decoding_is_one_token_a_pass() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
-from visualize.amounts import byte_unit, digits
+from visualize.amounts import byte_unit, digits, three
 from visualize.text import visible
 from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS, SWITCH
 
@@ -48,7 +48,7 @@ class Before:
 
 def _speed(metrics: Metrics) -> Reading:
     speed = metrics.tokens_per_second
-    return Reading() if speed is None else Reading(f"{speed:.0f}", "tok/s", speed)
+    return Reading() if speed is None else Reading(three(speed), "tok/s", speed)
 
 
 def _pass(metrics: Metrics) -> Reading:

@@ -21,6 +21,7 @@ from lessons.course import course
 from lessons.functions import ExpressionError
 from tests.visualize.conftest import script
 from tests.visualize.scripted import ScriptedEngine
+from visualize.amounts import three
 from visualize.export import index, lessons
 from visualize.export.folder import EVERY, MANIFEST, write
 from visualize.export.runs import Recording, read_files
@@ -162,7 +163,7 @@ def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[
     checked = json.loads(pages(site)["claims.html"].data["recorded"], parse_constant=pytest.fail)
     assert tuple(checked) == QUICK.claims
     for name in QUICK.runs:
-        assert f"<b>{run_of(site, name).metrics.tokens_per_second:.0f}</b> tok/s" in site["index.html"]
+        assert f"<b>{three(run_of(site, name).metrics.tokens_per_second)}</b> tok/s" in site["index.html"]
     assert re.search(r"recording those takes time: [^<]+\. “File” is", site["index.html"])
 
 
@@ -171,8 +172,8 @@ def test_every_figure_of_a_run_is_the_median_of_its_repeats() -> None:
     runs = [Run([replace(event, t_ms=slow * event.t_ms) for event in events]) for slow in (1.0, 9.0, 2.0)]
     listed = index.page([Recording("a", "A", "", "cpu", runs[0], runs)], [], {}, "").html()
     speeds = [run.metrics.tokens_per_second for run in runs]
-    assert f"<b>{speeds[2]:.0f}</b> tok/s" in listed
-    assert f"3 runs: from {speeds[1]:.0f} tok/s to {speeds[0]:.0f} tok/s" in listed
+    assert f"<b>{three(speeds[2])}</b> tok/s" in listed
+    assert f"3 runs: from {three(speeds[1])} tok/s to {three(speeds[0])} tok/s" in listed
     assert "Every figure is the median of 3 runs; the one of median speed is played." in listed
 
 
