@@ -301,6 +301,22 @@ def test_a_room_page_rejoins_after_the_server_restarts(visit: Visit, presenter: 
     )
 
 
+def test_followers_and_the_room_say_that_the_server_does_not_answer(browser: Browser, leading: Lab, code: str) -> None:
+    context = browser.new_context()  # not ``visit``: the browser logs the refusals as errors
+    follower, room = context.new_page(), context.new_page()
+    follower.goto(f"{leading.server}/?join={code}")
+    room.goto(f"{leading.server}/room?join={code}")
+    for page, says, well in (follower, ".strip-say", "You follow"), (room, ".sheet-say", "Everybody's runs"):
+        page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
+        background(page, True)
+        page.route("**/channels/*", lambda route: route.fulfill(status=502))
+        background(page, False)
+        page.wait_for_selector(f"{says}.problem:has-text('The lab does not answer')")
+        page.unroute("**/channels/*")
+        page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
+    context.close()
+
+
 def test_a_hidden_page_disconnects_and_catches_up_when_shown(visit: Visit, leading: Lab, code: str) -> None:
     """A browser allows six connections to a server, and every page needs one."""
     lab = visit().open(join=code)

@@ -151,6 +151,13 @@ def test_every_page_has_a_policy_against_outside_content(site: dict[str, str]) -
         assert "style" not in page.tags
 
 
+def test_no_script_waits_for_plotly(site: dict[str, str]) -> None:
+    tags = [tag for path in pages(site) for tag in re.findall(r"<script src=[^>]+>", site[path])]
+    of_plotly = [tag for tag in tags if "plotly" in tag]
+    assert of_plotly
+    assert [tag for tag in tags if tag.endswith(" async>")] == of_plotly
+
+
 def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[str, str]) -> None:
     lesson = json.loads(pages(site)["lessons/3.html"].data["recorded"], parse_constant=pytest.fail)
     assert lesson["predict"]["asked"]["given"] is None
