@@ -13,14 +13,19 @@ from tests.browser.conftest import Lab
 UNREACHED = "The lab does not answer. Trying again …"
 HASTY = """
 const plain = setTimeout;
-window.setTimeout = (act, milliseconds, ...more) => plain(act, milliseconds === 15_000 ? 700 : milliseconds, ...more);
+const instead = { %s };
+window.setTimeout = (act, milliseconds, ...more) => plain(act, instead[milliseconds] ?? milliseconds, ...more);
 """
+REFUSED = HASTY % "3000: 300, 15000: 600_000"  # tried again sooner, and not because of silence
+SILENT = HASTY % "15000: 700"  # silence counts after less than a second
 
 
-@pytest.mark.parametrize("trouble", ["refused", "silent"])
-def test_a_run_is_heard_to_its_end_although_the_connection_fails(browser: Browser, server: str, trouble: str) -> None:
+@pytest.mark.parametrize(("trouble", "hasty"), [("refused", REFUSED), ("silent", SILENT)], ids=["refused", "silent"])
+def test_a_run_is_heard_to_its_end_although_the_connection_fails(
+    browser: Browser, server: str, trouble: str, hasty: str
+) -> None:
     lab = Lab(browser.new_page(), server)  # not ``visit``: the browser logs the refusal as an error
-    lab.page.add_init_script(HASTY)  # silence counts after less than a second
+    lab.page.add_init_script(hasty)
     held: list[Route] = []
 
     def fail(route: Route) -> None:
@@ -48,7 +53,7 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(browser: Browse
 
 def test_a_stream_that_only_says_that_it_is_alive_is_kept(browser: Browser, server: str) -> None:
     lab = Lab(browser.new_page(), server)
-    lab.page.add_init_script(HASTY)
+    lab.page.add_init_script(SILENT)
     lab.open(speculation="off", max_tokens=20)
     lab.page.evaluate(
         """() => {  // a stream of the page's own, in place of the server's

@@ -35,6 +35,7 @@ def test_the_file_holds_every_event_with_its_step_owner_and_clock(
     head, *frames = map(json.loads, told(again, "x").splitlines())
     assert head == {"run": "x"}
     assert frames[0]["head"].pop("recorded") is True
+    assert frames[0]["head"]["accelerator"] == "cpu"
     expected = json.loads(json.dumps(BatchReducer(frames[0]["head"]["expected"]).feed(again)))
     assert expected[0]["head"].pop("recorded") is False
     assert frames == expected

@@ -113,6 +113,14 @@ def test_runs_with_very_long_file_names_get_separate_files(tmp_path: Path) -> No
     assert len(list((tmp_path / "site" / "runs").iterdir())) == 2
 
 
+def test_a_run_of_a_gpu_is_listed_under_its_name(tmp_path: Path) -> None:
+    begun, *events = script(EngineConfig(), max_tokens=2)
+    for name, hardware in ("named", "NVIDIA H200"), ("earlier", ""):
+        Run([replace(begun, device="cuda:0", hardware=hardware), *events]).save(tmp_path / f"{name}.json")
+    listed = index.page(read_files(sorted(tmp_path.iterdir()), ()), [], {}, "").html()
+    assert re.findall("Recorded on ([^.<]+)", listed) == ["cuda:0", "NVIDIA H200"]
+
+
 def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
     for path in pages(site):
         assert site[path].count("<main") == 1, path
