@@ -9,7 +9,7 @@ const sized = new ResizeObserver((seen) => {
 /** Draw a figure of ``setup.shells`` with data and axes in the panel of that name; ``shell``: if its name differs. */
 function drawChart(name, { columns, layout, shell: form = name }) {
   const plot = $(`[data-chart=${name}] .plot`);
-  if (!plot.offsetParent || !window.Plotly) return; // drawn when it is in view
+  if (!plot.offsetParent || !window.Plotly) return; // drawn when it is in view, and Plotly there
   if (!plot.role) asPicture(plot);
   const shell = shells[form][look()];
   const axes = laidOut(shell.layout, layout);
