@@ -53,6 +53,7 @@ from lab import LabError
 from lab.engines import EMBEDDED, Engines, listed, own
 from lab.options import print_utf8
 from lab.remote.server import Server
+from visualize.assets import STATIC
 from visualize.lessons.instructor import Answers
 from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
@@ -62,6 +63,7 @@ from visualize.server.absent import absent
 from visualize.server.allocator import REST, give_back, share_arenas
 from visualize.server.apart import Apart
 from visualize.server.guard import Guard, unreadable
+from visualize.server.head import introduce_pages
 from visualize.server.leaving import Leaving
 from visualize.server.monitoring import Monitor
 from visualize.server.sessions import share_configurations
@@ -162,6 +164,7 @@ def main(arguments: list[str] | None = None) -> None:
     waiting: set[str] = set()
     told: dict[str | None, str] = {}
     pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
+    introduce_pages()
     pages.queue(api_open=False)
     pages._queue.sleep_when_free = 0.02  # each poll for new clicks, by default a thousand a second, halts the engine
     asked = threading.Event()
@@ -182,6 +185,7 @@ def main(arguments: list[str] | None = None) -> None:
             server_port=options.port,
             theme=theme(),
             head=style(),
+            favicon_path=STATIC / "icon.svg",  # for what asks for no other
             max_threads=200,
             max_file_size=MAX_RUN_FILE,
             state_session_capacity=500,  # a fifth of a megabyte each

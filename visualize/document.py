@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import html
+from urllib.parse import quote
+
+from visualize.assets import TITLE, read
 
 WITHIN = "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 BESIDE = "script-src 'self' file:; style-src 'self' file: 'unsafe-inline'"
@@ -10,10 +13,25 @@ BESIDE = "script-src 'self' file:; style-src 'self' file: 'unsafe-inline'"
 Plotly sets inline styles, so those are allowed in either case."""
 
 
-def document(title: str, head: str, body: str, allowed: str) -> str:
+def introduction(title: str, about: str) -> str:
+    """A page's title and a line about it, for the head: what a browser's tab, a search and whatever shows more of a
+    shared link than its address say of the page. And its icon."""
+    named, told = html.escape(title), html.escape(about)
+    return f"""<title>{named}</title>
+<meta name="description" content="{told}">
+<meta property="og:site_name" content="{TITLE}">
+<meta property="og:type" content="website">
+<meta property="og:title" content="{named}">
+<meta property="og:description" content="{told}">
+<meta name="twitter:card" content="summary">
+<link rel="icon" href="data:image/svg+xml,{quote(read("icon.svg"))}">"""
+
+
+def document(title: str, about: str, head: str, body: str, allowed: str) -> str:
     """The page.
 
     Args:
+        title, about: see ``introduction``.
         head, body: markup, with every text in it escaped.
         allowed: where its scripts and style sheets come from, ``WITHIN`` or ``BESIDE``. The page's policy forbids
             loading anything from elsewhere and sending anything.
@@ -25,7 +43,7 @@ def document(title: str, head: str, body: str, allowed: str) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{html.escape(title)}</title>
+{introduction(title, about)}
 {head}
 </head>
 <body>

@@ -32,6 +32,10 @@ def test_a_run_and_an_open_verdict(visit: Visit) -> None:
     lab = visit().open(max_tokens=24, distributions=1)
     lab.run()
     lab.finish()
+    aloud = lab.page.locator("div.text").aria_snapshot()
+    marks = [mark for mark in lab.page.locator("div.text .above").all_inner_texts() if mark]
+    assert marks
+    assert not [mark for mark in marks if mark[0] in aloud], "a text that is read aloud has no marks between its words"
     lab.page.click(".token.accepted >> nth=0")
     lab.page.wait_for_selector(".verdict:not([hidden]) .main-svg", state="attached")
     assert violations(lab.page) == []

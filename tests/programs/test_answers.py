@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import urllib.request
@@ -18,6 +19,8 @@ from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from tests.coroutines import complete
 from tests.programs.calls import PROMPT, ask
+from visualize.assets import STATIC
+from visualize.panels.header import ABOUT, PAGES
 from visualize.server.programs import NAMES
 from visualize.server.wire import CHARTS, FOR_EVER
 
@@ -142,3 +145,18 @@ def test_the_app_compresses_its_pages_and_lets_browsers_keep_its_scripts(server:
     assert headers("compare")["Content-Encoding"] == "gzip"
     for path in (CHARTS, script):
         assert (headers(path)["Content-Encoding"], headers(path)["Cache-Control"]) == ("gzip", FOR_EVER)
+
+
+def test_every_page_introduces_itself_before_any_script_runs(server: str) -> None:
+    """To a browser's tab, and to whatever shows more of a link than its address."""
+    for name in (*PAGES, "Instructor"):
+        with urllib.request.urlopen(f"{server}/{'' if name == 'Lab' else name.lower()}") as page:
+            head, script, _ = page.read().decode().partition("<script")
+        assert script
+        assert "Gradio" not in head
+        title = "Decode Lab" if name == "Lab" else f"{name} · Decode Lab"
+        assert re.findall("<title>(.*)</title>", head) == re.findall('og:title" content="(.*)"', head) == [title]
+        told = re.findall('description" content="(.*)"', head)
+        assert [html.unescape(text) for text in told] == [ABOUT[name]] * 2
+    with urllib.request.urlopen(f"{server}/favicon.ico") as icon:
+        assert icon.read() == (STATIC / "icon.svg").read_bytes()

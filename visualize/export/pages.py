@@ -59,7 +59,7 @@ class Page:
             ),
         ]
         head = f'<link rel="stylesheet" href="{up}assets/site.css">'
-        return document(f"Decode Lab: {self.title}", head, "\n".join(parts), BESIDE)
+        return document(f"Decode Lab: {self.title}", self.about, head, "\n".join(parts), BESIDE)
 
 
 def filled(template: str, **markup: str) -> str:

@@ -16,7 +16,6 @@ from lessons.units import WRITE
 from visualize.batch.inputs import PRESETS, address
 from visualize.lessons.learner import Learner
 
-ABOUT = "Say what you expect, run it, and see how decoding is made fast, and when it is not."
 PREDICT = {
     "title": "1 · Predict",
     "does": "This is my prediction",

@@ -15,8 +15,6 @@ from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
 from visualize.text import as_line
 
-ABOUT = "What articles say of KV caches and speculation, tested on this machine."
-
 
 def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     """Lay the page out, inside a route of ``pages``. Its measurements wait in ``line`` with all other runs."""
@@ -31,7 +29,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     def leave(request: gr.Request) -> None:
         tasks.leave(request.session_hash)
 
-    header.build("Claims", ABOUT)
+    header.build("Claims")
     view = gr.HTML(
         value="",
         html_template=read("claims.html"),

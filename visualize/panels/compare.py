@@ -25,7 +25,6 @@ from visualize.server.work import Line, Load
 from visualize.text import as_line
 from visualize.vocabulary import as_json
 
-ABOUT = "Up to five settings on one prompt, in turn: speed, memory, whether they write the same."
 LABELS = {
     "prompt": "Prompt",
     "lanes": f"Settings, {FEWEST} to {MOST}",
@@ -73,7 +72,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
     def leave(request: gr.Request) -> None:
         tasks.leave(request.session_hash)
 
-    header.build("Compare", ABOUT)
+    header.build("Compare")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
             preset, controls = _controls(link, draft)

@@ -15,7 +15,6 @@ from visualize.text import as_line, visible
 from visualize.vllm.deploy_sheet import answer
 from visualize.vllm.deployment import LABELS, LINK, NAMES, OTHER, from_link, to_inputs
 
-ABOUT = "The settings found here as a command for vLLM, on as many GPUs as it takes."
 SAYS = {
     "hub": "A hub id, or a folder on the server.",
     "draft_hub": "With the target's own tokenizer.",
@@ -34,7 +33,7 @@ SAYS = {
 
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``."""
-    header.build("Deploy", ABOUT)
+    header.build("Deploy")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
             controls = _controls()

@@ -22,16 +22,30 @@ PAGES = {
 }
 """Every page's name and its address, relative to any of them. A page that is not always there is added before any is
 laid out."""
+ABOUT = {
+    "Lab": assets.ABOUT,
+    "Compare": "Up to five settings on one prompt, in turn: speed, memory, whether they write the same.",
+    "Lessons": "Say what you expect, run it, and see how decoding is made fast, and when it is not.",
+    "Instructor": "For those who teach the course: timing, what to say, and the answers this machine gives.",
+    "Pool": "Many sequences in one pool: whose each block is, who waits, what the cache forgets.",
+    "Memory": "What keys and values take, and how many sequences fit. Arithmetic, not a measurement.",
+    "Claims": "What articles say of KV caches and speculation, tested on this machine.",
+    "Deploy": "The settings found here as a command for vLLM, on as many GPUs as it takes.",
+    "Server": "A vLLM server, watched: its cache, its queue and its guesses, as far as it reports them.",
+    "Room": "Everybody's runs on one engine: whose each block is, who waits, and the totals.",
+}
+"""What there is to see on each page, in a line."""
 CARRIED = {("Lab", "Deploy"): deployment.NAMES, ("Memory", "Deploy"): deployment.NAMES}
 """The part of its address that one page's link to another carries over: settings that mean the same on both pages, and
 have the same defaults, which addresses leave out."""
 
 
-def build(page: str, about: str) -> gr.HTML:
-    """The header of ``page``; ``about`` says in a line what there is to see."""
-    links = "".join(_link(page, name) for name in PAGES)
+def build(page: str) -> gr.HTML:
+    """The header of ``page``."""
+    listed = "Lessons" if page == "Instructor" else page
+    links = "".join(_link(listed, name) for name in PAGES)
     return gr.HTML(
-        assets.header(about, f'<nav aria-label="Pages">{links}</nav>'),
+        assets.header(ABOUT[page], f'<nav aria-label="Pages">{links}</nav>'),
         js_on_load=assets.put_together({}, ("header", "gradio")),
         apply_default_css=False,
         elem_id="header",

@@ -19,8 +19,6 @@ from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
 from visualize.text import as_line
 
-ABOUT = "For those who teach the course: timing, what to say, and the answers this machine gives."
-
 
 def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     """Lay the page out, inside a route of ``pages``. What it measures waits in ``line`` with all other runs."""
@@ -63,7 +61,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     def leave(request: gr.Request) -> None:
         tasks.leave(request.session_hash)
 
-    header.build("Lessons", ABOUT)
+    header.build("Instructor")
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
             contents = component("instructor", {})

@@ -11,7 +11,7 @@ import gradio as gr
 
 from lab.engines import Pair
 from lab.trace.events import Event
-from visualize.assets import ABOUT, TITLE
+from visualize.assets import TITLE
 from visualize.compare.against import against
 from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
@@ -76,7 +76,7 @@ def build(
         return controls.show(settings)
 
     with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=UPLOADS) as page:
-        header.build("Lab", ABOUT)
+        header.build("Lab")
         if workshop:
             room.strip()
         with gr.Row(elem_id="lab", elem_classes="staged"):

@@ -136,7 +136,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
         tasks.leave(request.session_hash)
         shelf.clear(request.session_hash)
 
-    header.build("Lessons", sheet.ABOUT)
+    header.build("Lessons")
     at, learner = gr.State(), gr.State()
     kept, kept_runs = gr.Textbox(visible=False), gr.Textbox(visible=False)
     with gr.Row(elem_id="lab", elem_classes="lessons"):

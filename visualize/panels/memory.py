@@ -27,7 +27,6 @@ from visualize.panels.events import LATEST, QUIET, keep_address, ready, warn
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
 
-ABOUT = "What keys and values take, and how many sequences fit. Arithmetic, not a measurement."
 ASSUMED = (
     "Lengths are geometric, cut off at the longest: after every token a sequence ends with the same probability. Each "
     "is counted at its full length. A device's GB are 2³⁰ bytes; what is set aside is for activations, the driver and "
@@ -47,7 +46,7 @@ Found = tuple[str, Model | str]
 
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``."""
-    header.build("Memory", ABOUT)
+    header.build("Memory")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
             controls = _controls()

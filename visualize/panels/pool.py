@@ -29,7 +29,6 @@ from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
 from visualize.server.visitors import Visitors
 from visualize.server.work import Line, Load
 
-ABOUT = "Many sequences in one pool: whose each block is, who waits, what the cache forgets."
 POOL = Kind(
     name="decode-lab-pool",
     read=list,
@@ -86,7 +85,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     def leave(request: gr.Request) -> None:
         visitors.leave(request.session_hash)
 
-    header.build("Pool", ABOUT)
+    header.build("Pool")
     with gr.Row(elem_id="lab", elem_classes="staged"):
         with gr.Column(elem_id="controls"):
             preset, controls = _controls()

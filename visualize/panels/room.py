@@ -10,12 +10,10 @@ from visualize.figures.room import CHARTS
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready
 
-ABOUT = "Everybody's runs on one engine: whose each block is, who waits, and the totals."
-
 
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.workshop.doors``."""
-    header.build("Room", ABOUT)
+    header.build("Room")
     setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
     gr.HTML(
         value="",

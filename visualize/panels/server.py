@@ -21,7 +21,6 @@ from visualize.text import as_line, visible
 from visualize.vllm.remote import Prompts, Watch
 from visualize.vllm.watched import labels
 
-ABOUT = "A vLLM server, watched: its cache, its queue and its guesses, as far as it reports them."
 LABELS = {"prompt": "Prompt", "max_tokens": "Max tokens", "temperature": "Temperature", "seed": "Seed"}
 SAYS = {
     "prompt": "Sent to the server unchanged.",
@@ -63,7 +62,7 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
         warn(notices)
         return [as_line({"watch": watch.channel.id}), *({**LINK.defaults} | asked).values()]
 
-    header.build("Server", ABOUT)
+    header.build("Server")
     with gr.Row(elem_id="lab", elem_classes="attached"):
         with gr.Column(elem_id="controls"):
             controls = _controls()

@@ -49,6 +49,7 @@ def page(run: Run) -> str:
     """
     return document(
         "Decode Lab: a recorded run",
+        ABOUT,
         f"<style>{styles('stage', 'exported', 'contrast')}</style>",
         f"""{header(ABOUT)}
 <main id="stage">{read("stage.html")}</main>

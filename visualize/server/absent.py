@@ -36,4 +36,4 @@ async def absent(request: Request, error: HTTPException) -> Response:
     why = f"It needs a server started with <code>{option}</code>." if option else "There are these pages:"
     links = "".join(f'<a href="{escape(root)}/{link.removeprefix("./")}">{name}</a>' for name, link in PAGES.items())
     body = f"<main><h1>There is no {escape(visible(path[:200]))} here</h1><p>{why}</p><nav>{links}</nav></main>"
-    return HTMLResponse(document("Nothing here · Decode Lab", LOOK, body, WITHIN), 404)
+    return HTMLResponse(document("Nothing here · Decode Lab", "", LOOK, body, WITHIN), 404)

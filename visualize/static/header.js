@@ -53,12 +53,9 @@ function whenReady(act) {
 // A link may ask for the run itself.
 if (new URLSearchParams(location.search).get("run") === "1") whenReady(() => document.querySelector("#run")?.click());
 
-// Where there is no room for the pages' names side by side, this one's is scrolled into view. The title has it too,
-// except on exported pages (visualize/export/), which have titles of their own.
+// Where there is no room for the pages' names side by side, this one's is scrolled into view.
 const here = $("[aria-current]");
 here?.scrollIntoView({ block: "nearest", inline: "center" });
-const TITLE = "Decode Lab";
-if (here && here.textContent !== "Lab" && document.title === TITLE) document.title = `${here.textContent} · ${TITLE}`;
 
 // A page of the course has a first heading of its own.
 if (here?.textContent === "Lessons") $("h1").role = "none";

@@ -47,8 +47,6 @@ $('[data-does="measure"]').onclick = () => body.matches(".running") || trigger("
 $('[data-does="stop"]').onclick = () => trigger("stop");
 $('[data-does="print"]').onclick = () => window.print();
 
-document.title = "Instructor · Decode Lab"; // the header lists it under Lessons
-
 const fold = () => ($("details").open = !narrow.matches);
 narrow.addEventListener("change", fold);
 fold();

@@ -55,6 +55,7 @@ function append(given) {
 
 function annotation({ origin, rejected: [first] = [] }) {
   const above = make("span", `above ${origin}`);
+  above.ariaHidden = true; // read aloud, the text would fall apart; the arrow keys tell each token's story
   if (first) above.append(states.rejected.glyph, make("s", "", first.text.trim() || first.text));
   else if (origin !== "plain") above.append(states[origin].glyph);
   return above;

@@ -133,7 +133,9 @@ def test_every_link_is_relative_and_leads_to_a_file_of_the_site(site: dict[str, 
         assert page.addresses
         for tag, address in page.addresses:
             parts = urlsplit(address)
-            if parts.scheme or parts.netloc:
+            if parts.scheme == "data":
+                assert tag == "link", "the icon"
+            elif parts.scheme or parts.netloc:
                 assert tag == "a"
                 assert f"{parts.scheme}://{parts.netloc}" in CITED
             elif parts.path:
@@ -150,6 +152,12 @@ def test_no_file_names_a_host_that_is_not_cited(site: dict[str, str]) -> None:
     found = {host for text in own for host in re.findall(r"https?://[\w.-]+", text)}
     assert found <= CITED | NAMESPACES
     assert not any(re.search(r"url\(|@import|\bfetch\(|XMLHttpRequest|\bimport\(", text) for text in own)
+
+
+def test_every_page_says_in_a_line_what_it_shows(site: dict[str, str]) -> None:
+    for path, text in site.items():
+        if path.endswith(".html"):
+            assert len(re.findall('<meta property="og:description" content=".{20,}">', text)) == 1, path
 
 
 def test_every_page_has_a_policy_against_outside_content(site: dict[str, str]) -> None:

@@ -1,0 +1,43 @@
+"""What the pages' HTML says of them before their scripts run: each its own title and a line about it.
+
+Gradio's says of every page of every app that it is Gradio, and "Click to try out the app!", which is then what a chat
+shows under a link to a run.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from gradio.routes import templates
+from jinja2 import FunctionLoader
+from markupsafe import Markup
+
+from visualize.assets import TITLE
+from visualize.document import introduction
+from visualize.panels.header import ABOUT
+
+GRADIOS = re.compile(r'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>\s*')
+BEGIN = '<meta charset="utf-8" />'
+
+
+@functools.cache  # once is enough
+def introduce_pages() -> None:
+    """Change Gradio's templates of a page."""
+    load = templates.env.loader.get_source
+
+    def changed(name: str) -> str:
+        source, _, _ = load(templates.env, name)
+        return GRADIOS.sub("", source).replace(BEGIN, f"{BEGIN}\n{{{{ config | introduced }}}}", 1)
+
+    templates.env.filters["introduced"] = _introduced
+    templates.env.loader = FunctionLoader(changed)
+
+
+def _introduced(config: dict[str, Any]) -> Markup:
+    """The introduction of the page that ``config`` is of. Gradio's script takes its title from there."""
+    name = config["current_page"].capitalize() or "Lab"
+    if name != "Lab":
+        config["title"] = f"{name} · {TITLE}"
+    return Markup(introduction(config["title"], ABOUT[name]))
