@@ -36,6 +36,7 @@ def test_a_run_and_an_open_verdict(visit: Visit) -> None:
     marks = [mark for mark in lab.page.locator("div.text .above").all_inner_texts() if mark]
     assert marks
     assert not [mark for mark in marks if mark[0] in aloud], "a text that is read aloud has no marks between its words"
+    assert aloud.count("paragraph: ") == 1, "all of it, spaces included, is one paragraph"
     lab.page.click(".token.accepted >> nth=0")
     lab.page.wait_for_selector(".verdict:not([hidden]) .main-svg", state="attached")
     assert violations(lab.page) == []

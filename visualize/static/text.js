@@ -3,6 +3,7 @@
 const { vocabulary } = setup;
 const states = vocabulary.states;
 const story = $(".text");
+const flow = $(".flow"); // a paragraph within: else a screen reader names the group again at every space between words
 const ROOM = 3; // pixels above a line; stage.css
 const shown = []; // the tokens on the page, each with its nodes
 const LONGEST = 24; // most characters of several tokens that are kept on one line
@@ -21,7 +22,10 @@ function drawText({ head, tokens, frame }) {
   const wanted = [...head.prompt, ...tokens];
   let same = 0;
   while (same < shown.length && shown[same].token === wanted[same]) same += 1;
-  if (!same) story.replaceChildren(); // and anything else in it
+  if (!same) {
+    flow.replaceChildren();
+    story.replaceChildren(flow); // nothing else
+  }
   for (const { nodes } of shown.splice(same)) nodes.forEach((node) => node.remove());
   if (shown.length) arrange(shown.at(-1).mark.parentNode);
   for (const token of wanted.slice(same)) append(token);
@@ -44,10 +48,10 @@ function append(given) {
   const word = goesOn ? before.mark.parentNode : make("span", "lexeme");
   if (!goesOn) {
     nodes.push(document.createTextNode(space), word);
-    story.append(...nodes.slice(-2));
+    flow.append(...nodes.slice(-2));
   }
   word.append(mark, above);
-  story.append(breaks);
+  flow.append(breaks);
   for (const node of [mark, above]) node.dataset.index = shown.length;
   shown.push({ token: given, about: token, mark, nodes, breaks, length: goesOn ? length : piece.length });
   arrange(word);
