@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -42,6 +43,26 @@ def refuse_pointers(files: Iterable[Path], name: str) -> None:
                 raise ModelLoadError(
                     f"{name} could not be loaded: its {path.name} is a Git LFS pointer, which stands for the file "
                     "itself. Run `git lfs pull` in the folder, or download the file again."
+                )
+
+
+def refuse_outside_files(where: str | Path, name: str) -> None:
+    """Refuse a folder whose weights, by its own index, lie outside it: transformers would read whatever file a
+    stranger's model names (CVE-2026-75104).
+
+    Raises:
+        ModelLoadError: names the first such file.
+    """
+    for index in _files(where, "*.index.json"):
+        try:
+            listed = {str(file) for file in json.loads(index.read_bytes())["weight_map"].values()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # no index; whoever needs one says so
+        for file in sorted(listed):
+            if Path(file).anchor or Path(os.path.normpath(file)).parts[:1] == ("..",):
+                raise ModelLoadError(
+                    f"{name} could not be loaded: its {index.name} lists a file outside the folder, {file[:200]!r}. "
+                    "Choose a copy of the model that is complete in itself."
                 )
 
 

@@ -20,7 +20,7 @@ from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
 from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.failure import why
-from lab.pair.folder import HOLDS, ModelLoadError, refuse_pointers, tokenizer_files, weight_files
+from lab.pair.folder import HOLDS, ModelLoadError, refuse_outside_files, refuse_pointers, tokenizer_files, weight_files
 from lab.pair.hub import not_to_be_had, refuse_absent_weights, withheld
 from lab.pair.models import LanguageModel
 from lab.pair.progress import watching
@@ -106,6 +106,7 @@ def load_model(
         LoadingCancelled: cancelled by whoever watches.
     """
     refuse_absent(where)
+    refuse_outside_files(where, name)
     loading, config = watching(), None
     reason = None if os.path.isdir(where) else withheld(str(where))
     local = {"local_files_only": reason is not None}  # otherwise the local cache may have it

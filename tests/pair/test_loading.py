@@ -204,6 +204,26 @@ def test_damaged_files_are_reported_in_one_line(folder, damage: Callable[[Path],
     assert not (where / "ran").exists()
 
 
+@pytest.mark.parametrize("absolute", [False, True])
+def test_an_index_that_lists_files_outside_its_folder_is_refused(folder, tmp_path: Path, absolute: bool) -> None:
+    """Also where they are weights that fit (CVE-2026-75104)."""
+    where, elsewhere = folder(), tmp_path / "elsewhere.safetensors"
+    kept = where / "kept.safetensors"
+    (where / WEIGHTS).rename(kept)
+    index = where / f"{WEIGHTS}.index.json"
+    names = load_file(kept)
+
+    def list_as(file: str) -> None:
+        index.write_text(json.dumps({"metadata": {}, "weight_map": dict.fromkeys(names, file)}), "utf-8")
+
+    list_as(kept.name)
+    load_engine(where, device="cpu")
+    shutil.copy(kept, elsewhere)
+    list_as(str(elsewhere) if absolute else "../elsewhere.safetensors")
+    assert "elsewhere.safetensors'" in (said := words(where))
+    assert f"its {index.name} lists a file outside the folder" in said
+
+
 def test_a_pickle_is_refused_without_the_advice_to_load_it(folder) -> None:
     where = folder()
     pickled(where)
