@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from lab.config import EngineConfig
 from lab.trace.recorder import Run
@@ -345,6 +345,30 @@ def test_a_word_joins_its_pieces_up_to_a_space_or_line_break(visit: Visit, tmp_p
         for _ in range(times):
             lab.page.click(f"[data-do={button}]")
         lab.page.wait_for_function(read, arg=words)
+
+
+def test_text_is_written_in_the_direction_of_its_letters(visit: Visit, tmp_path: Path) -> None:
+    drawn = """() => [...document.querySelectorAll(".token")].map((token) => [token.getBoundingClientRect(), token])
+      .sort(([one], [other]) => Math.round((one.top - other.top) / 30) || one.left - other.left)
+      .map(([, token]) => token.querySelector(".word").textContent)"""
+    words = [" كان", " في", " ال", "زم", "ان", " GPT", " two", " مل", "ك"]
+    Run(script(EngineConfig(), max_tokens=len(words), words=words)).save(tmp_path / "run.json")
+    lab = visit().open()
+    lab.reopen(tmp_path / "run.json")
+    lab.wait_for_tokens(len(words))
+    assert lab.page.evaluate(drawn)[-len(words) :] == ["ان", "زم", "ال", "في", "كان", "GPT", "two", "ك", "مل"]
+
+    lab.open(prompt="שלום עולם", max_tokens=4)  # every letter is several tokens, of which the last shows it
+    assert lab.page.evaluate("document.querySelector('#prompt textarea').matches(':dir(rtl)')")
+    lab.run()
+    lab.finish()
+    assert "".join(lab.page.evaluate(drawn)).replace("\u2009", "").endswith("שלום עולם"[::-1].replace(" ", ""))
+    first, second = (lab.page.locator(f".token >> nth={place}") for place in (0, 1))
+    lab.page.focus(".text")
+    lab.page.keyboard.press("ArrowLeft")
+    expect(first).to_have_class(re.compile("focused"))
+    lab.page.keyboard.press("ArrowLeft")
+    expect(second).to_have_class(re.compile("focused"))
 
 
 def test_text_without_spaces_wraps(visit: Visit) -> None:

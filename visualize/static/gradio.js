@@ -21,6 +21,7 @@ whenReady(stopClock);
 /** For screen readers, Gradio's radio groups have no name, and its accordions do not say whether they are open. To the
     browser each radio button is a group of its own: a Tab stop, with no way to the next by arrow keys. */
 function name() {
+  for (const box of document.querySelectorAll("#settings textarea")) box.dir = "auto"; // as its text is written
   for (const title of document.querySelectorAll("#settings fieldset:not([aria-labelledby]) > [data-testid=block-info]")) {
     const group = title.parentElement;
     title.id = `${group.id}-name`;

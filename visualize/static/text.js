@@ -6,9 +6,12 @@ const story = $(".text");
 const flow = $(".flow"); // a paragraph within: else a screen reader names the group again at every space between words
 const ROOM = 3; // pixels above a line; stage.css
 const shown = []; // the tokens on the page, each with its nodes
+let leftward = false; // whether there was a word of such letters
 const LONGEST = 24; // most characters of several tokens that are kept on one line
 /** What continues a word: letters (of scripts with spaces between words), digits, and what ends a word or a clause. */
 const GOES_ON = /^[\p{L}\p{M}\p{N}.,:;!?'’"”)\]-]/u;
+/** Letters that are written from right to left. */
+const LEFTWARD = /[\p{Script=Arabic}\p{Script=Hebrew}\p{Script=Syriac}\p{Script=Thaana}\p{Script=Nko}]/u;
 const UNSPACED = /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}\p{Script=Lao}\p{Script=Khmer}\p{Script=Myanmar}]/u;
 
 for (const key of vocabulary.legend) {
@@ -23,6 +26,8 @@ function drawText({ head, tokens, frame }) {
   let same = 0;
   while (same < shown.length && shown[same].token === wanted[same]) same += 1;
   if (!same) {
+    leftward = false;
+    flow.dir = "";
     flow.replaceChildren();
     story.replaceChildren(flow); // nothing else
   }
@@ -47,14 +52,27 @@ function append(given) {
   const goesOn = before && !space && !before.breaks.data && GOES_ON.test(piece) && !UNSPACED.test(piece) && length <= LONGEST;
   const word = goesOn ? before.mark.parentNode : make("span", "lexeme");
   if (!goesOn) {
-    nodes.push(document.createTextNode(space), word);
-    flow.append(...nodes.slice(-2));
+    word.around = [document.createTextNode(space), document.createTextNode("")];
+    nodes.push(word.around[0], word, word.around[1]);
+    flow.append(...nodes.slice(-3));
   }
+  direct(word, piece);
   word.append(mark, above);
   flow.append(breaks);
   for (const node of [mark, above]) node.dataset.index = shown.length;
   shown.push({ token: given, about: token, mark, nodes, breaks, length: goesOn ? length : piece.length });
   arrange(word);
+}
+
+/** The text goes where its first letters go. A word is a box, which for browsers goes neither way; between invisible
+    marks it goes where its letters go. As long as nothing goes leftward, no word needs them. */
+function direct(word, piece) {
+  const letter = piece.match(/\p{L}/u)?.[0];
+  if (word.dir || !letter) return;
+  word.dir = LEFTWARD.test(letter) ? "rtl" : "ltr";
+  flow.dir ||= word.dir;
+  leftward ||= word.dir === "rtl";
+  if (leftward) for (const node of word.around) node.data += word.dir === "rtl" ? "\u200f" : "\u200e";
 }
 
 function annotation({ origin, rejected: [first] = [] }) {
@@ -164,7 +182,8 @@ function focusOn(mark) {
 }
 
 story.addEventListener("keydown", (event) => {
-  const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+  const ahead = flow.matches(":dir(rtl)") ? -1 : 1;
+  const step = { ArrowRight: ahead, ArrowLeft: -ahead, Home: -Infinity, End: Infinity }[event.key];
   if (step === undefined || !shown.length || modified(event)) return;
   event.preventDefault();
   const from = focused?.isConnected ? Number(focused.dataset.index) : step > 0 ? -1 : shown.length;
