@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from lab import Run
 from tests.browser.conftest import Lab
@@ -139,7 +139,9 @@ def test_a_run_without_distributions_says_so_and_links_to_a_run_with_them(visit:
     assert seen["heights"] is None
     assert "So it is kept with probability p / q" in seen["say"]
     text = lab.seen()["text"]
-    lab.page.click(".rule a:has-text('Run it again with them')")
+    link = lab.page.locator(".rule a:has-text('Run it again with them')")
+    expect(link).to_have_css("text-decoration-line", "underline")
+    link.click()
     lab.page.wait_for_url("**distributions=1**")
     lab.ready()
     lab.page.wait_for_selector(".verdict:not([hidden])")
