@@ -371,6 +371,36 @@ def test_text_is_written_in_the_direction_of_its_letters(visit: Visit, tmp_path:
     expect(second).to_have_class(re.compile("focused"))
 
 
+def test_a_browser_that_translates_the_page_leaves_what_the_model_wrote(visit: Visit) -> None:
+    """Chrome puts two elements of its own in place of every text that may be translated."""
+    translate = """() => {
+      const texts = document.createTreeWalker(document.querySelector(".gradio-container"), NodeFilter.SHOW_TEXT);
+      const found = [];
+      while (texts.nextNode()) found.push(texts.currentNode);
+      for (const text of found) {
+        if (!text.parentElement.translate || text.parentElement.closest("svg, style, script")) continue;
+        const [outer, inner] = [document.createElement("font"), document.createElement("font")];
+        inner.textContent = text.data.toUpperCase();
+        outer.append(inner);
+        text.replaceWith(outer);
+      }
+    }"""
+    lab = visit().open(max_tokens=60, seed=2)
+    lab.run()
+    lab.finish()
+    before = lab.seen()
+    lab.page.evaluate(translate)
+    assert lab.page.inner_text(".readout .label >> nth=0") == "SPEED"
+    for button in ("first", "on", "last"):
+        lab.page.click(f"[data-do={button}]")
+        lab.finish()
+    after = lab.seen()
+    assert (after["text"], after["tokens"], after["numbers"]) == (before["text"], before["tokens"], before["numbers"])
+    lab.run()
+    lab.finish()
+    assert lab.seen()["tokens"] == before["tokens"]
+
+
 def test_text_without_spaces_wraps(visit: Visit) -> None:
     prompt = " ".join(("童话" * 60, "Donaudampfschiff" * 20, "a👩‍👩‍👧" * 30))
     lab = visit(viewport={"width": 390, "height": 844}).open(prompt=prompt, max_tokens=2)

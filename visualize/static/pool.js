@@ -115,7 +115,7 @@ function drawWrote() {
   if (!row) return $(".wrote").replaceChildren(make("p", "hint", HINT));
   const text = picture.tokens.filter(({ owner }) => owner === chosen).map(({ text }) => text).join("");
   const line = make("p", "", "");
-  line.dir = "auto";
+  Object.assign(line, { dir: "auto", translate: false });
   line.append(make("b", "", `${chosen} `), make("span", "prompt", row.prompt), text);
   $(".wrote").replaceChildren(line);
   $(".wrote").scrollTop = $(".wrote").scrollHeight;

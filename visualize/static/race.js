@@ -126,7 +126,7 @@ class RaceLane {
     track.append(this.done);
     head.append(make("span", "mark", mark), title, this.count, track);
     this.text = make("div", "lane-text");
-    this.text.dir = "auto";
+    Object.assign(this.text, { dir: "auto", translate: false });
     this.prompt = make("span", "piece prompt", prompt);
     this.row.append(head, this.text);
     this.clear();
