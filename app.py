@@ -66,6 +66,7 @@ from visualize.server.guard import Guard, unreadable
 from visualize.server.head import introduce_pages
 from visualize.server.leaving import Leaving
 from visualize.server.monitoring import Monitor
+from visualize.server.presence import Presence
 from visualize.server.sessions import share_configurations
 from visualize.server.shelf import MAX_RUN_FILE
 from visualize.server.work import Line
@@ -178,6 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
                     Middleware(wire.Lasting),
                     Middleware(Leaving, waiting=waiting, told=told),
                     Middleware(Guard, names=programs.NAMES, private=private),
+                    Middleware(Presence),
                 ],
                 "exception_handlers": {RequestValidationError: unreadable, 404: absent},
             },

@@ -270,6 +270,15 @@ class Lab:
         return self.page.evaluate("document.body.classList.contains('running')")
 
 
+def background(page: Page, hidden: bool) -> None:
+    """As if another tab were in front."""
+    page.evaluate(
+        "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
+        "document.dispatchEvent(new Event('visibilitychange')) }",
+        hidden,
+    )
+
+
 class Rooms:
     """Reusable browser contexts, each with a page that stays open to keep its process, and thus its scripts."""
 

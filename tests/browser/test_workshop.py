@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from lab.machine import describe_machine
 from tests import followers
-from tests.browser.conftest import OVERFLOW, Lab
+from tests.browser.conftest import OVERFLOW, Lab, background
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.test_accessibility import violations
 from visualize.server.channel import END
@@ -423,15 +423,6 @@ def test_any_key_works_in_the_address_as_printed(browser: Browser, server: str, 
     page.wait_for_selector(".sheet-say.problem")
     assert json.loads(asked[0])["key"] == key
     page.close()
-
-
-def background(page: Page, hidden: bool) -> None:
-    """As if another tab were in front."""
-    page.evaluate(
-        "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
-        "document.dispatchEvent(new Event('visibilitychange')) }",
-        hidden,
-    )
 
 
 def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presenter: BrowserContext, code: str) -> None:

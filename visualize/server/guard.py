@@ -38,7 +38,9 @@ TOOLS = re.compile(rf"{API}mcp(?:/.*)?")
 FILES = f"{API}upload"
 KEPT_FILE = re.compile(rf"{API}file=(?!https?:)[^\0]*", re.DOTALL | re.IGNORECASE)
 """A file on this server. Given a URL, Gradio would fetch it from wherever the caller says."""
-OTHERS = re.compile(rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+|cancel|reset)/?")
+OTHERS = re.compile(
+    rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+(?:/\w+)?|cancel|reset)/?"
+)
 """What else pages and Gradio's client request. A page that lost its server requests ``app_id`` until one answers."""
 LONGEST = 255
 """Most bytes of a file's name."""

@@ -1,4 +1,5 @@
-"""What the pages' HTML says of them before their scripts run: each its own title and a line about it.
+"""What the pages' HTML has before Gradio's scripts run: each page its own title and a line about it, and
+``presence.js``.
 
 Gradio's says of every page of every app that it is Gradio, and "Click to try out the app!", which is then what a chat
 shows under a link to a run.
@@ -14,7 +15,7 @@ from gradio.routes import templates
 from jinja2 import FunctionLoader
 from markupsafe import Markup
 
-from visualize.assets import TITLE
+from visualize.assets import TITLE, read
 from visualize.document import introduction
 from visualize.panels.header import ABOUT
 
@@ -40,4 +41,4 @@ def _introduced(config: dict[str, Any]) -> Markup:
     name = config["current_page"].capitalize() or "Lab"
     if name != "Lab":
         config["title"] = f"{name} · {TITLE}"
-    return Markup(introduction(config["title"], ABOUT[name]))
+    return Markup(f"{introduction(config['title'], ABOUT[name])}\n<script>{read('presence.js')}</script>")

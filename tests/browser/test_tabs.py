@@ -1,0 +1,54 @@
+"""More tabs than a browser opens connections to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Lab, background
+
+Visit = Callable[..., Lab]
+CONNECTIONS = 6
+"""To one server, in Chromium, Firefox and Safari, as long as they speak HTTP/1.1."""
+
+
+def rests(page: Page) -> None:
+    """Hide the tab, and wait until it has said that it is away."""
+    with page.expect_response("**/away") as answer:
+        background(page, True)
+    assert answer.value.status == 204
+
+
+def test_any_number_of_tabs_can_be_open(visit: Visit) -> None:
+    labs = []
+    for path in ("", "compare", "pool", "memory", "claims", "deploy", "lessons"):
+        lab = visit()
+        lab.page.goto(f"{lab.server}/{path}")
+        lab.page.wait_for_selector("body[data-ready]")
+        rests(lab.page)
+        labs.append(lab)
+    assert len(labs) > CONNECTIONS
+    first = labs[0]
+    with first.page.expect_request("**/heartbeat/*"):
+        background(first.page, False)
+    first.run()
+    first.finish()
+    assert first.seen()["tokens"]
+
+
+def test_a_hidden_tab_stays_connected_while_it_has_something_under_way(visit: Visit) -> None:
+    lab = visit().open(max_tokens=900, kernels="reference")
+    said: list[str] = []
+    lab.page.on("request", lambda request: request.url.endswith("/away") and said.append(request.url))
+    lab.run()
+    background(lab.page, True)
+    lab.page.wait_for_timeout(2500)
+    assert lab.running
+    assert not said
+    with lab.page.expect_response("**/away"):
+        lab.page.click("#stop")
+    # Playwright reports no beacons.
+    lab.page.evaluate("navigator.sendBeacon = (address) => localStorage.setItem('beacon', address)")
+    lab.page.goto(f"{lab.server}/health")
+    assert lab.page.evaluate("localStorage.getItem('beacon')").endswith("/gone")

@@ -1,0 +1,39 @@
+// The server knows by an open connection that a tab is there, but a browser opens six to a server at most, over all its
+// tabs: Gradio, which keeps one open in each, would never load a sixth. So a tab that is hidden, with nothing under way,
+// says that it stays, and closes its connection until it is shown again (visualize/server/presence.py). In the head,
+// before Gradio's own scripts, whose request for the connection is answered here.
+{
+  const REST = 1000; // milliseconds for which a tab is hidden before it says so
+  const { fetch } = window;
+  window.fetch = (request, options) => {
+    const address = new URL(request.url ?? request, location);
+    if (!/\/heartbeat\/\w+$/.test(address.pathname)) return fetch(request, options);
+    attend(address);
+    return new Promise(() => {}); // Gradio only waits for its end
+  };
+
+  function attend(address) {
+    let connection = new EventSource(address); // which is opened again when it breaks
+    let waiting;
+    const to = (what) => Object.assign(new URL(address), { pathname: `${address.pathname}/${what}` });
+    const rests = () => document.hidden && !document.body.matches(".running");
+
+    async function look() {
+      if (!rests()) connection ??= new EventSource(address);
+      else if (connection && (await fetch(to("away"), { method: "POST", body: "{}" }).catch(() => null))?.ok) {
+        connection.close();
+        connection = null;
+        if (!rests()) look(); // shown again in the meantime
+      }
+    }
+    function lookSoon() {
+      clearTimeout(waiting);
+      if (rests()) waiting = setTimeout(look, REST);
+      else look();
+    }
+    document.addEventListener("visibilitychange", lookSoon);
+    new MutationObserver(lookSoon).observe(document.body, { attributeFilter: ["class"] });
+    window.addEventListener("pagehide", () => connection || navigator.sendBeacon(to("gone"), "{}"));
+    lookSoon();
+  }
+}
