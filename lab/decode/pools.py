@@ -74,6 +74,8 @@ class Pools:
                 log.warning("a step of %d sequences ran out of memory; the next one is smaller", len(running))
             elif not isinstance(error, LabError):
                 log.exception("a step failed")
+            # Its traceback holds the tensors of the failed pass, in a cycle that may not be collected for long.
+            error = error.with_traceback(None)
             # A sequence that has its last token is done; the others go on if a smaller step may succeed.
             stuck = [sequence for sequence in running or pool.scheduler.waiting if sequence.reason or not smaller]
             pool.failed += [(sequence, error) for sequence in stuck]

@@ -36,6 +36,12 @@ BACKENDS = {
 2112.05682); in tiles that never leave the processor (FlashAttention: Dao et al., 2205.14135)."""
 
 
+# On an H100 or newer, torch from 2.11 on prefers cuDNN, which makes a plan for every new length of a text, anew in each
+# thread: tens of milliseconds for each of a hundred lengths (huggingface/transformers#48163). Off in the whole process,
+# because transformers' own `generate`, measured beside the lab, would pay it, too.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 class KernelError(Exception):
     """A Triton kernel did not compile or did not run. The reference can compute the same."""
 

@@ -11,10 +11,11 @@ enough work, and may have any length.
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -197,7 +198,10 @@ class Place:
             _drop_workspaces()
             try:
                 # Other threads may allocate meanwhile.
-                with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
+                with (
+                    _uncollected(),
+                    torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"),
+                ):
                     output = run()
             except Exception:
                 self._recover()
@@ -225,6 +229,19 @@ class Place:
             torch.cuda.graph(nothing, stream=self._stream, capture_error_mode="thread_local"),
         ):
             torch.zeros(1, device=self._device)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No cyclic garbage is collected: it may hold another engine's graphs, which cannot be destroyed during a capture
+    (pytorch/pytorch#161037)."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _drop_workspaces() -> None:

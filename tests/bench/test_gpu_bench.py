@@ -29,6 +29,7 @@ from lab.bench.gpu.speculation import Speculation
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
 from lab.fused import product
+from lab.kv import attend_kernel
 
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
@@ -47,6 +48,16 @@ def here(name, out, until, options, report):
     sheet = Sheet(out.with_name("sheet"), until)
     run_part(name, sheet, **options)
     return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
+
+
+def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
+    right = attend_kernel.attend
+    monkeypatch.setattr(attend_kernel, "attend", lambda layer, query, plan: 1.1 * right(layer, query, plan))
+    sheet = Sheet()
+    run_part("3", sheet, **PART)
+    assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
+    said = sheet.result["failures"]
+    assert all("off by" in said[f"64 tokens x 1, {kind}"] for kind in ("auto paged", "int8 paged", "int4 contiguous"))
 
 
 def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from lab import EngineConfig, SamplingParams
-from lab.decode import pool
+from lab.decode import pool, pools
 from lab.kv import cache
 from lab.pair.memory import is_out_of_memory
 from lab.trace.events import FellBack, Preempted
@@ -74,6 +77,25 @@ def test_a_single_request_is_refused_and_the_next_is_served(lab, monkeypatch, er
     assert run.finished.message.startswith("The device ran out of memory. Use fewer blocks")
     assert run.token_ids == plain.token_ids[:5]
     assert lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).token_ids == plain.token_ids
+
+
+def test_what_a_failed_pass_had_in_memory_is_free_when_its_request_has_ended(lab, monkeypatch):
+    """Without waiting for the garbage collector, which a GPU's allocator does not call."""
+    kept = []
+
+    def raising(*rest):
+        activation = torch.zeros(8)
+        kept.append(weakref.ref(activation))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(pools, "log", Mock())  # pytest keeps what is logged
+    monkeypatch.setattr(lab.target, "forward", raising)
+    gc.disable()
+    try:
+        assert lab.generate(PROMPTS[0], CONFIGS["paged"], SAMPLING).reason == "error"
+        assert [activation() for activation in kept] == [None]
+    finally:
+        gc.enable()
 
 
 def asked(name):

@@ -96,3 +96,8 @@ def test_padding_beside_a_longer_sequence_does_not_matter():
         with model.stock_attention() as dense:
             expected = torch.stack([dense(tokens[None, :n]).logits[0, -1] for n in (9, 14)])
     assert torch.allclose(out, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_torch_does_not_prefer_cudnn() -> None:
+    """Which would plan anew for every length of a text."""
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -382,3 +382,16 @@ def test_a_capture_that_fails_leaves_cuda_in_order(monkeypatch):
     torch.rand(1, device="cuda")  # fails if the random number generator is still in a capture
     torch.cuda.empty_cache()  # fails if the allocator believes that it is still in a capture
     assert not fell_back(load_engine(device="cuda", dtype="float32").generate("Once upon a time", PAGED, SAMPLING))
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_nothing_is_collected_during_a_capture(collects: bool) -> None:
+    """A graph that is found to be garbage cannot be destroyed then."""
+    before = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        with graphs._uncollected():
+            assert not gc.isenabled()
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if before else gc.disable)()

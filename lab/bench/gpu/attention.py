@@ -80,7 +80,10 @@ def time_case(
         over = _by_sdpa(query, shape.kv_heads, context, batch, layers)
     else:
         storage = KVStorage(kv_format, context * batch, layers=layers, device=device, **kept)
-        over = _by_kernel(query, context, batch, storage, paged=blocks == "paged")
+        over, tables = _by_kernel(query, context, batch, storage, paged=blocks == "paged")
+        key, value = storage.layers[0].read(_slots(tables[0])[:context])
+        _check(over(0)[0].float(), query[0].float(), key.float(), value.float())
+        del key, value
     seconds = layer_seconds(over, layers, device, repeats)
     return [
         {
@@ -96,7 +99,8 @@ def time_case(
 
 def _by_kernel(
     query: torch.Tensor, context: int, batch: int, storage: KVStorage, *, paged: bool
-) -> Callable[[int], torch.Tensor]:
+) -> tuple[Callable[[int], torch.Tensor], torch.Tensor]:
+    """A layer's attention, and the table of blocks, [batch, height]."""
     from lab.kv.attend_kernel import attend
 
     for layer in storage.layers:
@@ -114,7 +118,21 @@ def _by_kernel(
         longest=context,
         storage=storage,
     )
-    return lambda layer: attend(storage.layers[layer], query, plan)
+    return lambda layer: attend(storage.layers[layer], query, plan), plan.tables
+
+
+def _slots(blocks: torch.Tensor) -> torch.Tensor:
+    """The slots of one sequence's blocks, in its order."""
+    return (blocks[:, None].long() * BLOCK_SIZE + torch.arange(BLOCK_SIZE, device=blocks.device)).flatten()
+
+
+def _check(out: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+    """What is timed has to be right: of the first sequence, out and query [heads, d], key and value [context, kv_heads,
+    d], all float32. Raises AssertionError if it is further off than rounding explains."""
+    right = F.scaled_dot_product_attention(query[:, None], key.transpose(0, 1), value.transpose(0, 1), enable_gqa=True)
+    off = ((out - right[:, 0]).abs().max() / right.abs().max()).item()
+    if not off < 0.05:  # nor is it NaN
+        raise AssertionError(f"the kernel's result is off by {off:.1%} of the largest number")
 
 
 def _fill(tensor: torch.Tensor, head_dim: int) -> None:
