@@ -81,6 +81,19 @@ def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tm
         lab.page.click("[data-do=first]")
         lab.page.click("[data-do=last]")
         lab.page.wait_for_selector(".say:not(.problem)")
+    assert Run.load(lab.save("json", tmp_path)).events == run.events
+    assert "run=1" in lab.page.url
+
+    part = tmp_path / "part.json"  # as if it had been saved while the run was going on
+    Run(run.events[: len(run.events) // 2]).save(part)
+    half = visit().open()
+    half.reopen(part)
+    half.page.wait_for_selector(".say:has-text('its file ends here')")
+    half.finish()
+    half.page.click("[data-do=first]")
+    half.page.click("[data-do=last]")
+    half.finish()
+    assert 0 < half.seen()["pass"] < end["pass"]
 
     large = tmp_path / "large.json"
     large.write_bytes(b" " * (MAX_RUN_FILE + 1))
@@ -101,3 +114,15 @@ def test_a_saved_run_is_reopened_and_a_bad_file_changes_nothing(visit: Visit, tm
     other.page.keyboard.press("Home")
     other.page.wait_for_timeout(400)
     assert "step" not in other.page.url
+
+
+def test_the_address_has_the_seed_of_the_run_that_is_shown(visit: Visit, tmp_path: Path) -> None:
+    lab = visit().open(seed="", max_tokens=5)
+    seeds = set()
+    for _ in range(3):
+        lab.run()
+        lab.finish()
+        seed = Run.load(lab.save("json", tmp_path)).started.sampling["seed"]
+        assert f"seed={seed}&" in f"{lab.page.url}&"
+        seeds.add(seed)
+    assert len(seeds) == 3

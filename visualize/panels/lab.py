@@ -56,8 +56,7 @@ def build(
         visitors.stop(request.session_hash)
 
     def reopened(path: str, request: gr.Request) -> str:
-        visitors.leave(request.session_hash)  # the next run is not compared with the previous one
-        transcript = shelf.reopen(request.session_hash, Path(path))
+        transcript = visitors.reopen(request.session_hash, Path(path))
         if workshop:
             workshop.lead.opened(request.session_hash, transcript)
         return transcript

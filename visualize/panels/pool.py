@@ -76,8 +76,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         visitors.stop(request.session_hash)
 
     def reopened(path: str, request: gr.Request) -> str:
-        visitors.leave(request.session_hash)  # the next run is not compared with the previous one
-        return shelf.reopen(request.session_hash, Path(path))
+        return visitors.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)

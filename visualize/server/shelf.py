@@ -127,8 +127,9 @@ class Shelf:
         except LabError as error:
             return {"problem": str(error)}
 
-    def reopen(self, visitor: str | None, path: Path) -> str:
-        """The transcript of the run in an uploaded file, or a ``problem``. Others may open the same file."""
+    def reopen(self, visitor: str | None, path: Path, accepted: Callable[[], None] = lambda: None) -> str:
+        """The transcript of the run in an uploaded file, or a ``problem``, which changes nothing. Others may open the
+        same file. ``accepted`` is called before the run is kept."""
         id = uuid.uuid4().hex
         try:
             document, size = read_json(path, self._kind.most_bytes, self._kind.most_values), path.stat().st_size
@@ -136,5 +137,6 @@ class Shelf:
             text = self._kind.told(events, id)
         except LabError as error:
             return head(id) + line({"problem": str(error)})
+        accepted()
         self.put(visitor, id, events, size)
         return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from visualize.run.transcript import head
@@ -103,6 +104,11 @@ class Visitors:
         for other in self._runs.keep(lambda other, run: other in there and not run.deserted):
             self._shelf.clear(other)
         return head(live.id, live=True, against=against)
+
+    def reopen(self, visitor: str | None, path: Path) -> str:
+        """See ``Shelf``. A run from a file takes the place of the visitor's own, with which no later one is
+        compared."""
+        return self._shelf.reopen(visitor, path, lambda: self.leave(visitor))
 
     def stop(self, visitor: str | None) -> None:
         """See ``OneEach``."""

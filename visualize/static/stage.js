@@ -39,15 +39,20 @@ function begin(id) {
 
 /** Read a transcript. Its first line names the run; the rest follows or, for a live run, arrives through a channel. */
 function read(transcript) {
-  const first = transcript.slice(0, transcript.indexOf("\n"));
+  const [first, second] = transcript.split("\n", 2);
   if (!first || run.id === first) return;
+  const { problem } = JSON.parse(second || "{}");
+  if (problem) return sayNow(problem, true); // a file that is refused changes nothing
   begin(first);
   const { run: id, live, against } = JSON.parse(first);
   run.against = against;
   if (!led) window.decodeLab.address({ run: live ? 1 : null }); // no link restores a run from a file
   stream?.close();
-  if (live) listen(id);
-  else hear(transcript.slice(first.length));
+  if (live) return listen(id);
+  hear(transcript.slice(first.length));
+  if (!run.running) return;
+  over();
+  sayNow("This run was saved while it was going on: its file ends here.");
 }
 
 let stream;
@@ -87,6 +92,7 @@ function take(record) {
 /** Whether the address restores what is shown: in the Lab, not a run from a file; on a page with no server, always. */
 const linked = () => !server || !picture.head?.recorded;
 
+let drawnSeed; // as the address has it, where the field for it is empty: the next run's is another
 /** The first frame of a new run: from here on the stage shows it. */
 function open(head) {
   $(".stage").classList.remove("waits");
@@ -99,7 +105,8 @@ function open(head) {
     const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
     device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.accelerator} · ${head.dtype} · ${models}`;
   }
-  if (!head.recorded && !led && new URLSearchParams(location.search).get("seed") === "") window.decodeLab.address({ seed: head.sampling.seed });
+  const seed = new URLSearchParams(location.search).get("seed");
+  if (!head.recorded && !led && (seed === "" || seed === drawnSeed)) window.decodeLab.address({ seed: (drawnSeed = String(head.sampling.seed)) });
   rewind();
 }
 
