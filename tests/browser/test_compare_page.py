@@ -141,11 +141,16 @@ def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
         assert margin == other_margin  # other draws from the same distribution
         assert 0 <= float(margin) <= 1
     page.fill("#repeats input[type=number]", "9")  # so that it is not over before the next lines look
+    page.fill("#max-tokens input[type=number]", "500")
     page.keyboard.press("Tab")
     page.click("#run")
     page.wait_for_selector(".contest[data-over=false]")
     assert page.is_hidden(".partings")
     assert page.inner_text(".race .caption") == "the comparison before"
+    page.click("#stop")
+    page.wait_for_selector(".contest[data-over=true]")
+    assert page.inner_text(".race .caption") == "the comparison before", "it had no race of its own yet"
+    assert page.locator(".face.stale").count() == 2
 
 
 def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from playwright.sync_api import expect
 
 from lab import Run
@@ -300,3 +301,13 @@ def test_a_readout_explains_itself_on_keyboard_focus_hover_and_tap(visit: Visit)
     assert box["x"] + box["width"] <= 390
     phone.page.tap(".say")
     assert not meaning.is_visible()
+
+
+@pytest.mark.parametrize("seed", ["1.5", "2147483648", "-1"])
+def test_a_seed_that_no_link_could_have_is_refused(visit: Visit, seed: str) -> None:
+    lab = visit().open(max_tokens=5)
+    lab.page.click("#sampling .label-wrap")
+    lab.page.fill("#seed input", seed)
+    lab.run()
+    lab.page.wait_for_selector(".say.problem:has-text('Seed must be a whole number from 0 to 2,147,483,647.')")
+    assert not lab.running

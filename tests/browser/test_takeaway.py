@@ -124,5 +124,6 @@ def test_the_address_has_the_seed_of_the_run_that_is_shown(visit: Visit, tmp_pat
         lab.finish()
         seed = Run.load(lab.save("json", tmp_path)).started.sampling["seed"]
         assert f"seed={seed}&" in f"{lab.page.url}&"
+        assert f"seed={seed}&" in f"{lab.page.get_attribute('.against', 'href')}&"
         seeds.add(seed)
     assert len(seeds) == 3

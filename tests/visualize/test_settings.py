@@ -15,7 +15,6 @@ from lab.engines import Pair, own
 from lab.here import has_gpu
 from lab.kv.attention import refuse_sdpa
 from visualize.panels.consequences import SAYS
-from visualize.panels.controls import LABELS
 from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded import LOGPROBS as LOGPROBS_COST
 from visualize.run import settings as page_settings
@@ -23,6 +22,7 @@ from visualize.run.settings import (
     BOUNDS,
     CHOICES,
     DEFAULTS,
+    LABELS,
     LINK,
     LOGPROBS,
     NAMES,

@@ -10,7 +10,7 @@ import gradio as gr
 
 from lab.engines import EMBEDDED
 from visualize.recorded import kv_error, logprobs_cost
-from visualize.run.settings import CHOICES, NEUTRAL, OTHER, Settings, senseless
+from visualize.run.settings import CHOICES, LABELS, NEUTRAL, OTHER, Settings, senseless
 from visualize.vocabulary import ATTENTIONS, DRAFTERS
 
 
@@ -47,8 +47,6 @@ SAYS = {
     "seed": "The same seed and settings give the same text; empty: a new seed.",
     "max_tokens": "The run ends after this many.",
 }
-GAMMA = "Guesses a round"
-
 SWITCHES = (
     "cache",
     "kv_format",
@@ -116,7 +114,7 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     if "kv_format" not in reasons:
         updates["kv_format"]["info"] = kv_error(settings.kv_format) or SAYS["kv_format"]
     updates["speculation"]["info"] = DRAFTERS[settings.speculation].about
-    updates["gamma"]["label"] = f"Max {GAMMA.lower()}" if settings.adaptive_window else GAMMA
+    updates["gamma"]["label"] = f"Max {LABELS['gamma'].lower()}" if settings.adaptive_window else LABELS["gamma"]
     models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
     shown = {"pair": models, "target": other, "draft": other}
     shown |= {name: settings.speculation == who for name, who in OF_ONE_DRAFTER.items()}

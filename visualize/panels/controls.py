@@ -9,10 +9,10 @@ from typing import Any
 import gradio as gr
 
 from visualize.link import Link
-from visualize.panels.consequences import DEPENDENT, GAMMA, SAYS, SWITCHES, state
+from visualize.panels.consequences import DEPENDENT, SAYS, SWITCHES, state
 from visualize.panels.events import LATEST
 from visualize.panels.widgets import Widgets
-from visualize.run.settings import DEFAULTS, LINK, NAMES, Settings, senseless
+from visualize.run.settings import DEFAULTS, LABELS, LINK, NAMES, Settings, senseless
 
 OPENINGS = (
     DEFAULTS["prompt"],
@@ -21,36 +21,6 @@ OPENINGS = (
     "“Who is there?” cried the giant, and he",
     "A fox once met a wolf upon the road, and said to him,",
 )
-
-LABELS = {
-    "prompt": "Prompt",
-    "cache": "KV cache",
-    "kv_format": "KV format",
-    "paged": "Paged blocks",
-    "prefix_caching": "Prefix caching",
-    "speculation": "Speculation: who guesses?",
-    "pair": "Draft model",
-    "target": "Target",
-    "draft": "Draft",
-    "early_exit_layer": "Early-exit layers",
-    "synthetic_rate": "Acceptance rate",
-    "gamma": GAMMA,
-    "adaptive_window": "Adaptive window",
-    "distributions": "Record distributions",
-    "block_size": "Block size",
-    "pool_size": "Pool size",
-    "eviction": "Eviction",
-    "cache_priority": "Cache priority",
-    "kernels": "Kernels",
-    "cuda_graphs": "CUDA graphs",
-    "torch_compile": "torch.compile",
-    "prefill_attention": "Prompt attention",
-    "temperature": "Temperature",
-    "top_k": "Top-k",
-    "top_p": "Top-p",
-    "seed": "Seed",
-    "max_tokens": "Max tokens",
-}
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,7 @@ class Widgets:
         return gr.Slider(low, high, step=step, **self._of(name), **settings)
 
     def number(self, name: str, **settings: Any) -> gr.Number:
-        precision = None if isinstance(self.link.defaults[name], float) else 0
-        return gr.Number(precision=precision, **self._of(name), **settings)
+        return gr.Number(**self._of(name), **settings)  # a fraction is refused where it makes no sense, and not rounded
 
     def text(self, name: str, lines: int, most_lines: int, **settings: Any) -> gr.Textbox:
         most = self.link.most_characters[name]

@@ -23,6 +23,36 @@ CHOICES: dict[str, dict[Any, str]] = {
     "prefill_attention": {name: ATTENTIONS[name] for name in ("auto", *prompt_attention())},
 }
 """For each setting with a fixed choice of values, the values and what the page calls them."""
+LABELS = {
+    "prompt": "Prompt",
+    "cache": "KV cache",
+    "kv_format": "KV format",
+    "paged": "Paged blocks",
+    "prefix_caching": "Prefix caching",
+    "speculation": "Speculation: who guesses?",
+    "pair": "Draft model",
+    "target": "Target",
+    "draft": "Draft",
+    "early_exit_layer": "Early-exit layers",
+    "synthetic_rate": "Acceptance rate",
+    "gamma": "Guesses a round",
+    "adaptive_window": "Adaptive window",
+    "distributions": "Record distributions",
+    "block_size": "Block size",
+    "pool_size": "Pool size",
+    "eviction": "Eviction",
+    "cache_priority": "Cache priority",
+    "kernels": "Kernels",
+    "cuda_graphs": "CUDA graphs",
+    "torch_compile": "torch.compile",
+    "prefill_attention": "Prompt attention",
+    "temperature": "Temperature",
+    "top_k": "Top-k",
+    "top_p": "Top-p",
+    "seed": "Seed",
+    "max_tokens": "Max tokens",
+}
+"""What the page calls each setting."""
 BOUNDS: dict[str, tuple[float, float]] = {
     "gamma": (1, 8),
     "early_exit_layer": (1, 15),

@@ -18,7 +18,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import Event
 from visualize.run.frames import Reducer
 from visualize.run.readouts import Before
-from visualize.run.settings import Settings, bounded
+from visualize.run.settings import LABELS, LINK, Settings, bounded
 from visualize.run.transcript import line
 from visualize.server.apart import Apart, Compares
 from visualize.server.channel import Channel
@@ -130,6 +130,7 @@ class LiveRun(Live):
 
     def _decode(self) -> Iterator[Event]:
         settings = self._settings
+        LINK.check(vars(settings), LABELS)  # what the page accepts, a link to it must be able to say
         settings.engine_config()  # refuses a combination that makes no sense before any model is loaded
         prompt = bounded(settings.prompt)
         sampling = settings.sampling()

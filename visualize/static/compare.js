@@ -7,6 +7,7 @@ const { asked, address } = window.decodeLab;
 const drawn = {};
 const RACED = $(".race .caption").textContent;
 let running = false;
+let stale = false; // whether race and theory are of the comparison before
 
 // The race's speed and the instant at which it was left are part of the link, as in the Lab's player.
 let wanted = parseFloat(asked.get("at"));
@@ -34,8 +35,8 @@ function read(value) {
   const problem = record.problem ?? "";
   tell(problem || record.progress || record.said?.[0] || "", record.tokens);
   $(".contest-say").classList.toggle("problem", Boolean(problem));
-  const stale = running && race.lanes.length > 0;
-  $('[data-face="race"]').classList.toggle("stale", stale);
+  stale = !record.race && (running ? race.lanes.length > 0 : stale); // also when it is stopped before it has a race
+  for (const face of element.querySelectorAll(".face")) face.classList.toggle("stale", stale);
   write($(".race .caption"), stale ? "the comparison before" : RACED);
   if (record.rows) fill($(".contest-lower table"), setup.columns, record.rows);
   if (record.charts) show(record.charts);

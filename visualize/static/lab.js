@@ -26,8 +26,10 @@ function absent() {
 function drawAgainst(guesses) {
   const link = $(".against");
   link.hidden = !run.against || run.running || picture.id !== JSON.parse(run.id).run;
-  if (link.hidden || link.getAttribute("href") === run.against) return; // nothing is written again while it is played
-  link.href = run.against;
+  if (link.hidden) return;
+  const seeded = /[?&]seed=/.test(run.against) ? run.against : `${run.against}&seed=${picture.head.sampling.seed}`; // one that was drawn
+  if (link.getAttribute("href") === seeded) return; // nothing is written again while it is played
+  link.href = seeded;
   link.title = `Compare with ${guesses ? "the same settings without guesses" : "the cache alone"}`;
 }
 
