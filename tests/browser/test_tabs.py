@@ -52,3 +52,11 @@ def test_a_hidden_tab_stays_connected_while_it_has_something_under_way(visit: Vi
     lab.page.evaluate("navigator.sendBeacon = (address) => localStorage.setItem('beacon', address)")
     lab.page.goto(f"{lab.server}/health")
     assert lab.page.evaluate("localStorage.getItem('beacon')").endswith("/gone")
+
+
+def test_a_page_that_the_browser_brings_back_is_loaded_again(visit: Visit) -> None:
+    """The server ended its session when it was left. Playwright switches the browser's own cache of pages off."""
+    lab = visit().open(max_tokens=5)
+    with lab.page.expect_navigation():
+        lab.page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
+    lab.ready()

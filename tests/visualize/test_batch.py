@@ -277,7 +277,11 @@ def test_a_batch_run_can_be_stopped() -> None:
     for record in records(told):
         shown.apply(record)
     assert shown.finished
-    assert "cancelled" in {row["state"] for row in table(shown, "sequences")}
+    states = [row["state"] for row in table(shown, "sequences")]
+    finished, expected = map(int, shown.readouts["finished"][0].split(" / "))
+    assert finished == states.count("finished") < expected
+    assert "cancelled" in states
+    assert shown.say.startswith(f"Ended early: {finished} of {expected} sequences finished, ")
     assert {row["state"] for row in table(shown, "pool")} <= {"free", "cached"}
 
 

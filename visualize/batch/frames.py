@@ -96,7 +96,8 @@ class BatchReducer:
         )
 
     def _end(self) -> Frame:
-        sentence = narrate.over(self._tally.tokens, self._tally.ms)
+        tally = self._tally
+        sentence = narrate.over(tally.tokens, tally.finished, tally.expected, tally.ms)
         charts = {"pool": self._blocks.patches()}  # clears the marks
         return self._frame({"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}}, {}, -1)
 

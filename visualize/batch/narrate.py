@@ -32,11 +32,13 @@ def said(entries: Sequence[Entry], tokens: dict[int, int]) -> Said:
     return " ".join(told[:2]) or _arrived(entries) or _passed(entries), rare
 
 
-def over(tokens: dict[int, int], ms: float) -> str:
-    """The end of the run."""
+def over(tokens: dict[int, int], finished: int, expected: int, ms: float) -> str:
+    """The end of the run; early if not all that were ``expected`` have ``finished``."""
     total = sum(tokens.values())
     rate = f": {1000 * total / ms:,.0f} a second" if ms > 0 else ""
-    return f"Done: {counted(len(tokens), 'sequence')}, {counted(total, 'token')} in {ms / 1000:.2f} s{rate}."
+    whole = f"Done: {counted(expected, 'sequence')}"
+    part = f"Ended early: {finished} of {counted(expected, 'sequence')} finished"
+    return f"{whole if finished >= expected else part}, {counted(total, 'token')} in {ms / 1000:.2f} s{rate}."
 
 
 def _failed(entries: Sequence[Entry]) -> str:

@@ -98,7 +98,7 @@ class Tally:
                 self.preempted += 1
             case BlockEvicted():
                 self.evicted += 1
-            case Finished():
+            case Finished(reason=reason) if reason != "cancelled":
                 self.finished += 1
 
     def step(self, used: float | None) -> None:

@@ -33,6 +33,8 @@
     }
     document.addEventListener("visibilitychange", lookSoon);
     new MutationObserver(lookSoon).observe(document.body, { attributeFilter: ["class"] });
+    // The browser's Back may bring the page as it was, when the server has forgotten it: its address brings it anew.
+    window.addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
     window.addEventListener("pagehide", () => connection || navigator.sendBeacon(to("gone"), "{}"));
     lookSoon();
   }
