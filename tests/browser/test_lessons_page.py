@@ -166,6 +166,8 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
     page.click("#predict .main")
     page.click("#run")
     page.wait_for_selector(".observe .progress:text-matches('cached, .* tokens')")
+    page.locator("#predict .main").press("Enter")  # the mouse cannot press it now
+    expect(page.locator("#predict .verdict")).to_contain_text("It tests the prediction that you made before it.")
     page.keyboard.press("Escape")
     expect(page.locator(".observe .progress")).to_have_text("Stopped. Nothing was kept.")
     expect(page.locator(".observe .found")).to_be_hidden()

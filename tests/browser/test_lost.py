@@ -111,3 +111,22 @@ def test_charts_that_cannot_be_loaded_are_said_to_be_missing(browser: Browser, s
     lab.page.wait_for_selector(".say:text-matches('^Finished')")
     assert "could not be loaded" in lab.page.evaluate(SAID)
     lab.page.close()
+
+
+def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(browser: Browser, server: str) -> None:
+    lab = Lab(browser.new_page(), server)
+    lab.page.add_init_script(REFUSED)
+    asked: list[Route] = []
+
+    def refuse_once(route: Route) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            route.fulfill(status=502)
+        else:
+            route.continue_()
+
+    lab.page.route("**/heartbeat/*", refuse_once)
+    with lab.page.expect_response(lambda answer: "/heartbeat/" in answer.url and answer.ok):
+        lab.open()
+    assert len(asked) == 2
+    lab.page.close()

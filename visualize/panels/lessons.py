@@ -70,11 +70,13 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
         shelf.put(request.session_hash, id, seen.played.events)
         return [look, gr.update(value=recorded(seen.played, id, elsewhere=not fresh), visible=True)]
 
-    def predict(number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
+    def predict(request: gr.Request, number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
         if learner is None:
             return _forgotten(8)
-        lesson = course()[number]
+        lesson, task = course()[number], tasks.last(request.session_hash)
         try:
+            if task and task.goes_on and learner.figures is None:
+                raise LabError("A run is under way. It tests the prediction that you made before it.")
             prediction = checked(lesson.front.predict, getattr(given, "answer", None))
         except LabError as error:
             said = sheet.prediction(lesson, learner) | {"problem": str(error)}

@@ -4,6 +4,7 @@
 // before Gradio's own scripts, whose request for the connection is answered here.
 {
   const REST = 1000; // milliseconds for which a tab is hidden before it says so
+  const AGAIN = 3000; // milliseconds
   const { fetch } = window;
   window.fetch = (request, options) => {
     const address = new URL(request.url ?? request, location);
@@ -13,13 +14,18 @@
   };
 
   function attend(address) {
-    let connection = new EventSource(address); // which is opened again when it breaks
+    let connection = null;
     let waiting;
+    function connect() {
+      const opened = (connection = new EventSource(address));
+      // A browser opens one that breaks again, but not one that a proxy refuses.
+      opened.onerror = () => opened.readyState === EventSource.CLOSED && setTimeout(() => opened === connection && connect(), AGAIN);
+    }
     const to = (what) => Object.assign(new URL(address), { pathname: `${address.pathname}/${what}` });
     const rests = () => document.hidden && !document.body.matches(".running");
 
     async function look() {
-      if (!rests()) connection ??= new EventSource(address);
+      if (!rests()) connection || connect();
       else if (connection && (await fetch(to("away"), { method: "POST", body: "{}" }).catch(() => null))?.ok) {
         connection.close();
         connection = null;
@@ -36,6 +42,7 @@
     // The browser's Back may bring the page as it was, when the server has forgotten it: its address brings it anew.
     window.addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
     window.addEventListener("pagehide", () => connection || navigator.sendBeacon(to("gone"), "{}"));
+    connect(); // also if it is hidden already: only who is there can say that they are away
     lookSoon();
   }
 }
