@@ -188,3 +188,13 @@ def test_on_a_phone_the_page_is_one_column_with_one_chart_at_a_time(visit: Visit
     assert lab.page.evaluate(shown) == ["timing"]
     lab.page.tap(".choose button[data-for=rounds]")
     assert "chart" not in parse_qs(urlsplit(lab.page.url).query)
+
+
+def test_the_save_menu_opens_within_a_narrow_window(visit: Visit) -> None:
+    lab = visit(viewport={"width": 320, "height": 640}).open(max_tokens=5)
+    lab.run()
+    lab.finish()
+    lab.page.click(".save summary")
+    box = lab.page.locator(".save[open] div").bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 320

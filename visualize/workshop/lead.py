@@ -57,8 +57,10 @@ class Lead:
 
     def opened(self, visitor: str | None, transcript: str) -> None:
         """Keep a run that a visitor opened from a file: it can be shown like one decoded here, until too much has been
-        opened since."""
+        opened since. A file that was refused changes nothing."""
         head, _, frames = transcript.partition("\n")
+        if frames.startswith('{"problem"'):
+            return
         channel = Channel(id=json.loads(head)["run"])
         channel.put(frames)
         channel.close()

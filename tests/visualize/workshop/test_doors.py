@@ -19,6 +19,7 @@ from tests.coroutines import complete
 from tests.tiny_models import engine as tiny_engine
 from tests.waiting import until
 from visualize.run.settings import Settings
+from visualize.run.transcript import head, line
 from visualize.server.channel import Channel, find
 from visualize.server.live import LiveRun
 from visualize.server.work import Line
@@ -214,6 +215,7 @@ def test_a_run_stays_available_while_it_is_shown(room: Room) -> None:
 def test_a_run_from_a_file_can_be_shown(room: Room) -> None:
     transcript = '{"run": "abc"}\n{"seq": 0}\n{"seq": 1}\n'
     room.workshop.lead.opened("presenter", transcript)
+    room.workshop.lead.opened("presenter", head("refused") + line({"problem": "This is not a run's file."}))
     assert room.ask("lead", key=KEY, run="abc", at=1) == (200, {"followers": 0})
 
     async def hear() -> list[str]:
