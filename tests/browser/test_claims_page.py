@@ -79,6 +79,25 @@ def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
     assert page.get_attribute("[data-claim=ladder] .check", "aria-disabled") == "false"
 
 
+def test_results_last_as_long_as_the_tab_and_the_server(visit: Visit) -> None:
+    page = opened(visit())
+    page.click("[data-claim=accept-by-p] .check")
+    page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions", timeout=60_000)
+    page.wait_for_selector("body:not(.running)")
+    measured = numbers(page, "accept-by-p")
+    page.click("nav a:has-text('Memory')")
+    page.wait_for_selector("body[data-ready]")
+    page.click("nav a:has-text('Claims')")
+    page.wait_for_selector("[data-claim=accept-by-p] .verdict.conditions")
+    page.click("[data-claim=accept-by-p] .quote")
+    assert numbers(page, "accept-by-p") == measured
+    kept = "JSON.parse(sessionStorage.getItem('decode-lab-claims'))"
+    page.evaluate(f"sessionStorage.setItem('decode-lab-claims', JSON.stringify({{...{kept}, server: 'another'}}))")
+    page.reload()
+    page.wait_for_selector("[data-claim=seventy-80gb] .verdict.fails")
+    assert verdicts(page)["accept-by-p"] == "unchecked"
+
+
 def test_a_link_opens_its_claim_and_an_unknown_claim_gives_a_notice(visit: Visit) -> None:
     page = opened(visit(), claim="memory-share")
     page.wait_for_selector("#claim-memory-share .main-svg")

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.browser.conftest import Lab
+from visualize.compare.lanes import LINK
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
@@ -169,6 +170,18 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
     assert set(parse_qs(urlsplit(page.url).query)["lanes"][0].split(",")) == {"cache", "paged", "int8"}
     page.click("#preset label:has-text('Ladder')")
     page.wait_for_function("!location.search.includes('lanes')")  # the default
+
+
+def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
+    page = opened(visit(), seed=3)
+    page.click("#pool > button")
+    page.fill("#seed input", "")
+    page.wait_for_function("!location.search.includes('seed')")
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    assert page.locator(".toast-wrap:has-text('left out')").count() == 0
+    page.click("#pool > button")
+    assert page.input_value("#seed input") == str(LINK.defaults["seed"])
 
 
 def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:

@@ -303,6 +303,20 @@ def test_a_readout_explains_itself_on_keyboard_focus_hover_and_tap(visit: Visit)
     assert not meaning.is_visible()
 
 
+def test_a_text_that_is_cut_off_can_be_read_whole(visit: Visit) -> None:
+    page = visit(viewport={"width": 1024, "height": 768}).open().page
+    meaning = page.locator(".meaning")
+    for cut in (".lab-header p", "[data-chart=rounds] .caption"):
+        page.set_viewport_size({"width": 1024, "height": 768})
+        page.mouse.move(0, 700)
+        page.hover(cut)
+        assert meaning.inner_text() == page.inner_text(cut)
+        page.set_viewport_size({"width": 2560, "height": 1440})  # there is room for all of it
+        page.mouse.move(0, 700)
+        page.hover(cut)
+        assert not meaning.is_visible()
+
+
 @pytest.mark.parametrize("seed", ["1.5", "2147483648", "-1"])
 def test_a_seed_that_no_link_could_have_is_refused(visit: Visit, seed: str) -> None:
     lab = visit().open(max_tokens=5)

@@ -42,6 +42,12 @@ def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> N
     assert page.evaluate("window.pwned") is None
     assert page.query_selector(".sheet img") is None
     assert page.evaluate(OVERFLOW) == [0, 0]
+    page.wait_for_function("location.search.includes('hub=') && location.search.includes('at_once=8')")
+    page.click("nav a:has-text('Lab')")
+    page.wait_for_selector("body[data-ready]")
+    said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+    assert said == {"kv_format": "int8", "speculation": "ngram"}
+    assert page.is_checked("#kv-format input[value=int8]")
 
 
 def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:

@@ -286,6 +286,36 @@ def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Vis
     expect(other.locator(".observe .progress")).to_contain_text("were not kept in this browser")
 
 
+def test_a_tab_that_stayed_behind_erases_nothing(visit: Visit) -> None:
+    ahead = opened(visit(), COSTS)
+    behind = Lab(ahead.context.new_page(), ahead.url.split("/lessons")[0])
+    stays = opened(behind, COSTS)
+    ahead.click("#predict label:has-text('Both about the same')")
+    ahead.click("#predict .main")
+    ahead.click("#run:enabled")
+    ahead.wait_for_selector("#explain .md", timeout=60_000)
+    ahead.wait_for_function("localStorage.getItem('decode-lab-course').includes('figures\":{')")
+    expect(stays.locator(".course-say")).to_contain_text("This lesson went on in another tab.")
+    assert done(stays, COSTS) == ["predict", "run"]
+    before = ahead.evaluate("localStorage.getItem('decode-lab-course')")
+    stays.click("#predict label:has-text('about ten times as much')")
+    stays.click("#predict .main")
+    expect(stays.locator("#run")).to_be_enabled()
+    assert stays.evaluate("localStorage.getItem('decode-lab-course')") == before
+
+    stays.reload()  # now both have the run
+    stays.wait_for_selector("#stage .token")
+    slide(ahead, "#check", "84")
+    ahead.click("#check .main")
+    expect(ahead.locator("#check .verdict")).to_contain_text("You said 84")
+    stays.click("#try .main")
+    expect(stays.locator("#try .see")).to_contain_text("its cache is 4.00× smaller", timeout=60_000)
+    ahead.reload()
+    ahead.wait_for_selector("#stage .token")
+    expect(ahead.locator("#check .verdict")).to_contain_text("You said 84")
+    expect(ahead.locator("#try .see")).to_contain_text("its cache is 4.00× smaller")
+
+
 def test_full_browser_storage_is_reported(visit: Visit) -> None:
     page = opened(visit(), COSTS)
     page.evaluate("localStorage.setItem('full', '')")

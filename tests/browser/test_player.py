@@ -323,6 +323,12 @@ def test_a_link_opens_the_run_at_its_step(visit: Visit) -> None:
     lab.page.wait_for_function(
         "location.search.includes('paged=0') && !['step', 'run'].some((name) => location.search.includes(name))"
     )
+    lab.page.locator(".bar").fill("7")  # still the run of the settings before
+    lab.wait_for_instant(7)
+    lab.page.locator(".token.accepted").first.click()
+    lab.page.wait_for_selector(".verdict:not([hidden])")
+    lab.page.wait_for_timeout(400)
+    assert not {"step", "guess"} & set(parse_qs(urlsplit(lab.page.url).query))
     lab.page.close()
     other = visit()
     assert parse_qs(urlsplit(link).query)["run"] == ["1"]  # the link repeats the run

@@ -214,6 +214,10 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     page.wait_for_selector("body[data-ready]")
     page.click("#toggle-paged input")
     page.wait_for_selector("#toggle-prefix-caching input:enabled")
+    expect(page.locator("#preset label.selected")).to_have_count(0)  # no preset has these settings
+    assert PRESETS["fits"].about not in page.inner_text("#preset")
+    page.click("#toggle-paged input")
+    page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
 
 
 def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:

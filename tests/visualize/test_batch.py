@@ -201,6 +201,19 @@ def test_cached_tokens_found_after_a_preemption_are_counted_separately() -> None
     assert shown.readouts["preempted"][2] == f"{again} found"
 
 
+def test_prompts_that_wait_are_not_among_those_that_could_be_found() -> None:
+    steps = ran([job(LETTERS[0] * 8, 3, seed) for seed in range(4)], every=0, seats=1, enable_prefix_caching=True)
+    joined: set[int] = set()
+    shown = picture()
+    notes = []
+    for frame, step in zip(BatchReducer(4).feed(steps), steps, strict=False):
+        joined |= {entry.owner for entry in step.entries if isinstance(entry.event, Admitted)}
+        shown.apply(frame)
+        notes.append(shown.readouts["found"][2])
+        assert notes[-1] == f"of {8 * len(joined)}"
+    assert {"of 8", "of 32"} <= set(notes)
+
+
 def test_a_batch_run_is_narrated_at_every_step() -> None:
     frames = BatchReducer(5).feed(ran([job(LETTERS[:3], 9, i) for i in range(5)], every=2, seats=2))
     shown, words = picture(), set()

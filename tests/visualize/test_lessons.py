@@ -160,6 +160,11 @@ def test_every_lesson_links_to_the_next() -> None:
 def test_a_lessons_run_gives_figures_charts_and_a_run_to_play(lesson: Lesson, task: LessonRun) -> None:
     (player, race, speed, bars), run = observation.seen(lesson, task.measured)
     assert player["title"]
+    assert player["say"] == ""
+    runs = task.measured["runs"]
+    thrice = replace(runs, runs={name: [*some] * 3 for name, some in runs.runs.items()})
+    (player, *_), _ = observation.seen(lesson, task.measured | {"runs": thrice})
+    assert "the one of median speed among 3 runs" in player["say"]
     assert [lane["name"] for lane in race["race"]["lanes"]] == ["cached", "plain"]
     assert len(speed["chart"]["columns"][0]["x"]) == 2
     assert "dividing two bars may give something else" in speed["say"]

@@ -61,7 +61,7 @@ class Tally:
     """Running counts over the events. ``tokens`` is by sequence; times are in milliseconds."""
 
     expected: int
-    prompts: int = 0  # tokens
+    prompts: int = 0  # tokens, of the sequences that have joined
     tokens: dict[int, int] = field(default_factory=dict)
     most: int = 0
     finished: int = 0
@@ -72,7 +72,7 @@ class Tally:
     began_ms: float | None = None
     now_ms: float = 0.0
     _came: dict[int, float] = field(default_factory=dict)
-    _joined: set[int] = field(default_factory=set)
+    _waiting: dict[int, int] = field(default_factory=dict)  # prompt tokens of those that have never joined
     _first: list[float] = field(default_factory=list)
     _vain: list[float] = field(default_factory=list)
 
@@ -82,14 +82,14 @@ class Tally:
         match entry.event:
             case RunStarted():
                 self.tokens[entry.owner], self._came[entry.owner] = 0, entry.t_ms
-                self.prompts += len(entry.event.prompt_token_ids)
+                self._waiting[entry.owner] = len(entry.event.prompt_token_ids)
             case Admitted():
                 self.most = max(self.most, entry.event.running)
-                if entry.owner in self._joined:
-                    self.found_again += entry.event.cached_tokens
-                else:
-                    self._joined.add(entry.owner)
+                if entry.owner in self._waiting:
+                    self.prompts += self._waiting.pop(entry.owner)
                     self.found += entry.event.cached_tokens
+                else:
+                    self.found_again += entry.event.cached_tokens
             case Committed():
                 if not self.tokens[entry.owner]:
                     self._first.append(entry.t_ms - self._came[entry.owner])

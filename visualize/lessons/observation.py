@@ -79,7 +79,7 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
     runs = measured["runs"].runs if "runs" in measured else {}
     match view:
         case Player():
-            return panel
+            return panel | {"say": f"{view.say} {_which_of(len(runs[view.run]))}".rstrip()}
         case Race():
             return panel | {"race": comparison.race({spoken(name): typical(some) for name, some in runs.items()})}
         case Bars():
@@ -97,6 +97,13 @@ def _panel(view: AnyView, lesson: Lesson, measured: Mapping[str, Measured]) -> d
         case GrowthChart():
             return panel | {"chart": _drawn(length_figures.growth_columns(_curves(measured["growth"].figures)))}
     return panel | {"chart": _theory(lesson, runs)[view.view]}
+
+
+def _which_of(repeats: int) -> str:
+    """Which of a setting's runs the player shows."""
+    if repeats == 1:
+        return ""
+    return f"This is the one of median speed among {repeats} runs; the figures in the text are medians of all of them."
 
 
 def _theory(lesson: Lesson, runs: Mapping[str, list[Run]]) -> dict[str, Any]:

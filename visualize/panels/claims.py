@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 
 import gradio as gr
@@ -33,7 +34,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     view = gr.HTML(
         value="",
         html_template=read("claims.html"),
-        js_on_load=put_together(setup(), ("sheet", "claims")),
+        js_on_load=put_together(setup() | {"server": uuid.uuid4().hex}, ("sheet", "claims")),
         apply_default_css=False,
         elem_id="claims",
     )

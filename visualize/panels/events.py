@@ -43,7 +43,6 @@ def warn(notices: Iterable[str]) -> None:
 
 def keep_address(controls: Sequence[Any], link: Link) -> None:
     """Keep the page's address equal to the controls: it is rewritten whenever one of them changes."""
-    script = (
-        f"(...values) => window.decodeLab?.link({json.dumps(list(link.defaults))}, {json.dumps(link.defaults)}, values)"
-    )
+    named = [json.dumps(part) for part in (list(link.defaults), link.defaults, list(link.may_be_empty))]
+    script = f"(...values) => window.decodeLab?.link({', '.join(named)}, values)"
     gr.on([control.change for control in controls], fn=None, inputs=list(controls), js=script)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import gradio as gr
 
 from visualize import assets
+from visualize.memory import calculator
+from visualize.run import settings
 from visualize.vllm import deployment
 
 PAGES = {
@@ -35,9 +37,9 @@ ABOUT = {
     "Room": "Everybody's runs on one engine: whose each block is, who waits, and the totals.",
 }
 """What there is to see on each page, in a line."""
-CARRIED = {("Lab", "Deploy"): deployment.NAMES, ("Memory", "Deploy"): deployment.NAMES}
-"""The part of its address that one page's link to another carries over: settings that mean the same on both pages, and
-have the same defaults, which addresses leave out."""
+SETTINGS = {"Lab": settings.NAMES, "Memory": calculator.NAMES, "Deploy": deployment.NAMES}
+"""Pages whose settings mean the same where they have the same name, and have the same defaults, which addresses leave
+out. A link from one of them to another carries these over."""
 
 
 def build(page: str) -> gr.HTML:
@@ -53,6 +55,6 @@ def build(page: str) -> gr.HTML:
 
 
 def _link(page: str, to: str) -> str:
-    names = CARRIED.get((page, to))
+    names = [name for name in SETTINGS.get(page, ()) if name in SETTINGS.get(to, ())] if page != to else []
     carried = f' data-carried="{" ".join(names)}"' if names else ""
     return f'<a href="{PAGES[to]}"{carried}{" aria-current=page" if to == page else ""}>{to}</a>'

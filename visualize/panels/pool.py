@@ -108,6 +108,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **LATEST)
     switched = [controls[name].input for name in ("lengths", "shared", "paged")]
     gr.on(switched, _follow, values, [controls[other] for other in DEPENDENT], queue=False, **LATEST)
+    gr.on([control.input for control in values], _preset, values, preset, **LATEST)
     keep_address(values, LINK)
     ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)
@@ -146,10 +147,19 @@ def _controls() -> tuple[gr.Radio, dict[str, Any]]:
 
 def _show(inputs: Inputs) -> list[Any]:
     """Updates that put ``inputs`` on the controls, first of all on the preset."""
-    key = preset_of(inputs)
     follows = dict(zip(DEPENDENT, _state(inputs), strict=True))
     updates = [gr.update(value=getattr(inputs, name)) | follows.get(name, {}) for name in NAMES]
-    return [gr.update(value=key, info=PRESETS[key].about if key else ""), *updates]
+    return [_chosen(inputs), *updates]
+
+
+def _preset(*values: Any) -> dict[str, Any]:
+    return _chosen(to_inputs(values))
+
+
+def _chosen(inputs: Inputs) -> dict[str, Any]:
+    """An update of the presets: the one with these inputs, and what there is to watch in it."""
+    key = preset_of(inputs)
+    return gr.update(value=key, info=PRESETS[key].about if key else "")
 
 
 DEPENDENT = ("tokens", "system", "prefix_caching")

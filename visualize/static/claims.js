@@ -13,6 +13,7 @@ function read(value) {
   $(".check-stop").disabled = !running;
   for (const button of element.querySelectorAll(".check, .check-all")) button.ariaDisabled = running; // so that it keeps the focus
   for (const [id, found] of Object.entries(record.checked)) show(rows.get(id), found);
+  if (setup.server) remember();
   for (const [id, row] of rows) under(row, running && id === record.now, record.step);
   const step = record.step && record.of > 1 ? ` · ${record.step}` : "";
   $(".claims-say").textContent = record.problem ?? `${record.progress ?? ""}${step}`;
@@ -21,6 +22,24 @@ function read(value) {
   const asked = rows.get(record.open);
   turn(asked, true);
   asked?.head.scrollIntoView({ block: "start" });
+}
+
+// -- what was checked before -------------------------------------------------------------------
+
+const KEPT = "decode-lab-claims";
+let written = "";
+
+/** Keep the results as long as this tab and its server: another page of the lab, or a reload, does not lose them. */
+function remember() {
+  const found = [...rows.values()].filter((row) => row.found && !row.claim.arithmetic).map((row) => [row.claim.id, row.found]);
+  const text = JSON.stringify({ server: setup.server, checked: Object.fromEntries(found) });
+  if (text !== written && keep(KEPT, text, "sessionStorage")) written = text;
+}
+
+/** Show what this tab kept of the same server. */
+function recall() {
+  const { server, checked } = JSON.parse(kept(KEPT, "sessionStorage") ?? "{}");
+  if (server === setup.server) for (const [id, found] of Object.entries(checked)) show(rows.get(id), found);
 }
 
 // -- a row -------------------------------------------------------------------------------------
@@ -181,5 +200,6 @@ $(".check-all").onclick = () => ask(setup.claims.map((claim) => claim.id));
 $(".check-stop").onclick = () => trigger("stop");
 
 onLook(() => rows.forEach(draw));
+if (setup.server) recall();
 watch("value", () => read(props.value));
 read(props.value);

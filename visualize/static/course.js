@@ -58,16 +58,33 @@ function read(value) {
   number = record.number;
   if (record.keep) {
     const lessons = load(); // again: another tab may have kept something
-    const before = lessons[number]?.name === record.keep.name ? lessons[number].done : [];
-    const done = STAGES.filter((stage) => record.keep.done.includes(stage) || before.includes(stage));
-    save({ ...lessons, [number]: { ...record.keep, done } });
+    const before = lessons[number]?.name === record.keep.name ? lessons[number] : { done: [] };
+    const done = STAGES.filter((stage) => record.keep.done.includes(stage) || before.done.includes(stage));
+    save({ ...lessons, [number]: { ...together(before, record.keep), done } });
     if (record.runs !== undefined) saveRuns(record.runs);
   }
   draw();
 }
 
+/** What to keep of a lesson that went on in two tabs: the last run, and everything that is about it. */
+function together(before, now) {
+  if (before.figures && !now.figures) return before;
+  if (JSON.stringify(before.figures) !== JSON.stringify(now.figures)) return now;
+  return { ...now, tried: now.tried ?? before.tried, answer: now.answer ?? before.answer };
+}
+
+let drawn; // what was kept of this lesson
+// Another tab kept something, perhaps of this lesson.
+window.addEventListener("storage", ({ key }) => {
+  if (key !== setup.kept) return;
+  const before = drawn;
+  draw();
+  if (drawn !== before) say("This lesson went on in another tab. Load this page again to see it here.");
+});
+
 function draw() {
   const kept = load();
+  drawn = JSON.stringify(kept[number]);
   relist($("ol"), setup.lessons.map((lesson) => entry(lesson, kept[lesson.number])));
   const finished = setup.lessons.filter((lesson) => doneOf(lesson, kept[lesson.number]).includes("check")).length;
   $("summary").textContent = `${finished} of ${setup.lessons.length} lessons done`;

@@ -60,24 +60,29 @@ here?.scrollIntoView({ block: "nearest", inline: "center" });
 // A page of the course has a first heading of its own.
 if (here?.textContent === "Lessons") $("h1").role = "none";
 
-// What a word on the page means (data-about) is shown to whoever points at it, taps it or comes to it by Tab.
+// What a word on the page means (data-about) is shown to whoever points at it, taps it or comes to it by Tab; and so is
+// the whole of a text that is cut off.
 const meaning = document.createElement("div");
 Object.assign(meaning, { id: "meaning", className: "meaning", role: "tooltip", hidden: true });
 body.append(meaning);
 let meant = null; // the word whose meaning is shown
+function isCut(node) {
+  if (!node || node.title || getComputedStyle(node).textOverflow !== "ellipsis") return false;
+  return node.scrollWidth > node.clientWidth || node.scrollHeight > node.clientHeight;
+}
 function hideMeaning() {
   meaning.hidden = true;
   meant?.removeAttribute("aria-describedby");
   meant = null;
 }
 function tellMeaning({ target }) {
-  const word = target.closest("[data-about]");
+  const word = target.closest("[data-about]") ?? [target, target.parentElement].find(isCut);
   if (word && word === meant) return;
   hideMeaning();
   if (!word) return;
   meant = word;
   word.setAttribute("aria-describedby", meaning.id);
-  meaning.textContent = word.dataset.about;
+  meaning.textContent = word.dataset.about ?? word.textContent;
   meaning.hidden = false;
   const [at, box] = [word.getBoundingClientRect(), meaning.getBoundingClientRect()];
   const below = at.bottom + 6 + box.height < innerHeight;
@@ -131,12 +136,14 @@ window.decodeLab = {
     if ([...select.options].some(({ value }) => value === wanted)) select.value = wanted;
     select.addEventListener("change", () => address({ [name]: select.value === usual ? null : select.value }));
   },
-  /** Write the controls' values into the address, except defaults. If they changed, it loses its run, step, guess and
-      instant, which belong to other settings. Nothing is written until the controls are set as the link says. */
-  link(names, defaults, values) {
+  /** Write the controls' values into the address, except defaults; an emptied number is one, except where it
+      ``mayBeEmpty``. If they changed, it loses its run, step, guess and instant, which belong to other settings. Nothing
+      is written until the controls are set as the link says. */
+  link(names, defaults, mayBeEmpty, values) {
     if (!body.dataset.ready) return;
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
-    const said = names.map((name, i) => [name, plain(values[i]), plain(defaults[name])]);
+    const meant = (name, value) => value ?? (mayBeEmpty.includes(name) ? "" : defaults[name]);
+    const said = names.map((name, i) => [name, plain(meant(name, values[i])), plain(defaults[name])]);
     const before = new URLSearchParams(location.search);
     const same = said.every(([name, value, usual]) => value === (before.get(name) ?? usual));
     address(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));

@@ -43,7 +43,7 @@ function invite() {
 }
 
 function moved() {
-  if (opened?.seq > picture.at) closeVerdict(); // it has not happened yet
+  if (opened?.seq > picture.at) closeVerdict(bar); // it has not happened yet; the player's keys go on
   if (mode === "led") openAsLed();
   if (wantedGuess && (mode === "still" || picture.frame?.finished)) openWanted();
 }

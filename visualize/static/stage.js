@@ -89,8 +89,9 @@ function take(record) {
   if (record.finished) over();
 }
 
-/** Whether the address restores what is shown: in the Lab, not a run from a file; on a page with no server, always. */
-const linked = () => !server || !picture.head?.recorded;
+/** Whether the address restores what is shown: on a page with no server, always; in the Lab, a run made here, unless its
+    settings were changed since. */
+const linked = () => !server || (picture.own && new URLSearchParams(location.search).get("run") === "1");
 
 let drawnSeed; // as the address has it, where the field for it is empty: the next run's is another
 /** The first frame of a new run: from here on the stage shows it. */

@@ -79,11 +79,12 @@ function showRound() {
   Plotly.relayout(plot, changes);
 }
 
-function closeVerdict() {
+/** Close it. What is hidden has no focus: keys go on from the token in the text, or from ``then``. */
+function closeVerdict(then = story) {
   if (!opened) return;
   opened = null;
   tellGuess();
-  if (panel.contains(document.activeElement)) story.focus(); // what is hidden has no focus: keys go on from the token
+  if (panel.contains(document.activeElement)) then.focus();
   if (mode !== "led" && linked()) window.decodeLab.address({ guess: null });
   panel.hidden = true;
   $(".charts").classList.remove("opened");
@@ -173,9 +174,9 @@ function nextVerdict(step) {
 }
 
 plotOf("rounds").addEventListener("drawn", showRound);
-$(".choose").addEventListener("click", closeVerdict); // a chart that is chosen takes the verdict's place
+$(".choose").addEventListener("click", () => closeVerdict()); // a chart that is chosen takes the verdict's place
 for (const button of panel.querySelectorAll("[data-verdict]")) {
-  button.onclick = () => ({ back: () => nextVerdict(-1), on: () => nextVerdict(1), close: closeVerdict })[button.dataset.verdict]();
+  button.onclick = () => ({ back: () => nextVerdict(-1), on: () => nextVerdict(1), close: () => closeVerdict() })[button.dataset.verdict]();
 }
 story.addEventListener("click", (event) => {
   const mark = markOf(event.target);
