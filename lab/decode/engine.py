@@ -137,7 +137,13 @@ class Engine:
         return self.target.context_length
 
     def models(self, config: EngineConfig) -> tuple[LanguageModel, LanguageModel | None]:
-        """Target and draft as they are computed for a request with this ``config``."""
+        """Target and draft as they are computed for a request with this ``config``. Compiling them takes some seconds
+        the first time.
+
+        Raises:
+            ConfigError: compiling is asked for, and there is nothing to compile.
+        """
+        self._backends.refuse(config)
         return self._backends.models(config)
 
     def default_num_blocks(self, config: EngineConfig) -> int:

@@ -71,9 +71,12 @@ def test_a_gpu_that_cannot_be_queried_yet_is_taken_for_a_new_one(monkeypatch):
     assert resolve_dtype("auto", "cuda") == torch.bfloat16
 
 
-def test_torch_compile_is_refused_where_a_step_in_c_computes(engine):
-    with pytest.raises(ConfigError, match=r"a step in C computes them. Set kernels='reference' as well"):
-        engine.generate(PROMPT, EngineConfig(torch_compile=True), SAMPLING)
+def test_torch_compile_is_refused_where_a_step_in_c_computes(engine, monkeypatch):
+    monkeypatch.setattr(LanguageModel, "compile", lambda model: pytest.fail("half a minute for nothing"))
+    asked = EngineConfig(torch_compile=True)
+    for refused in (lambda: engine.generate(PROMPT, asked, SAMPLING), lambda: engine.models(asked)):
+        with pytest.raises(ConfigError, match=r"a step in C computes them. Set kernels='reference' as well"):
+            refused()
 
 
 @pytest.mark.parametrize("wrong", [{"kernels": "triton"}, {"cuda_graphs": 1}, {"torch_compile": None}])
