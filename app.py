@@ -37,6 +37,7 @@ from visualize.server.options import (
     can_listen,
     in_address,
     is_private,
+    known_hosts,
     read_options,
 )
 
@@ -67,6 +68,7 @@ from visualize.server.head import introduce_pages
 from visualize.server.leaving import Leaving
 from visualize.server.monitoring import Monitor
 from visualize.server.presence import Presence
+from visualize.server.rooted import Rooted
 from visualize.server.sessions import share_configurations
 from visualize.server.shelf import MAX_RUN_FILE
 from visualize.server.work import Line
@@ -151,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     workshop = Workshop(line, options.host, key) if options.workshop else None
     monitor = Monitor(line)
     monitors = [monitor, workshop.room] if workshop else [monitor]
-    private = is_private(options, os.environ)
+    private, hosts = is_private(options, os.environ), known_hosts(options, os.environ)
     engines = Engines(offered | listed(**place), any_pair=private, monitors=monitors, **place)
     embedded = Engines(monitors=monitors, **place) if chosen else engines
     if chosen:
@@ -175,10 +177,11 @@ def main(arguments: list[str] | None = None) -> None:
             app_kwargs={
                 "routes": [channel.ROUTE, wire.ROUTE, *monitor.routes(), *(workshop.routes() if workshop else ())],
                 "middleware": [
+                    Middleware(Rooted),
                     wire.ANSWERS,
                     Middleware(wire.Lasting),
                     Middleware(Leaving, waiting=waiting, told=told),
-                    Middleware(Guard, names=programs.NAMES, private=private),
+                    Middleware(Guard, names=programs.NAMES, hosts=hosts),
                     Middleware(Presence),
                 ],
                 "exception_handlers": {RequestValidationError: unreadable, 404: absent},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import socket
 import subprocess
 import time
@@ -12,6 +13,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import psutil
 import pytest
@@ -223,6 +225,7 @@ def test_routes_that_the_lab_does_not_need_are_closed(server: str, path: str, st
         ("%3Cb%3Enothing", "There is no /&lt;b&gt;nothing here"),
         ("server", "needs a server started with <code>--attach URL</code>"),
         ("room/", "needs a server started with <code>--workshop</code>"),
+        ("not/at/all", "There are these pages:"),
     ],
 )
 def test_a_browser_gets_a_404_page_with_links(server: str, path: str, says: str) -> None:
@@ -232,7 +235,10 @@ def test_a_browser_gets_a_404_page_with_links(server: str, path: str, says: str)
         urllib.request.urlopen(request, timeout=60)
     page = answer.value.read().decode()
     assert says in page
-    assert '<a href="/compare">Compare</a>' in page
+    (link,) = re.findall('<a href="([^"]*)">Compare</a>', page)
+    assert urljoin(f"{server}/{path}", link) == f"{server}/compare"
+    (home,) = re.findall('<a href="([^"]*)">Lab</a>', page)
+    assert urljoin(f"{server}/{path}", home) == f"{server}/"
 
 
 def test_no_request_body_keeps_others_waiting(app: tuple[str, subprocess.Popen]) -> None:
@@ -297,7 +303,7 @@ def test_requests_with_another_sites_host_name_are_refused(server: str, name: st
     for path in ("", "health", "gradio_api/info", "gradio_api/call/v2/run", "channels/x"):
         found, answer = asked_by(server, path, name)
         assert found == 421, path
-        assert "127.0.0.1 or localhost, not" in answer
+        assert "127.0.0.1, localhost or ::1, not" in answer
 
 
 def test_requests_by_the_servers_own_names_are_answered(server: str) -> None:

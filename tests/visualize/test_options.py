@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from lab.pair.devices import best_device
-from visualize.server.options import MAX_USERS, ask_directly, can_listen, in_address, is_private, read_options
+from visualize.server.options import (
+    LOOPBACK,
+    MAX_USERS,
+    ask_directly,
+    can_listen,
+    in_address,
+    is_private,
+    known_hosts,
+    read_options,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,6 +29,7 @@ def test_by_default_only_this_machine_is_served() -> None:
     assert vars(options) == {
         "host": "127.0.0.1",
         "port": 7860,
+        "allowed_hosts": (),
         "share": False,
         "max_users": MAX_USERS,
         "target": None,
@@ -35,6 +45,7 @@ def test_every_option_is_also_an_environment_variable() -> None:
     said = {
         "host": "0.0.0.0",
         "port": "8123",
+        "allowed_hosts": "Lab.example.org, [::1]",
         "max_users": "3",
         "target": "a folder",
         "draft": "-odd",
@@ -42,7 +53,15 @@ def test_every_option_is_also_an_environment_variable() -> None:
         "dtype": "float32",
     }
     variables = {f"DECODE_LAB_{name.upper()}": value for name, value in said.items()}
-    expected = said | {"port": 8123, "max_users": 3, "share": True, "attach": None, "workshop": True}
+    hosts = ("lab.example.org", "::1")
+    expected = said | {
+        "port": 8123,
+        "allowed_hosts": hosts,
+        "max_users": 3,
+        "share": True,
+        "attach": None,
+        "workshop": True,
+    }
     assert vars(read_options([], variables | {"DECODE_LAB_SHARE": "Yes", "DECODE_LAB_WORKSHOP": "1"})) == expected
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in said.items()]
     assert vars(read_options([*arguments, "--share", "--workshop"], {})) == expected
@@ -68,6 +87,8 @@ def test_the_command_line_overrides_variables_and_gradios_come_last() -> None:
         (["--port", "0"], {}, "app.py: argument --port: it must be a whole number from 1 to 65,535, not '0'"),
         (["--port", "9" * 5000], {}, "from 1 to 65,535"),
         (["--max-users", "-1"], {}, "whole number from 1"),
+        (["--allowed-hosts", "https://lab.example.org"], {}, "names of hosts, separated by commas, such as"),
+        (["--allowed-hosts", "lab.example.org:8443"], {}, "not 'lab.example.org:8443'"),
         (["--max-users", "²"], {}, "whole number from 1"),
         (["--device", "tpu"], {}, "device must be 'cpu', 'cuda'"),
         (["--device", "cuda:99"], {}, "device='cuda:99' is not there"),
@@ -143,8 +164,24 @@ def test_a_server_that_others_can_reach_is_not_private() -> None:
         (["--share"], {}),
         ([], {"SPACE_ID": "somebody/lab"}),
         ([], {"GRADIO_SERVER_NAME": "192.168.1.7"}),
+        (["--allowed-hosts", "lab.example.org"], {}),
     ):
         assert not is_private(read_options(arguments, environment), environment)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        ([], LOOPBACK),
+        (["--allowed-hosts", "lab.example.org"], (*LOOPBACK, "lab.example.org")),
+        (["--host", "192.168.1.7", "--allowed-hosts", "a.example,b.example"],
+         (*LOOPBACK, "192.168.1.7", "a.example", "b.example")),
+        (["--host", "0.0.0.0"], None),
+        (["--share"], None),
+    ],
+)  # fmt: skip
+def test_the_server_answers_to_the_names_that_it_was_told(arguments: list[str], known: tuple[str, ...] | None) -> None:
+    assert known_hosts(read_options(arguments, {}), {}) == known
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--port", "none"]])

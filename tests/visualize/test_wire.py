@@ -52,6 +52,17 @@ def test_the_script_that_draws_charts_is_compressed_and_kept() -> None:
         assert answer.content == script
 
 
+def test_jupyters_proxy_which_would_not_say_so_gets_streams_uncompressed() -> None:
+    told = Channel()
+    told.put("a message")
+    told.close()
+    client = TestClient(Starlette(routes=[channel.ROUTE]))
+    for headers, encoding in (({}, "gzip"), ({"X-ProxyContextPath": "/user/somebody/proxy/7860"}, None)):
+        answer = client.get(f"/channels/{told.id}", headers={"Accept-Encoding": "gzip"} | headers)
+        assert answer.headers.get("content-encoding") == encoding
+        assert "data: a message" in answer.text
+
+
 def test_a_message_can_be_read_as_soon_as_it_is_sent() -> None:
     told, reader, heard = Channel(), zlib.decompressobj(16 + zlib.MAX_WBITS), []
     headers = [(b"accept-encoding", b"gzip")]

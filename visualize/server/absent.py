@@ -31,9 +31,10 @@ async def absent(request: Request, error: HTTPException) -> Response:
     """The 404 answer: for a browser, a page with links to those that exist; for a program, FastAPI's own."""
     if "text/html" not in request.headers.get("accept", ""):
         return await http_exception_handler(request, error)
-    path, root = request.url.path, request.scope.get("root_path", "").rstrip("/")
-    option = OPTIONS.get(path.removeprefix(root).strip("/"))
+    path = request.scope["path"]
+    option = OPTIONS.get(path.strip("/"))
+    up = "../" * (path.count("/") - 1) or "./"  # a proxy may serve the lab below a path of its own
     why = f"It needs a server started with <code>{option}</code>." if option else "There are these pages:"
-    links = "".join(f'<a href="{escape(root)}/{link.removeprefix("./")}">{name}</a>' for name, link in PAGES.items())
+    links = "".join(f'<a href="{up}{link.removeprefix("./")}">{name}</a>' for name, link in PAGES.items())
     body = f"<main><h1>There is no {escape(visible(path[:200]))} here</h1><p>{why}</p><nav>{links}</nav></main>"
     return HTMLResponse(document("Nothing here · Decode Lab", "", LOOK, body, WITHIN), 404)

@@ -16,11 +16,12 @@ import uuid
 import weakref
 from collections.abc import AsyncIterator, Callable
 
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from visualize.server.wire import STREAMS
+from visualize.server.wire import Streams
 
 RETRY_MS = 500
 """Time after which a page that lost its connection reconnects."""
@@ -150,5 +151,5 @@ async def _answer(request: Request) -> Response:
     return StreamingResponse(_events(channel, begin), media_type="text/event-stream", headers=FRESH)
 
 
-ROUTE = Route("/channels/{id}", _answer, middleware=[STREAMS])
+ROUTE = Route("/channels/{id}", _answer, middleware=[Middleware(Streams)])
 """Where pages read channels."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from visualize.server import posted, sent
-from visualize.server.options import LOOPBACK
 from visualize.server.posted import MOST_BYTES, Refusal
 from visualize.text import visible
 
@@ -53,14 +52,14 @@ class Guard:
 
     Args:
         names: of the functions that programs may call.
-        private: only people at this machine may reach the server. A page from anywhere could reach it through their
-            browser by making its own host name resolve to this machine (DNS rebinding): such a host name is answered
-            421. It could also send requests without seeing the answers: every request of another host's page is
-            answered 403.
+        hosts: the names that the server answers to; None: any. Where only people at this machine may reach it, a page
+            from anywhere could do so through their browser by making its own host name resolve to this machine (DNS
+            rebinding): such a host name is answered 421. It could also send requests without seeing the answers:
+            every request of another host's page is answered 403.
     """
 
-    def __init__(self, app: ASGIApp, names: Collection[str], private: bool) -> None:
-        self._app, self._names, self._private = app, names, private
+    def __init__(self, app: ASGIApp, names: Collection[str], hosts: Sequence[str] | None) -> None:
+        self._app, self._names, self._hosts = app, names, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -70,8 +69,8 @@ class Guard:
         pages = scope["app"].get_blocks()
         call = None
         try:
-            if self._private:
-                _check_machine(scope)
+            if self._hosts is not None:
+                _check_host(scope, self._hosts)
             _check_names(scope, pages)
             if not path.startswith(API):
                 await self._app(scope, receive, send)
@@ -144,23 +143,22 @@ def _asked(scope: Scope, name: str) -> list[str]:
     return parse_qs(scope["query_string"].decode("latin-1")).get(name, [])[-1:]
 
 
-def _check_machine(scope: Scope) -> None:
+def _check_host(scope: Scope, hosts: Sequence[str]) -> None:
     """Raises Refusal if the request names another host, or comes from another host's page."""
     headers = Headers(scope=scope)
     host, origin = headers.get("host", ""), headers.get("origin")
-    if not _is_here(f"//{host}"):
-        raise Refusal(
-            421, f"This server answers as {LOOPBACK[0]} or {LOOPBACK[1]}, not {visible(host[:80])}: see --host."
-        )
-    if origin is not None and not _is_here(origin):  # programs send none, nor do browsers that open an address
-        raise Refusal(403, f"This server does not answer pages of {visible(origin[:80])}: see --host.")
+    if _named(f"//{host}") not in hosts:
+        names = f"{', '.join(hosts[:-1])} or {hosts[-1]}"
+        raise Refusal(421, f"This server answers as {names}, not {visible(host[:80])}: see --allowed-hosts.")
+    if origin is not None and _named(origin) not in hosts:  # programs send none, nor do browsers that open an address
+        raise Refusal(403, f"This server does not answer pages of {visible(origin[:80])}: see --allowed-hosts.")
 
 
-def _is_here(address: str) -> bool:
+def _named(address: str) -> str | None:
     try:
-        return urlsplit(address).hostname in LOOPBACK
+        return urlsplit(address).hostname
     except ValueError:
-        return False
+        return None
 
 
 def _check_names(scope: Scope, pages: gr.Blocks) -> None:

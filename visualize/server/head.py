@@ -1,5 +1,5 @@
-"""What the pages' HTML has before Gradio's scripts run: each page its own title and a line about it, and
-``presence.js``.
+"""What the pages' HTML has before Gradio's scripts run: each page its own title and a line about it, its own address,
+``unloaded.js`` and ``presence.js``.
 
 Gradio's says of every page of every app that it is Gradio, and "Click to try out the app!", which is then what a chat
 shows under a link to a run.
@@ -21,6 +21,11 @@ from visualize.panels.header import ABOUT
 
 GRADIOS = re.compile(r'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>\s*')
 BEGIN = '<meta charset="utf-8" />'
+CONFIG = "window.gradio_config = {{ config | toorjson }};"
+ROOT = "{{ config.get('root', '') | toorjson }}"
+SELF_ROOTED = ' gradio_config.root = document.baseURI.replace(/\\/$/, "");'
+"""Where the lab is, by the page's own address. Gradio works that out from what the server is told, which behind a proxy
+may be another host, another scheme, or not the path."""
 
 
 @functools.cache  # once is enough
@@ -30,6 +35,7 @@ def introduce_pages() -> None:
 
     def changed(name: str) -> str:
         source, _, _ = load(templates.env, name)
+        source = source.replace(CONFIG, CONFIG + SELF_ROOTED).replace(ROOT, "gradio_config.root")
         return GRADIOS.sub("", source).replace(BEGIN, f"{BEGIN}\n{{{{ config | introduced }}}}", 1)
 
     templates.env.filters["introduced"] = _introduced
@@ -41,4 +47,5 @@ def _introduced(config: dict[str, Any]) -> Markup:
     name = config["current_page"].capitalize() or "Lab"
     if name != "Lab":
         config["title"] = f"{name} · {TITLE}"
-    return Markup(f"{introduction(config['title'], ABOUT[name])}\n<script>{read('presence.js')}</script>")
+    scripts = "".join(f"<script>{read(script)}</script>" for script in ("unloaded.js", "presence.js"))
+    return Markup(f"{introduction(config['title'], ABOUT[name])}\n{scripts}")

@@ -7,6 +7,7 @@ own ``GRADIO_SERVER_NAME`` and ``GRADIO_SERVER_PORT`` have the lowest precedence
 from __future__ import annotations
 
 import argparse
+import re
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
@@ -23,6 +24,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """The wildcard addresses of IPv4 and IPv6, which no browser can open, and for each the address to open on this
 machine."""
+NAME = re.compile(r"[\w.-]+|[\da-f]*:[\da-f]*:[\da-f:.]*", re.ASCII)
+"""A host's name, or an address of IPv4 or IPv6."""
 PREFIX = "DECODE_LAB_"
 GRADIO = {"GRADIO_SERVER_NAME": "host", "GRADIO_SERVER_PORT": "port"}
 MAX_USERS = 64
@@ -35,8 +38,8 @@ SHARED = (
 
 
 def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:
-    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``share``, ``max_users``, ``workshop``, and
-    ``attach``: a ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
+    """``target``, ``draft``, ``device``, ``dtype``, ``host``, ``port``, ``allowed_hosts``, ``share``, ``max_users``,
+    ``workshop``, and ``attach``: a ``Server``, whose key is the environment's ``VLLM_API_KEY``, or None.
 
     An invalid value ends the process with a sentence and status 2.
     """
@@ -48,6 +51,14 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
         help="Default: 127.0.0.1, this machine alone; 0.0.0.0: all of IPv4, :: of IPv6.",
     )
     parser.add_argument("--port", type=_whole(1, 65535), default=7860, help="Default: 7860.")
+    parser.add_argument(
+        "--allowed-hosts",
+        type=_hosts,
+        default=(),
+        metavar="NAME,NAME",
+        help="names under which a proxy on this machine serves the lab, such as lab.example.org: the server answers to "
+        "them, too, and need not listen to any other machine.",
+    )
     parser.add_argument("--share", action=argparse.BooleanOptionalAction, default=False, help=SHARED)
     parser.add_argument(
         "--max-users",
@@ -97,8 +108,15 @@ def read_options(arguments: Sequence[str] | None, environment: Mapping[str, str]
 
 
 def is_private(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
-    """Whether only people at this machine can reach the server: no other host, no public link, no Space."""
-    return options.host in LOOPBACK and not options.share and "SPACE_ID" not in environment
+    """Whether only people at this machine can reach the server: no other host, no proxy, no public link, no Space."""
+    return options.host in LOOPBACK and not (options.allowed_hosts or options.share or "SPACE_ID" in environment)
+
+
+def known_hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The names that the server answers to. None: any."""
+    if options.allowed_hosts:
+        return tuple(dict.fromkeys((*LOOPBACK, options.host, *options.allowed_hosts)))
+    return LOOPBACK if is_private(options, environment) else None
 
 
 def in_address(host: str) -> str:
@@ -155,6 +173,17 @@ def _host(text: str) -> str:
         return str(ip_address(name))
     except ValueError:
         return name or LOOPBACK[0]
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    """Names separated by commas."""
+    names = tuple(_host(name) for name in text.split(",") if name.strip())
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise argparse.ArgumentTypeError(
+                f"it must be names of hosts, separated by commas, such as lab.example.org, not {name!r}"
+            )
+    return names
 
 
 def _server(key: str | None) -> Callable[[str], Server]:

@@ -11,6 +11,7 @@ import functools
 import gzip
 import threading
 
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipMiddleware
 from starlette.requests import Request
@@ -22,8 +23,6 @@ from visualize.assets import CHARTS, PLOTLY
 
 LEVEL = 5
 """Of compression: a third of the time that the highest level takes, for a tenth more bytes."""
-STREAMS = Middleware(GZipMiddleware, compresslevel=LEVEL, exclude_content_types=())
-"""Compresses a stream, and holds back no part of it."""
 ANSWERS = Middleware(
     GZipMiddleware,
     compresslevel=LEVEL,
@@ -33,6 +32,18 @@ ANSWERS = Middleware(
 HASHED = "/assets/"
 """Where Gradio has files whose names change with their contents."""
 FOR_EVER = "public, max-age=31536000, immutable"
+
+
+class Streams(GZipMiddleware):
+    """Compresses a stream, and holds back no part of it; not for Jupyter's proxy, which passes the bytes of streams on,
+    and not that they are compressed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(app, compresslevel=LEVEL, exclude_content_types=())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        by_jupyter = "x-proxycontextpath" in Headers(scope=scope)
+        await (self.app if by_jupyter else super().__call__)(scope, receive, send)
 
 
 class Lasting:

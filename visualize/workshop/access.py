@@ -88,7 +88,8 @@ def joining(page: str, code: str, host: str) -> str:
     if name in (*LOOPBACK, *EVERYWHERE):
         if host not in EVERYWHERE:
             raise AccessError(
-                "Only this machine can reach the server. To let others join, start it with --host 0.0.0.0, or --share."
+                "Only this machine reaches the server at this address. To let others join, start it with --host "
+                "0.0.0.0 or --share, or lead from the address at which a proxy serves it."
             )
         name = _own_address(host) or EVERYWHERE.get(name, name)
     host_and_port = in_address(name) + (f":{port}" if port else "")
