@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Lab
@@ -66,4 +67,29 @@ def test_the_page_fits_a_phone_and_prints_in_full(visit: Visit) -> None:
     expect(page.locator("#lesson-12 h2")).to_be_visible()
     assert page.evaluate(
         "document.querySelector('#view').scrollHeight <= document.querySelector('#view').clientHeight + 1"
+    )
+    assert cuts(page) == []
+
+
+@pytest.mark.parametrize("path", ["", "lessons", "claims", "memory"])
+def test_nothing_is_cut_off_in_print(visit: Visit, path: str) -> None:
+    """Where a box is cut off at its height, what page breaks push down is lost."""
+    lab = visit()
+    lab.page.goto(f"{lab.server}/{path}")
+    lab.page.wait_for_selector("body[data-ready]")
+    lab.page.set_viewport_size({"width": 794, "height": 1123})  # A4
+    lab.page.emulate_media(media="print")
+    assert cuts(lab.page) == []
+
+
+def cuts(page: Page) -> list[str]:
+    """The boxes around a page's contents that would be cut off."""
+    return page.evaluate(
+        """() => {
+          const found = [];
+          const inner = document.querySelector("#view, #claims");
+          for (let box = inner; box; box = box.parentElement)
+            if (getComputedStyle(box).overflow !== "visible") found.push(box.className || box.tagName);
+          return found;
+        }"""
     )
