@@ -19,7 +19,8 @@ class Rooted:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if root := urlsplit(scope.get("root_path", "")).path.rstrip("/"):
+        root = urlsplit(scope.get("root_path", "")).path.rstrip("/")
+        if root and "path" in scope:  # a server's start and end have none
             path = scope["path"]
             below = path.startswith(f"{root}/") or path == root
             scope = scope | {"path": (path[len(root) :] or "/") if below else path, "root_path": ""}
