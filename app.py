@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -11,12 +12,17 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
+from shutil import rmtree
+from tempfile import gettempdir
 from typing import NoReturn
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 # Gradio's own statistics, which nothing uses, would go through the last ten thousand events after every event.
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
+# Gradio's own folder for uploads, /tmp/gradio, belongs to whoever on this machine used Gradio first.
+os.environ.setdefault("GRADIO_TEMP_DIR", OWN_UPLOADS := f"{gettempdir()}/decode-lab-uploads-{secrets.token_hex(8)}")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, with Gradio as its own client, asks the hub
 
 if __name__ == "__main__":
@@ -164,6 +170,8 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
+    with suppress(OSError):
+        Path(OWN_UPLOADS).mkdir(mode=0o700)  # before Gradio does: nobody else on this machine is to read it
     waiting: set[str] = set()
     told: dict[str | None, str] = {}
     pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
@@ -217,6 +225,7 @@ def main(arguments: list[str] | None = None) -> None:
     line.close(PATIENCE)
     _let_answer(waiting)
     pages.close()
+    rmtree(OWN_UPLOADS, ignore_errors=True)
     gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
 

@@ -17,8 +17,10 @@ from tests.programs.calls import get
 
 @pytest.fixture(scope="package")
 def sent(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the app stores uploads."""
-    return tmp_path_factory.mktemp("sent")
+    """The folder for temporary files, in which somebody else owns Gradio's for uploads."""
+    folder = tmp_path_factory.mktemp("sent")
+    (folder / "gradio").touch()
+    return folder
 
 
 @pytest.fixture(scope="package")
@@ -30,7 +32,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def app(log: Path, sent: Path) -> Iterator[tuple[str, subprocess.Popen]]:
     """A running app, whose log may hold no traceback."""
-    with started(log, GRADIO_TEMP_DIR=str(sent)) as running:
+    with started(log, TMPDIR=str(sent)) as running:
         yield running
     assert "Traceback" not in log.read_text(), log.read_text()
 

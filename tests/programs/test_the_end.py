@@ -20,6 +20,8 @@ def test_a_shutdown_is_reported_to_callers_and_uploads_are_deleted(
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
     urllib.request.urlopen(urllib.request.Request(f"{server}/gradio_api/upload", file, kind)).close()
     assert list(sent.rglob("a.json"))
+    (folder,) = sent.glob("decode-lab-uploads-*")
+    assert folder.stat().st_mode & 0o777 == 0o700, "nobody else on this machine can read it"
     calls = [hung_on(server, "run", FOREVER) for _ in range(3)]
     with ThreadPoolExecutor() as callers:
         answers = [callers.submit(call.read) for call in calls]
@@ -28,7 +30,7 @@ def test_a_shutdown_is_reported_to_callers_and_uploads_are_deleted(
         for answer in answers:  # of one call under way, and of two that wait
             assert b"The server is shutting down." in answer.result()
     assert process.wait(30) == 0
-    assert not list(sent.rglob("a.json"))
+    assert not folder.exists()
 
 
 def test_the_log_has_the_address_and_no_usage_hint_of_gradios(server: str, log: Path) -> None:
