@@ -219,6 +219,21 @@ def test_routes_that_the_lab_does_not_need_are_closed(server: str, path: str, st
     assert says in answer
 
 
+def test_a_file_that_cannot_be_stored_is_refused_with_the_reason(server: str, sent: Path) -> None:
+    (folder,) = sent.glob("decode-lab-uploads-*")
+    folder.rename(aside := sent / "aside")
+    folder.touch()  # where no file can be made, as on a full disk
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.json"\r\n\r\n{}\r\n--x--\r\n'
+    try:
+        found, answer = post(f"{server}/gradio_api/upload", body, "multipart/form-data; boundary=x")
+    finally:
+        folder.unlink()
+        aside.rename(folder)
+    assert found == 507
+    assert json.loads(answer)["detail"].startswith("The server cannot store this file: ")
+    assert post(f"{server}/gradio_api/upload", body, "multipart/form-data; boundary=x")[0] == 200
+
+
 @pytest.mark.parametrize(
     ("path", "says"),
     [

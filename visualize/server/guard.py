@@ -99,6 +99,10 @@ class Guard:
                 raise
             said = str(error).partition(" Please click on")[0]  # on a footer that the pages do not have
             await _sentence(f"{said} See {API}info for what there is." if call else said)(scope, receive, send)
+        except OSError as error:  # from Gradio's storing of a file, before it answers
+            if path != FILES:
+                raise
+            await _sentence(f"The server cannot store this file: {error.strerror}.", 507)(scope, receive, send)
         except ClientDisconnect:
             pass  # while it was still sending
 
@@ -133,9 +137,9 @@ def unreadable(request: Request, error: RequestValidationError) -> Response:
     return _sentence(f"{'.'.join(map(str, first['loc']))}: {first['msg']}.")
 
 
-def _sentence(said: str) -> Response:
+def _sentence(said: str, status: int = 422) -> Response:
     """An error as an answer: it may contain a name that the caller made up."""
-    return JSONResponse({"detail": visible(said[:200])}, 422)
+    return JSONResponse({"detail": visible(said[:200])}, status)
 
 
 def _asked(scope: Scope, name: str) -> list[str]:
