@@ -110,5 +110,5 @@ class Link:
 
 def _one_of(text: str, allowed: tuple[str, ...]) -> str:
     if text not in allowed:
-        raise ValueError(f"it must be one of {', '.join(allowed)}")
+        raise ValueError(f"it must be one of {', '.join(filter(None, allowed))}")
     return text

@@ -92,10 +92,14 @@ def in_turns(
     watch: Callable[[Turn, int], None] = lambda turn, tokens: None,
 ) -> Iterator[tuple[Turn, Run]]:
     """As ``compare``, for cases that may differ in everything. Raises what decoding raises, with the case's name."""
+    whole = {name: replace(case.sampling, ignore_eos=True, stop=()) for name, case in cases.items()}
+    for name, (engine, prompt, config, _) in cases.items():  # before the first run: they may take minutes
+        with _named(name, config):
+            engine.prepare(prompt, config, whole[name])
     for turn in turns(list(cases), repeats):
         engine, prompt, config, sampling = cases[turn.name]
         most = sampling.max_tokens if turn.repeat else min(WARM_UP_TOKENS, sampling.max_tokens)
-        how = replace(sampling, ignore_eos=True, stop=(), max_tokens=most)
+        how = replace(whole[turn.name], max_tokens=most)
         events, tokens = [], 0
         watch(turn, 0)
         with _named(turn.name, config):

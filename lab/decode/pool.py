@@ -100,6 +100,14 @@ class Pool:
         for sequence in self.scheduler.running:
             sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again
 
+    def interrupted(self) -> None:
+        """After a step that was broken off anywhere: what was told stays told; what was computed is computed again."""
+        for sequence in list(self.scheduler.running):
+            if sequence.reason:  # it had its last token
+                self.scheduler.remove(sequence)
+                sequence.finish(sequence.reason)
+        self.scheduler.start_over()
+
     # -- one step ----------------------------------------------------------------------------
 
     @torch.inference_mode()

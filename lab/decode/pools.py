@@ -79,6 +79,9 @@ class Pools:
             # A sequence that has its last token is done; the others go on if a smaller step may succeed.
             stuck = [sequence for sequence in running or pool.scheduler.waiting if sequence.reason or not smaller]
             pool.failed += [(sequence, error) for sequence in stuck]
+        except BaseException:  # Ctrl-C: whoever pressed it may go on with this engine
+            pool.interrupted()
+            raise
         failed, pool.failed = dict(pool.failed), []
         for sequence, error in failed.items():
             pool.scheduler.remove(sequence)

@@ -18,6 +18,8 @@ TENSOR_PARALLEL = (1, 2, 4, 8)
 """Numbers of GPUs in one machine over which every layer may be split."""
 MOST_GPUS = 1024
 MOST_TOKENS = 2**31 - 1
+FEWEST_TOKENS = 2048
+"""vLLM's limit of a step's tokens on GPUs with less than 70 GiB, and on an A100, where none is given."""
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 KV_CACHE_DTYPES = {"auto": "auto", "int8": "int8_per_token_head", "int4": "int4_per_token_head"}
 """``EngineConfig.kv_dtype`` as ``--kv-cache-dtype``."""
@@ -50,7 +52,8 @@ def serve_command(
         dtype: as ``--dtype``.
         max_model_len: longest sequence, prompt and output together, in tokens.
         gpu_memory_utilization: share of each GPU's memory that vLLM may take.
-        max_num_seqs, max_num_batched_tokens: limits of one step.
+        max_num_seqs, max_num_batched_tokens: limits of one step. vLLM's own limit of tokens depends on the GPU; it does
+            not start with more sequences than that, so more than ``FEWEST_TOKENS`` bring a limit of as many tokens.
 
     Raises:
         ConfigError: not a model's name, a draft that is missing or in a folder whose name begins with ~, a number
@@ -73,6 +76,8 @@ def serve_command(
             f"A step of {max_num_batched_tokens:,} tokens has no room for one from each of {max_num_seqs:,} sequences: "
             "allow at least as many tokens as sequences."
         )
+    if max_num_batched_tokens is None and (max_num_seqs or 0) > FEWEST_TOKENS:
+        max_num_batched_tokens = max_num_seqs
     flags: list[tuple[str, ...]] = [("vllm", "serve", _name("target", target))]
     if tensor_parallel != 1:
         flags.append(("--tensor-parallel-size", str(tensor_parallel)))

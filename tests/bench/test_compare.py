@@ -198,6 +198,13 @@ def test_an_impossible_setting_is_named(engine, config, kind, says):
         list(compare(engine, PROMPT, {"default": EngineConfig(), "odd": config}, SAMPLING, 1))
 
 
+def test_what_does_not_fit_is_refused_before_the_first_run(engine):
+    configs = CONFIGS | {"small": EngineConfig(paged=True, block_size=4, num_blocks=8)}
+    runs = compare(engine, PROMPT, configs, replace(SAMPLING, max_tokens=60), 1)
+    with pytest.raises(PromptError, match=r"^small: .* the pool has 8"):
+        next(runs)
+
+
 def test_an_invalid_prompt_is_not_blamed_on_a_setting(engine):
     with pytest.raises(PromptError, match=r"^The prompt is empty"):
         list(compare(engine, "", CONFIGS, SAMPLING, 1))

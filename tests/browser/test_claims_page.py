@@ -109,10 +109,24 @@ def test_a_link_opens_its_claim_and_an_unknown_claim_gives_a_notice(visit: Visit
     assert page.evaluate(left, title) == pytest.approx(page.evaluate(left, word), abs=1)
     row = "getComputedStyle(document.querySelector('#claim-memory-share tr.formula')).backgroundImage"
     assert page.evaluate(row) == "none"
+    page.click("[data-claim=both-ten] .quote")
+    page.wait_for_function("location.search === '?claim=both-ten'")
     page.click("[data-claim=memory-share] .quote")
+    page.wait_for_timeout(300)
+    assert page.url.endswith("?claim=both-ten"), "it is still open"
+    page.click("[data-claim=both-ten] .quote")
     page.wait_for_function("location.search === ''")
     page = opened(visit(), claim="<b>none</b>")
     page.wait_for_selector(".toast-wrap:has-text('claim was left out')")
+
+
+@pytest.mark.parametrize("wide", [830, 844, 920, 1024])
+def test_stop_and_the_progress_are_in_view_at_every_width(visit: Visit, wide: int) -> None:
+    page = opened(visit(viewport={"width": wide, "height": 600}))
+    halt, said = (page.locator(part).bounding_box() for part in (".check-stop", ".claims-say"))
+    assert halt["x"] + halt["width"] <= wide
+    assert said["width"] >= 150
+    assert said["x"] + said["width"] <= wide
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from lab import Run
 from tests.browser.conftest import Lab
@@ -315,6 +316,19 @@ def test_a_text_that_is_cut_off_can_be_read_whole(visit: Visit) -> None:
         page.mouse.move(0, 700)
         page.hover(cut)
         assert not meaning.is_visible()
+
+
+@pytest.mark.parametrize("path", ["", "pool", "compare"])
+def test_after_a_refused_run_nothing_is_stopped(browser: Browser, server: str, path: str) -> None:
+    lab = Lab(browser.new_page(), server)  # not ``visit``: the browser logs the refusal as an error
+    lab.page.goto(f"{server}/{path}")
+    lab.page.wait_for_selector("body[data-ready]")
+    lab.page.route("**/queue/join*", lambda route: route.fulfill(status=422, json={"detail": "That is too much."}))
+    lab.page.click("#run")
+    lab.page.wait_for_selector(".toast-wrap:has-text('too much')")
+    expect(lab.page.locator("body")).not_to_have_class(re.compile("begun"))
+    assert lab.page.get_attribute("#stop", "aria-disabled") == "true"
+    lab.page.close()
 
 
 @pytest.mark.parametrize("seed", ["1.5", "2147483648", "-1"])

@@ -43,11 +43,28 @@ def test_settings_carry_over_and_a_change_updates_the_command(visit: Visit) -> N
     assert page.query_selector(".sheet img") is None
     assert page.evaluate(OVERFLOW) == [0, 0]
     page.wait_for_function("location.search.includes('hub=') && location.search.includes('at_once=8')")
+    page.click("#block-size label:has-text('128')")  # the Lab has no such blocks
+    page.wait_for_function("location.search.includes('block_size=128')")
     page.click("nav a:has-text('Lab')")
     page.wait_for_selector("body[data-ready]")
     said = {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
     assert said == {"kv_format": "int8", "speculation": "ngram"}
     assert page.is_checked("#kv-format input[value=int8]")
+    assert page.locator(".toast-wrap:has-text('left out')").count() == 0
+
+
+def test_a_slider_that_is_put_right_or_reset_changes_the_command(visit: Visit) -> None:
+    lab = visit()
+    page = lab.page
+    page.goto(f"{lab.server}/deploy?gamma=7")
+    page.wait_for_selector("""'.serve:has-text('"num_speculative_tokens": 7')""".removeprefix("'"))
+    page.wait_for_selector("body[data-ready]")
+    page.click("#gamma button")
+    page.wait_for_selector("""'.serve:has-text('"num_speculative_tokens": 4')""".removeprefix("'"))
+    page.evaluate("document.querySelector('#set-aside input[type=number]').select()")
+    page.keyboard.press("Tab")
+    page.fill("#set-aside input[type=number]", "30")
+    page.wait_for_selector(".serve:has-text('--gpu-memory-utilization 0.7')")
 
 
 def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 import torch
 
-from lab import ConfigError, EngineConfig, PromptError, SamplingParams
+from lab import ConfigError, EngineConfig, PromptError, SamplingParams, load_engine
 from lab.decode.engine import Engine
 from lab.trace.events import (
     BlockAllocated,
@@ -226,6 +226,40 @@ def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
     finally:
         del lab.step
         one.close()
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+@pytest.mark.parametrize("drafter", ["off", "draft"])
+def test_after_an_interrupted_step_the_engine_goes_on(kernels, drafter):
+    """Ctrl-C in a notebook, at any event of a step: what was drafted or told in it must leave nothing half done. (But
+    for the moment between a round's last token and its ``Committed``.)"""
+    left = None
+
+    def watch(owner, seconds, event):
+        nonlocal left
+        if left is not None and not isinstance(event, Recovered | Bonus):
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+    lab = load_engine(kernels=kernels, watch=watch)
+    config = EngineConfig(speculative=drafter, paged=True)
+    sampling = SamplingParams(max_tokens=12, temperature=0.8, seed=2)
+    alone = lab.generate(PROMPT, config, sampling)
+    interrupted = 0
+    for at in range(1, 70, 3):
+        requests = [lab.submit(PROMPT, config, sampling) for _ in range(3)]
+        left = at
+        try:
+            requests[0].result()
+        except KeyboardInterrupt:
+            interrupted += 1
+        left = None
+        for request in requests[1:]:
+            run = request.result()
+            assert (run.reason, run.token_ids) == (alone.reason, alone.token_ids), at
+        assert lab.occupancy().live == 0
+    assert interrupted > 15
 
 
 def test_a_token_that_the_model_does_not_know_is_refused():

@@ -156,6 +156,8 @@ def test_the_token_budget_must_cover_every_sequence() -> None:
     with pytest.raises(ConfigError, match="at least as many tokens as sequences"):
         serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=64)
     assert "--max-num-batched-tokens 65" in serve_command(PAGED, "a/b", max_num_seqs=65, max_num_batched_tokens=65)
+    assert "batched" not in serve_command(PAGED, "a/b", max_num_seqs=2048)
+    assert "--max-num-batched-tokens 2049" in serve_command(PAGED, "a/b", max_num_seqs=2049), "vLLM's own may be 2,048"
 
 
 @pytest.mark.parametrize(

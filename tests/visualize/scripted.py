@@ -131,6 +131,9 @@ class ScriptedEngine:
     def models(self, config: EngineConfig) -> None:
         """There is nothing to compile."""
 
+    def prepare(self, prompt: str, config: EngineConfig, sampling: SamplingParams) -> None:
+        """It refuses nothing."""
+
     def ahead(self, cancelled: threading.Event) -> None:
         """There is always room."""
 

@@ -160,6 +160,13 @@ def test_a_saved_run_can_be_reopened_and_saved_again(shelf: Shelf, tmp_path: Pat
         assert shelf.take_away([id, form])["text"]
 
 
+def test_runs_that_were_refused_take_no_other_runs_place(shelf: Shelf) -> None:
+    shelf.put("me", "shown", script(CONFIGS["plain"], max_tokens=3))
+    for id in ("refused", "refused again", "and again"):
+        shelf.put("me", id, [])
+    assert "text" in shelf.take_away(["shown", "json"])
+
+
 def test_two_visitors_can_open_the_same_file(shelf: Shelf, tmp_path: Path) -> None:
     path = tmp_path / "run.json"  # Gradio stores uploads by content: both visitors get this path
     path.write_text(Run(script(CONFIGS["plain"], max_tokens=3)).to_json(), "utf-8")

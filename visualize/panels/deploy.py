@@ -9,7 +9,7 @@ import gradio as gr
 from lab.config import LabError
 from visualize.assets import put_together, read
 from visualize.panels import header
-from visualize.panels.events import LATEST, QUIET, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, keep_address, ready, turned, warn
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
 from visualize.vllm.deploy_sheet import answer
@@ -47,9 +47,8 @@ def build(pages: gr.Blocks) -> None:
             )
     values = [controls[name] for name in NAMES]
     shown = [controls[name] for name in HIDDEN]
-    turned = [control.input for control in values]
     pasted = [controls[name].change for name in ("hub", "draft_hub")]  # pasting into a text box fires no input event
-    gr.on(turned + pasted, _answer, values, view, **LATEST)
+    gr.on(turned(values) + pasted, _answer, values, view, **LATEST)
     hiding = [controls[name].input for name in ("model", "draft_model", "gpu", "speculation")]
     gr.on(hiding, _show, values, shown, **LATEST)
     keep_address(values, LINK)
@@ -72,7 +71,7 @@ def _controls() -> dict[str, Any]:
             "block_size": widgets.choice("block_size"),
             "gpu": widgets.listed("gpu"),
             "memory": widgets.number("memory", visible="hidden"),
-            "set_aside": widgets.slider("set_aside", buttons=[]),
+            "set_aside": widgets.slider("set_aside"),
             "tensor_parallel": widgets.choice("tensor_parallel"),
             "at_once": widgets.number("at_once"),
             "mean": widgets.number("mean"),

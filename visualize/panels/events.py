@@ -41,6 +41,12 @@ def warn(notices: Iterable[str]) -> None:
         gr.Warning(notice, title="About this link")
 
 
+def turned(controls: Iterable[Any]) -> list[Any]:
+    """The events of controls that a person turns. A slider's number is put within its bounds, and its ↺ resets it,
+    without an ``input``, so of sliders these are all changes."""
+    return [control.change if isinstance(control, gr.Slider) else control.input for control in controls]
+
+
 def keep_address(controls: Sequence[Any], link: Link) -> None:
     """Keep the page's address equal to the controls: it is rewritten whenever one of them changes."""
     named = [json.dumps(part) for part in (list(link.defaults), link.defaults, list(link.may_be_empty))]

@@ -6,6 +6,9 @@ holds only its own inputs, and no page pays for the charts of another.
 
 from __future__ import annotations
 
+import json
+from html import escape
+
 import gradio as gr
 
 from visualize import assets
@@ -37,9 +40,9 @@ ABOUT = {
     "Room": "Everybody's runs on one engine: whose each block is, who waits, and the totals.",
 }
 """What there is to see on each page, in a line."""
-SETTINGS = {"Lab": settings.NAMES, "Memory": calculator.NAMES, "Deploy": deployment.NAMES}
+SETTINGS = {"Lab": settings.LINK, "Memory": calculator.LINK, "Deploy": deployment.LINK}
 """Pages whose settings mean the same where they have the same name, and have the same defaults, which addresses leave
-out. A link from one of them to another carries these over."""
+out. A link from one of them to another carries these over, as far as the other offers the value."""
 
 
 def build(page: str) -> gr.HTML:
@@ -55,6 +58,10 @@ def build(page: str) -> gr.HTML:
 
 
 def _link(page: str, to: str) -> str:
-    names = [name for name in SETTINGS.get(page, ()) if name in SETTINGS.get(to, ())] if page != to else []
-    carried = f' data-carried="{" ".join(names)}"' if names else ""
+    carried = ""
+    if page != to and page in SETTINGS and to in SETTINGS:
+        here, there = SETTINGS[page], SETTINGS[to]
+        values = {name: there.choices.get(name) for name in here.defaults if name in there.defaults}
+        accepted = {name: choices and [str(value) for value in choices] for name, choices in values.items()}
+        carried = f' data-carried="{escape(json.dumps(accepted))}"'
     return f'<a href="{PAGES[to]}"{carried}{" aria-current=page" if to == page else ""}>{to}</a>'

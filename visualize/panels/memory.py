@@ -23,7 +23,7 @@ from visualize.memory.calculator import (
 from visualize.memory.hub import look_up
 from visualize.memory.sheet import sheet
 from visualize.panels import header
-from visualize.panels.events import LATEST, QUIET, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, keep_address, ready, turned, warn
 from visualize.panels.widgets import Widgets
 from visualize.text import as_line, visible
 
@@ -60,8 +60,13 @@ def build(pages: gr.Blocks) -> None:
             )
     found = gr.State(None)
     values = [controls[name] for name in NAMES]
-    turned = [control.input for name, control in controls.items() if name != "hub"]  # by a person, not by a link
-    gr.on(turned, _answer, [found, *values], [view, found], **LATEST)
+    gr.on(
+        turned(control for name, control in controls.items() if name != "hub"),
+        _answer,
+        [found, *values],
+        [view, found],
+        **LATEST,
+    )
     controls["hub"].submit(_ask_again, values, [view, found], **LATEST)
     for choice, number in (("model", "hub"), ("gpu", "memory")):
         controls[choice].input(
@@ -84,7 +89,7 @@ def _controls() -> dict[str, Any]:
             "kv_format": widgets.choice("kv_format"),
             "gpu": widgets.listed("gpu"),
             "memory": widgets.number("memory", visible="hidden"),
-            "set_aside": widgets.slider("set_aside", buttons=[]),  # a reset fires no input event
+            "set_aside": widgets.slider("set_aside"),
             "mean": widgets.number("mean"),
             "longest": widgets.number("longest"),
             "batch": widgets.number("batch"),

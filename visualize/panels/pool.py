@@ -23,7 +23,7 @@ from visualize.batch.live import BatchRun
 from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
 from visualize.panels import header
-from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, turned, warn
 from visualize.panels.widgets import Widgets
 from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
 from visualize.server.visitors import Visitors
@@ -108,7 +108,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **LATEST)
     switched = [controls[name].input for name in ("lengths", "shared", "paged")]
     gr.on(switched, _follow, values, [controls[other] for other in DEPENDENT], queue=False, **LATEST)
-    gr.on([control.input for control in values], _preset, values, preset, **LATEST)
+    gr.on(turned(values), _preset, values, preset, **LATEST)
     keep_address(values, LINK)
     ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
     pages.unload(leave)

@@ -86,9 +86,10 @@ class Shelf:
 
     def put(self, visitor: str | None, id: str, events: Sequence[Any], file_bytes: int = 0) -> None:
         """Keep a run, which may still grow. A visitor's last two runs are kept: while one waits for its turn, the
-        previous one is still shown."""
+        previous one is still shown. Of one that was refused there is nothing to keep."""
         with self._lock:
-            runs = self._runs.pop(visitor, {}) | {id: Kept(events, file_bytes)}
+            before = {id: kept for id, kept in self._runs.pop(visitor, {}).items() if kept.events}
+            runs = before | {id: Kept(events, file_bytes)}
             self._runs[visitor] = dict(list(runs.items())[-2:])
             sizes = {who: self._size(runs) for who, runs in self._runs.items()}
             while len(sizes) > 1 and (len(sizes) > MOST_VISITORS or sum(sizes.values()) > MOST_KEPT):

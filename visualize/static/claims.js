@@ -144,7 +144,10 @@ function turn(row, open, byHand = false) {
   row.head.classList.toggle("open", open);
   row.quote.setAttribute("aria-expanded", String(open));
   draw(row);
-  if (byHand) window.decodeLab.address({ claim: open ? row.claim.id : null });
+  if (!byHand) return;
+  const { id } = row.claim;
+  if (open) window.decodeLab.address({ claim: id });
+  else if (new URLSearchParams(location.search).get("claim") === id) window.decodeLab.address({ claim: null });
 }
 
 function draw(row) {

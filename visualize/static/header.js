@@ -29,7 +29,7 @@ window.addEventListener("keydown", (event) => {
 });
 
 // Stop works while something runs, and already from the click on Run: until the page hears of its run, and then presses
-// Stop again if it was pressed, or hears that there is none (visualize/panels/events.py).
+// Stop again if it was pressed, or hears that there is none (visualize/panels/events.py), or that it was refused.
 const STOPPABLE = ".running, .begun";
 const stop = () => keyed("#stop", "Escape");
 let early = false;
@@ -43,6 +43,8 @@ new MutationObserver(() => {
   early &&= body.matches(".begun");
   document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
 }).observe(body, { attributeFilter: ["class", "data-ready"] });
+
+document.addEventListener("decode-lab-refused", () => body.classList.remove("begun"));
 
 /** Call ``act`` once the controls are set as the link says. */
 function whenReady(act) {
@@ -96,8 +98,9 @@ document.addEventListener("scroll", ({ target }) => meant && target.contains(mea
 // Settings found on this page are carried over to another.
 for (const link of element.querySelectorAll("[data-carried]")) {
   link.addEventListener("click", () => {
-    const names = new Set(link.dataset.carried.split(" "));
-    link.search = new URLSearchParams([...new URLSearchParams(location.search)].filter(([name]) => names.has(name)));
+    const accepted = JSON.parse(link.dataset.carried); // the values of each name; null: any
+    const carried = ([name, value]) => name in accepted && (accepted[name]?.includes(value) ?? true);
+    link.search = new URLSearchParams([...new URLSearchParams(location.search)].filter(carried));
   });
 }
 
@@ -111,6 +114,7 @@ function address(changes) {
   const text = query.toString();
   if (text === new URLSearchParams(location.search).toString()) return false;
   history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
+  document.dispatchEvent(new Event("decode-lab-address"));
   return true;
 }
 

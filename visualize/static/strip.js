@@ -59,7 +59,7 @@ async function enter(asked, again = false) {
   const gone = () => enter(asked, true);
   stream = hearChannel(answer.lead, { hear: led, gone, lost: () => tell(UNREACHED), found: () => tell(""), rests: true });
   become("following");
-  window.decodeLab.address({ run: null, step: null }); // of a run of their own
+  window.decodeLab.address({ run: null, step: null, guess: null }); // of a run of their own
 }
 
 function led(news) {
@@ -195,6 +195,8 @@ document.addEventListener("decode-lab-shown", () => {
   }
   send();
 });
+
+document.addEventListener("decode-lab-address", send); // settings that others may take over
 
 // -- how it begins -----------------------------------------------------------------------------------
 

@@ -112,11 +112,14 @@ def _fits(inputs: Inputs, target: Model | None, draft: Model | None, needed: Dep
     if gpus not in splits(needed):
         what = f"The heads of {target.name} and {draft.name} cannot both" if draft else "This model's heads cannot"
         return f"{what} be split over {gpus} GPUs: choose {_listed(splits(needed))}."
-    shard, wanted = sharded(needed, gpus), f"{inputs.at_once:,} sequences at once"
+    shard, wanted = sharded(needed, gpus), f"{inputs.at_once:,} sequence{'s' * (inputs.at_once > 1)} at once"
+    are = "are" if inputs.at_once > 1 else "is"
     each = f"{gpus} GPU{'s' * (gpus > 1)} of {size(needed.memory)}"
     if holds(shard, inputs.at_once):
         most = "at most " * (inputs.speculation == "draft" and draft is None)  # what the draft takes is not known
-        return f"On {each} there is room for {most}{shard.sequences('paged'):,} sequences, and {wanted} are asked for."
+        return (
+            f"On {each} there is room for {most}{shard.sequences('paged'):,} sequences, and {wanted} {are} asked for."
+        )
     if shard.cache_bytes <= 0:
         larger = "more or larger GPUs" if gpus < max(splits(needed)) else "larger GPUs"
         ways = _listed([larger, "weights of fewer bits", *(["another draft"] if draft else [])])
