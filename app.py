@@ -21,12 +21,13 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 # Gradio's own statistics, which nothing uses, would go through the last ten thousand events after every event.
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "1")
 os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", "1000000000")
-# Gradio's own folder for uploads, /tmp/gradio, belongs to whoever on this machine used Gradio first.
-os.environ.setdefault("GRADIO_TEMP_DIR", OWN_UPLOADS := f"{gettempdir()}/decode-lab-uploads-{secrets.token_hex(8)}")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # else an MCP call, with Gradio as its own client, asks the hub
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during start-up ends silently; later see ``main``
+    # Gradio's own folder for uploads, /tmp/gradio, belongs to whoever on this machine used Gradio first.
+    own_uploads = f"{gettempdir()}/decode-lab-uploads-{secrets.token_hex(8)}"
+    os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR") or own_uploads
     gc.disable()  # imported objects stay: scanning them again and again takes a quarter of the start-up
 
 from lab.native.cores import cores
@@ -80,6 +81,8 @@ from visualize.server.shelf import MAX_RUN_FILE
 from visualize.server.work import Line
 from visualize.workshop.workshop import Workshop
 
+UPLOADS = "decode-lab-uploads-"
+"""How the name of a folder for uploads begins that is this server's own."""
 PATIENCE = 5.0
 """Seconds that runs have to end when the server shuts down; a step takes far less."""
 ANSWERING = 2.0
@@ -170,8 +173,9 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(2)
     if options.share:
         print(SHARED, file=sys.stderr)
+    uploads = Path(os.environ.get("GRADIO_TEMP_DIR", ""))
     with suppress(OSError):
-        Path(OWN_UPLOADS).mkdir(mode=0o700)  # before Gradio does: nobody else on this machine is to read it
+        uploads.mkdir(mode=0o700)  # before Gradio does: nobody else on this machine is to read it
     waiting: set[str] = set()
     told: dict[str | None, str] = {}
     pages = build(engines, embedded, line, options.attach, borrowed, workshop, told=told)
@@ -225,7 +229,8 @@ def main(arguments: list[str] | None = None) -> None:
     line.close(PATIENCE)
     _let_answer(waiting)
     pages.close()
-    rmtree(OWN_UPLOADS, ignore_errors=True)
+    if uploads.name.startswith(UPLOADS):
+        rmtree(uploads, ignore_errors=True)
     gc.unfreeze()  # otherwise Triton's library complains at exit about what it finds
 
 

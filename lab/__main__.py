@@ -22,7 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
 from lab.answers import compare_answer, fell_back, fit_answer
-from lab.bench.compare import Summary, compare, summarise
+from lab.bench.compare import Summary, compare, refuse, summarise
 from lab.bench.difference import first_differences
 from lab.decode.engine import Engine
 from lab.kv.storage import FORMATS
@@ -179,6 +179,7 @@ def _compare(options: argparse.Namespace) -> int:
     configs = parse_configs(options.settings)
     options.seed = 0 if options.seed is None else options.seed
     sampling = read_settings(SamplingParams, options)
+    refuse(configs, sampling, options.repeats)  # before models are loaded
     _note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
     prompt, engine = _prompt(options), _engine(options)
     runs: dict[str, list[Run]] = {name: [] for name in configs}
@@ -190,7 +191,12 @@ def _compare(options: argparse.Namespace) -> int:
             _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
     _progress("")
     whole = all(runs.values())
-    partings = first_differences(engine, {name: some[0] for name, some in runs.items()}) if whole else None
+    partings = None
+    try:
+        if whole:
+            partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
+    except KeyboardInterrupt:  # the figures are there
+        cancelled.set()
     if options.json:
         print(json.dumps(compare_answer(runs, partings)))
     else:

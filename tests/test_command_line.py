@@ -22,7 +22,7 @@ from lab.bench import __main__ as benches
 from lab.memory.capacity import Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
-from lab.options import Parser, described
+from lab.options import INTERRUPTED, Parser, described
 from lab.trace.events import Committed
 
 ROOT = Path(__file__).parents[1]
@@ -169,6 +169,7 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
         (["run", ""], "The prompt is empty"),
         (["run", PROMPT * 500], "Shorten the prompt"),
         (["compare", PROMPT, "paged=true"], "2 to 5 settings"),
+        (["compare", PROMPT, "", "--target", "not loaded"], "2 to 5 settings"),
         (["compare", PROMPT, "", ""], "listed twice"),
         (["compare", PROMPT, "", "speed=high"], "there is no setting 'speed'"),
         (["compare", PROMPT, "", "paged=true", "--repeats", "0"], "takes at least one repeat"),
@@ -225,6 +226,20 @@ def test_a_comparison_is_printed_as_a_table_or_json(shell: Shell) -> None:
     answer = json.loads(shell(*command, "--json")[1])
     assert answer["differences"] == []
     assert answer["settings"]["default"]["acceptance"] is None
+    assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shell, monkeypatch) -> None:
+    def interrupted(*about):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "first_differences", interrupted)
+    command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == INTERRUPTED
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == ["default", "speculative=draft"]
+    assert said.endswith("Interrupted.\n")
+    answer = json.loads(shell(*command, "--json")[1])
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
 
 

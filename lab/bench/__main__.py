@@ -152,7 +152,7 @@ def main() -> int:
     output = Output()
     args.report = output.say
     if args.bench == "gpu":
-        args.out = args.out / "gpu.json" if args.out.is_dir() else args.out
+        args.out = args.out / "gpu.json" if os.path.isdir(args.out) else args.out
         older = _written(args.out)
     try:
         _measure(args)
@@ -172,7 +172,7 @@ def main() -> int:
 
 def _written(path: Path) -> int | None:
     """When it was written, in nanoseconds. None: there is no such file."""
-    return path.stat().st_mtime_ns if path.exists() else None
+    return path.stat().st_mtime_ns if os.path.exists(path) else None  # Path's own raises where a name is too long
 
 
 def _measure(args: argparse.Namespace) -> None:

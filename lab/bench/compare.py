@@ -76,12 +76,17 @@ def compare(
         PromptError: a prompt that cannot be decoded.
         LabError: a run failed, or part of its setting was given up. As with the others, the setting is named.
     """
+    refuse(configs, sampling, repeats)
+    cases = {name: Case(engine, prompt, config, sampling) for name, config in configs.items()}
+    yield from in_turns(cases, repeats, cancelled=cancelled or threading.Event(), watch=watch)
+
+
+def refuse(configs: Mapping[str, EngineConfig], sampling: SamplingParams, repeats: int) -> None:
+    """Raises ConfigError if that is no comparison, with whatever engine."""
     if not FEWEST <= len(configs) <= MOST:
         raise ConfigError(f"A comparison takes {FEWEST} to {MOST} settings, not {len(configs)}.")
     if repeats < 1 or sampling.max_tokens < 2 or sampling.seed is None:
         raise ConfigError("A comparison takes at least one repeat and two tokens, and a seed that all share.")
-    cases = {name: Case(engine, prompt, config, sampling) for name, config in configs.items()}
-    yield from in_turns(cases, repeats, cancelled=cancelled or threading.Event(), watch=watch)
 
 
 def in_turns(

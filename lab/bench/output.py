@@ -38,8 +38,8 @@ def writable(path: Path) -> Iterator[None]:
     Raises:
         LabError: it cannot be written.
     """
-    new = not path.exists()
     with _told(path):
+        new = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
     try:

@@ -75,6 +75,9 @@ def test_an_unwritable_file_is_reported_before_measuring(
     said = capsys.readouterr().err
     assert said == f"python -m lab.bench {name}: {tmp_path / 'file' / 'out.json'} cannot be written: File exists.\n"
     assert measured == []
+    assert bench(name, option, tmp_path / ("a" * 300)) == 2
+    assert capsys.readouterr().err.endswith(" cannot be written: File name too long.\n")
+    assert measured == []
 
 
 def test_the_table_is_printed_even_if_writing_the_file_fails(

@@ -114,8 +114,12 @@ def test_followers_see_what_is_shown_until_they_go_their_own_way(visit: Visit, l
     assert lab.page.inner_text(".strip-own").startswith("your run: ")
     sees(late.page, 1)
 
+    leading.toggle("prefix-caching")  # and has not run with it yet
+    leading.page.wait_for_function("location.search.includes('prefix_caching=1')")
+    leading.page.wait_for_timeout(500)
     lab.page.click("[data-act=settings]")
     lab.page.wait_for_url("**speculation=ngram**")
+    assert "prefix_caching=1" in lab.page.url
     lab.ready()
     state(lab.page, "alone")
     lab.page.wait_for_selector("#speculation label.selected:has-text('Lookup')")

@@ -30,6 +30,10 @@ def check(folder: Path, force: bool = False) -> None:
         FolderError: there is a file of that name, a dangling link, or, without ``force``, a folder that is not empty
             and holds no site; something is in the way of a folder or a file of the site; or the disk refuses.
     """
+    try:
+        folder.exists()
+    except OSError as error:  # a name that is too long
+        raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
     if nowhere := [place for place in (folder, *folder.parents) if place.is_symlink() and not place.exists()]:
         raise FolderError(f"{nowhere[0]} is a link that leads nowhere. Name a folder.")
     if folder.exists() and not folder.is_dir():

@@ -76,6 +76,7 @@ def test_an_unwritable_old_site_is_refused_at_once(
 def test_a_folder_inside_a_file_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("mine", "utf-8")
     assert "cannot be written: Not a directory." in fails(capsys, str(tmp_path / "file" / "site"))
+    assert "cannot be written: File name too long." in fails(capsys, str(tmp_path / ("a" * 300)))
 
 
 def test_a_site_in_any_folder_is_announced_whatever_the_encoding_of_stdout(
