@@ -103,7 +103,7 @@ def _which_of(repeats: int) -> str:
     """Which of a setting's runs the player shows."""
     if repeats == 1:
         return ""
-    return f"This is the one of median speed among {repeats} runs; the figures in the text are medians of all of them."
+    return f"This is the one of median speed among {repeats} runs; the figures in the text are taken from all of them."
 
 
 def _theory(lesson: Lesson, runs: Mapping[str, list[Run]]) -> dict[str, Any]:
