@@ -106,6 +106,7 @@ class Pool:
             if sequence.reason:  # it had its last token
                 self.scheduler.remove(sequence)
                 sequence.finish(sequence.reason)
+        self.failed = []  # computed again, they fail again
         self.scheduler.start_over()
 
     # -- one step ----------------------------------------------------------------------------
