@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from lab.decode.backends import KernelChoice
-from lab.decode.engine import Engine
+import torch
+
+from lab.decode.backends import KernelChoice, choose_kernels
+from lab.decode.engine import Engine, refuse_limits
 from lab.pair.devices import DeviceMap, first_kind, refuse_device_map, resolve_device
 from lab.pair.loading import (
     EMBEDDED_DRAFTS,
@@ -15,6 +17,7 @@ from lab.pair.loading import (
     ModelLoadError,
     load_model,
     load_tokenizer,
+    refuse_absent,
     refuse_mismatch,
     resolve_dtype,
 )
@@ -37,7 +40,8 @@ def load_engine(
     fuse_layers: bool = True,
     watch: Watch | None = None,
 ) -> Engine:
-    """Load a target model and perhaps a draft, ready to decode.
+    """Load a target model and perhaps a draft, ready to decode. What is wrong with the arguments is said before a model
+    is loaded.
 
     Args:
         target: a folder or a hub id. None: the embedded story model, which needs no network.
@@ -77,6 +81,8 @@ def load_engine(
         refuse_device_map(device_map, device, quantization)
         kind = first_kind(device_map)
         place = kind if device_map == "auto" and kind == "cpu" else device_map  # on a Mac, accelerate's choice is Metal
+    refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
+    choose_kernels(kernels, torch.device(kind))  # refuses those that cannot run there
     weights, dtype = resolve_quantization(quantization, dtype, kind.partition(":")[0])
     torch_dtype = resolve_dtype(dtype, kind)
 
@@ -90,20 +96,14 @@ def load_engine(
         return model, tokenizer
 
     if target is None:
-        target_model, tokenizer = load(WEIGHTS / "target", EMBEDDED_TARGET)
-        choice = str(draft or "matched")
-        if choice in EMBEDDED_DRAFTS:
-            draft, draft_name = WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
-        else:
-            if "/" not in choice and not Path(choice).is_dir():
-                raise ModelLoadError(
-                    f"There is no draft {choice[:80]!r} for the embedded target: it is "
-                    f"{' or '.join(EMBEDDED_DRAFTS)}, a folder, or a hub id, which is owner/name."
-                )
-            draft_name = choice
+        target, target_name = WEIGHTS / "target", EMBEDDED_TARGET
+        draft, draft_name = _embedded_draft("matched" if draft is None else str(draft))
     else:
-        target_model, tokenizer = load(target, str(target))
-        draft_name = str(draft)
+        target_name, draft_name = str(target), str(draft)
+    for where in (target, draft):  # both, before one of them takes minutes
+        if where is not None:
+            refuse_absent(where)
+    target_model, tokenizer = load(target, target_name)
     if draft is None:
         return Engine(target_model, tokenizer, **settings)
     draft_model, draft_tokenizer = load(draft, draft_name, str(target_model.device))
@@ -111,3 +111,15 @@ def load_engine(
     if draft_model.vocabulary != target_model.vocabulary:
         draft_model = draft_model.with_vocabulary(target_model.vocabulary)
     return Engine(target_model, tokenizer, draft_model, **settings)
+
+
+def _embedded_draft(choice: str) -> tuple[str | Path, str]:
+    """Where a draft for the embedded target is, and its name."""
+    if choice in EMBEDDED_DRAFTS:
+        return WEIGHTS / EMBEDDED_DRAFTS[choice], f"{EMBEDDED_TARGET}-{choice}"
+    if "/" not in choice and not os.path.isdir(choice):
+        raise ModelLoadError(
+            f"There is no draft {choice[:80]!r} for the embedded target: it is "
+            f"{' or '.join(EMBEDDED_DRAFTS)}, a folder, or a hub id, which is owner/name."
+        )
+    return choice, choice

@@ -44,7 +44,7 @@ from lab.options import (
     print_utf8,
     read_settings,
 )
-from lab.pair.devices import best_device
+from lab.pair.devices import best_device, resolve_device
 
 
 def at_least(least: int, why: str = "") -> Callable[[str], int]:
@@ -183,107 +183,105 @@ def _measure(args: argparse.Namespace) -> None:
             table = run_gpu(args.part, args.out, args.report, small=args.small, **where)
         args.report(f"\n{table}\n\nwritten to {args.out}")
         return
+    device = resolve_device(args.device)
     with writable(args.json):
-        engine = load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
-        result, table = args.run(engine, args)
+        result, table = args.run(args)
         args.report(f"\n{table}\n")  # first, because writing the file may fail
-        write(args.json, {"bench": args.bench, "machine": describe_machine(engine.device), **result})
+        write(args.json, {"bench": args.bench, "machine": describe_machine(device), **result})
     args.report(f"written to {args.json}")
 
 
-def _ladder(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    _require_draft(engine)
-    result = run_ladder(engine, args.max_tokens, args.repeats, args.report)
+def _engine(args: argparse.Namespace, *, guessing: bool = True) -> Engine:
+    """The engine to measure, loaded once all other arguments have been read: that may take minutes.
+
+    Raises:
+        LabError: a bench with ``guessing`` and no draft; and what ``load_engine`` raises.
+    """
+    if guessing and args.target and not args.draft:
+        raise LabError("this bench measures guesses of a draft: name a --draft too")
+    return load_engine(args.target, args.draft, device=args.device, dtype=args.dtype)
+
+
+def _ladder(args: argparse.Namespace) -> tuple[dict, str]:
+    result = run_ladder(_engine(args), args.max_tokens, args.repeats, args.report)
     ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
     tables = format_rows(result["gammas"], "no speculation"), format_rows(result["ladder"], "cache"), ratios
     return result, "\n\n".join(tables)
 
 
-def _kv(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+def _kv(args: argparse.Namespace) -> tuple[dict, str]:
     if args.text:
         texts = [(path.stem, read_text(path)) for path in args.text]
     elif args.target:
         raise LabError("the default text is held out from the embedded pair's training only: name a --text too")
     else:
         texts = [(f"held-out prompt {i}", prompt) for i, prompt in enumerate(held_out_prompts(), 1)]
-    result = run_kv(engine, texts, args.report)
+    result = run_kv(_engine(args, guessing=False), texts, args.report)
     return result, format_kv(result)
 
 
-def _ab(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+def _ab(args: argparse.Namespace) -> tuple[dict, str]:
     prompts = held_out_prompts()
     if args.prompts:
         prompts = [line for line in read_text(args.prompts).splitlines() if line.strip()]
-    result = run_ab(
-        engine,
-        parse_config(args.a),
-        parse_config(args.b),
-        prompts,
-        read_settings(SamplingParams, args),
-        repeats=args.repeats,
-        report=args.report,
-    )
+    a, b = parse_config(args.a), parse_config(args.b)
+    sampling = read_settings(SamplingParams, args)
+    engine = _engine(args, guessing="draft" in (a.speculative, b.speculative))
+    result = run_ab(engine, a, b, prompts, sampling, repeats=args.repeats, report=args.report)
     return result, format_ab(result)
 
 
-def _serve(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+def _serve(args: argparse.Namespace) -> tuple[dict, str]:
     # Imported here: it needs a newer transformers than the other benches.
     from lab.bench.serve import format_serve, run_serve
 
-    _require_draft(engine)
-    result = run_serve(engine, args.requests, args.seed, args.repeats, args.report)
+    result = run_serve(_engine(args), args.requests, args.seed, args.repeats, args.report)
     return result, format_serve(result)
 
 
-def _window(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    _require_draft(engine)
+def _window(args: argparse.Namespace) -> tuple[dict, str]:
+    engine = _engine(args)
     mismatched = load_engine(args.target, args.mismatched or "mismatched", device=args.device, dtype=args.dtype)
     result = run_window(engine, mismatched, args.max_tokens, args.repeats, args.report)
     return result, format_window(result)
 
 
-def _roofline(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    result = run_roofline(engine, args.max_tokens, args.repeats, args.report)
+def _roofline(args: argparse.Namespace) -> tuple[dict, str]:
+    result = run_roofline(_engine(args, guessing=False), args.max_tokens, args.repeats, args.report)
     return result, format_roofline(result)
 
 
-def _logprobs(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    _require_draft(engine)
-    result = run_logprobs(engine, args.logprobs, args.max_tokens, args.repeats, args.report)
+def _logprobs(args: argparse.Namespace) -> tuple[dict, str]:
+    SamplingParams(logprobs=args.logprobs)  # refuses too many
+    result = run_logprobs(_engine(args), args.logprobs, args.max_tokens, args.repeats, args.report)
     return result, format_logprobs(result)
 
 
-def _claims(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    _require_draft(engine)
-
+def _claims(args: argparse.Namespace) -> tuple[dict, str]:
     @functools.cache
     def load(pair: str) -> Engine:
         if pair == "matched":
-            return engine
+            return _engine(args)
         return load_engine(args.target, pair, device=args.device, dtype=args.dtype)
 
+    load("matched")  # else what is wrong with it would be said once for every claim
     result = run_claims(load, args.claim or list(CLAIMS), args.report, small=args.small)
     return result, format_claims(result)
 
 
-def _llama(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
-    result = run_llama(engine, args.max_tokens, args.repeats, args.report)
+def _llama(args: argparse.Namespace) -> tuple[dict, str]:
+    result = run_llama(_engine(args, guessing=False), args.max_tokens, args.repeats, args.report)
     return result, format_llama(result)
 
 
-def _vllm(engine: Engine, args: argparse.Namespace) -> tuple[dict, str]:
+def _vllm(args: argparse.Namespace) -> tuple[dict, str]:
     # Imported here: it needs httpx, which no other bench does.
     from lab.bench.vllm import format_vllm, run_vllm
     from lab.remote.server import Server
 
-    _require_draft(engine)
-    result = run_vllm(engine, Server(args.attach, os.environ.get("VLLM_API_KEY")), args.max_tokens, args.report)
+    server = Server(args.attach, os.environ.get("VLLM_API_KEY"))
+    result = run_vllm(_engine(args), server, args.max_tokens, args.report)
     return result, format_vllm(result)
-
-
-def _require_draft(engine: Engine) -> None:
-    if engine.draft is None:
-        raise LabError("this bench has rows for speculation: name a --draft too")
 
 
 if __name__ == "__main__":

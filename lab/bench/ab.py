@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -95,6 +96,8 @@ def run_ab(
         raise ConfigError("comparing takes at least a prompt, a repeat and two tokens: one to wait for, one to time.")
     refuse_cut(engine, prompts, sampling.max_tokens)
     sampling = replace(sampling, ignore_eos=True, seed=0, stop=())
+    for prompt, config in product(prompts, (a, b)):  # before the first run: they may take an hour
+        engine.prepare(prompt, config, sampling)
     for config in (a, b):  # to warm up; not counted
         _decode(engine, prompts[0], config, sampling)
     pairs = []

@@ -40,6 +40,8 @@ def writable(path: Path) -> Iterator[None]:
     """
     with _told(path):
         new = not path.exists()
+        if path.parent.is_file():
+            raise LabError(f"{path} cannot be written: {path.parent} is a file.")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
     try:

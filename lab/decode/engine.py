@@ -49,6 +49,19 @@ def batched_tokens(target: LanguageModel) -> int:
     return most
 
 
+def refuse_limits(max_num_seqs: int, max_num_batched_tokens: int | None, kv_bytes: int | None) -> None:
+    """Raises ConfigError for a limit of ``Engine`` that is below what one round of speculation needs."""
+    limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens, "kv_bytes": kv_bytes}
+    for name, limit in limits.items():
+        if limit is not None:
+            require_whole(name, limit, 1, MOST)
+    if max_num_batched_tokens is not None and max_num_batched_tokens < 1 + MOST_PROPOSED:
+        raise ConfigError(
+            f"max_num_batched_tokens={max_num_batched_tokens} is too few: a step holds a whole round of a sequence, up "
+            f"to {1 + MOST_PROPOSED} tokens."
+        )
+
+
 class Engine:
     """A target model, perhaps a draft, and the caches they share.
 
@@ -93,17 +106,8 @@ class Engine:
         fuse_layers: bool = True,
         watch: Watch | None = None,
     ) -> None:
-        tokens = max_num_batched_tokens
-        if tokens is None:
-            tokens = batched_tokens(target)
-        for name, limit in ("max_num_seqs", max_num_seqs), ("max_num_batched_tokens", tokens), ("kv_bytes", kv_bytes):
-            if limit is not None:
-                require_whole(name, limit, 1, MOST)
-        if tokens < 1 + MOST_PROPOSED:
-            raise ConfigError(
-                f"max_num_batched_tokens={tokens} is too few: a step holds a whole round of a sequence, up to "
-                f"{1 + MOST_PROPOSED} tokens."
-            )
+        refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
+        tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
         self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs

@@ -189,6 +189,13 @@ def test_a_prompt_that_fills_the_context_is_refused(lab):
         bench._decode(lab, "x" * (tiny_models.CONTEXT - 1), EngineConfig(), SamplingParams(max_tokens=9))
 
 
+def test_a_prompt_that_a_setting_has_no_room_for_is_refused_before_the_first_run(lab, monkeypatch):
+    monkeypatch.setattr(bench, "_decode", lambda *_: pytest.fail("decoded before all had been checked"))
+    few = EngineConfig(paged=True, num_blocks=2, block_size=16)
+    with pytest.raises(LabError, match="the pool has 2"):
+        run_ab(lab, EngineConfig(), few, ["A", "x" * 100], SamplingParams(max_tokens=8), repeats=1, report=print)
+
+
 def test_the_command_compares_over_a_file_of_prompts(lab, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(command, "load_engine", lambda *_, **__: lab)
     (tmp_path / "prompts.txt").write_text("The king\n\nA fox\n")

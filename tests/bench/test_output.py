@@ -69,11 +69,11 @@ def test_an_unwritable_file_is_reported_before_measuring(
     bench: Command, measured, monkeypatch, tmp_path, capsys, option
 ) -> None:
     monkeypatch.setattr(command, "run_gpu", lambda *_, **__: measured.append(1))
-    (tmp_path / "file").touch()
+    (file := tmp_path / "file").touch()
     name = {"--json": "roofline", "--out": "gpu"}[option]
-    assert bench(name, option, tmp_path / "file" / "out.json") == 2
+    assert bench(name, option, file / "out.json") == 2
     said = capsys.readouterr().err
-    assert said == f"python -m lab.bench {name}: {tmp_path / 'file' / 'out.json'} cannot be written: File exists.\n"
+    assert said == f"python -m lab.bench {name}: {file / 'out.json'} cannot be written: {file} is a file.\n"
     assert measured == []
     assert bench(name, option, tmp_path / ("a" * 300)) == 2
     assert capsys.readouterr().err.endswith(" cannot be written: File name too long.\n")
@@ -199,4 +199,31 @@ def test_more_tokens_than_the_context_leaves_are_refused(bench: str, monkeypatch
         command.main()
     assert end.value.code == 2
     assert f"--max-tokens 5000 is too many: {lab.target.name} holds {tiny_models.CONTEXT}" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ab", "--b", "kv_dtype=int9"], "kv_dtype must be one of"),
+        (["ab", "--b", "", "--a", "speculative"], "'speculative' is not a setting"),
+        (["ab", "--b", "paged=true", "--temperature", "-1"], "temperature"),
+        (["ab", "--b", "paged=true", "--prompts", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["kv", "--text", "nowhere.txt"], "nowhere.txt cannot be read"),
+        (["logprobs", "--logprobs", "50"], "logprobs"),
+        (["vllm", "--attach", "no address"], "no address"),
+        (["roofline", "--device", "tpu"], "device must be"),
+        (["ladder", "--target", "a/target"], "name a --draft too"),
+        (["ab", "--b", "speculative=draft", "--target", "a/target"], "name a --draft too"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_wrong_is_said_before_models_are_loaded(
+    bench: Command, monkeypatch, tmp_path, capsys, arguments: list[str], message: str
+) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr(command, "load_engine", lambda *them, **_: loaded.append(them))
+    assert bench(*arguments, "--json", tmp_path / "out.json") == 2
+    assert message in capsys.readouterr().err
+    assert not loaded
     assert not list(tmp_path.iterdir())

@@ -420,3 +420,24 @@ def test_transformers_report_of_weights_that_do_not_fit_is_not_logged(folder, ca
 def test_a_mistyped_embedded_draft_is_not_looked_up_on_the_hub() -> None:
     with pytest.raises(ModelLoadError, match="no draft 'mached' for the embedded target: it is matched or mismatched"):
         load_engine(draft="mached")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"draft": "mached"}, "no draft 'mached'"),
+        ({"draft": ""}, "no draft ''"),
+        ({"target": loading.WEIGHTS / "target", "draft": "no/such/folder"}, "no folder 'no/such/folder'"),
+        ({"max_num_seqs": 0}, "max_num_seqs"),
+        ({"max_num_batched_tokens": 2}, "max_num_batched_tokens=2 is too few"),
+        ({"kv_bytes": 0.5}, "kv_bytes"),
+        ({"kernels": "tritn"}, "kernels must be one of"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_before_anything_is_loaded(monkeypatch, arguments: dict, message: str) -> None:
+    loaded: list[object] = []
+    monkeypatch.setattr("lab.load.load_model", lambda where, **_: loaded.append(where))
+    with pytest.raises(LabError, match=message):
+        load_engine(**arguments, device="cpu")
+    assert not loaded
