@@ -324,14 +324,18 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     """Opens pages; none may log an error or request anything from another host."""
     complaints: list[str] = []
     origins: set[str] = set()
+    left: set[Page] = set()
 
-    def complain(text: str) -> None:
-        if "AbortError: signal is aborted without reason" not in text:  # how Gradio ends its stream of answers
+    def complain(page: Page, text: str) -> None:
+        """As a page is left, Gradio ends its streams, and logs first that, then every answer that was still to come."""
+        if "AbortError: signal is aborted without reason" in text:
+            left.add(page)
+        elif not (page in left and "Connection errored out" in text):
             complaints.append(text)
 
     def hear(message: Any) -> None:
         if message.type == "error":
-            complain(message.text)
+            complain(message.page, message.text)
 
     def watch(request: Any) -> None:
         where = urlsplit(request.url)
@@ -343,8 +347,9 @@ def visit(rooms: Rooms, server: str) -> Iterator[Callable[..., Lab]]:
     def start(**options: Any) -> Lab:
         page = rooms.take(server, {"viewport": {"width": 1280, "height": 720}} | options).new_page()
         page.on("console", hear)
-        page.on("pageerror", lambda error: complain(str(error)))
+        page.on("pageerror", lambda error: complain(page, str(error)))
         page.on("request", watch)
+        page.on("domcontentloaded", lambda page: left.discard(page))
         return Lab(page, server)
 
     yield start

@@ -7,7 +7,7 @@ from itertools import pairwise
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 
 from lab.memory.capacity import POLICIES
 from tests.browser.conftest import OVERFLOW, Lab
@@ -109,11 +109,19 @@ def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
     assert page.query_selector(".sheet img") is None
 
 
-def test_an_out_of_range_number_is_refused_with_the_allowed_range(browser: Browser, server: str) -> None:
-    page = opened(Lab(browser.new_page(), server))  # not ``visit``: the browser logs the refusal as an error
-    page.fill("#set-aside input[type=number]", "9000")
-    page.wait_for_selector(".toast-wrap:has-text('“Set aside, %” must be a number from 0 to 90.')")
-    page.close()
+def test_a_number_typed_beyond_a_slider_counts_as_the_nearest(visit: Visit) -> None:
+    """No message interrupts whoever types one: the browser puts it right when the box is left."""
+    page = opened(visit(), set_aside=90)
+    box, said = page.locator("#set-aside input[type=number]"), page.locator(".sheet-say")
+    page.wait_for_selector(".sheet-say.problem")
+    at_most = said.inner_text()
+    box.fill("10")
+    expect(said).not_to_have_text(at_most)
+    box.fill("9000")
+    expect(said).to_have_text(at_most)
+    expect(page.locator(".toast-wrap")).to_have_text("")
+    page.keyboard.press("Tab")
+    expect(box).to_have_value("90")
 
 
 def test_pages_link_to_each_other_and_share_the_theme(visit: Visit) -> None:

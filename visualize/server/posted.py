@@ -115,8 +115,7 @@ def of_event(document: Any, pages: gr.Blocks, programs: Collection[str]) -> Docu
     else:
         _without_files([values, given])
         if function.api_name not in programs:  # which check for themselves
-            for block, value in zip(function.inputs, values, strict=True):
-                _check_value(block, value)
+            values = [_checked(block, value) for block, value in zip(function.inputs, values, strict=True)]
     return {
         "data": values,
         "fn_index": number,
@@ -182,17 +181,22 @@ def _check_file(block: Any, value: Any, uploaded: Collection[str]) -> None:
         raise Refusal(422, "This file was not sent here, or is no longer kept. Open it again.")
 
 
-def _check_value(block: Any, value: Any) -> None:
+def _checked(block: Any, value: Any) -> Any:
+    """``value``; a slider's within its bounds, where the browser puts it once its box is left: while somebody types
+    300, 3 and 30 come first."""
     if block.stateful:  # kept on the server: what a page sends for it is ignored
-        return
+        return value
     try:
         if isinstance(block, gr.Radio) and value is None:  # a radio that was clicked has a value
             raise ValueError
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError
+        if isinstance(block, gr.Slider):
+            value = min(max(value, block.minimum), block.maximum)
         block.preprocess(value)
     except Exception:  # every component raises its own for a value it rejects
         label = f"“{block.label}”" if block.label else "This"
         if isinstance(block, gr.Slider):
             raise Refusal(422, f"{label} must be a number from {block.minimum:g} to {block.maximum:g}.") from None
         raise Refusal(422, f"{label} does not take this value: choose one that the page offers.") from None
+    return value
