@@ -44,7 +44,7 @@ def arrivals(
     def watch(owner: int, seconds: float, event: Event) -> None:
         heard.append(Entry((seconds - began) * 1000, owner, event))
 
-    own = Engine(engine.target, engine.tokenizer, engine.draft, max_num_seqs=max_num_seqs, watch=watch)
+    own = engine.another(max_num_seqs=max_num_seqs, watch=watch)
     coming = deque(
         own.prepare(job.prompt, config, job.sampling, continuations=job.continuations, cancelled=cancelled)
         for job in jobs

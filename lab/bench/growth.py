@@ -74,7 +74,7 @@ def measure_growth(
     room = engine.context_length - len(engine.tokenizer(prompt)["input_ids"])
     if room < least:
         raise ConfigError(f"The prompt leaves room for {max(0, room)} tokens; to see times grow takes {least}.")
-    plain = Engine(engine.target, engine.tokenizer)
+    plain = engine.another()
     small = EngineConfig(num_blocks=-(-engine.context_length // EngineConfig.block_size))  # one context is enough
     curves = {}
     for name, config in ((CACHED, small), (UNCACHED, EngineConfig(kv_cache=False))):

@@ -89,7 +89,7 @@ def guessed(runs: Iterable[Run]) -> Guesses:
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
     """All jobs, arriving together, on a fresh engine: throughput, latencies, and what was in flight."""
-    fresh = Engine(engine.target, engine.tokenizer, engine.draft, max_num_seqs=max_num_seqs)
+    fresh = engine.another(max_num_seqs=max_num_seqs)
     runs, seconds = finish(fresh, jobs, config)
     ttft = [run.metrics.ttft_ms for run in runs]
     gaps = [gap for run in runs for gap in inter_token_ms(run.events)]

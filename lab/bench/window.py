@@ -75,7 +75,7 @@ def run_window(
     calls: dict[tuple[str, str, int], Callable[[], tuple[int, float]]] = {}
     for name, config in window_configs().items():
         for kind, some in kinds.items():
-            own = Engine(some.engine.target, some.engine.tokenizer, some.engine.draft)
+            own = some.engine.another()
             for i, prompt in enumerate(some.prompts):
                 sampling = SamplingParams(max_tokens=max_tokens, temperature=some.temperature, seed=i, ignore_eos=True)
                 calls[name, kind, i] = partial(timed, own, Job(prompt, sampling), config)

@@ -19,11 +19,12 @@ from transformers import PreTrainedTokenizerBase
 from lab.config import MOST_PROPOSED, SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
 from lab.decode.backends import Backends, KernelChoice
 from lab.decode.intake import Intake
+from lab.decode.interrupt import Interrupts
 from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
-from lab.decode.warming import capture_ahead
+from lab.decode.warming import graphs_ahead
 from lab.kv.blocks import Occupancy
 from lab.kv.cache import Budget, PoolSetting
 from lab.pair.models import LanguageModel
@@ -108,7 +109,8 @@ class Engine:
     ) -> None:
         refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
         tokens = batched_tokens(target) if max_num_batched_tokens is None else max_num_batched_tokens
-        self._backends = backends = Backends(target, draft, kernels, fuse_layers=fuse_layers)
+        self._how = {"kernels": kernels, "fuse_layers": fuse_layers}
+        self._backends = backends = Backends(target, draft, **self._how)
         self.target, self.draft, self.tokenizer = backends.target, backends.draft, tokenizer
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
         self._budget = Budget(self.target, self.draft, kv_bytes)
@@ -119,11 +121,15 @@ class Engine:
             how = {"kernels": backends.by_triton(setting), "cuda_graphs": backends.captures(setting)}
             return Pool(setting, *backends.models(setting), tokenizer, self._budget, **limits, **how)
 
-        self._pools = Pools(make, self._intake.announce, self._budget, backends.weights_identity)
+        self._pools = Pools(make, self._intake.announce, self._budget, backends.weights_identity, backends.prepare)
         self._inbox: deque[Sequence] = deque()
         self._turn = threading.Condition()
         self._driven = False  # whether some thread is stepping the engine
         self._abandoned = False  # whether a sequence was abandoned meanwhile
+
+    def another(self, *, max_num_seqs: int = 64, watch: Watch | None = None) -> Engine:
+        """An engine with the same models and kernels, and with caches of its own."""
+        return Engine(self.target, self.tokenizer, self.draft, max_num_seqs=max_num_seqs, watch=watch, **self._how)
 
     # -- what the engine is ------------------------------------------------------------------
 
@@ -294,53 +300,72 @@ class Engine:
         """
         if not self._backends.captures(config):
             return
-        with self._turn:
-            self._turn.wait_for(lambda: not self._driven)
-            self._driven = True
         with self._driving():
             pool = self._pools.pool_for(config)
-            if pool and pool.cache:
-                longest = longest or self.context_length
-                capture_ahead(pool.cache, *self.models(config), config, sequences, longest, report)
+        if pool is None or pool.cache is None:
+            return
+        graphs, block_size = pool.cache.graphs, pool.cache.blocks.block_size
+        for model, bucket, storage in graphs_ahead(
+            pool.cache, *self.models(config), config, sequences, longest or self.context_length
+        ):
+            if graphs.on:
+                report(f"CUDA graph: {model.name}, {bucket}")
+                with self._driving(), torch.inference_mode():
+                    graphs.capture(model, bucket, block_size, storage)
 
     def advance(self, sequence: Sequence) -> None:
-        """Return when ``sequence`` has an event or is finished, through another thread's step or one made here."""
+        """Return when ``sequence`` has an event or is finished, through another thread's step or one made here.
+
+        Ctrl-C raises KeyboardInterrupt after that step. A second one breaks the step off, and with it end all requests
+        under way.
+        """
 
         def served() -> bool:
             return sequence.recorder.pending or sequence.finished
 
-        with self._turn:
-            self._turn.wait_for(lambda: not self._driven or served())
-            if served():
-                return
-            self._driven = True
-        with self._driving():
-            if not self.step() and not served():
+        with self._driving(served) as drives:
+            if drives and not self._step() and not served():
                 raise RuntimeError("nobody works on this request: it belongs to another engine, or was dropped")
 
     def abandon(self, sequence: Sequence) -> None:
         """End a sequence whose events nobody reads any more, at once if no other thread is driving."""
         sequence.cancelled.set()
-        with self._turn:
-            if self._driven:
-                self._abandoned = True  # left to the thread that drives, in case it makes no further step
-                return
-            self._driven = True
-        with self._driving():
-            self._take_in()
+
+        def left_to_another() -> bool:
+            self._abandoned |= self._driven  # in case it makes no further step
+            return self._driven
+
+        with self._driving(left_to_another) as drives:
+            if drives:
+                self._take_in()
 
     @contextmanager
-    def _driving(self) -> Iterator[None]:
-        """For the thread that has set ``_driven``: clear it at the end."""
-        try:
-            yield
-        finally:
+    def _driving(self, needless: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Wait until no other thread drives the engine, and drive it. False: it has become ``needless`` meanwhile."""
+        with Interrupts() as interrupts:
+            with self._turn:
+                self._turn.wait_for(lambda: needless() or not self._driven)
+                drives = not needless()
+                if drives:
+                    interrupts.hold()
+                    self._driven = True
+            if not drives:
+                yield False
+                return
             try:
-                while not self._let_go():
-                    self._take_in()
-            except BaseException:
-                self._let_go(anyway=True)  # else nobody could ever drive again
+                yield True
+            except Exception:
                 raise
+            except BaseException:  # a second Ctrl-C, most likely
+                self._pools.forget()
+                raise
+            finally:
+                try:
+                    while not self._let_go():
+                        self._take_in()
+                except BaseException:
+                    self._let_go(anyway=True)  # else nobody could ever drive again
+                    raise
 
     def _let_go(self, *, anyway: bool = False) -> bool:
         """Stop driving. False if an abandoned sequence is still to be taken out, unless ``anyway``."""
@@ -355,15 +380,19 @@ class Engine:
     def step(self) -> bool:
         """One step of one pool, with all of its sequences. False if there is nothing to do.
 
-        For a caller that drives the engine alone; iterating a ``Request`` does so by itself.
+        Iterating a ``Request`` steps the engine by itself. Ctrl-C: see ``advance``.
         """
+        with self._driving():
+            return self._step()
+
+    def _step(self) -> bool:
         self._take_in()
         return self._pools.step()
 
     def _take_in(self) -> None:
         """Put new sequences into pools, and take out those that were cancelled."""
-        if self._inbox and self._pools.drop_if_stale():
-            self._backends.prepare()
+        if self._inbox:
+            self._pools.drop_if_stale()
         while self._inbox:
             self._pools.unplaced.append(self._inbox.popleft())
         self._pools.reap()

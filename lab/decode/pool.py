@@ -100,15 +100,6 @@ class Pool:
         for sequence in self.scheduler.running:
             sequence.keep(sequence.computed)  # what was drafted for the failed step is drafted again
 
-    def interrupted(self) -> None:
-        """After a step that was broken off anywhere: what was told stays told; what was computed is computed again."""
-        for sequence in list(self.scheduler.running):
-            if sequence.reason:  # it had its last token
-                self.scheduler.remove(sequence)
-                sequence.finish(sequence.reason)
-        self.failed = []  # computed again, they fail again
-        self.scheduler.start_over()
-
     # -- one step ----------------------------------------------------------------------------
 
     @torch.inference_mode()
@@ -148,7 +139,8 @@ class Pool:
     def _tell(self, turn: Turn, round: Round, outcome: Outcome | None) -> str:
         """Commit a turn's outcome and return the kind of step it was."""
         sequence = turn.sequence
-        prefill = not sequence.generated or (turn.count > 1 and sequence.table is not None)
+        again = sequence.table is not None and (turn.count > 1 or outcome is None)  # known tokens, computed once more
+        prefill = not sequence.generated or again
         kind = "prefill" if prefill and not round.window else "verify" if round.window else "decode"
         if outcome is None:  # a chunk of known tokens
             sequence.keep(sequence.computed + turn.count)

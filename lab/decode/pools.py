@@ -17,6 +17,8 @@ from lab.trace.events import CacheDropped, FellBack
 
 log = logging.getLogger(__name__)
 
+BROKEN_OFF = "A step was broken off in the middle, as by a second Ctrl-C, and all requests under way ended with it."
+
 
 class Pools:
     """Puts every sequence into the pool that it asks for; pools with work take turns.
@@ -28,6 +30,7 @@ class Pools:
         make: makes a pool.
         announce: begins a sequence's record.
         identity: identifies the weights in use; when it changes, everything cached is worthless.
+        prepare: gets changed weights ready, which may move them.
     """
 
     def __init__(
@@ -36,12 +39,14 @@ class Pools:
         announce: Callable[[Sequence], None],
         budget: Budget,
         identity: Callable[[], tuple[int, ...]],
+        prepare: Callable[[], None],
     ) -> None:
         self._make = make
         self._announce = announce
         self._budget = budget
         self._identity = identity
-        self._known_identity = identity()
+        self._prepare = prepare
+        self._known_identity: tuple[int, ...] | None = identity()
         self._pools: dict[PoolSetting, Pool] = {}  # the longest wait for a turn first
         self.unplaced: list[Sequence] = []
 
@@ -79,9 +84,6 @@ class Pools:
             # A sequence that has its last token is done; the others go on if a smaller step may succeed.
             stuck = [sequence for sequence in running or pool.scheduler.waiting if sequence.reason or not smaller]
             pool.failed += [(sequence, error) for sequence in stuck]
-        except BaseException:  # Ctrl-C: whoever pressed it may go on with this engine
-            pool.interrupted()
-            raise
         failed, pool.failed = dict(pool.failed), []
         for sequence, error in failed.items():
             pool.scheduler.remove(sequence)
@@ -191,16 +193,22 @@ class Pools:
                 del self._pools[pool.setting]
         return self.bytes_in_use() + wanted <= self._budget.limit or not self._pools
 
-    def drop_if_stale(self) -> bool:
-        """If the weights have changed, drop all keys and values, which are worthless, and compute everything again.
+    def forget(self) -> None:
+        """After something was broken off in the middle: drop the pools with all that they hold; all sequences end."""
+        lost = [one for pool in self for one in (*pool.scheduler.running, *pool.scheduler.waiting)] + self.unplaced
+        self._pools, self.unplaced, self._known_identity = {}, [], None
+        for sequence in lost:
+            sequence.table = None  # its blocks are dropped with their pool
+            self._begin(sequence)
+            sequence.finish("error", BROKEN_OFF)
 
-        Returns:
-            Whether the weights have changed.
-        """
-        identity = self._identity()
-        if identity == self._known_identity:
-            return False
-        self._known_identity = identity
+    def drop_if_stale(self) -> None:
+        """If the weights have changed, get them ready, drop all keys and values, which are worthless, and compute
+        everything again."""
+        if self._identity() == self._known_identity:
+            return
+        self._prepare()
+        self._known_identity = self._identity()
         pools, self._pools = list(self), {}
         for pool in pools:
             for sequence in (*pool.scheduler.running, *pool.scheduler.waiting):
@@ -208,4 +216,3 @@ class Pools:
                 sequence.root = None
                 sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")
                 self.unplaced.append(sequence)
-        return True

@@ -21,7 +21,8 @@ class Request:
         self._sequence = sequence
 
     def __iter__(self) -> Iterator[Event]:
-        """The events as they come. Closing this iterator before the end cancels the request.
+        """The events as they come. Closing this iterator before the end cancels the request, and so does Ctrl-C while
+        it waits. A request that nobody iterates goes on with the others.
 
         Waiting for an event is what drives the engine, for all of its requests at once.
         """

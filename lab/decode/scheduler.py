@@ -155,11 +155,6 @@ class Scheduler:
         if table and table.paged:
             table.reserve(len(turn.sequence.tokens) + turn.window)
 
-    def start_over(self) -> None:
-        """Preempt all: they wait in their order, without blocks, in whatever state a step has left them."""
-        for sequence in reversed(self.running.copy()):
-            self._preempt(sequence)
-
     def _preempt(self, sequence: Sequence) -> None:
         sequence.recorder.emit(Preempted, tokens=sequence.computed)
         sequence.release()

@@ -1,28 +1,25 @@
-"""Captures CUDA graphs before they are needed."""
+"""Which CUDA graphs to capture before they are needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
+from collections.abc import Iterator
 
 from lab.config import EngineConfig
 from lab.kv.cache import Cache
 from lab.kv.graphs import SHORTEST_CONTEXT, Bucket
+from lab.kv.storage import KVStorage
 from lab.pair.models import LanguageModel
 
 
-@torch.inference_mode()
-def capture_ahead(
+def graphs_ahead(
     cache: Cache,
     target: LanguageModel,
     draft: LanguageModel | None,
     config: EngineConfig,
     sequences: int,
     longest: int,
-    report: Callable[[str], None],
-) -> None:
-    """Capture the graphs that up to ``sequences`` requests like ``config``, of up to ``longest`` tokens each, need.
+) -> Iterator[tuple[LanguageModel, Bucket, KVStorage]]:
+    """The graphs that up to ``sequences`` requests like ``config``, of up to ``longest`` tokens each, need.
 
     The target decodes single tokens and verifies whole windows; a draft model reads one token, or two after a
     fully accepted round. Early exits and windows cut short are captured on first use.
@@ -35,10 +32,8 @@ def capture_ahead(
     for most in _powers_of_two(1, sequences):
         for context in _powers_of_two(SHORTEST_CONTEXT, longest):
             for model, storage, new in wanted:
-                bucket = Bucket.of(most, new, context)
-                if bucket and cache.graphs.on:
-                    report(f"CUDA graph: {model.name}, {bucket}")
-                    cache.graphs.capture(model, bucket, cache.blocks.block_size, storage)
+                if bucket := Bucket.of(most, new, context):
+                    yield model, bucket, storage
 
 
 def _powers_of_two(first: int, last: int) -> list[int]:

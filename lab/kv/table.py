@@ -67,15 +67,13 @@ class BlockTable:
         if tokens > self.length and self._tail_is_shared():
             try:
                 self._copy_tail(taken[0])
-            except BaseException:  # out of memory, most likely
+            except Exception:  # out of memory, most likely
                 for block in taken:
                     self.pool.give_back(block)
                 raise
             del taken[0]
-        first = len(self.blocks)
-        self.blocks.extend(taken)  # before anybody is told, and may interrupt: what is in no table is never given back
-        for index, block in enumerate(taken, first):
-            self._emit(BlockAllocated, block=block, owner=self.owner, index=index, fill=0)
+        for block in taken:
+            self._append(BlockAllocated, block, fill=0)
 
     def _tail_is_shared(self) -> bool:
         """Whether the block that ``length`` points into is shared or stored, so that it must not be written to."""
@@ -100,7 +98,7 @@ class BlockTable:
         ``priority``."""
         for block, prefix in found:
             references = self.pool.share(block, priority)
-            self._adopt(block, fill=self.pool.block_size, references=references)
+            self._append(BlockShared, block, fill=self.pool.block_size, references=references)
             self._prefixes.append(prefix)
         self.length = self.capacity
 
@@ -109,7 +107,7 @@ class BlockTable:
         size = self.pool.block_size
         for index, block in enumerate(other.blocks[: -(-length // size)]):
             fill = min(size, length - index * size)
-            self._adopt(block, fill=fill, references=self.pool.share(block))
+            self._append(BlockShared, block, fill=fill, references=self.pool.share(block))
         self._prefixes = other._prefixes[: length // size]
         self.length = length
 
@@ -141,11 +139,9 @@ class BlockTable:
         self._prefixes.clear()
         self.length = 0
 
-    def _adopt(self, block: int, *, fill: int, references: int) -> None:
+    def _append(self, event: type, block: int, **fields: int) -> None:
+        self._emit(event, block=block, owner=self.owner, index=len(self.blocks), **fields)
         self.blocks.append(block)
-        self._emit(
-            BlockShared, block=block, owner=self.owner, index=len(self.blocks) - 1, fill=fill, references=references
-        )
 
     def _free_from(self, index: int) -> None:
         while len(self.blocks) > index:

@@ -125,7 +125,7 @@ def serve(
     Raises:
         LabError: a request failed.
     """
-    fresh = Engine(engine.target, engine.tokenizer, engine.draft, max_num_seqs=len(jobs))
+    fresh = engine.another(max_num_seqs=len(jobs))
     if config.kv_cache and config.num_blocks is None:
         config = replace(config, num_blocks=room(engine, jobs, config))
     began = time.perf_counter()

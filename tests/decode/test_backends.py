@@ -79,6 +79,15 @@ def test_torch_compile_is_refused_where_a_step_in_c_computes(engine, monkeypatch
             refused()
 
 
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_another_engine_of_the_same_models_has_the_same_kernels(kernels):
+    lab = load_engine(kernels=kernels)
+    other = lab.another(max_num_seqs=2)
+    assert other.kernels == lab.kernels
+    assert other.generate(PROMPT, None, SAMPLING).token_ids == lab.generate(PROMPT, None, SAMPLING).token_ids
+    assert bool(lab.target.native.model) == (kernels == "auto")
+
+
 @pytest.mark.parametrize("wrong", [{"kernels": "triton"}, {"cuda_graphs": 1}, {"torch_compile": None}])
 def test_a_wrong_value_is_refused_with_the_name_of_its_setting(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):

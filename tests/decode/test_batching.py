@@ -383,7 +383,7 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
     lab = tiny_models.engine("llama")
     first = lab.submit("A fox", sampling=SamplingParams(max_tokens=4))
     second = lab.submit("A fox", sampling=SamplingParams(max_tokens=4))
-    step = lab.step
+    step = lab._step
 
     def abandoned_meanwhile():
         lab.abandon(second._sequence)
@@ -394,12 +394,12 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
         lab.abandon(second._sequence)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(lab, "step", abandoned_meanwhile)
+    monkeypatch.setattr(lab, "_step", abandoned_meanwhile)
     first._sequence.recorder._pending.clear()
     with pytest.raises(ZeroDivisionError):
         lab.advance(first._sequence)
     monkeypatch.undo()
-    assert lab.step == step
+    assert lab._step == step
     served = []
     somebody = threading.Thread(
         target=lambda: served.append(lab.generate("A fox", None, SamplingParams(max_tokens=4))), daemon=True

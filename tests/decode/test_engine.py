@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections import Counter
 
@@ -10,6 +11,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams, load_engine
 from lab.decode.engine import Engine
+from lab.decode.pools import BROKEN_OFF
 from lab.trace.events import (
     BlockAllocated,
     BlockFreed,
@@ -211,55 +213,119 @@ def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
     one, other = lab.stream(PROMPT, SPECULATE, SAMPLE), lab.stream(PROMPT, SPECULATE, SAMPLE)
     for stream in (one, other):
         next(stream)
-    watch = lab.step
+    watch = lab._step
 
     def step() -> bool:
         worked = watch()
         other.close()  # by another thread, while this one drives
         return worked
 
-    lab.step = step
+    lab._step = step
     try:
         while not isinstance(next(one), StepTimed):
             pass
         assert lab.queue() == (1, 0)
     finally:
-        del lab.step
+        del lab._step
         one.close()
 
 
-@pytest.mark.parametrize("kernels", ["auto", "reference"])
+class Pressing:
+    """A watcher that presses Ctrl-C at the ``left``-th event from now on, as often as ``times`` says."""
+
+    def __init__(self, times: int = 1) -> None:
+        self.left, self.times = 0, times
+
+    def __call__(self, owner: int, seconds: float, event: object) -> None:
+        self.left -= 1
+        if self.left == 0:
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+
+
 @pytest.mark.parametrize("drafter", ["off", "draft"])
-def test_after_an_interrupted_step_the_engine_goes_on(kernels, drafter):
-    """Ctrl-C in a notebook, at any event of a step: what was drafted or told in it must leave nothing half done. (But
-    for the moment between a round's last token and its ``Committed``.)"""
-    left = None
-
-    def watch(owner, seconds, event):
-        nonlocal left
-        if left is not None and not isinstance(event, Recovered | Bonus):
-            left -= 1
-            if left == 0:
-                raise KeyboardInterrupt
-
-    lab = load_engine(kernels=kernels, watch=watch)
+def test_ctrl_c_waits_for_the_end_of_the_step(drafter):
+    """In a notebook, at any event: the run that is waited for is cancelled, and all others are as if alone."""
+    lab = load_engine(watch=(watch := Pressing()))
     config = EngineConfig(speculative=drafter, paged=True)
     sampling = SamplingParams(max_tokens=12, temperature=0.8, seed=2)
     alone = lab.generate(PROMPT, config, sampling)
     interrupted = 0
     for at in range(1, 70, 3):
         requests = [lab.submit(PROMPT, config, sampling) for _ in range(3)]
-        left = at
+        watch.left = at
         try:
             requests[0].result()
         except KeyboardInterrupt:
             interrupted += 1
-        left = None
+        watch.left = 0
         for request in requests[1:]:
             run = request.result()
             assert (run.reason, run.token_ids) == (alone.reason, alone.token_ids), at
+            assert run.metrics.mean_acceptance_length == alone.metrics.mean_acceptance_length
         assert lab.occupancy().live == 0
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert interrupted > 15
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(kernels):
+    lab = load_engine(kernels=kernels, watch=(watch := Pressing(times=2)))
+    sampling = SamplingParams(max_tokens=12, ignore_eos=True)
+    alone = lab.generate(PROMPT, SPECULATE, sampling)
+    for at in range(5, 60, 5):
+        requests = [lab.submit(PROMPT, SPECULATE, sampling) for _ in range(3)]
+        watch.left = at
+        with pytest.raises(KeyboardInterrupt):
+            requests[0].result()
+        ended = [request.result() for request in requests[1:]]
+        assert {(run.reason, run.finished.message) for run in ended} == {("error", BROKEN_OFF)}
+        assert lab.occupancy().live == 0
+        assert lab.generate(PROMPT, SPECULATE, sampling).token_ids == alone.token_ids
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_does_not_wait_while_another_thread_steps():
+    lab = tiny_models.engine("llama")
+    entered, leave = threading.Event(), threading.Event()
+    step = lab._step
+
+    def held() -> bool:
+        entered.set()
+        assert leave.wait(20)
+        return step()
+
+    lab._step = held
+    other = threading.Thread(target=lab.generate, args=(PROMPT, None, SamplingParams(max_tokens=2)), daemon=True)
+    other.start()
+    assert entered.wait(20)
+    mine = lab.submit(PROMPT, None, SamplingParams(max_tokens=4))
+    pressed = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    pressed.start()
+    with pytest.raises(KeyboardInterrupt):
+        mine.result()
+    assert other.is_alive()
+    leave.set()
+    other.join(20)
+    assert mine.finished
+
+
+def test_a_program_that_handles_ctrl_c_itself_hears_of_it_at_once():
+    heard, press = [], Pressing()
+
+    def watch(*event: object) -> None:
+        press(*event)
+        if press.left == 0:
+            heard.append("told")
+
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append("pressed"))
+    try:
+        lab = tiny_models.engine("llama", watch=watch)
+        press.left = 3
+        assert lab.generate(PROMPT, None, SamplingParams(max_tokens=4)).reason == "length"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert heard == ["pressed", "told"]
 
 
 def test_a_token_that_the_model_does_not_know_is_refused():

@@ -21,7 +21,17 @@ from lab import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.decode.request import Request
 from lab.decode.scheduler import Scheduler
-from lab.trace.events import Admitted, BlockCopied, BlockShared, Event, Finished, Preempted, Prefilled, StepTimed
+from lab.trace.events import (
+    Admitted,
+    BlockCopied,
+    BlockShared,
+    Committed,
+    Event,
+    Finished,
+    Preempted,
+    Prefilled,
+    StepTimed,
+)
 from lab.trace.recorder import Run
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
@@ -207,6 +217,19 @@ def test_a_preempted_request_finds_its_own_blocks_in_the_prefix_cache():
     assert preempted
     back = [admitted for run in preempted for admitted in kinds(run, Admitted)[1:]]
     assert max(admitted.cached_tokens for admitted in back) > 0
+
+
+def test_known_tokens_that_are_computed_again_one_at_a_time_are_no_decode():
+    """After a preemption, in what other requests leave of a step."""
+    lab = engine(max_num_batched_tokens=34)
+    sampling = SamplingParams(max_tokens=30, temperature=1.0, seed=1, ignore_eos=True)
+    runs = drain([lab.submit(text(8, i), replace(PLAIN, num_blocks=24), sampling) for i in range(6)])
+    without = []
+    for run in runs:
+        gave = {event.step for event in kinds(run, Committed)}
+        without += [event for event in kinds(run, StepTimed) if event.step not in gave]
+    assert {event.step_kind for event in without} == {"prefill"}
+    assert any(event.target_tokens == 1 for event in without)
 
 
 def test_blocks_a_request_computed_itself_do_not_count_as_a_cache_hit():

@@ -220,6 +220,20 @@ def test_changed_weights_take_effect():
     )
 
 
+def test_merging_changed_weights_is_not_taken_for_another_change():
+    """It moves them."""
+    model = LanguageModel(tiny_models.random_model("llama"), "random")
+    lab = Engine(model, tiny_models.tokenizer(), kernels="triton", kv_bytes=10**8)
+    sampling = SamplingParams(max_tokens=2, ignore_eos=True)
+    lab.generate("A", None, sampling)
+    attention = model.model.model.layers[0].self_attn
+    attention.v_proj.weight = torch.nn.Parameter(-attention.v_proj.weight, requires_grad=False)
+    lab.generate("A", None, sampling)
+    (pool,) = lab._pools
+    lab.generate("A", None, sampling)
+    assert list(lab._pools) == [pool]
+
+
 def test_an_adapter_is_not_bypassed():
     """A layer with a matrix that has become another kind of module is computed as by transformers."""
     plain = model_of("llama")
