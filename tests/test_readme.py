@@ -156,7 +156,10 @@ def headlines() -> list[str]:
         [f"{kept[name][of]:{how}}" for name in ("int8", "auto")]
         for of, how in (("bytes_per_token", ","), ("perplexity", ".2f"))
     )
-    most = {name: row["most_sequences"] for name, row in record("serve")["memory"].items()}
+    at_once = {
+        of: [record("serve")["memory"][name][f"{of}_sequences"] for name in ("paged", "contiguous, the most")]
+        for of in ("mean", "most")
+    }
     speeds, llama = ladder(), {row["name"]: row["median"] for row in record("llama")["rows"]}
     plain, cached = speeds["no cache"]["median"], speeds["cache"]["median"]
     tokens, gamma = record("ladder")["max_tokens"], record("ladder")["best_gamma"]
@@ -170,7 +173,9 @@ def headlines() -> list[str]:
         f"| Speculation for 32 requests at once, gamma 4, temperature 0.8 | {crowd:.2f} times: it does not pay |",
         f"| INT8 cache | {' bytes a token instead of '.join(size)}; perplexity {perplexity[0]} in both |",
         "| Paged blocks, same memory, up to 384 tokens each "
-        f"| {most['paged']} requests at once instead of {most['contiguous, the most']} |",
+        "| {:.1f} requests at once on average instead of {:.1f}, at most {} instead of {} |".format(
+            *at_once["mean"], *at_once["most"]
+        ),
         "| Beside llama.cpp in bfloat16, one thread, cache only "
         f"| {llama['cache'] / llama['llama.cpp, bf16']:.2f} times its tokens/s |",
     ]

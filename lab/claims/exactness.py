@@ -166,7 +166,8 @@ CLAIMS = (
         topic=TOPIC,
         quote="if torch.rand(1).item() < min(1.0, draft_prob)",
         source=TUTORIAL,
-        tested="A guess is kept with the target's probability of it; else a token is drawn from p without it. "
+        tested="The article's draft_prob is the target's probability of the guess (target_probs[draft_token]), so a "
+        "guess is kept with probability p; else a token is drawn from p without it. "
         "Thousands of guesses after texts of the embedded pair, the result tested against p by a G-test; a "
         "wrong rule goes through the same test, to show that it would be noticed.",
         rule=f"Holds if it is exact (p-value of {NOTICED:g} or more, the wrong rule's below) and keeps at least 90% of "

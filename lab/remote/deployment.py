@@ -119,8 +119,8 @@ def differences(config: EngineConfig) -> Iterator[str]:
     if config.kv_dtype == "int4":
         yield (
             "int4_per_token_head rotates each vector and has a scale and a zero point per token and KV head, where "
-            "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here. It runs on vLLM's "
-            "Triton attention only."
+            "this lab's INT4 has a scale per 32 numbers: its error is not the one measured here, and its bytes are "
+            "counted here with this lab's scales. It runs on vLLM's Triton attention only."
         )
     if config.kv_cache and not keeps_block_size(config):
         yield f"Blocks of {config.block_size} are left out: most of vLLM's attention takes multiples of {BLOCK}."

@@ -76,6 +76,8 @@ def test_an_admission_tells_what_was_found_in_the_cache() -> None:
     assert narrator(paged=True, enable_prefix_caching=True).admitted(admitted()).startswith("None of the prompt")
     short = narrator(paged=True, enable_prefix_caching=True, block_size=64).admitted(admitted())
     assert short == "The prompt's 61 tokens do not fill a block of 64: none of it can be shared."
+    exact = narrator(16, paged=True, enable_prefix_caching=True).admitted(admitted())
+    assert exact.startswith("The prompt fills a block of 16, which longer prompts can share")
     one = narrator(1, paged=True, enable_prefix_caching=True).admitted(admitted())
     assert one == "The prompt's 1 token does not fill a block of 16: none of it can be shared."
     hit = "Found 1 of the prompt's 2 tokens in the cache: 1 block, nothing to compute for it."
@@ -188,7 +190,7 @@ def test_a_window_change_is_told_with_its_reasons() -> None:
     changes = [
         WindowChanged(t_ms=0, step=8, gamma=gamma, acceptance=0.45, draft_ms=0.9, verify_ms=6.1) for gamma in (2, 0)
     ]
-    why = "45% of guesses are expected to be kept, a guess takes 0.9 ms, a pass 6.1 ms."
+    why = "45% of judged guesses are expected to be accepted, a guess takes 0.9 ms, a pass 6.1 ms."
     assert a_round(told, changes[0]) == f"Round 7: 1 of 2 accepted. The window went from 4 to 2: {why}"
     assert a_round(told, changes[1]) == f"Round 7: 1 of 2 accepted. The window went from 2 to 0: {why}"
 
@@ -217,7 +219,7 @@ def test_a_pass_with_a_window_of_0_says_why_and_for_how_long() -> None:
         "Pass 8 chose “ x”. No guesses: to measure what a plain pass costs; guessing is tried again within 31 passes."
     )
     measured = replace(none, gamma=3, verify_ms=0.3)
-    assert plain_pass(told, 9, measured).startswith("Pass 9. The window went from 0 to 3: 79% of guesses")
+    assert plain_pass(told, 9, measured).startswith("Pass 9. The window went from 0 to 3: 79% of judged guesses")
     assert plain_pass(told, 10).startswith("Pass 10: the target read one new token"), "the drafter proposed nothing"
     a_round(told, replace(measured, gamma=0))
     why = "a round of them would cost more than it gains"

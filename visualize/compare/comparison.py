@@ -199,7 +199,10 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
             "changes what attention reads; from there on each text goes its own way."
         )
     if any(config.enable_prefix_caching for config in configs.values()):
-        notes.append("Prefix caching finds the whole prompt cached: the warm-up left it there.")
+        notes.append(
+            "With prefix caching, the blocks that the prompt fills are found and not computed: the warm-up left them "
+            "in the cache. All but the prompt's last token can be found; a prompt that fills no block gains nothing."
+        )
     return notes
 
 

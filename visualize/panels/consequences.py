@@ -45,7 +45,7 @@ SAYS = {
     "top_k": "Keep the k likeliest tokens; 0 keeps all.",
     "top_p": "Keep the likeliest tokens up to this probability; 1 keeps all.",
     "seed": "The same seed and settings give the same text; empty: a new seed.",
-    "max_tokens": "The run ends after this many.",
+    "max_tokens": "The run ends after this many at most.",
 }
 SWITCHES = (
     "cache",

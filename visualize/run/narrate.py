@@ -104,9 +104,14 @@ class Narrator:
         if not self._config["enable_prefix_caching"]:
             return ""
         size = self._config["block_size"]
-        if self._prompt <= size:
+        if self._prompt < size:
             fill = "does not fill" if self._prompt == 1 else "do not fill"
             return f"The prompt's {counted(self._prompt, 'token')} {fill} a block of {size}: none of it can be shared."
+        if self._prompt == size:
+            return (
+                f"The prompt fills a block of {size}, which longer prompts can share that begin with it; the same "
+                "prompt cannot, as its last token has to be computed."
+            )
         return "None of the prompt is in the cache yet."
 
     def preempted(self, event: Preempted) -> str:
@@ -240,8 +245,8 @@ class Narrator:
             return f"The window goes from {was} to {event.gamma} as a trial, to measure {costs}: that is not yet known."
         self._why_none = "" if event.gamma else "a round of them would cost more than it gains"
         return (
-            f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of guesses are expected to be kept, "
-            f"a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
+            f"The window went from {was} to {event.gamma}: {event.acceptance:.0%} of judged guesses are expected to be "
+            f"accepted, a guess takes {event.draft_ms:.1f} ms, a pass {event.verify_ms:.1f} ms."
         )
 
     def _no_guesses(self) -> str:

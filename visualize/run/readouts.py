@@ -128,7 +128,8 @@ READOUTS = (
         "limit",
         "device limit",
         "Roofline: the least time in which this device could move a pass's bytes (weights, keys and values) and do its "
-        "FLOPs, over the time it took; median after the prefill. Above 100%: a cache is faster than memory.",
+        "FLOPs, over the time it took; median after the prefill. "
+        "Above 100%: bytes came from a cache, or by reading alone, faster than in the copy that was measured.",
         _limit,
     ),
     Readout(
