@@ -231,10 +231,11 @@ def test_an_odd_head_size_has_no_int4() -> None:
 
 
 def test_sizes_have_few_digits_and_a_fitting_unit() -> None:
-    sizes = (0, 72, 1023, 1024, 131_072, 1023 * 1024, 2**20, 15.4 * GiB, 141 * GiB, -2 * GiB, 5000 * GiB)
+    sizes = [0, 72, 1023, 1024, 131_072, 1023 * 1024, 2**20]
+    sizes += [15.4 * GiB, 141 * GiB, -2 * GiB, 5000 * GiB, 122_000_000 * GiB]
     assert [size(count) for count in sizes] == [
         *("0 B", "72 B", "1,023 B", "1 KiB", "128 KiB", "1,023 KiB", "1 MiB"),
-        *("15.4 GiB", "141 GiB", "-2 GiB", "5,000 GiB"),
+        *("15.4 GiB", "141 GiB", "-2 GiB", "5,000 GiB", "116 PiB"),
     ]
 
 

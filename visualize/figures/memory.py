@@ -22,7 +22,8 @@ PARTS = {
     "unused": "left over",
 }
 """``Split`` in words, in the order in which the parts are stacked."""
-UNITS = {"GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
+UNITS = {"PiB": 2**50, "GiB": GiB, "MiB": 2**20, "KiB": 2**10, "B": 1}
+"""No TiB: a device's memory is given in GiB, of which it may have a thousand and more."""
 POINTS = 64
 
 Others = dict[str, Deployment]
