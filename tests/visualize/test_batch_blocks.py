@@ -16,6 +16,7 @@ from lab.trace.events import (
     BlockShared,
     CacheDropped,
     FellBack,
+    Finished,
     Preempted,
     RunStarted,
 )
@@ -24,6 +25,12 @@ from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, tab
 from visualize.batch.blocks import FREE, Blocks
 from visualize.batch.frames import BatchReducer
 from visualize.figures import apply
+
+
+def remembered(blocks: Blocks) -> set[int]:
+    """The sequences of which it still keeps something."""
+    held = {owner for owners in blocks.owners.values() for owner in owners}
+    return held.union(blocks.tables, blocks._kept, blocks._giving_up, blocks._elsewhere)
 
 
 @settings(max_examples=60, deadline=None)
@@ -69,6 +76,7 @@ def test_the_squares_agree_with_the_pool_reported_at_each_admission(run: tuple[l
         assert sum(blocks.occupancy()) == num_blocks
         assert min(blocks.occupancy()) >= 0
     assert blocks.occupancy().live == 0
+    assert remembered(blocks) == set()
 
 
 def test_a_shared_block_shows_the_fill_of_the_owner_using_most() -> None:
@@ -149,6 +157,25 @@ def test_a_sequence_that_fell_back_to_another_format_leaves_this_pool() -> None:
     freed = BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=0, references=0, cached=False)
     for event in (taken, freed, FellBack(t_ms=0, part="kv_format", reason=""), taken):
         blocks.take(0, event)
+    assert blocks.occupancy() == (4, 0, 0)
+
+
+def test_of_a_sequence_that_is_over_nothing_is_kept() -> None:
+    """A workshop's pool sees all runs of a day."""
+    blocks = Blocks(4, 2)
+    taken = BlockAllocated(t_ms=0, block=1, owner=0, index=0, fill=0)
+    freed = BlockFreed(t_ms=0, block=1, owner=0, index=0, fill=0, references=0, cached=False)
+    over = Finished(t_ms=0, reason="cancelled", text="", message="")
+    for last in (Preempted(t_ms=0, tokens=1), FellBack(t_ms=0, part="kv_format", reason="")):
+        for event in (taken, freed, last):
+            blocks.take(0, event)
+        assert remembered(blocks) == {0}
+        blocks.take(0, over)
+        assert remembered(blocks) == set()
+    for event in (taken, over):  # which only a damaged file says
+        blocks.take(0, event)
+    assert blocks.held(0) == 1
+    blocks.take(0, freed)
     assert blocks.occupancy() == (4, 0, 0)
 
 

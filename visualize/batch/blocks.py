@@ -15,6 +15,7 @@ from lab.trace.events import (
     CacheDropped,
     Event,
     FellBack,
+    Finished,
     Preempted,
     StepTimed,
 )
@@ -48,6 +49,8 @@ class Blocks:
 
     def take(self, owner: int, event: Event) -> None:
         """Apply an event of sequence ``owner``."""
+        if isinstance(event, Finished) and not self.held(owner):
+            self._forget(owner)
         if owner in self._elsewhere:
             return
         match event:
@@ -100,6 +103,13 @@ class Blocks:
     def columns(self, most: int | None = None) -> Columns:
         """Every block as last sent, or the first ``most`` of them; at first all are free."""
         return self._rows.columns(most)
+
+    def _forget(self, owner: int) -> None:
+        """Keep nothing of a sequence that is over: a workshop's pool may see any number of them."""
+        self.tables.pop(owner, None)
+        self._kept.pop(owner, None)
+        self._giving_up.discard(owner)
+        self._elsewhere.discard(owner)
 
     # -- one block ---------------------------------------------------------------------------
 
