@@ -190,6 +190,24 @@ def test_of_two_presenters_the_last_to_press_lead_leads(
     other.page.close()
 
 
+def test_the_last_to_press_lead_leads_even_before_any_run(presenter: BrowserContext, server: str) -> None:
+    one, other = (Lab(presenter.new_page(), server).open() for _ in range(2))
+    for lab in (one, other):
+        lab.page.bring_to_front()
+        state(lab.page, "ready")
+        lab.page.click("[data-act=lead]")
+        state(lab.page, "leading")
+    one.page.bring_to_front()
+    one.page.wait_for_selector(".strip[data-state=ready] :text('Another presenter leads')", timeout=15_000)
+    other.page.bring_to_front()
+    other.page.click("[data-act=rest]")
+    state(other.page, "ready")
+    one.page.bring_to_front()
+    one.page.wait_for_selector(".strip-say:has-text('You can lead')", timeout=15_000)
+    for lab in (one, other):
+        lab.page.close()
+
+
 def test_what_is_shown_stays_when_the_presenter_closes_the_page(
     visit: Visit, presenter: BrowserContext, shown: Lab, code: str
 ) -> None:

@@ -169,7 +169,7 @@ const acts = {
   async rest() {
     become("ready");
     await sending;
-    if (state === "ready") inTurn(ask("lead", { key, run: null, who: WHO }));
+    if (state === "ready") inTurn(ask("lead", { key, rest: true, who: WHO }));
   },
   out() {
     shown = {};

@@ -50,9 +50,14 @@ class Lead:
             self.leader = page
         return self.leader == page
 
+    def rest(self) -> None:
+        """Show nothing, and let any of the presenter's pages lead."""
+        self.leader = None
+        self.stop()
+
     def stop(self) -> None:
-        """Show nothing."""
-        self._shown, self.query, self.leader = None, "", None
+        """Show nothing. Whoever leads still does: a page may lead before it has a run to show."""
+        self._shown, self.query = None, ""
         self._tell(None, None, None)
 
     def opened(self, visitor: str | None, transcript: str) -> None:

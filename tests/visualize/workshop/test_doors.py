@@ -180,9 +180,18 @@ def test_of_several_presenters_the_last_to_take_over_leads(room: Room) -> None:
         assert room.ask("lead", key=KEY, run=run, at=1, who="ann")[1] == {"followers": 0, "leader": "ben"}
         assert room.shown() == {"run": other.id, "at": 2, "guess": None}
     assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] == "ben"
-    room.ask("lead", key=KEY, run=None, who="ben")
+    room.ask("lead", key=KEY, run=None, who="ben", rest=True)
     assert room.ask("lead", key=KEY, run=one.id, at=1, who="ann")[1] == {"followers": 0}
     assert room.shown() == {"run": one.id, "at": 1, "guess": None}
+
+
+def test_the_last_to_take_over_leads_even_with_nothing_to_show_yet(room: Room) -> None:
+    for who in ("ann", "ben"):
+        assert room.ask("lead", key=KEY, run=None, who=who, take=True)[1] == {"followers": 0}
+        assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] == who
+    assert room.ask("lead", key=KEY, run=None, who="ann", rest=True)[1] == {"followers": 0, "leader": "ben"}
+    room.ask("lead", key=KEY, run=None, who="ben", rest=True)
+    assert room.ask("presenter", key=KEY, page="https://lab.example/")[1]["leader"] is None
 
 
 def test_a_channel_that_is_not_a_run_cannot_be_shown(room: Room) -> None:
