@@ -16,6 +16,7 @@ const CACHELESS = "The runs here keep no cache: there are no blocks.";
 const squares = new Squares($(".squares"));
 const lists = Object.fromEntries([...element.querySelectorAll(".chips")].map((list) => [list.dataset.state, list]));
 let now = null;
+let stream;
 
 function say(text, problem = false) {
   write($(".sheet-say"), text);
@@ -91,7 +92,8 @@ async function enter(code) {
   const hear = (news) => ((now = JSON.parse(news)), schedule());
   const found = () => say("Everybody's runs, updated ten times a second. No text is shown, and a run has a number instead of a name.");
   found();
-  hearChannel(room, { hear, gone: begin, lost: () => say(UNREACHED, true), found, rests: true }); // a restarted server may have another code
+  stream?.close();
+  stream = hearChannel(room, { hear, gone: begin, lost: () => say(UNREACHED, true), found, rests: true }); // a restarted server may have another code
 }
 
 function later(problem) {
@@ -100,8 +102,7 @@ function later(problem) {
 }
 
 async function begin() {
-  const key = presentersKey();
-  const { code, link, picture, problem, lost } = key ? await present(key) : {};
+  const { code, link, picture, problem, lost } = key ? await present() : {};
   $(".room-join").hidden = !code;
   if (lost) return later(problem);
   if (code) {
@@ -113,7 +114,7 @@ async function begin() {
     if (picture) image.src = picture;
     return enter(code);
   }
-  const known = new URLSearchParams(location.search).get("join") ?? kept(KEPT_CODE);
+  const known = knownCode();
   if (known) return enter(known);
   $(".strip-join").hidden = false;
   say(problem ?? "Join with the code on the presenter's screen.", Boolean(problem));

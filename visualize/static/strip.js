@@ -12,12 +12,11 @@ const OTHER = "Another presenter leads now. Press Lead to take over.";
 const OVER = "The workshop is over, or the server was restarted.";
 let taking = false; // is to take over from whoever leads
 let ousted = false; // another presenter's page took over from this one, and leads
-let key = presentersKey();
 let code = "";
 let stream;
 let shown = {}; // by the presenter
 let seen = false; // something was shown
-let lost = false; // the server did not answer an attempt to join
+let retry = null; // what the server did not answer, to be tried again
 let trouble = ""; // why followers do not see what this page shows
 let followers = 0;
 
@@ -52,8 +51,8 @@ function say(text, problem = false) {
 /** Join and follow. ``again``: after having been in. A restarted server has the same code if its key was chosen. */
 async function enter(asked, again = false) {
   const answer = await join(asked);
-  lost = Boolean(answer.lost);
-  if (!answer.lead) return become("out", again && !lost ? OVER : answer.problem);
+  retry = answer.lost ? () => enter(asked, true) : null;
+  if (!answer.lead) return become("out", again && !answer.lost ? OVER : answer.problem);
   stream?.close();
   const tell = (problem) => state === "following" && say(problem || SAYS.following(), Boolean(problem));
   const gone = () => enter(asked, true);
@@ -122,26 +121,26 @@ function settings() {
   return `${query}`;
 }
 
-/** Get the presenter's view of the workshop. Returns what is wrong. */
+/** Get the presenter's view of the workshop. Returns its ``problem``, if any, and whether the server was ``lost``. */
 async function knock() {
   const before = state;
-  const answer = await present(key);
-  if (!answer.code) return answer.problem;
+  const answer = await present();
+  if (!answer.code) return answer;
   ({ code, followers } = answer);
-  if (state !== before || sending) return ""; // the answer to the request in progress says more
+  if (state !== before || sending) return {}; // the answer to the request in progress says more
   const other = Boolean(answer.leader) && answer.leader !== WHO;
   ousted &&= other;
   if (state === "leading" && other && !taking) giveWay();
   if (state === "leading" && (trouble || !answer.leader)) send(); // what was lost, or again to a restarted server
-  return "";
+  return {};
 }
 
 setInterval(async () => {
   if (document.hidden) return;
-  if (state === "out" && lost) return enter(kept(KEPT_CODE), true);
+  if (state === "out") return retry?.();
   if (state !== "leading" && state !== "ready") return;
   const before = state;
-  const problem = (await knock()) || (state === "leading" && trouble);
+  const problem = (await knock()).problem || (state === "leading" && trouble);
   if (state === before) say(problem || SAYS[state](), Boolean(problem));
 }, COUNT);
 
@@ -152,12 +151,13 @@ const acts = {
     become("alone");
     tellStage();
   },
-  follow: () => enter(kept(KEPT_CODE)),
+  follow: () => enter(knownCode()),
   async settings() {
-    const { query } = await join(kept(KEPT_CODE));
+    const { query, problem, lost } = await join(knownCode());
+    if (lost) return say(problem, true);
     if (query === undefined) return become("out", OVER);
     keep(ALONE, "yes", "sessionStorage");
-    location.search = query;
+    location.search = `${query}&join=${knownCode()}`;
   },
   lead() {
     trouble = "";
@@ -201,16 +201,15 @@ document.addEventListener("decode-lab-address", send); // settings that others m
 // -- how it begins -----------------------------------------------------------------------------------
 
 async function begin() {
-  become("out");
-  const query = new URLSearchParams(location.search);
-  const asked = query.get("join");
+  const known = knownCode();
   window.decodeLab.address({ join: null });
-  const problem = key && (await knock());
+  const { problem, lost } = key ? await knock() : {};
   if (key && !problem) return become("ready");
-  const known = asked ?? kept(KEPT_CODE);
+  retry = lost ? begin : null;
   if (!known || problem) return become("out", problem);
   await enter(known);
   if (kept(ALONE, "sessionStorage") && state === "following") acts.alone();
   keep(ALONE, null, "sessionStorage");
 }
+become("out");
 begin();

@@ -5,6 +5,9 @@ const KEPT_CODE = "decode-lab-code";
 const KEPT_KEY = "decode-lab-key";
 const KEPT_NUMBER = "decode-lab-number"; // of this browser's own run
 
+let tried = null; // the code last tried on this page: the browser may keep none, or forget it in another tab
+const key = presentersKey(); // null: this page is not the presenter's
+
 /** The answer of a door; ``problem`` is a sentence. */
 async function ask(door, question) {
   try {
@@ -15,21 +18,33 @@ async function ask(door, question) {
   }
 }
 
-/** Join with a code. It is kept for the next page only if it is the right one. */
+/** Keep what a door accepted for the next page, and forget what it refused. Another that is kept may be the right one. */
+function learn(name, text, accepted, { lost }) {
+  if (accepted) keep(name, text);
+  else if (!lost && kept(name) === text) keep(name, null);
+}
+
+/** Join with a code. */
 async function join(typed) {
-  const code = String(typed).replace(/\s/g, "").toUpperCase();
+  const code = (tried = typed.replace(/\s/g, "").toUpperCase());
   const answer = await ask("join", { code });
   if (answer.lead && kept(KEPT_CODE) !== code) keep(KEPT_NUMBER, null); // of another workshop
-  if (!answer.lost) keep(KEPT_CODE, answer.lead ? code : null);
+  learn(KEPT_CODE, code, answer.lead, answer);
   return answer;
 }
 
+/** The code to join with: the one last tried, or that of the page's address, or the kept one. */
+const knownCode = () => tried ?? new URLSearchParams(location.search).get("join") ?? kept(KEPT_CODE);
+
 /** Identify this page as the presenter's. */
-async function present(key) {
+async function present() {
   const answer = await ask("presenter", { key, page: new URL(".", location.href).href });
-  if (!answer.lost) keep(KEPT_KEY, answer.code ? key : null);
+  learn(KEPT_KEY, key, answer.code, answer);
   return answer;
 }
+
+// An address that differs only in what is after the # is not loaded by itself.
+addEventListener("hashchange", () => location.hash.startsWith("#lead=") && location.reload());
 
 /** The key in this page's address, or the kept one. It is removed from the address, which an audience may read. */
 function presentersKey() {
