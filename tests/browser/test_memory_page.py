@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from lab.memory.capacity import POLICIES
-from tests.browser.conftest import OVERFLOW, Lab
+from tests import hub, tiny_models
+from tests.browser.conftest import OVERFLOW, Lab, started
 from visualize.panels.header import ABOUT
 from visualize.vocabulary import KV_FORMATS
 
@@ -109,6 +111,38 @@ def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
     assert page.query_selector(".sheet img") is None
 
 
+def test_a_model_chosen_during_a_look_up_stays(browser: Browser, tmp_path: Path) -> None:
+    """Whether the look-up began on Enter or with the page."""
+    for id in ("some/model", "some/other"):
+        tiny_models.random_model("llama").config.save_pretrained(tmp_path / "hub" / id)
+    cache = {"HF_HOME": str(tmp_path / "cache")}
+    with (
+        hub.serving(tmp_path / "hub", seconds=1.0) as slow,
+        started(tmp_path / "log.txt", **slow.variables, **cache) as (address, _),
+    ):
+        page = browser.new_page()
+        page.goto(f"{address}/memory?model=other&hub=nobody/nothing")
+        said = page.locator(".sheet-say")
+        expect(said).to_contain_text("of nobody/nothing")
+        page.fill("#hub textarea, #hub input", "some/model")
+        for id, begin in (
+            ("some/model", lambda: page.keyboard.press("Enter")),
+            ("some/other", lambda: page.goto(f"{address}/memory?model=other&hub=some/other")),
+        ):
+            begin()
+            expect(said).to_contain_text(f"Asking the hub for {id}")
+            page.click("#model input")
+            page.click("[role=option]:has-text('Llama 3.1 8B')")
+            expect(said).to_contain_text("Llama 3.1 8B: 32 layers")
+            page.wait_for_timeout(5000)  # for the look-up to end
+            expect(said).to_contain_text("Llama 3.1 8B: 32 layers")
+            page.wait_for_function("!location.search.includes('model=')")
+            page.click("#model input")
+            page.click("[role=option]:has-text('Another')")
+            expect(said).to_contain_text(f"{id} was made for")
+        page.close()
+
+
 def test_a_number_typed_beyond_a_slider_counts_as_the_nearest(visit: Visit) -> None:
     """No message interrupts whoever types one: the browser puts it right when the box is left."""
     page = opened(visit(), set_aside=90)
@@ -122,6 +156,27 @@ def test_a_number_typed_beyond_a_slider_counts_as_the_nearest(visit: Visit) -> N
     expect(page.locator(".toast-wrap")).to_have_text("")
     page.keyboard.press("Tab")
     expect(box).to_have_value("90")
+
+
+def test_an_emptied_slider_counts_as_its_first_value(visit: Visit) -> None:
+    page = opened(visit(), set_aside=90)
+    page.wait_for_selector(".sheet-say.problem")
+    page.fill("#set-aside input[type=number]", "")
+    page.wait_for_selector(".sheet:not(.stale)")
+    expect(page.locator(".toast-wrap")).to_have_text("")
+
+
+@pytest.mark.parametrize("path", ["memory", "deploy"])
+def test_a_field_that_is_hidden_stands_in_nobodys_way(visit: Visit, path: str) -> None:
+    lab = visit()
+    page = lab.page
+    page.goto(f"{lab.server}/{path}?gpu=other")
+    page.wait_for_selector("body[data-ready]")
+    page.fill("#memory input", "0")
+    page.wait_for_selector(".sheet-say.problem:has-text('Memory, GiB must be a number')")
+    lab.pick("gpu", "H100")
+    expect(page.locator("#memory")).to_be_hidden()
+    page.wait_for_selector(".sheet:not(.stale)")
 
 
 def test_pages_link_to_each_other_and_share_the_theme(visit: Visit) -> None:

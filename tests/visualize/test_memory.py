@@ -27,14 +27,17 @@ from visualize.figures.base import draw
 from visualize.memory import hub
 from visualize.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.memory.sheet import about, formula, in_every_format, readouts, sheet, size
-from visualize.panels.memory import _answer
+from visualize.panels.memory import Found, _answer, _ask
 
 LLAMA = known()["llama-3.1-8b"]
 
 
 def answer(**changes: object) -> dict:
-    """The page's final answer for these inputs."""
-    *_, (line, _) = _answer(None, *(getattr(Inputs(**changes), name) for name in NAMES))
+    """The page's final answer for these inputs, once the hub was asked."""
+    found: Found = {}
+    values = [getattr(Inputs(**changes), name) for name in NAMES]
+    list(_ask(found, *values))
+    line = _answer(found, *values)
     assert "<" not in line
     return json.loads(line)
 
@@ -92,12 +95,24 @@ def test_the_hub_is_asked_only_once_for_the_same_id(monkeypatch: pytest.MonkeyPa
         return replace(LLAMA, name=hub)
 
     monkeypatch.setattr("visualize.memory.hub.find", find)
+    found: Found = {}
     values = [getattr(Inputs(model=OTHER, hub="some/model"), name) for name in NAMES]
-    (waiting, _), (line, found) = _answer(None, *values)
-    assert "Asking the hub for some/model" in json.loads(waiting)["status"]
-    assert json.loads(line)["about"].startswith("some/model: 32 layers")
-    assert len(list(_answer(found, *values))) == 1
+    assert "press Enter" in json.loads(_answer(found, *values))["problem"]
+    assert [json.loads(line) for line in _ask(found, *values)] == [{"status": "Asking the hub for some/model …"}]
+    for _ in range(2):
+        assert json.loads(_answer(found, *values))["about"].startswith("some/model: 32 layers")
     assert asked == [("some/model", True)]  # anyone may ask, so not with the server owner's credentials
+
+
+def test_of_two_look_ups_at_once_the_one_that_began_last_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("visualize.memory.hub.find", lambda hub, open_to_all: replace(LLAMA, name=hub))
+    found: Found = {}
+    first, second = (
+        _ask(found, *(getattr(Inputs(model=OTHER, hub=hub), name) for name in NAMES)) for hub in ("a/b", "c/d")
+    )
+    for look_up in (first, second, second, first):
+        next(look_up, None)
+    assert [(id, model.name) for id, model in found.items()] == [("c/d", "c/d")]
 
 
 @pytest.fixture

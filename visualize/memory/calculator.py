@@ -57,7 +57,7 @@ class Inputs:
 
     def deployment(self, model: Model) -> Deployment:
         """Raises ConfigError if a number makes no sense."""
-        LINK.check(vars(self), LABELS)
+        LINK.check(asked(self), LABELS)
         return Deployment(
             shape=model.shape,
             parameters=model.parameters,
@@ -86,6 +86,11 @@ LABELS = {
 NAMES = tuple(field.name for field in fields(Inputs))
 DEFAULTS = {field.name: field.default for field in fields(Inputs)}
 LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"hub": 200})
+
+
+def asked(inputs: Any) -> dict[str, Any]:
+    """A page's inputs by name, those that it hides at their defaults: nobody could correct them."""
+    return vars(inputs) | ({} if inputs.gpu == OTHER else {"memory": DEFAULTS["memory"]})
 
 
 def from_link(query: Mapping[str, str]) -> tuple[Inputs, list[str]]:

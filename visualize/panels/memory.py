@@ -40,8 +40,8 @@ SAYS = {
     "mean": "Tokens: prompt and output.",
 }
 
-Found = tuple[str, Model | str]
-"""A hub id that was looked up, and the model found, or a sentence that says why there is none."""
+Found = dict[str, Model | str | None]
+"""The last hub id that was asked for, and its model, or a sentence that says why there is none; None: not known yet."""
 
 
 def build(pages: gr.Blocks) -> None:
@@ -58,16 +58,12 @@ def build(pages: gr.Blocks) -> None:
                 apply_default_css=False,
                 elem_id="sheet",
             )
-    found = gr.State(None)
+    found = gr.State({})
     values = [controls[name] for name in NAMES]
-    gr.on(
-        turned(control for name, control in controls.items() if name != "hub"),
-        _answer,
-        [found, *values],
-        [view, found],
-        **LATEST,
-    )
-    controls["hub"].submit(_ask_again, values, [view, found], **LATEST)
+    ask = {"fn": _ask, "inputs": [found, *values], "outputs": view}
+    answer = ask | {"fn": _answer}
+    gr.on(turned(control for name, control in controls.items() if name != "hub"), **answer, **LATEST)
+    controls["hub"].submit(**ask, **LATEST).then(**answer, **QUIET)
     for choice, number in (("model", "hub"), ("gpu", "memory")):
         controls[choice].input(
             lambda chosen: gr.update(visible=True if chosen == OTHER else "hidden"),
@@ -76,7 +72,9 @@ def build(pages: gr.Blocks) -> None:
             **LATEST,
         )
     keep_address(values, LINK)
-    ready(pages.load(_opened, outputs=values, **QUIET).then(_answer, [found, *values], [view, found], **QUIET))
+    opened = pages.load(_opened, outputs=values, **QUIET).then(**answer, **QUIET)
+    ready(opened)
+    opened.then(**ask, **QUIET).then(**answer, **QUIET)
 
 
 def _controls() -> dict[str, Any]:
@@ -105,17 +103,25 @@ def _opened(request: gr.Request) -> list[Any]:
     return [gr.update(value=getattr(inputs, name), **updates.get(name, {})) for name in NAMES]
 
 
-def _ask_again(*values: Any) -> Iterator[tuple[str, Found | None]]:
-    yield from _answer(None, *values)
-
-
-def _answer(found: Found | None, *values: Any) -> Iterator[tuple[str, Found | None]]:
-    """The sheet for the controls' values. The hub is asked once per id, failing or not, until ``_ask_again``."""
+def _ask(found: Found, *values: Any) -> Iterator[str]:
+    """Look up the hub id, if it is one that is wanted. That may take seconds, in which controls change: so nothing is
+    answered here, but in an event that follows, which has the values of then. ``found`` is changed in place, because
+    another look-up may begin meanwhile: the last that began is kept."""
     inputs = to_inputs(values)
-    if inputs.model == OTHER and inputs.hub.strip() and (found is None or found[0] != inputs.hub):
-        yield as_line({"status": f"Asking the hub for {visible(inputs.hub)} …"}), found
-        found = inputs.hub, _look_up(inputs.hub.strip())
-    yield as_line(_sheet(inputs, found)), found
+    id = inputs.hub.strip()
+    if inputs.model != OTHER or not id:
+        return
+    found.clear()
+    found[id] = None
+    yield _answer(found, *values)
+    model = _look_up(id)
+    if id in found:
+        found[id] = model
+
+
+def _answer(found: Found, *values: Any) -> str:
+    """The sheet for the controls' values, as a line of JSON."""
+    return as_line(_sheet(to_inputs(values), found))
 
 
 def _look_up(hub: str) -> Model | str:
@@ -125,13 +131,16 @@ def _look_up(hub: str) -> Model | str:
         return visible(str(error))
 
 
-def _sheet(inputs: Inputs, found: Found | None) -> dict[str, Any]:
+def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:
+    id = inputs.hub.strip()
     if inputs.model != OTHER:
-        model: Model | str = known()[inputs.model]
-    elif inputs.hub.strip() and found:
-        model = found[1]
+        model = known()[inputs.model]
+    elif id in found:
+        model = found[id]
     else:
         model = "Write the hub id of a model, like Qwen/Qwen3-8B, and press Enter."
+    if model is None:
+        return {"status": f"Asking the hub for {visible(id)} …"}
     if isinstance(model, str):
         return {"problem": model}
     try:

@@ -183,7 +183,7 @@ def _check_file(block: Any, value: Any, uploaded: Collection[str]) -> None:
 
 def _checked(block: Any, value: Any) -> Any:
     """``value``; a slider's within its bounds, where the browser puts it once its box is left: while somebody types
-    300, 3 and 30 come first."""
+    300, 3 and 30 come first. One that is emptied has its first value, as an emptied number does on all pages."""
     if block.stateful:  # kept on the server: what a page sends for it is ignored
         return value
     try:
@@ -192,7 +192,7 @@ def _checked(block: Any, value: Any) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError
         if isinstance(block, gr.Slider):
-            value = min(max(value, block.minimum), block.maximum)
+            value = block.value if value is None else min(max(value, block.minimum), block.maximum)
         block.preprocess(value)
     except Exception:  # every component raises its own for a value it rejects
         label = f"“{block.label}”" if block.label else "This"

@@ -101,7 +101,7 @@ class Inputs:
 
     def check(self) -> None:
         """Raises ConfigError if a number makes no sense."""
-        LINK.check(vars(self), LABELS)
+        LINK.check(calculator.asked(self), LABELS)
 
 
 NAMES = tuple(field.name for field in fields(Inputs))
