@@ -290,6 +290,10 @@ def test_a_readout_explains_itself_on_keyboard_focus_hover_and_tap(visit: Visit)
     )
     lab.page.evaluate("document.querySelector('.text').dispatchEvent(new Event('scroll'))")  # as when text is added
     assert meaning.is_visible()
+    lab.page.keyboard.press("Escape")
+    assert not meaning.is_visible()
+    lab.page.hover("[data-key=speed]")
+    assert meaning.is_visible()
     lab.page.focus("#run")
     assert not meaning.is_visible()
     assert lab.page.get_by_role("group", name="speed", exact=True).count() == 1

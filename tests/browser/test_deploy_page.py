@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
+from playwright.sync_api import expect
+
 from tests.browser.conftest import OVERFLOW, Lab
 
 Visit = Callable[..., Lab]
@@ -80,6 +82,8 @@ def test_a_command_can_be_copied_on_a_phone(visit: Visit) -> None:
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied == page.evaluate("document.querySelector('.serve').textContent")
     assert copied.startswith("vllm serve ")
+    page.click(".command .copy >> nth=0")  # while it says so
+    expect(page.locator(".command .copy >> nth=0")).to_have_text("Copy")
     assert page.evaluate(OVERFLOW)[0] == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -205,6 +206,33 @@ def test_pages_link_to_each_other_and_share_the_theme(visit: Visit) -> None:
     page.wait_for_selector("[data-chart=length] .main-svg")
     assert urlsplit(page.url).path == "/memory"
     assert page.evaluate("document.body.classList.contains('dark')")
+
+
+def test_links_to_other_pages_have_the_settings_before_they_are_clicked(visit: Visit) -> None:
+    """For who opens one in a new tab, or copies it."""
+    page = opened(visit(), kv_format="int8")
+    deploy = page.locator("nav a:has-text('Deploy')")
+    expect(deploy).to_have_attribute("href", re.compile(r"deploy\?kv_format=int8$"))
+    page.click("#kv-format label:has-text('Native')")
+    page.click("#weights label:has-text('INT4')")
+    expect(deploy).to_have_attribute("href", re.compile(r"deploy\?weights=int4$"))
+
+
+def test_the_address_is_not_rewritten_with_every_step_of_a_slider(visit: Visit) -> None:
+    """Safari allows it a hundred times in ten seconds."""
+    page = opened(visit())
+    page.evaluate(
+        """() => {
+          [window.writings, window.began] = [0, performance.now()];
+          const write = history.replaceState;
+          history.replaceState = (...what) => (window.writings += 1, write.apply(history, what));
+        }"""
+    )
+    slider = page.locator("#set-aside input[type=range]")
+    for percent in range(11, 61):
+        slider.fill(str(percent))
+    page.wait_for_function("location.search.includes('set_aside=60')")
+    assert page.evaluate("writings <= 2 + (performance.now() - began) / 200")
 
 
 def test_tab_moves_from_an_open_list_to_the_next_control(visit: Visit) -> None:

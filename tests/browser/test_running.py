@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.conftest import Lab
 
@@ -141,6 +142,40 @@ def test_stop_works_from_the_moment_run_is_pressed(visit: Visit, path: str) -> N
     assert page.evaluate("window.useful")
     assert page.evaluate("window.took") < 8000, "left alone, such a run takes far longer"
     page.wait_for_selector("#stop[aria-disabled=true]")
+
+
+def test_run_pressed_again_after_an_early_stop_runs(visit: Visit) -> None:
+    lab = visit().open(**ENDLESS)
+    network = lab.page.context.new_cdp_session(lab.page)
+    slow = {"offline": False, "latency": 150, "downloadThroughput": -1, "uploadThroughput": -1}
+    network.send("Network.emulateNetworkConditions", slow)
+    lab.page.evaluate("for (const button of ['#run', '#stop', '#run']) document.querySelector(button).click()")
+    lab.page.wait_for_selector("body.running")
+    lab.page.wait_for_timeout(1500)
+    assert lab.running
+    lab.page.click("#stop")
+    lab.finish()
+
+
+def test_while_a_run_goes_on_none_begins_and_no_file_is_opened(visit: Visit) -> None:
+    """Nor by a key."""
+    lab = visit().open(**PLAIN, **ENDLESS)
+    lab.run()
+    page, asked = lab.page, []
+    page.on("filechooser", lambda chooser: asked.append("a file"))
+    page.on("request", lambda request: "queue/join" in request.url and asked.append(request.url))
+    for button in ("#run", "#open"):
+        expect(page.locator(button)).to_have_attribute("aria-disabled", "true")
+        page.focus(button)
+        page.keyboard.press("Enter")
+    page.keyboard.press("Control+Enter")
+    page.wait_for_timeout(500)
+    assert lab.running
+    assert asked == []
+    page.keyboard.press("Escape")
+    lab.finish()
+    for button in ("#run", "#open"):
+        expect(page.locator(button)).to_have_attribute("aria-disabled", "false")
 
 
 def test_closing_the_page_ends_its_run(visit: Visit) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from tests.browser.conftest import Lab, background
 
@@ -52,6 +52,24 @@ def test_a_hidden_tab_stays_connected_while_it_has_something_under_way(visit: Vi
     lab.page.evaluate("navigator.sendBeacon = (address) => localStorage.setItem('beacon', address)")
     lab.page.goto(f"{lab.server}/health")
     assert lab.page.evaluate("localStorage.getItem('beacon')").endswith("/gone")
+
+
+def test_a_tab_may_say_twice_that_it_is_away(visit: Visit) -> None:
+    """Hidden, shown and hidden again before the first answer."""
+    page = visit().open(max_tokens=5).page
+    held: list[Route] = []
+    page.route("**/away", lambda route: held.append(route))
+    for said in (1, 2):
+        background(page, True)
+        while len(held) < said:
+            page.wait_for_timeout(100)
+        background(page, False)
+    background(page, True)
+    for route in held:
+        route.continue_()
+    page.wait_for_timeout(500)  # ``visit`` fails for an error on the page
+    with page.expect_request("**/heartbeat/*"):
+        background(page, False)
 
 
 def test_a_page_that_the_browser_brings_back_is_loaded_again(visit: Visit) -> None:

@@ -147,7 +147,7 @@ function turn(row, open, byHand = false) {
   if (!byHand) return;
   const { id } = row.claim;
   if (open) window.decodeLab.address({ claim: id });
-  else if (new URLSearchParams(location.search).get("claim") === id) window.decodeLab.address({ claim: null });
+  else if (window.decodeLab.query.get("claim") === id) window.decodeLab.address({ claim: null });
 }
 
 function draw(row) {

@@ -220,7 +220,7 @@ function kept(name, store = "localStorage") {
 /** Copy a node's text. The button says so; or, where that is not allowed, as over plain http to another machine, which
     keys copy it: the text is then selected. */
 async function copy(button, node) {
-  const name = button.textContent;
+  button.dataset.name ??= button.textContent; // at a second click it says something else
   try {
     await navigator.clipboard.writeText(node.textContent);
     button.textContent = "Copied";
@@ -228,7 +228,7 @@ async function copy(button, node) {
     getSelection().selectAllChildren(node);
     button.textContent = "Press Ctrl+C";
   }
-  setTimeout(() => (button.textContent = name), 2000);
+  setTimeout(() => (button.textContent = button.dataset.name), 2000);
 }
 
 /** Keep a text, or with null forget it. Returns whether the browser did. */

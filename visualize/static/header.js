@@ -23,25 +23,35 @@ window.addEventListener("keydown", (event) => {
   } else if (event.key === "Tab" && listOpen) {
     document.getElementById(event.target.getAttribute("aria-controls"))?.setAttribute("tabindex", -1); // one that scrolls is a Tab stop itself
     event.target.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true })); // Gradio leaves the list open
-  } else if (event.key === "Escape" && event.isTrusted && body.matches(STOPPABLE) && !listOpen) {
-    stop()?.click();
+  } else if (event.key === "Escape") {
+    hideMeaning();
+    if (event.isTrusted && body.matches(STOPPABLE) && !listOpen) stop()?.click();
   }
 });
 
 // Stop works while something runs, and already from the click on Run: until the page hears of its run, and then presses
 // Stop again if it was pressed, or hears that there is none (visualize/panels/events.py), or that it was refused.
+// While it runs, nothing else begins. What cannot be pressed keeps its place among the Tab stops, so it is not disabled.
 const STOPPABLE = ".running, .begun";
+const STARTS = "#run, #open";
 const stop = () => keyed("#stop", "Escape");
 let early = false;
-document.addEventListener("click", ({ target }) => {
-  if (target.closest("#run")) body.classList.add("begun");
-  else if (target.closest("#stop")) early = body.matches(".begun");
+document.addEventListener("click", (event) => {
+  const { target } = event;
+  if (target.closest(STARTS)?.ariaDisabled === "true") {
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  } else if (target.closest("#run")) {
+    early = false;
+    body.classList.add("begun");
+  } else if (target.closest("#stop")) early = body.matches(".begun");
 }, true);
 new MutationObserver(() => {
   if (early && body.matches(".running")) stop().click();
   if (body.matches(".begun.running")) body.classList.remove("begun");
   early &&= body.matches(".begun");
   document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
+  for (const button of document.querySelectorAll(STARTS)) button.ariaDisabled = body.matches(".running");
 }).observe(body, { attributeFilter: ["class", "data-ready"] });
 
 document.addEventListener("decode-lab-refused", () => body.classList.remove("begun"));
@@ -95,28 +105,46 @@ for (const how of ["pointerover", "focusin", "click"]) document.addEventListener
 document.addEventListener("focusout", hideMeaning, true);
 document.addEventListener("scroll", ({ target }) => meant && target.contains(meant) && hideMeaning(), true); // it moves away
 
-// Settings found on this page are carried over to another.
-for (const link of element.querySelectorAll("[data-carried]")) {
-  link.addEventListener("click", () => {
-    const accepted = JSON.parse(link.dataset.carried); // the values of each name; null: any
-    const carried = ([name, value]) => name in accepted && (accepted[name]?.includes(value) ?? true);
-    link.search = new URLSearchParams([...new URLSearchParams(location.search)].filter(carried));
-  });
+// What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a slider
+// that is dragged changes more often.
+const query = new URLSearchParams(location.search);
+const EVERY = 200; // milliseconds
+let resting = null; // timer, when the address was just written
+
+/** Change the address at once. */
+function address(changes) {
+  say(changes);
+  writeAddress();
 }
 
-/** Change the address. Returns whether it is different now. */
-function address(changes) {
-  const query = new URLSearchParams(location.search);
+/** Change what the address is to say. */
+function say(changes) {
   for (const [name, value] of Object.entries(changes)) {
     if (value === null) query.delete(name);
     else query.set(name, value);
   }
+  carry();
+}
+
+function writeAddress() {
+  clearTimeout(resting);
+  resting = null;
   const text = query.toString();
-  if (text === new URLSearchParams(location.search).toString()) return false;
+  if (text === new URLSearchParams(location.search).toString()) return;
   history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
   document.dispatchEvent(new Event("decode-lab-address"));
-  return true;
+  resting = setTimeout(writeAddress, EVERY);
 }
+
+/** Settings found on this page are carried over to another, however its link is used. */
+function carry() {
+  for (const link of element.querySelectorAll("[data-carried]")) {
+    const accepted = JSON.parse(link.dataset.carried); // the values of each name; null: any
+    const carried = ([name, value]) => name in accepted && (accepted[name]?.includes(value) ?? true);
+    link.search = new URLSearchParams([...query].filter(carried));
+  }
+}
+carry();
 
 // Within another page, as on a Space, nobody sees the address.
 if (window.parent !== window && location.protocol.startsWith("http")) {
@@ -124,6 +152,7 @@ if (window.parent !== window && location.protocol.startsWith("http")) {
   $("#link").after(shown);
   $("#link").hidden = false;
   $("#link").onclick = () => {
+    writeAddress();
     const url = new URL(location);
     for (const name of [...url.searchParams.keys()]) if (name.startsWith("__")) url.searchParams.delete(name); // a Space's key
     shown.textContent = url;
@@ -133,6 +162,7 @@ if (window.parent !== window && location.protocol.startsWith("http")) {
 
 window.decodeLab = {
   address,
+  query, // to be read
   asked: new URLSearchParams(location.search), // read before a control that is still being set drops some of it
   /** Make a select's choice a part of the link, which leaves out its default. */
   choice(name, select) {
@@ -148,11 +178,11 @@ window.decodeLab = {
     const plain = (value) => String(typeof value === "boolean" ? Number(value) : (value ?? "")); // of several: a,b
     const meant = (name, value) => value ?? (mayBeEmpty.includes(name) ? "" : defaults[name]);
     const said = names.map((name, i) => [name, plain(meant(name, values[i])), plain(defaults[name])]);
-    const before = new URLSearchParams(location.search);
-    const same = said.every(([name, value, usual]) => value === (before.get(name) ?? usual));
-    address(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
+    const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
+    say(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
+    if (!same) say({ run: null, step: null, guess: null, at: null });
+    if (resting === null) writeAddress();
     if (same) return; // perhaps written differently
-    address({ run: null, step: null, guess: null, at: null });
     document.dispatchEvent(new Event("decode-lab-other")); // nobody waits for them any more
   },
 };

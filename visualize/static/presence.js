@@ -33,10 +33,11 @@
     const rests = () => document.hidden && !document.body.matches(".running");
 
     async function look() {
-      if (!rests()) connection || connect();
-      else if (connection && (await fetch(to("away"), { method: "POST", body: "{}" }).catch(() => null))?.ok) {
-        connection.close();
-        connection = null;
+      const open = connection;
+      if (!rests()) open || connect();
+      else if (open && (await fetch(to("away"), { method: "POST", body: "{}" }).catch(() => null))?.ok) {
+        open.close();
+        if (open === connection) connection = null; // else closed after another answer, and perhaps opened anew
         if (!rests()) look(); // shown again in the meantime
       }
     }

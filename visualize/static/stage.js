@@ -91,7 +91,7 @@ function take(record) {
 
 /** Whether the address restores what is shown: on a page with no server, always; in the Lab, a run made here, unless its
     settings were changed since. */
-const linked = () => !server || (picture.own && new URLSearchParams(location.search).get("run") === "1");
+const linked = () => !server || (picture.own && window.decodeLab.query.get("run") === "1");
 
 let drawnSeed; // as the address has it, where the field for it is empty: the next run's is another
 /** The first frame of a new run: from here on the stage shows it. */
@@ -106,7 +106,7 @@ function open(head) {
     const models = `${head.target}${head.draft ? ` + ${head.draft}` : ""}`; // last: where there is little room the end is cut off
     device.textContent = device.title = `${head.recorded ? "recorded" : "measured"} on ${head.accelerator} · ${head.dtype} · ${models}`;
   }
-  const seed = new URLSearchParams(location.search).get("seed");
+  const seed = window.decodeLab.query.get("seed");
   if (!head.recorded && !led && (seed === "" || seed === drawnSeed)) window.decodeLab.address({ seed: (drawnSeed = String(head.sampling.seed)) });
   rewind();
 }

@@ -46,7 +46,7 @@ function showVerdict(seq, position) {
 function unrecorded() {
   const hint = make("p", "hint", "This run recorded no distributions. ");
   if (inLesson()) return hint;
-  const query = new URLSearchParams(location.search);
+  const query = new URLSearchParams(window.decodeLab.query);
   if (query.get("run") !== "1") hint.append("Switch “Record distributions” on and run again.");
   else {
     query.set("distributions", 1);
