@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Lab
+from visualize.lessons.lesson_sheet import KEPT
 
 Visit = Callable[..., Lab]
 COSTS = 3  # a lesson whose answers are arithmetic: the same on every machine
@@ -328,6 +329,20 @@ def test_full_browser_storage_is_reported(visit: Visit) -> None:
     page.click("#run:enabled")
     page.wait_for_selector("#stage .token", timeout=60_000)
     expect(page.locator(".course-say")).to_contain_text("has no room for what this lesson recorded")
+
+
+def test_more_than_a_lesson_ever_keeps_does_not_keep_the_page_from_loading(visit: Visit) -> None:
+    page = opened(visit(), COSTS)
+    page.evaluate(
+        """([kept, lesson]) => {
+          localStorage.setItem(kept, JSON.stringify({ lessons: { [lesson]: { name: "x".repeat(1e6) } } }));
+          localStorage.setItem(`${kept}-runs-${lesson}`, "x".repeat(3e6));
+        }""",
+        [KEPT, COSTS],
+    )
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    page.click("#predict label:has-text('Both about the same')")
 
 
 def test_progress_can_be_exported_and_imported(visit: Visit, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from dataclasses import asdict, replace
@@ -159,14 +160,27 @@ def test_a_comparison_shows_progress_and_its_results_at_the_end() -> None:
     assert {"race", "said", "theory", "rows", "charts"} <= last.keys()
     assert all("race" not in record for record in records[:-1])
     assert json.loads(json.dumps(last)) == last
-    assert [len(some) for some in task.runs.values()] == [3, 3]
+    assert task.count == 6
+
+
+def test_a_finished_comparison_keeps_no_runs() -> None:
+    """They take megabytes, and the task is remembered until the tab closes."""
+
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(it, Run) for it in gc.get_objects())
+
+    before = kept()
+    task = Comparison(Line(), lambda pair: ScriptedEngine(), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
+    assert list(follow(task))[-1]["race"]
+    assert kept() == before
 
 
 def test_other_visitors_get_their_turn_between_runs() -> None:
     """A visitor who asks for one run does not wait for all the runs of a comparison."""
     line, engine = Line(), ScriptedEngine(0.01)
     task = Comparison(line, lambda pair: engine, Inputs(lanes=("cache", "paged"), max_tokens=20))
-    until(lambda: any(task.runs.values()))
+    until(lambda: task.count)
     who = object()
     with line.turn(who, threading.Event()):
         assert not task.done.is_set()
@@ -178,7 +192,7 @@ def test_other_visitors_get_their_turn_between_runs() -> None:
 
 def test_a_comparison_can_be_stopped() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
-    until(lambda: any(task.runs.values()))
+    until(lambda: task.count)
     task.cancelled.set()
     assert task.done.wait(10)
     last = task.record()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
+from types import SimpleNamespace
+
+import gradio as gr
 
 from lab import Engine, load_engine
 from lab.bench.growth import Curve
@@ -11,6 +15,7 @@ from lessons.experiments.growth import figures as of_growth
 from lessons.marking import mark, right_answer
 from visualize.lessons.instructor import BLANK, Answers, listed, told
 from visualize.lessons.lesson_run import LessonRun
+from visualize.panels import instructor
 from visualize.server.tasks import follow
 from visualize.server.work import Line
 
@@ -45,6 +50,21 @@ def test_the_last_measurement_fills_in_the_answer() -> None:
     assert "A token takes 512 KiB in Llama 2 7B and 320 KiB in Llama 2 70B." in " ".join(text.split())
     assert answers.last[COSTS].when in text
     assert [found["number"] for found in listed(answers) if found["measured"]] == [COSTS]
+
+
+def test_stop_between_two_lessons_ends_the_measuring() -> None:
+    with gr.Blocks() as pages:
+        instructor.build(pages, load, Line(), Answers())
+    measure, stop = (
+        next(event.fn for event in pages.fns.values() if getattr(event.fn, "__name__", "") == name)
+        for name in ("measure", "stop")
+    )
+    visitor = SimpleNamespace(session_hash="me")
+    records = (json.loads(line) for line, *_ in measure(visitor, SimpleNamespace(lessons=[COSTS, COSTS + 1])))
+    assert any("now" not in record for record in records), "the first lesson is over"
+    stop(visitor)
+    rest = list(records)
+    assert [(record["running"], record["progress"]) for record in rest] == [(False, "Stopped after 1 of 2.")]
 
 
 def test_the_right_answer_shown_is_marked_as_near() -> None:

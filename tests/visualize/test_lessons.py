@@ -347,7 +347,7 @@ def test_every_slider_stop_is_a_distinct_answer(number: int) -> None:
 def test_a_link_names_a_lesson() -> None:
     assert sheet.number_of({}) == (1, "")
     assert sheet.number_of({"lesson": "2"}) == (2, "")
-    for wrong in ("0", "999", "x", "²", "<img>"):
+    for wrong in ("0", "999", "x", "²", "<img>", "01", "١", "1" * 5000):
         number, said = sheet.number_of({"lesson": wrong})
         assert number == 1
         assert said.startswith("There is no such lesson; the lessons are 1, 2, ")

@@ -23,14 +23,14 @@ from visualize.vocabulary import KV_FORMATS
 
 
 class Comparison(Task):
-    """Settings compared on a prompt; ``runs`` are the finished ones, by setting."""
+    """Settings compared on a prompt; ``count``: the finished runs, of which only what the page shows is kept."""
 
     def __init__(self, line: Line, load: Load, inputs: Inputs) -> None:
         self.inputs = inputs
-        self.runs: dict[str, list[Run]] = {}
+        self.count = 0
         self._now: tuple[Turn, int] | None = None
         self._reading = False
-        self._counted, self._so_far = 0, {}
+        self._so_far: Record = {}
         self._whole: Record = {}
         super().__init__(line, load)
 
@@ -49,7 +49,7 @@ class Comparison(Task):
             cancelled=self.cancelled,
             watch=self._watch,
         )
-        self.runs = {name: [] for name in configs}
+        runs: dict[str, list[Run]] = {name: [] for name in configs}
         while True:
             with self.turn():
                 step = None if self.cancelled.is_set() else next(steps, None)
@@ -57,43 +57,41 @@ class Comparison(Task):
                 break
             turn, run = step
             if turn.repeat:
-                self.runs[turn.name].append(run)
-        if all(self.runs.values()):
+                runs[turn.name].append(run)
+                self._so_far, self.count = comparison.so_far(runs), self.count + 1
+        if all(runs.values()):
             partings = {}
             with self.turn():
                 if not self.cancelled.is_set():
                     self._reading = True
-                    partings = first_differences(engine, {name: some[0] for name, some in self.runs.items()})
-            whole = comparison.whole(configs, self.runs, partings)
-            self._whole = whole | {"theory": prediction.theory(configs, self.runs, _token_bytes(engine))}
+                    partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
+            whole = comparison.whole(configs, runs, partings)
+            self._whole = whole | {"theory": prediction.theory(configs, runs, _token_bytes(engine))}
 
     def _watch(self, turn: Turn, tokens: int) -> None:
         self._now = turn, tokens
 
     def record(self) -> Record:
         over = self.done.is_set()
-        count = sum(map(len, self.runs.values()))
-        if count != self._counted:
-            self._counted, self._so_far = count, comparison.so_far(self.runs)
-        record = self._so_far | {"running": not over} | self._progress(over, count)
+        record = self._so_far | {"running": not over} | self._progress(over)
         if over and self.problem:
             return record | {"problem": self.problem}
         return record | self._whole if over else record
 
-    def _progress(self, over: bool, count: int) -> Record:
+    def _progress(self, over: bool) -> Record:
         """Progress in words; during a run, its tokens so far come separately, because they change all the time."""
         if over or self._now is None or self._reading or self.status():
-            return {"progress": self._standing(over, count)}
+            return {"progress": self._standing(over)}
         turn, tokens = self._now
         of = f"warm-up of {turn.name}" if not turn.repeat else f"{turn.name}, repeat {turn.repeat}"
         return {"progress": f"Run {turn.number} of {turn.of}: {of}", "tokens": tokens}
 
-    def _standing(self, over: bool, count: int) -> str:
+    def _standing(self, over: bool) -> str:
         if over and not self.cancelled.is_set():
             return ""
         if over:
-            wanted = self.inputs.repeats * len(self.runs)
-            return f"Stopped after {count} of {wanted} runs." if count else "Stopped before a run was done."
+            wanted = self.inputs.repeats * len(self.inputs.configs())
+            return f"Stopped after {self.count} of {wanted} runs." if self.count else "Stopped before a run was done."
         reading = "Measuring how sure each was where outputs part …" if self._reading else "Getting ready …"
         return self.status() or reading
 

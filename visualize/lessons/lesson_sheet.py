@@ -190,8 +190,8 @@ def height(curve: Curve, value: float) -> float:
 def number_of(query: Mapping[str, str]) -> tuple[int, str]:
     """The lesson that a link asks for; if there is no such lesson, the first, and a sentence that says so."""
     asked = str(query.get("lesson", ""))
-    numbers = list(course())
-    if asked.isdecimal() and int(asked) in numbers:
-        return int(asked), ""
-    said = f"There is no such lesson; the lessons are {', '.join(map(str, numbers))}." if asked else ""
-    return numbers[0], said
+    numbers = {str(number): number for number in course()}
+    if asked in numbers:
+        return numbers[asked], ""
+    said = f"There is no such lesson; the lessons are {', '.join(numbers)}." if asked else ""
+    return next(iter(numbers.values())), said

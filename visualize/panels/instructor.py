@@ -37,7 +37,12 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
     def measure(request: gr.Request, asked: gr.EventData) -> Iterator[list[Any]]:
         given = getattr(asked, "lessons", None)
         wanted = [number for number in lessons if isinstance(given, list) and number in given]
+        task = None
         for place, number in enumerate(wanted):
+            said = f"Stopped after {place} of {len(wanted)}."
+            if task and task.cancelled.is_set():  # Stop was pressed between two lessons
+                yield outputs({"running": False, "progress": said}, unchanged)
+                return
             preset = lessons[number].front.preset
             task = tasks.begin(request.session_hash, lambda preset=preset: LessonRun(line, load, preset))
             if task is None:
@@ -47,7 +52,6 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
                     share = (place + record["share"]) / len(wanted)
                     yield outputs(record | {"now": number, "share": share}, unchanged)
             if not task.whole:
-                said = f"Stopped after {place} of {len(wanted)}."
                 yield outputs({"running": False, "progress": task.problem or said}, unchanged)
                 return
             answers.put(number, {kind: found.figures for kind, found in task.measured.items()})

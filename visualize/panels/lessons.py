@@ -17,6 +17,7 @@ from visualize.assets import put_together, read
 from visualize.lessons import lesson_sheet as sheet
 from visualize.lessons import observation
 from visualize.lessons.instructor import Answers
+from visualize.lessons.kept_runs import MOST_CHARACTERS as MOST_OF_RUNS
 from visualize.lessons.kept_runs import Runs, packed, remembered
 from visualize.lessons.learner import MOST_CHARACTERS, Learner, restored
 from visualize.lessons.lesson_run import LessonRun
@@ -33,10 +34,13 @@ from visualize.vocabulary import as_json
 
 LATEX = [{"left": "$$", "right": "$$", "display": True}, {"left": "$", "right": "$", "display": False}]
 BROWSER_KEEPS = f"""() => {{
+  // More than the lab ever keeps would be refused, and the page would not load.
+  const upTo = (most, text) => (new Blob([JSON.stringify(text)]).size > most ? "" : text);
   const number = new URLSearchParams(location.search).get("lesson") ?? "{next(iter(course()))}";
   try {{
     const kept = JSON.parse(localStorage.getItem("{sheet.KEPT}") ?? "{{}}").lessons?.[number];
-    return [kept ? JSON.stringify(kept) : "", localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`) ?? ""];
+    const runs = localStorage.getItem(`{sheet.KEPT}-runs-${{number}}`);
+    return [upTo({MOST_CHARACTERS}, kept ? JSON.stringify(kept) : ""), upTo({MOST_OF_RUNS}, runs ?? "")];
   }} catch {{
     return ["", ""]; // storage is blocked, or what it holds is not the lab's
   }}
