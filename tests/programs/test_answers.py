@@ -114,8 +114,13 @@ def test_an_mcp_client_finds_and_uses_the_tools(server: str) -> None:
             assert about["max_tokens"].endswith("From 1 to 1,000 here. Default: 64.")
             assert about["paged"].endswith("Default: false.")
             assert about["stop"].endswith("Default: [].")
-            about = tools["calculator"].inputSchema["properties"]["model"]["description"]
-            assert about == f"{', '.join(known())}, or a hub id, whose config.json is fetched"
+            assert about["events"].endswith("Default: false.")
+            about = {name: it["description"] for name, it in tools["compare"].inputSchema["properties"].items()}
+            assert about["seed"].endswith("Default: 0.")
+            assert about["repeats"].endswith("From 1 to 9 here. Default: 3.")
+            about = {name: it["description"] for name, it in tools["calculator"].inputSchema["properties"].items()}
+            assert about["memory"].endswith("Default: null.")
+            assert about["model"] == f"{', '.join(known())}, or a hub id, whose config.json is fetched"
             told: list[str | None] = []
 
             async def tell(done: float, total: float | None, message: str | None) -> None:

@@ -15,7 +15,7 @@ from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
 
 RUNS = Path(__file__).parents[2] / "docs" / "runs"
-"""The recorded runs in the repository."""
+"""Where the repository keeps recorded runs, if it has any."""
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -102,7 +102,7 @@ def apply(columns: Columns, patches: list[Patch]) -> None:
 
 
 def draw(figure: go.Figure, columns: Columns, layout: dict[str, Any] | None = None) -> go.Figure:
-    """``figure`` with its data and current axis ranges, ready to show or save."""
+    """``figure`` with its data and current axis ranges, as the page's script draws it. Only tests draw in Python."""
     for trace, values in zip(figure.data, columns, strict=True):
         trace.update({MARKER.get(name, name): value for name, value in values.items()})
     for path, value in (layout or {}).items():

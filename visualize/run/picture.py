@@ -1,7 +1,7 @@
 """The whole stage at one instant: the frames so far, applied in order.
 
-The page's script does the same with the same frames; this version is for drawing in
-Python (a saved figure, a test), and proves that frames leave nothing out.
+The page's script does the same with the same frames. Only tests use this version: they compare the page with it, and it
+proves that frames leave nothing out.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import Annotated, Any, Literal, get_type_hints
@@ -44,6 +45,11 @@ def flat(
             asks.append(parameter.name)
         else:
             own.append(parameter.replace(annotation=hint))
+    told = inspect.getdoc(function)
+    for it in own:
+        if it.default is not it.empty:
+            usual = _usual(it.name, it.default, bounds or {})
+            told = re.sub(rf"\n    {it.name}: .*", lambda line, usual=usual: f"{line[0]}.{usual}", told)
     taken: dict[str, list[Field]] = {}
     for name, settings in groups.items():
         types, words = get_type_hints(settings), described(settings)
@@ -51,7 +57,7 @@ def flat(
         for field in taken[name]:
             how = {"default": field.default, "annotation": types[field.name]}
             own.append(inspect.Parameter(field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, **how))
-            about.append(f"    {field.name}: {words[field.name]}{_usual(field, bounds or {})}")
+            about.append(f"    {field.name}: {words[field.name]}{_usual(field.name, field.default, bounds or {})}")
     own.sort(key=lambda parameter: parameter.default is not parameter.empty)  # those that are needed first
     arguments = create_model(
         function.__name__,
@@ -80,7 +86,7 @@ def flat(
         except LabError as error:
             raise gr.Error(visible(str(error)), print_exception=False) from None
 
-    head, returns, rest = inspect.getdoc(function).partition("\nReturns:")
+    head, returns, rest = told.partition("\nReturns:")
     call.__name__ = function.__name__
     call.__doc__ = "\n".join([head.rstrip(), *about, "", returns.strip() + rest])
     whose = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=gr.Request)
@@ -89,11 +95,12 @@ def flat(
     return call
 
 
-def _usual(field: Field, bounds: Mapping[str, tuple[float, float]]) -> str:
-    """What a tool's schema leaves out: where a number is limited here, and what it is if it is not given."""
-    low, high = bounds.get(field.name, (None, None))
+def _usual(name: str, default: Any, bounds: Mapping[str, tuple[float, float]]) -> str:
+    """What a tool's schema leaves out: where a number is limited here, and what it is if it is not given: Gradio omits
+    0, false and null."""
+    low, high = bounds.get(name, (None, None))
     limits = f" From {low:,} to {high:,} here." if low is not None else ""
-    return f"{limits} Default: {json.dumps(field.default)}."
+    return f"{limits} Default: {json.dumps(default)}."
 
 
 def _as_given(hint: Any) -> Any:

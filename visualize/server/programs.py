@@ -170,7 +170,7 @@ class Programs:
         Args:
             prompt: the text to go on from
             settings: each as kv_dtype=int8,speculative=draft, or empty for the defaults; the first is the reference
-            repeats: runs of each setting, 1 to 9, in changing order, after one to warm up
+            repeats: runs of each setting, in changing order, after one to warm up
             seed: of the random draws of every run
             pair: target and draft; matched, unless this server was started with other models
 
