@@ -108,8 +108,10 @@ document.addEventListener("scroll", ({ target }) => meant && target.contains(mea
 // What the address says, or is about to: Safari lets a page rewrite its own a hundred times in ten seconds, and a slider
 // that is dragged changes more often.
 const query = new URLSearchParams(location.search);
-const EVERY = 200; // milliseconds
-let resting = null; // timer, when the address was just written
+const EVERY = 200; // milliseconds for a writing, on average
+const AT_ONCE = 20; // writings: a preset changes many controls
+let due = 0; // when all writings so far would be over, had each taken its time
+let waiting; // timer for the next
 
 /** Change the address at once. */
 function address(changes) {
@@ -126,14 +128,20 @@ function say(changes) {
   carry();
 }
 
+function writeSoon() {
+  clearTimeout(waiting);
+  const ahead = due - performance.now() - AT_ONCE * EVERY;
+  if (ahead > 0) waiting = setTimeout(writeAddress, ahead);
+  else writeAddress();
+}
+
 function writeAddress() {
-  clearTimeout(resting);
-  resting = null;
+  clearTimeout(waiting);
   const text = query.toString();
   if (text === new URLSearchParams(location.search).toString()) return;
+  due = Math.max(due, performance.now()) + EVERY;
   history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
   document.dispatchEvent(new Event("decode-lab-address"));
-  resting = setTimeout(writeAddress, EVERY);
 }
 
 /** Settings found on this page are carried over to another, however its link is used. */
@@ -181,7 +189,7 @@ window.decodeLab = {
     const same = said.every(([name, value, usual]) => value === (query.get(name) ?? usual));
     say(Object.fromEntries(said.map(([name, value, usual]) => [name, value === usual ? null : value])));
     if (!same) say({ run: null, step: null, guess: null, at: null });
-    if (resting === null) writeAddress();
+    writeSoon();
     if (same) return; // perhaps written differently
     document.dispatchEvent(new Event("decode-lab-other")); // nobody waits for them any more
   },
