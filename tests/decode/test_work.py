@@ -116,7 +116,7 @@ def test_flops_equal_those_of_the_torch_counter(architecture):
         for span, unseen in ((Span(0, 10, keep=1), 45), (Span(10, 11, keep=1), 0)):
             with FlopCounterMode(display=False, depth=3) as counter:
                 ids = torch.arange(span.start, span.stop)[None]
-                stock(ids, past_key_values=cache, use_cache=True, logits_to_keep=span.keep)
+                stock(ids, cache=cache, use_cache=True, logits_to_keep=span.keep)
             counted = counter.get_flop_counts()
             angles = sum(sum(of.values()) for module, of in counted.items() if module.endswith(".rotary_emb"))
             assert counter.get_total_flops() - angles == passes.of([span]).flops + unseen * position

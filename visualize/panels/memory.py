@@ -108,15 +108,15 @@ def _ask(found: Found, *values: Any) -> Iterator[str]:
     answered here, but in an event that follows, which has the values of then. ``found`` is changed in place, because
     another look-up may begin meanwhile: the last that began is kept."""
     inputs = to_inputs(values)
-    id = inputs.hub.strip()
-    if inputs.model != OTHER or not id:
+    hub = inputs.hub.strip()
+    if inputs.model != OTHER or not hub:
         return
     found.clear()
-    found[id] = None
+    found[hub] = None
     yield _answer(found, *values)
-    model = _look_up(id)
-    if id in found:
-        found[id] = model
+    model = _look_up(hub)
+    if hub in found:
+        found[hub] = model
 
 
 def _answer(found: Found, *values: Any) -> str:
@@ -132,15 +132,15 @@ def _look_up(hub: str) -> Model | str:
 
 
 def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:
-    id = inputs.hub.strip()
+    hub = inputs.hub.strip()
     if inputs.model != OTHER:
         model = known()[inputs.model]
-    elif id in found:
-        model = found[id]
+    elif hub in found:
+        model = found[hub]
     else:
         model = "Write the hub id of a model, like Qwen/Qwen3-8B, and press Enter."
     if model is None:
-        return {"status": f"Asking the hub for {visible(id)} …"}
+        return {"status": f"Asking the hub for {visible(hub)} …"}
     if isinstance(model, str):
         return {"problem": model}
     try:
