@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import random
@@ -228,6 +229,21 @@ def test_a_worthless_draft_is_probed_only_now_and_then():
     gammas = script.run(0.0, 10 * PROBE_EVERY)
     assert set(gammas) == {0, 1}
     assert 10 <= sum(gammas) <= len(gammas) / 10
+
+
+def test_a_probe_does_not_change_the_estimated_acceptance_and_what_it_finds_weighs_more():
+    """Than the same a round earlier would have weighed."""
+    script = Script(0, noise=0.0)
+    script.run(0.0, 100)
+    while script.window.gamma:  # the end of another probe
+        script.run(0.0, 1)
+    before, early = script.window.acceptance, copy.copy(script.window)
+    while not script.window.gamma:
+        script.run(0.0, 1)
+    assert script.window.acceptance == pytest.approx(before)
+    for window in (early, script.window):
+        window.observe(1, 1, 1, 1, script.costs, script.drafting)
+    assert script.window.acceptance > early.acceptance > before
 
 
 def test_the_window_does_not_flap():
