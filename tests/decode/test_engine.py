@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -230,6 +231,14 @@ def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
         one.close()
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """It raises KeyboardInterrupt, also where the shell has started the tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Pressing:
     """A watcher that presses Ctrl-C at the ``left``-th event from now on, as often as ``times`` says."""
 
@@ -244,7 +253,7 @@ class Pressing:
 
 
 @pytest.mark.parametrize("drafter", ["off", "draft"])
-def test_ctrl_c_waits_for_the_end_of_the_step(drafter):
+def test_ctrl_c_waits_for_the_end_of_the_step(ctrl_c, drafter):
     """In a notebook, at any event: the run that is waited for is cancelled, and all others are as if alone."""
     lab = load_engine(watch=(watch := Pressing()))
     config = EngineConfig(speculative=drafter, paged=True)
@@ -269,7 +278,7 @@ def test_ctrl_c_waits_for_the_end_of_the_step(drafter):
 
 
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
-def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(kernels):
+def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(ctrl_c, kernels):
     lab = load_engine(kernels=kernels, watch=(watch := Pressing(times=2)))
     sampling = SamplingParams(max_tokens=12, ignore_eos=True)
     alone = lab.generate(PROMPT, SPECULATE, sampling)
@@ -285,7 +294,7 @@ def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(kernels):
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_does_not_wait_while_another_thread_steps():
+def test_ctrl_c_does_not_wait_while_another_thread_steps(ctrl_c):
     lab = tiny_models.engine("llama")
     entered, leave = threading.Event(), threading.Event()
     step = lab._step
