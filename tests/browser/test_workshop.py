@@ -403,10 +403,20 @@ def test_a_presenters_page_tries_again_until_the_server_answers(presenter: Brows
 
 def test_joining_twice_leaves_one_connection(browser: Browser, server: str, code: str) -> None:
     page = browser.new_page()
+    page.add_init_script(
+        """window.opened = [];
+        window.EventSource = class extends EventSource {
+          constructor(...where) {
+            super(...where);
+            if (this.url.includes("/channels/")) opened.push(this);
+          }
+        };"""
+    )
     page.goto(f"{server}/room")
     page.fill("[name=code]", code)
-    with page.expect_event("requestfailed", lambda request: "/channels/" in request.url):  # the first is closed
-        page.evaluate("for (const _ of [1, 2]) document.querySelector('.strip-join').requestSubmit()")
+    page.evaluate("for (const _ of [1, 2]) document.querySelector('.strip-join').requestSubmit()")
+    page.wait_for_function("opened.length === 2 && opened[1].readyState === EventSource.OPEN")
+    assert page.evaluate("opened[0].readyState === EventSource.CLOSED")
     page.wait_for_selector("[data-key=followers] .value:not(:text('–'))")
     page.close()
 
