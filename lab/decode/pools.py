@@ -46,7 +46,7 @@ class Pools:
         self._budget = budget
         self._identity = identity
         self._prepare = prepare
-        self._known_identity: tuple[int, ...] | None = identity()
+        self._known_identity = identity()
         self._pools: dict[PoolSetting, Pool] = {}  # the longest wait for a turn first
         self.unplaced: list[Sequence] = []
 
@@ -196,9 +196,9 @@ class Pools:
     def forget(self) -> None:
         """After something was broken off in the middle: drop the pools with all that they hold; all sequences end."""
         lost = [one for pool in self for one in (*pool.scheduler.running, *pool.scheduler.waiting)] + self.unplaced
-        self._pools, self.unplaced, self._known_identity = {}, [], None
+        self._pools, self.unplaced = {}, []
         for sequence in lost:
-            sequence.table = None  # its blocks are dropped with their pool
+            sequence.table = None  # dropped with its pool: one of its blocks may be half given back
             self._begin(sequence)
             sequence.finish("error", BROKEN_OFF)
 

@@ -12,6 +12,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams, load_engine
 from lab.decode.engine import Engine
+from lab.decode.interrupt import Interrupts
 from lab.decode.pools import BROKEN_OFF
 from lab.trace.events import (
     BlockAllocated,
@@ -292,6 +293,33 @@ def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(ctrl_c, kernels
         assert lab.occupancy().live == 0
         assert lab.generate(PROMPT, SPECULATE, sampling).token_ids == alone.token_ids
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_block_that_was_being_given_back_is_not_given_back_again(ctrl_c):
+    pressed: list[BlockFreed] = []
+
+    def watch(owner, seconds, event):
+        if isinstance(event, BlockFreed) and not pressed:
+            pressed.append(event)
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    lab = load_engine(watch=watch)
+    requests = [lab.submit(PROMPT, SPECULATE, SAMPLE) for _ in range(2)]
+    with pytest.raises(KeyboardInterrupt):
+        requests[0].result()
+    assert pressed
+    assert requests[1].result().finished.message == BROKEN_OFF
+    assert lab.generate(PROMPT, SPECULATE, SAMPLE).reason == "length"
+
+
+def test_ctrl_c_between_two_steps_leaves_no_handler_behind(ctrl_c):
+    """It may come before the context has begun for Python, and then nothing ends it."""
+    Interrupts().__enter__()
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_ctrl_c_does_not_wait_while_another_thread_steps(ctrl_c):
