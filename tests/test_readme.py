@@ -220,6 +220,10 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"adds {added['median']:.2f} ms to a round of {recorded['plain_ms']:.1f} ms (quartiles " in text
     assert f"(quartiles {round(added['lower'], 2) + 0.0:.2f} to {added['upper']:.2f})" in text  # + 0.0: no -0.00
     assert f"over {record('kv-error')['scored_tokens']:,} tokens of two books" in text
+    passes = {row["name"]: row["ms"] for row in record("roofline")["rows"]}
+    wide = passes["verify, 4 proposals"] / passes["decode"]
+    engine = flat(PAGES[ROOT / "docs/engine.md"]).replace("[", "")
+    assert f"a verify of five tokens takes about {wide:.1f} times as long" in engine
 
 
 def test_the_memory_of_the_page_is_the_recorded_one():
