@@ -146,6 +146,14 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+def unfold(page: Page, fold: str) -> None:
+    """Open an accordion. Gradio gives the fields in it their values once more a frame after they appear, and would undo
+    what a test, faster than a person, has filled in by then."""
+    page.click(f"#{fold} > button")
+    page.wait_for_selector(f"#{fold} :is(input, textarea)")
+    page.evaluate("async () => { for (let i = 0; i < 6; i++) await new Promise(requestAnimationFrame); }")
+
+
 class Lab:
     """The page, as a person uses it."""
 

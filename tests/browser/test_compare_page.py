@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Lab
+from tests.browser.conftest import Lab, unfold
 from visualize.compare.lanes import LINK
 
 Visit = Callable[..., Lab]
@@ -174,7 +174,7 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
 
 def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
     page = opened(visit(), seed=3)
-    page.click("#pool > button")
+    unfold(page, "pool")
     expect(page.locator("#seed input")).to_have_value("3")
     page.click("#seed input")
     page.keyboard.press("End")
@@ -184,7 +184,7 @@ def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
     page.reload()
     page.wait_for_selector("body[data-ready]")
     assert page.locator(".toast-wrap:has-text('left out')").count() == 0
-    page.click("#pool > button")
+    unfold(page, "pool")
     assert page.input_value("#seed input") == str(LINK.defaults["seed"])
 
 
@@ -227,7 +227,7 @@ def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) ->
     page.click("#run")
     page.wait_for_selector(".contest-say.problem")
     assert "Your own settings: there is no setting" in page.inner_text(".contest-say")
-    page.click("#sampling > button")
+    unfold(page, "sampling")
     page.fill("#own textarea", "")
     page.click("#run")
     page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 20: .*, [1-9][0-9]* tokens')")

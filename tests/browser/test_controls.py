@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from lab import Run
-from tests.browser.conftest import Lab
+from tests.browser.conftest import Lab, unfold
 from visualize.panels.consequences import SAYS
 from visualize.vocabulary import DRAFTERS
 
@@ -233,7 +233,7 @@ def test_a_nonsensical_link_is_corrected_with_a_notice(visit: Visit) -> None:
 def test_the_compute_settings_work_and_unavailable_ones_say_why(visit: Visit, tmp_path: Path) -> None:
     """Without a GPU, two of the four can be used, and the others say why not."""
     lab = visit().open(max_tokens=12)
-    lab.page.click("#computing > button")
+    unfold(lab.page, "computing")
     for toggle, reason in (("cuda-graphs", "Needs a GPU"), ("torch-compile", "Needs kernels by Torch")):
         assert lab.page.locator(f"#toggle-{toggle} input").is_disabled()
         assert reason in lab.page.inner_text(f"#toggle-{toggle}")
@@ -253,7 +253,7 @@ def test_the_compute_settings_work_and_unavailable_ones_say_why(visit: Visit, tm
     other = visit()
     other.page.goto(lab.page.url)
     other.ready()
-    other.page.click("#computing > button")
+    unfold(other.page, "computing")
     assert other.page.is_checked('#kernels label:has-text("Torch") input')
 
 
@@ -338,7 +338,7 @@ def test_after_a_refused_run_nothing_is_stopped(browser: Browser, server: str, p
 @pytest.mark.parametrize("seed", ["1.5", "2147483648", "-1"])
 def test_a_seed_that_no_link_could_have_is_refused(visit: Visit, seed: str) -> None:
     lab = visit().open(max_tokens=5)
-    lab.page.click("#sampling .label-wrap")
+    unfold(lab.page, "sampling")
     lab.page.fill("#seed input", seed)
     lab.run()
     lab.page.wait_for_selector(".say.problem:has-text('Seed must be a whole number from 0 to 2,147,483,647.')")
