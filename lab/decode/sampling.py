@@ -28,7 +28,7 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
     device, vocabulary = logits.device, logits.shape[-1]
 
     def column(values: list[float]) -> torch.Tensor:
-        column = on_device(torch.tensor(values), device)
+        column = on_device(torch.tensor(values, dtype=torch.float32), device)
         return column[:, None] if len(values) > 1 else column
 
     temperatures = [1.0 if row.greedy else row.temperature for row in rows]

@@ -50,7 +50,7 @@ def judge(
         MemoryError: not enough for a round's distributions.
     """
     kept: list[object] = [logits := logits.contiguous()]
-    p, q = torch.ones(2, len(logits))
+    p, q = torch.ones(2, len(logits), dtype=torch.float32)
     rounds, around = (Round * len(u))(), [None] * len(u)
     for i, (sampling, proposed, draws) in enumerate(zip(samplings, proposals, u, strict=True)):
         round = rounds[i]
@@ -62,7 +62,8 @@ def judge(
         round.q = None if drawn_from is None else _pointer(drawn_from, kept)
         if sampling.logprobs:
             round.logprobs = min(sampling.logprobs, logits.shape[1])
-            around[i] = torch.zeros(round.proposals * ((2 + 3 * round.logprobs) * FIGURES + 1))
+            figures = round.proposals * ((2 + 3 * round.logprobs) * FIGURES + 1)
+            around[i] = torch.zeros(figures, dtype=torch.float32)
             round.around = around[i].data_ptr()
     verdicts = (Verdict * len(u))()
     there = [c_void_p(part.data_ptr()) for part in (p, q)]

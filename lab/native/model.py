@@ -57,7 +57,7 @@ class NativeModel:
         layers = (Layer * model.layers)(*(self._layer(layer) for layer in body.layers))
         positions = torch.arange(model.context_length)[None]
         with torch.inference_mode():
-            cosine, sine = body.rotary_emb(torch.zeros(1), positions)
+            cosine, sine = body.rotary_emb(torch.zeros(1, dtype=torch.float32), positions)
         self._model = Model(
             hidden=config.hidden_size,
             heads=model.kv_heads * model.query_groups,
@@ -85,7 +85,7 @@ class NativeModel:
             MemoryError: not enough for the step's activations.
         """
         plan, slots, _kept = self._plan(batch, storage)
-        logits = torch.empty(plan.kept, self._vocabulary)
+        logits = torch.empty(plan.kept, self._vocabulary, dtype=torch.float32)
         threads = min(torch.get_num_threads(), cores())
         failed = self._library.forward(byref(self._model), layers, byref(slots), byref(plan), _pointer(logits), threads)
         _refuse_lack_of_memory(failed)
@@ -117,7 +117,7 @@ class NativeModel:
         width = max(windows)
         plan, slots, _kept = self._plan(batch, storage)
         tokens = torch.empty(len(batch), width, dtype=torch.long)
-        q = torch.empty(len(batch), width, self._vocabulary)
+        q = torch.empty(len(batch), width, self._vocabulary, dtype=torch.float32)
         choices, _also_kept = described(sampling, u, width)
         many = (c_int32 * len(windows))(*windows)
         model, where = (byref(self._model), layers, byref(slots), byref(plan)), (_pointer(tokens), _pointer(q))

@@ -22,7 +22,8 @@ def sample(
         MemoryError: not enough for a row's sums.
     """
     rows, vocabulary = logits.shape
-    logits, p, tokens = logits.contiguous(), torch.empty(rows, vocabulary), torch.empty(rows, dtype=torch.long)
+    logits, p = logits.contiguous(), torch.empty(rows, vocabulary, dtype=torch.float32)
+    tokens = torch.empty(rows, dtype=torch.long)
     choices, _kept = described(sampling, u)
     given, places = c_void_p(logits.data_ptr()), None
     made = c_void_p(p.data_ptr()), c_void_p(tokens.data_ptr())

@@ -10,9 +10,9 @@ from typing import Any
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-from lab.config import in_short
+from lab.config import UnsupportedModelError, in_short
 from lab.pair.folder import HOLDS, ModelLoadError
-from lab.pair.shape import refuse_odd_numbers
+from lab.pair.shape import refuse_odd_numbers, refuse_too_many
 
 
 def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
@@ -30,7 +30,11 @@ def read_config(where: str | Path, name: str, **how: Any) -> PreTrainedConfig:
     if folder and not os.path.isfile(os.path.join(where, "config.json")):
         raise ModelLoadError(f"There is no config.json in {name}. {HOLDS}")
     try:
-        return AutoConfig.from_pretrained(where, trust_remote_code=False, **how)
+        given, _ = PreTrainedConfig.get_config_dict(where, **how)
+        refuse_too_many(given)  # transformers makes lists of that length
+        return AutoConfig.from_pretrained(where, trust_remote_code=False, **how | {"local_files_only": True})
+    except UnsupportedModelError:
+        raise
     except Exception as error:  # a file from anywhere can cause errors of any kind
         given: Any = None
         with suppress(Exception):  # if it was not fetched, there is nothing to inspect

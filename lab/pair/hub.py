@@ -19,6 +19,8 @@ from lab.pair.folder import HOLDS, ModelLoadError
 
 PATIENCE = 4.0
 """Seconds to wait for the hub's answer. It is asked once."""
+MOST_BYTES = 1 << 20
+"""Of a config.json: visitors name models, and theirs is fetched, kept and read whole. Most have a few thousand."""
 LOG_IN = "log in here with `hf auth login`, or set HF_TOKEN"
 
 
@@ -27,15 +29,20 @@ def withheld(hub: str, token: bool | None = None, file: str = "config.json") -> 
 
     Raises:
         HfHubHTTPError: it refuses an anonymous request (``token`` False).
+        ModelLoadError: it is a configuration, and too large for one.
     """
     try:
-        get_hf_file_metadata(hf_hub_url(hub, file), token=token, timeout=PATIENCE)
+        found = get_hf_file_metadata(hf_hub_url(hub, file), token=token, timeout=PATIENCE)
     except HfHubHTTPError as error:
         if token is False:  # refused: the copy that this machine's owner has cached is not for everybody
             raise
         return error
     except Exception as error:  # from any library underneath: nobody answered
         return error
+    if file == "config.json" and (found.size or 0) > MOST_BYTES:
+        raise ModelLoadError(
+            f"The config.json of {hub} has {found.size:,} bytes; at most {MOST_BYTES:,} are read. Choose another model."
+        )
     return None
 
 

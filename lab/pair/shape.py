@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,8 @@ NUMBERS = (
     "max_position_embeddings",
 )
 """Their names in most configurations."""
+MOST_OF = {re.compile("layer|block|stage|depths?$"): 1000, re.compile("expert"): 100_000}
+"""Of what a model has several of, by what such a number's name contains."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +119,20 @@ def refuse_odd_numbers(given: Mapping[str, Any]) -> None:
     for name in NUMBERS:
         if given.get(name) is not None:
             _plausible(name, given[name], MOST_ELSE)
+
+
+def refuse_too_many(given: Any) -> None:
+    """Check how many layers, and experts, a config.json and its sections give, before anything is made of it.
+
+    Raises:
+        UnsupportedModelError: names the first number that no model can have.
+    """
+    for name, found in given.items() if isinstance(given, dict) else ():
+        for each in found if isinstance(found, list) else [found]:
+            refuse_too_many(each)
+            most = next((most for what, most in MOST_OF.items() if what.search(name)), None)
+            if most and isinstance(each, int) and each > most and "size" not in name:
+                raise UnsupportedModelError(f"The configuration gives {each:,} as {name}: no model has that many.")
 
 
 def _kv_heads(text: PreTrainedConfig, heads: int) -> int:

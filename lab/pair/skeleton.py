@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError, in_short
@@ -13,24 +16,43 @@ from lab.pair.folder import ModelLoadError, refuse_pointers, weight_files
 from lab.pair.memory import free_bytes
 from lab.pair.quantization import how_quantised
 
-MOST_PARTS = 1000
-"""Most layers, or experts of a layer: a configuration may come from anybody, and a model is built from it."""
+MOST_CALLS = 30_000
+"""Most calls of torch to build a model: a configuration may come from anybody. Those of 126 layers, or of 61 with 256
+experts each, need some 3,000."""
+
+
+class _Bounded(TorchFunctionMode):
+    """Ends the building of a model that has no end: in this thread only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls = 0
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, arguments: tuple = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        self._calls += 1
+        if self._calls > MOST_CALLS:
+            raise UnsupportedModelError(
+                f"The configuration describes a model that takes more than {MOST_CALLS:,} steps to build: no model has "
+                "that many parts."
+            )
+        return function(*arguments, **named or {})
 
 
 def without_weights(config: PreTrainedConfig) -> PreTrainedModel:
-    """The model that transformers builds from a configuration, on "meta".
+    """The model that transformers builds from a configuration, on "meta", with parameters of torch's default dtype.
 
     Raises:
         UnsupportedModelError: transformers builds no causal language model from it, or it has too many parts.
     """
-    for name, size in config.get_text_config(decoder=True).to_dict().items():
-        counts = ("layer" in name or "expert" in name) and "size" not in name
-        if counts and isinstance(size, int) and size > MOST_PARTS:
-            raise UnsupportedModelError(f"The configuration gives {size:,} as {name}: no model has that many.")
     try:
-        # transformers sets torch's default dtype, process-wide, while it builds: float32 leaves it as it is.
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+        # Given a dtype, transformers would make it torch's default while it builds, in all threads: a model that is
+        # loaded meanwhile, in another dtype, would leave the wrong one behind.
+        with torch.device("meta"), _Bounded():
+            return AutoModelForCausalLM.from_config(config, dtype=None, trust_remote_code=False)
+    except UnsupportedModelError:
+        raise
     except Exception as error:
         raise UnsupportedModelError(
             f"transformers makes no causal language model of this {config.model_type} configuration. "

@@ -16,6 +16,7 @@ from transformers import (
     BertConfig,
     DeepseekV3Config,
     Gemma2Config,
+    GitConfig,
     GPT2Config,
     GPTBigCodeConfig,
     LlamaConfig,
@@ -23,6 +24,7 @@ from transformers import (
     MllamaConfig,
     MptConfig,
     Phi3Config,
+    PreTrainedConfig,
     Qwen2MoeConfig,
     RobertaConfig,
     T5Config,
@@ -198,6 +200,37 @@ def test_absurd_sizes_are_refused_before_a_model_is_built(tmp_path) -> None:
         find(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model_type": "qwen3", "num_hidden_layers": 10**9},  # of whose kinds transformers makes a list
+        {"model_type": "git", "vision_config": {"model_type": "git_vision_model", "num_hidden_layers": 10**9}},
+        {"model_type": "phi4_multimodal", "audio_config": {"num_blocks": 10**9}},
+        {"model_type": "llama", "towers": [{"depths": [2, 10**9]}]},
+    ],
+    ids=lambda given: given["model_type"],
+)
+def test_too_many_layers_are_refused_before_anything_is_made_of_them(tmp_path, given) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(given))
+    with pytest.raises(
+        UnsupportedModelError, match=r"gives 1,000,000,000 as (num_hidden_layers|num_blocks|depths): no"
+    ):
+        find(tmp_path)
+
+
+def test_a_model_that_has_no_end_is_not_built_to_the_end() -> None:
+    """Whatever its parts are, and whatever their number is called."""
+    config = GitConfig(num_hidden_layers=1, vision_config={"num_hidden_layers": 10**9})
+    with pytest.raises(UnsupportedModelError, match="no model has that many parts"):
+        count_parameters(config)
+
+
+def test_a_model_is_counted_while_another_is_loaded_in_another_dtype(monkeypatch) -> None:
+    """torch's default dtype is one for all threads: whoever sets it, even to what it is, may put back another's."""
+    monkeypatch.setattr(torch, "set_default_dtype", lambda dtype: pytest.fail(f"set to {dtype}"))
+    assert count_parameters(LlamaConfig(**TINY, num_key_value_heads=1)) > 0
+
+
 def test_the_width_of_a_shared_expert_is_not_taken_for_a_number_of_experts(tmp_path) -> None:
     sizes = {"num_key_value_heads": 1, "num_experts": 4, "shared_expert_intermediate_size": 5632}
     config = Qwen2MoeConfig(**TINY | sizes, moe_intermediate_size=8)
@@ -213,7 +246,8 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
     asked = []
     monkeypatch.setattr(hub, "get_hf_file_metadata", refuse)
     kept = models.known()["qwen3-8b"].shape
-    monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how) or "kept")
+    monkeypatch.setattr(PreTrainedConfig, "get_config_dict", lambda where, **how: asked.append(how) or ({}, {}))
+    monkeypatch.setattr(models.AutoConfig, "from_pretrained", lambda where, **how: asked.append(how))
     monkeypatch.setattr(models, "other_cache", lambda config: None)
     monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
     monkeypatch.setattr(models, "count_parameters", lambda config: 1)
@@ -223,4 +257,4 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
         assert not asked
     else:
         assert models.find("somebody/private").shape == kept
-        assert [how["local_files_only"] for how in asked] == [True]
+        assert [how["local_files_only"] for how in asked] == [True, True]

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import weakref
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -33,7 +34,7 @@ from lab.native.model import NativeModel
 from lab.native.refusal import refusal
 from lab.native.structs import pack
 from lab.pair.models import LanguageModel
-from lab.trace.events import FellBack
+from lab.trace.events import Committed, Distributions, FellBack, Judged
 from tests import tiny_models
 
 SHAPE = {
@@ -317,6 +318,26 @@ def test_the_engine_gives_the_same_tokens_as_on_the_reference(monkeypatch, confi
     assert not steps
     assert [r.result().token_ids for r in [native.submit(p, config, sampling) for p in prompts]] == expected
     assert max(steps) == len(prompts)  # one call for the whole batch
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["reference", "c"])
+def test_tokens_do_not_depend_on_torchs_default_dtype(which):
+    """It is one for all threads, and transformers changes it while it loads a model: C would read half the numbers."""
+    engine = engines()[which]
+    sampling = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0.7, top_p=0.9, seed=5, logprobs=2)
+
+    def generate():
+        runs = [engine.generate("The king", CONFIGS[name], sampling) for name in ("draft", "no cache, draft", "int8")]
+        kinds = Committed | Judged | Distributions
+        return [replace(event, t_ms=0) for run in runs for event in run.events if isinstance(event, kinds)]
+
+    expected, usual = generate(), torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        assert generate() == expected
+        engine.another().generate("a", CONFIGS["draft"], sampling)  # also what is made in the meantime
+    finally:
+        torch.set_default_dtype(usual)
 
 
 @pytest.mark.parametrize("length", [200, 300])

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lab.memory.models import find
 from lab.pair import hub as hub_module
 from lab.pair.folder import ModelLoadError
 from tests import tiny_models
@@ -87,6 +88,20 @@ for name in sys.argv[1:]:
         print(end.code, flush=True)
 """
 """The app, with one draft after another: what it imports it imports once."""
+
+
+def test_a_huge_configuration_is_not_fetched(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can name a model on the Memory page, and anybody can have put anything there."""
+    config = models / "some/huge/config.json"
+    config.parent.mkdir()
+    config.write_text((models / "some/target/config.json").read_text("utf-8") + " " * (1 << 20))
+    with serving(models) as hub:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        address = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+        with pytest.raises(ModelLoadError, match=r"some/huge has 1,0[\d,]+ bytes; at most 1,048,576 are"):
+            find("some/huge", open_to_all=True)
+    assert len(hub.asked) == 1
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,60 @@
+"""A workshop, as its presenter and its participants see it in their browsers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.browser.conftest import PRESENTERS_KEY as KEY
+from tests.browser.conftest import Lab
+
+
+@pytest.fixture(scope="package")
+def server(hosting: str) -> str:
+    """Replaces the session's server: an app that hosts a workshop."""
+    return hosting
+
+
+@pytest.fixture(scope="package")
+def presenter(browser: Browser, server: str) -> Iterator[BrowserContext]:
+    """A browser context that has the presenter's key."""
+    context = browser.new_context(viewport={"width": 1280, "height": 720})
+    page = context.new_page()
+    page.goto(f"{server}/room#lead={KEY}")
+    page.wait_for_selector(".room-code:not(:empty)")
+    assert "lead" not in page.url, "a key in the address could be read off the projection"
+    yield context
+    context.close()
+
+
+@pytest.fixture(scope="package")
+def code(presenter: BrowserContext) -> str:
+    return presenter.pages[0].inner_text(".room-code")
+
+
+@pytest.fixture(scope="package")
+def shown(presenter: BrowserContext, server: str) -> Lab:
+    """The presenter's Lab page."""
+    lab = Lab(presenter.new_page(), server).open(seed=3, max_tokens=24)
+    state(lab.page, "ready")
+    return lab
+
+
+@pytest.fixture
+def leading(shown: Lab) -> Iterator[Lab]:
+    """The same page while it is shown to everyone."""
+    shown.page.click("[data-act=lead]")
+    state(shown.page, "leading")
+    yield shown
+    shown.page.click("[data-act=rest]")
+    state(shown.page, "ready")
+
+
+def sees(page: Page, seq: int) -> None:
+    page.wait_for_selector(f".stage[data-seq='{seq}'][aria-busy=false]")
+
+
+def state(page: Page, wanted: str) -> None:
+    page.wait_for_selector(f".strip[data-state={wanted}]")

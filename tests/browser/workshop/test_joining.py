@@ -1,0 +1,116 @@
+"""Codes and keys: how participants and presenters get in, and stay in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.conftest import PRESENTERS_KEY as KEY
+from tests.browser.conftest import Lab
+from tests.browser.workshop.conftest import state
+
+Visit = Callable[..., Lab]
+
+
+def test_a_wrong_code_and_a_wrong_key_are_explained(browser: Browser, server: str) -> None:
+    lab = Lab(browser.new_page(), server).open(join="AAAAA")  # not ``visit``: the browser logs the refusal as an error
+    lab.page.wait_for_selector(".strip-say.problem")
+    assert "not this workshop's code" in lab.page.inner_text(".strip-say")
+    state(lab.page, "out")
+    lab.page.goto(f"{server}/#lead=nonsense")
+    lab.page.wait_for_selector('.strip-say.problem:has-text("not this workshop\'s key")')
+    lab.page.goto(f"{server}/room#lead=nonsense")
+    lab.page.wait_for_selector(".sheet-say.problem")
+    assert "not this workshop's key" in lab.page.inner_text(".sheet-say")
+    assert lab.page.is_hidden(".room-join")
+    assert lab.page.inner_text(".squares .hint").startswith("Join")  # outsiders do not see the room
+    lab.page.close()
+
+
+def test_a_wrong_key_or_code_does_not_displace_the_right_one(browser: Browser, server: str, code: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    for right, wrong, well in (
+        (f"#lead={KEY}", "#lead=nonsense", "ready"),
+        (f"?join={code}", "?join=AAAAA", "following"),
+    ):
+        page.goto(f"{server}/{right}")
+        state(page, well)
+        page.goto(f"{server}/{wrong}")
+        page.wait_for_selector(".strip-say.problem")
+        page.goto(server)
+        state(page, well)
+        page.evaluate("localStorage.removeItem('decode-lab-key')")
+    context.close()
+
+
+@pytest.mark.parametrize("key", ["pass+word&x", "100%", "ä b"])
+def test_any_key_works_in_the_address_as_printed(browser: Browser, server: str, key: str) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.post_data) if "presenter" in request.url else None)
+    page.goto(f"{server}/room#lead={key}")
+    page.wait_for_selector(".sheet-say.problem")
+    assert json.loads(asked[0])["key"] == key
+    page.close()
+
+
+@pytest.mark.parametrize("path", ["", "room"])
+def test_the_presenters_link_also_works_in_a_tab_that_shows_the_page(browser: Browser, server: str, path: str) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server}/{path}")
+    page.wait_for_selector("text=Join with the code on the presenter's screen")
+    page.evaluate("key => (location.hash = `lead=${key}`)", KEY)  # as a pasted address: the browser loads nothing
+    page.wait_for_selector(".strip[data-state=ready], .room-code:not(:empty)")
+    assert "lead" not in page.url
+    context.close()
+
+
+def test_a_participant_stays_in_after_leaving_in_another_tab(visit: Visit, code: str) -> None:
+    lab = visit().open(join=code)
+    state(lab.page, "following")
+    other = lab.page.context.new_page()
+    for act, then in (("follow", "following"), ("settings", "alone")):
+        other.goto(f"{lab.server}/?join={code}")
+        state(other, "following")
+        lab.page.bring_to_front()
+        lab.page.click("[data-act=alone]")
+        other.bring_to_front()
+        other.click("[data-act=out]")
+        lab.page.bring_to_front()
+        if act == "follow":
+            lab.page.click("[data-act=follow]")
+        else:
+            with lab.page.expect_event("load"):
+                lab.page.click("[data-act=settings]")
+        state(lab.page, then)
+    assert "join" not in lab.page.url
+
+
+def test_a_workshop_needs_nothing_that_the_browser_keeps(browser: Browser, server: str, code: str) -> None:
+    context = browser.new_context()
+    denied = "{ get() { throw new DOMException('denied', 'SecurityError') } }"
+    for store in ("localStorage", "sessionStorage"):
+        context.add_init_script(f"Object.defineProperty(window, '{store}', {denied})")
+    page = context.new_page()
+    page.route("**/workshop/join", lambda route: route.abort(), times=1)
+    page.goto(f"{server}/?join={code}")
+    page.wait_for_selector(".strip-say.problem:has-text('does not answer')")
+    page.wait_for_selector(".strip[data-state=following]", timeout=15_000)
+    page.click("[data-act=alone]")
+    page.click("[data-act=follow]")
+    state(page, "following")
+    page.click("[data-act=alone]")
+    with page.expect_event("load"):
+        page.click("[data-act=settings]")
+    state(page, "following")
+
+    page.route("**/workshop/presenter", lambda route: route.abort(), times=1)
+    page.goto(f"{server}/room#lead={KEY}")
+    page.wait_for_selector(".sheet-say.problem:has-text('does not answer')")
+    page.wait_for_selector(".room-code:not(:empty)")
+    context.close()

@@ -1,0 +1,119 @@
+"""The room page: everybody's blocks, and nobody's text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from playwright.sync_api import Browser, BrowserContext
+
+from tests.browser.conftest import OVERFLOW, Lab, background
+from tests.browser.test_accessibility import violations
+from visualize.server.channel import END
+
+Visit = Callable[..., Lab]
+
+
+def test_the_room_shows_everyones_blocks_and_nobodys_text(visit: Visit, presenter: BrowserContext, code: str) -> None:
+    room = presenter.pages[0]
+    room.bring_to_front()
+    prompt = "A certain king had a beautiful garden"
+    long = {"join": code, "max_tokens": 900, "kernels": "reference"}  # takes seconds, long enough to observe
+    one, other = visit().open(**long, prompt=prompt), visit().open(**long)
+    for lab in (one, other):
+        lab.run()
+    room.wait_for_function(
+        "new Set([...document.querySelectorAll('.squares .square.own')].map((square) => square.textContent)).size === 2"
+    )
+    assert room.inner_text("[data-key=running] .value") == "2"
+    assert room.locator(".chips[data-state=running] li").count() == 2
+    for lab in (one, other):
+        lab.wait_for_tokens(3)
+    numbers = {lab.page.inner_text(".strip-own").removeprefix("your run: ") for lab in (one, other)}
+    assert numbers == set(room.locator(".chips[data-state=running] b").all_inner_texts())
+    assert "garden" not in room.content()
+    for lab in (one, other):
+        lab.page.keyboard.press("Escape")  # does nothing if the run is over
+        lab.finish()
+    room.wait_for_function("document.querySelector('[data-key=running] .value').textContent === '0'")
+    assert room.locator(".squares .square.own").count() == 0
+
+    own = one.page.context.new_page()  # in the same browser, the room marks one's own blocks
+    own.goto(f"{one.server}/room")
+    own.wait_for_selector(".squares .square")
+    one.run()
+    own.wait_for_selector(".squares .square.chosen")
+    assert own.is_hidden(".room-join")
+
+
+def test_joining_twice_leaves_one_connection(browser: Browser, server: str, code: str) -> None:
+    page = browser.new_page()
+    page.add_init_script(
+        """window.opened = [];
+        window.EventSource = class extends EventSource {
+          constructor(...where) {
+            super(...where);
+            if (this.url.includes("/channels/")) opened.push(this);
+          }
+        };"""
+    )
+    page.goto(f"{server}/room")
+    page.fill("[name=code]", code)
+    page.evaluate("for (const _ of [1, 2]) document.querySelector('.strip-join').requestSubmit()")
+    page.wait_for_function("opened.length === 2 && opened[1].readyState === EventSource.OPEN")
+    assert page.evaluate("opened[0].readyState === EventSource.CLOSED")
+    page.wait_for_selector("[data-key=followers] .value:not(:text('–'))")
+    page.close()
+
+
+def test_a_room_page_rejoins_after_the_server_restarts(visit: Visit, presenter: BrowserContext, code: str) -> None:
+    lab = visit().open(join=code, max_tokens=40)
+    lab.run()
+    lab.finish()
+    room = visit().page
+    room.goto(f"{lab.server}/room?join={code}")
+    room.wait_for_selector(".squares .square")
+    background(room, True)
+    over = {"content_type": "text/event-stream", "body": END}
+    room.route("**/channels/*", lambda route: route.fulfill(**over))  # as if the channel were gone
+    with room.expect_response("**/workshop/join"):  # so it rejoins
+        background(room, False)
+    room.unroute("**/channels/*")
+    done = int(room.inner_text("[data-key=done] .value"))
+    lab.run()
+    lab.finish()
+    room.wait_for_function(
+        "done => Number(document.querySelector('[data-key=done] .value').textContent) > done", arg=done
+    )
+
+
+def test_followers_and_the_room_say_that_the_server_does_not_answer(browser: Browser, leading: Lab, code: str) -> None:
+    context = browser.new_context()  # not ``visit``: the browser logs the refusals as errors
+    follower, room = context.new_page(), context.new_page()
+    follower.goto(f"{leading.server}/?join={code}")
+    room.goto(f"{leading.server}/room?join={code}")
+    for page, says, well in (follower, ".strip-say", "You follow"), (room, ".sheet-say", "Everybody's runs"):
+        page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
+        background(page, True)
+        page.route("**/channels/*", lambda route: route.fulfill(status=502))
+        background(page, False)
+        page.wait_for_selector(f"{says}.problem:has-text('The lab does not answer')")
+        page.unroute("**/channels/*")
+        page.wait_for_selector(f'{says}:not(.problem):has-text("{well}")')
+    context.close()
+
+
+def test_the_pages_fit_the_screen_and_are_accessible(browser: Browser, server: str, code: str) -> None:
+    page = browser.new_page()
+    for address in (f"{server}/?join={code}", f"{server}/room"):
+        page.set_viewport_size({"width": 1280, "height": 720})
+        page.goto(address)
+        page.wait_for_selector("body[data-ready]")
+        page.wait_for_selector(".strip[data-state=following], .room .squares")
+        assert max(page.evaluate(OVERFLOW)) <= 0, address
+        page.set_viewport_size({"width": 1366, "height": 625})
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_function("document.querySelector('.say').getBoundingClientRect().bottom <= innerHeight")
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.wait_for_function(f"{OVERFLOW}[0] <= 0")
+        assert violations(page) == [], address
+    page.close()
