@@ -250,7 +250,7 @@ def _add_fit(commands: Any) -> None:
         "--gpu", choices=GPU_KEYS, default="h100-80-gb", metavar="GPU", help=f"{', '.join(GPU_KEYS)}. {DEFAULT}"
     )
     device.add_argument("--memory", type=float, metavar="GIB", help="that of another device. Default: the GPU's.")
-    about = f"what a parameter is stored as. {DEFAULT}"
+    about = f"what a layer's parameter is stored as; the embedding table and the head have 16 bits or more. {DEFAULT}"
     command.add_argument("--weights", choices=WEIGHT_BITS, default="bfloat16", help=about)
     about = f"what a cached number is stored as; auto is bfloat16, or float32 with such weights. {DEFAULT}"
     command.add_argument("--kv-dtype", choices=FORMATS, default="auto", help=about)

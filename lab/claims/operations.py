@@ -106,7 +106,7 @@ def complexity(trial: Trial) -> Found:
         return math.log2(two / one)
 
     model, large = engine.target, known()["llama-3.1-8b"]
-    large_weights = large.parameters - 2 * large.shape.vocabulary * large.shape.hidden_size  # neither table nor head
+    large_weights = large.parameters - large.shape.tables
     large_width = large.shape.layers * large.shape.heads * large.shape.head_dim
     # Two FLOPs per weight and token; four per number of the width and position attended to. With the cache a token
     # attends to all n positions of its text; in a text computed as a whole, to half of them on average.

@@ -25,7 +25,9 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 
 WeightFormat = Literal["float32", "bfloat16", "int8", "int4"]
 WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}
-"""Bits per parameter. Scales of quantised weights, a few percent more, differ by method and are left out."""
+"""Bits per parameter of the layers. The embedding table and the head stay in ``TABLE_BITS`` at least: AWQ, GPTQ and
+most other methods quantise neither. Scales, a few percent more, differ by method and are left out."""
+TABLE_BITS = 16
 
 GPUS = {
     "T4": 16,
@@ -83,7 +85,7 @@ class Deployment:
 
     Attributes:
         shape, parameters: of the model.
-        weights: how a parameter is stored. The compute dtype is float32 if that is, else bfloat16.
+        weights: how a parameter of a layer is stored. The compute dtype is float32 if that is, else bfloat16.
         kv_dtype: what a cache slot holds; "auto" is the compute dtype.
         memory: bytes of the device.
         set_aside: share of the memory kept for activations, the device's own context and fragmentation.
@@ -134,7 +136,9 @@ class Deployment:
 
     @property
     def weight_bytes(self) -> int:
-        return -(-self.parameters * WEIGHT_BITS[self.weights] // 8)
+        bits = WEIGHT_BITS[self.weights]
+        tables = min(self.shape.tables, self.parameters)
+        return -(-((self.parameters - tables) * bits + tables * max(bits, TABLE_BITS)) // 8)
 
     @property
     def usable_bytes(self) -> int:

@@ -40,6 +40,7 @@ class ModelShape:
         hidden_size, intermediate_size: width of the residual stream and of the feed-forward layers.
         vocabulary: width of the logits.
         context_length: most positions the model was made for.
+        tied: whether the head is the embedding table.
     """
 
     layers: int
@@ -50,6 +51,7 @@ class ModelShape:
     intermediate_size: int
     vocabulary: int
     context_length: int
+    tied: bool = False
 
     @classmethod
     def from_config(cls, config: PreTrainedConfig) -> ModelShape:
@@ -82,12 +84,17 @@ class ModelShape:
                 f"The configuration gives {sizes['heads']} query heads and {sizes['kv_heads']} KV heads, and as many "
                 "query heads have to share each KV head."
             )
-        return cls(**sizes)
+        return cls(**sizes, tied=bool(getattr(text, "tie_word_embeddings", True)))  # True: transformers' own default
 
     @property
     def query_groups(self) -> int:
         """Query heads that share a KV head."""
         return self.heads // self.kv_heads
+
+    @property
+    def tables(self) -> int:
+        """Numbers in the embedding table and the head."""
+        return self.vocabulary * self.hidden_size * (1 if self.tied else 2)
 
     @property
     def sharing(self) -> str:

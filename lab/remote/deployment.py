@@ -197,10 +197,14 @@ def sharded(deployment: Deployment, tensor_parallel: int) -> Deployment:
         raise ConfigError(
             f"{shape.heads} query heads and {shape.kv_heads} KV heads cannot be split over {tensor_parallel} GPUs."
         )
-    heads = {"heads": shape.heads // tensor_parallel, "kv_heads": max(1, shape.kv_heads // tensor_parallel)}
+    part = {
+        "heads": shape.heads // tensor_parallel,
+        "kv_heads": max(1, shape.kv_heads // tensor_parallel),
+        "vocabulary": -(-shape.vocabulary // tensor_parallel),
+    }
     parameters = -(-deployment.parameters // tensor_parallel)
     draft = {"draft": sharded(deployment.draft, tensor_parallel)} if isinstance(deployment, WithDraft) else {}
-    return replace(deployment, shape=replace(shape, **heads), parameters=parameters, **draft)
+    return replace(deployment, shape=replace(shape, **part), parameters=parameters, **draft)
 
 
 def splits(deployment: Deployment) -> dict[int, Deployment]:

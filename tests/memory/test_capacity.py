@@ -106,7 +106,12 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama().weight_bytes == 2 * 8_030_261_248
     assert llama().cache_bytes == 72 * GiB - 16_060_522_496
     assert llama().sequences("contiguous") == (72 * GiB - 16_060_522_496) // (8192 * 131_072) == 57
-    assert llama(weights="int4").weight_bytes == 8_030_261_248 // 2
+    tables = 2 * 128_256 * 4096  # which AWQ and GPTQ leave in 16 bits
+    assert llama(weights="int4").weight_bytes == 2 * tables + (8_030_261_248 - tables) // 2
+    assert llama(weights="int8").weight_bytes == 2 * tables + (8_030_261_248 - tables)
+    tied = known()["qwen3-0.6b"]
+    small = replace(llama(weights="int4"), shape=tied.shape, parameters=tied.parameters)
+    assert small.weight_bytes == 2 * 151_936 * 1024 + (tied.parameters - 151_936 * 1024) // 2
 
 
 def test_sequences_of_one_length_fit_equally_often_with_both_policies() -> None:

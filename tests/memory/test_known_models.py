@@ -38,6 +38,7 @@ from lab.pair import hub
 from lab.pair.loading import WEIGHTS, ModelLoadError
 from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
+from lab.pair.skeleton import without_weights
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -64,6 +65,13 @@ def test_a_listed_model_agrees_with_its_configuration(key: str) -> None:
 def test_the_shape_read_from_a_configuration_is_what_the_model_caches(config) -> None:
     shape = ModelShape.from_config(config)
     assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
+
+
+@pytest.mark.parametrize("key", LISTED)
+def test_the_table_and_the_head_are_those_of_the_model(key: str) -> None:
+    model = without_weights(published_config(LISTED[key]["config"]))
+    ends = {id(end.weight): end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings())}
+    assert known()[key].shape.tables == sum(ends.values())
 
 
 def test_the_kind_of_head_sharing_is_named() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lab.config import ConfigError
-from lab.memory.capacity import WEIGHT_BITS, Deployment, GiB
+from lab.memory.capacity import TABLE_BITS, WEIGHT_BITS, Deployment, GiB
 from lab.memory.models import Model
 from lab.memory.notice import notice
 from visualize.amounts import digits
@@ -85,7 +85,8 @@ def readouts(chosen: Deployment, batch: int) -> list[dict[str, str]]:
             "weights",
             size(chosen.weight_bytes),
             "",
-            "Parameters times bytes each; scales of quantised ones are left out.",
+            "Parameters times bytes each. Where they are quantised, the embedding table and the head are not, as with "
+            "AWQ and GPTQ; scales are left out.",
         ),
         (
             "left for KV",
@@ -105,6 +106,13 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
     vector, token = chosen.vector_bytes, chosen.token_bytes
     bits = WEIGHT_BITS[chosen.weights]
     kv = KV_FORMATS[chosen.kv_dtype] if chosen.kv_dtype != "auto" else WEIGHTS[str(chosen.dtype).split(".")[1]]
+    weights = "parameters × bits / 8", f"{chosen.parameters:,} × {bits} / 8"
+    if bits < TABLE_BITS:
+        tables, rest = shape.tables, chosen.parameters - shape.tables
+        weights = (
+            f"({'table' if shape.tied else 'table and head'} × {TABLE_BITS} + other parameters × bits) / 8",
+            f"({tables:,} × {TABLE_BITS} + {rest:,} × {bits}) / 8",
+        )
     reserved, filled = (chosen.blocks_per_sequence(policy) for policy in ("contiguous", "paged"))
     rows = [
         (
@@ -128,8 +136,7 @@ def formula(chosen: Deployment, batch: int) -> list[dict[str, str]]:
         ),
         (
             "weights",
-            "parameters × bits / 8",
-            f"{chosen.parameters:,} × {bits} / 8",
+            *weights,
             size(chosen.weight_bytes),
         ),
         (

@@ -150,7 +150,8 @@ def _of_weights(inputs: Inputs, draft: Model | None) -> Iterator[str]:
     if inputs.weights in ("int8", "int4"):
         yield (
             f"{calculator.WEIGHTS[inputs.weights]} weights come with the model: name one that was quantised that "
-            "way (AWQ, GPTQ and others); vLLM reads it from its configuration."
+            "way (AWQ, GPTQ and others); vLLM reads it from its configuration. Its embedding table and head are "
+            "counted in 16 bits, as most leave them."
             f"{' The draft named here is not, and its weights are counted in 16 bits.' if draft else ''}"
         )
 
