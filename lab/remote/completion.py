@@ -76,6 +76,8 @@ def speculated(said: Any) -> Speculated | None:
     if not isinstance(said, dict):
         return None
     drafted, accepted = said.get("per_step_drafted"), said.get("per_step_accepted")
+    if (drafted, accepted) == (None, None) and said.get("num_spec_steps") == 0:  # vLLM leaves empty lists out
+        return Speculated((), ())
     if not isinstance(drafted, list) or not isinstance(accepted, list) or len(drafted) != len(accepted):
         return None
     pairs = [(_count(d), _count(a)) for d, a in zip(drafted[:MOST_ROUNDS], accepted, strict=False)]

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -84,7 +85,8 @@ class Rates:
 
     Attributes:
         seconds: between the two.
-        restarted: the counters restarted between them; what happened is then counted from there.
+        restarted: the counters did not go on: the server began anew between them, or another one answered. What
+            happened is then not known.
         kv_usage: share of the cache's blocks in use, 0 to 1.
         running, waiting: requests.
         preemptions, drafts: how many.
@@ -165,12 +167,10 @@ def rates(before: Reading, after: Reading) -> Rates:
         raise ValueError(f"the second reading is later than the first, not {seconds} s")
     both_say = before.started is not None and after.started is not None
     restarted = (both_say and before.started != after.started) or _fell(before, after)
-    start = dict.fromkeys(COUNTERS, 0.0) if restarted else before.values
-    grown = {name: after.values[name] - start[name] for name in COUNTERS if name in after.values and name in start}
-    since = () if restarted else before.accepted_at
-    at = [
-        count - (since[position] if position < len(since) else 0.0) for position, count in enumerate(after.accepted_at)
-    ]
+    # A new server's counters count from its own start, which may be long ago where several answer at one address.
+    both = [] if restarted else [name for name in COUNTERS if name in after.values and name in before.values]
+    grown = {name: after.values[name] - before.values[name] for name in both}
+    at = [late - early for late, early in zip(after.accepted_at, chain(before.accepted_at, repeat(0.0)), strict=False)]
     drafts, accepted = grown.get(DRAFTS), grown.get(ACCEPTED)
     length = _share(accepted, drafts)
     return Rates(
@@ -190,7 +190,7 @@ def rates(before: Reading, after: Reading) -> Rates:
 
 
 def _fell(before: Reading, after: Reading) -> bool:
-    """Whether any counter is smaller than before: then all have restarted, whether the server says so or not."""
+    """Whether any counter is smaller than before: then the counters are others, whether the server says so or not."""
     both = [name for name in COUNTERS if name in before.values and name in after.values]
     pairs = [(before.values[name], after.values[name]) for name in both]
     pairs += zip(before.accepted_at, after.accepted_at, strict=False)

@@ -70,11 +70,17 @@ def test_an_answer_without_its_rounds_is_accepted(server: Server, vllm: Scripted
     assert end.speculated is None
 
 
+def test_an_answer_that_ended_before_its_first_round_has_none() -> None:
+    """vLLM leaves empty lists out."""
+    assert speculated({"num_spec_steps": 0, "num_drafted": 0, "num_accepted": 0}) == Speculated((), ())
+
+
 @pytest.mark.parametrize(
     "said",
     [
         None,
         [],
+        {"num_spec_steps": 3},  # a server that reports sums only
         {"per_step_drafted": [4]},
         {"per_step_drafted": [4], "per_step_accepted": [5]},
         {"per_step_drafted": [4, 4], "per_step_accepted": [1]},

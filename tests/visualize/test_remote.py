@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import SamplingParams
-from lab.remote.completion import Speculated
+from lab.remote.completion import Completed, Speculated
 from lab.remote.metrics import (
     ACCEPTED,
     COUNTERS,
@@ -35,7 +35,7 @@ from visualize.figures import remote as figures
 from visualize.server.channel import Channel
 from visualize.server.work import Line
 from visualize.vllm import remote
-from visualize.vllm.remote import Asked, Prompts, Watch
+from visualize.vllm.remote import NO_ROUND, NOT_TOLD, Asked, Prompts, Watch
 from visualize.vllm.watched import ABOUT, Reducer
 
 HOSTILE = "<img src=x onerror=window.pwned=1>\u202e"
@@ -76,7 +76,8 @@ def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
     reducer = Reducer("http://host", began=0.0)
     reducer.take(reading(1.0, 5, started=1.0), ["tiny"])
     again = reducer.take(reading(2.0, 1, started=2.0), ["tiny"])
-    assert again["say"].startswith("The server was restarted")
+    assert again["say"].startswith("The counters did not go on: the server was restarted, or several servers answer")
+    assert again["points"]["speed"][0][2]["y"] is None
     assert again["charts"]["acceptance"]["columns"] == [{"x": [], "y": []}]
     gone = reducer.lost(3.0, f"No connection {HOSTILE}.")
     assert gone["problem"]
@@ -85,6 +86,16 @@ def test_a_restart_and_a_lost_connection_are_reported_and_leave_a_gap() -> None:
     back = reducer.take(reading(9.0, 9, started=2.0), ["tiny"])
     assert back["points"]["speed"][0][2]["y"] is None  # no rate across the gap
     assert "restarted" not in back["say"]
+
+
+def test_servers_that_answer_in_turn_at_one_address_have_no_speed() -> None:
+    """As behind a load balancer: what one has generated since its start is not what happened in a second."""
+    reducer = Reducer("http://host", began=0.0)
+    for second in range(1, 9):
+        of_one = second % 2
+        said = reducer.take(reading(second, 1_000_000 + 100_000 * of_one + second, started=float(of_one)), ["tiny"])
+        assert said["points"]["speed"][0][2]["y"] is None
+        assert ("in turn" in said["say"]) == (second > 1)
 
 
 def test_metrics_missing_from_the_server_are_reported() -> None:
@@ -124,6 +135,23 @@ def test_rounds_are_drawn_like_the_labs_own(pairs: list[tuple[int, int]]) -> Non
     assert count["bonus"] + count["recovered"] == len(pairs)
     assert count["accepted"] + count["rejected"] + count["unjudged"] == sum(drafted)
     assert count["plain"] == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "say", "rounds"),
+    [
+        (Completed("length", 5, 1, Speculated((), ())), "Answered: 1 token, prompt 5. It reached", NO_ROUND),
+        (Completed("stop", 5, 1200, None), "Answered: 1,200 tokens, prompt 5. It ended by itself.", NOT_TOLD),
+        (Completed("abort", 5, 12, None), "prompt 5. The server ended it (abort).", NOT_TOLD),
+        (Completed("\u202e", None, None, Speculated((4,), (2,))), "Answered. The server ended", "1 round"),
+        (Completed("", None, None, Speculated((4, 4), (2, 3))), "Answered.", "2 rounds with guesses, 5 of 8"),
+    ],
+)
+def test_how_an_answer_ended_is_told(end: Completed, say: str, rounds: str) -> None:
+    told = remote._told(end, most=4)
+    assert say in told["say"]
+    assert "\u202e" not in told["say"]
+    assert rounds in told["rounds"]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from lab.config import LabError, SamplingParams
 from lab.remote.completion import DETAILED, Completed
 from lab.remote.metrics import MOST_POSITIONS
 from lab.remote.server import Server, ServerError
+from visualize.amounts import counted
 from visualize.figures import remote as figures
 from visualize.server.channel import Channel
 from visualize.server.visitors import OneEach
@@ -35,8 +36,11 @@ TOO_MANY = (
     "What the server reports about your prompt's rounds cannot be drawn: more rounds than tokens you allow, or more "
     f"than {MOST_POSITIONS} guesses in one."
 )
+NO_ROUND = "The answer ended before a round with guesses."
+ENDED = {"": "", "length": " It reached the maximum of tokens.", "stop": " It ended by itself."}
+"""By the server's reason. Others are that it was aborted, or went wrong."""
 STOPPED = "Stopped. Closing the connection tells the server."
-ROUNDS = "{rounds} rounds with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not reported."
+ROUNDS = "{rounds} with guesses, {accepted} of {drafted} guesses kept. Which tokens they were is not reported."
 
 
 class Watch:
@@ -160,14 +164,17 @@ class Prompts:
 
 def _told(end: Completed, most: int) -> dict[str, Any]:
     """What is said and drawn of a finished answer. ``most``: the tokens that were allowed."""
-    tokens = "" if end.completion_tokens is None else f"{end.completion_tokens:,} tokens"
+    tokens = "" if end.completion_tokens is None else f": {counted(end.completion_tokens, 'token')}"
     prompt = "" if end.prompt_tokens is None else f", prompt {end.prompt_tokens:,}"
-    ended = {"length": " It reached the maximum of tokens.", "stop": " It ended by itself."}.get(end.finish_reason)
-    say = f"Answered: {tokens}{prompt}.{ended or ''}" if tokens else f"Answered.{ended or ''}"
+    reason = end.finish_reason
+    ended = ENDED.get(reason, f" The server ended it ({visible(reason)}).")
+    say = f"Answered{tokens}{prompt if tokens else ''}.{ended}"
     if end.speculated is None:
         return {"say": say, "rounds": NOT_TOLD}
+    if not end.speculated.drafted:
+        return {"say": say, "rounds": NO_ROUND}
     if len(end.speculated.drafted) > most or max(end.speculated.drafted, default=0) > MOST_POSITIONS:
         return {"say": say, "rounds": TOO_MANY}
-    counts = {"rounds": len(end.speculated.drafted), "drafted": sum(end.speculated.drafted)}
+    counts = {"rounds": counted(len(end.speculated.drafted), "round"), "drafted": sum(end.speculated.drafted)}
     told = ROUNDS.format(**counts, accepted=sum(end.speculated.accepted))
     return {"say": say, "rounds": told, "charts": {"rounds": figures.rounds_told(end.speculated)}}

@@ -25,6 +25,7 @@ ABOUT = {
     "preempted": ("preemptions", "How often a request lost its blocks, since the server was started."),
 }
 """Each readout with its label and what it is."""
+ANEW = "The counters did not go on: the server was restarted, or several servers answer at this address in turn. "
 SPECULATION = {DRAFTS, DRAFTED, ACCEPTED}
 
 Message = dict[str, Any]
@@ -56,7 +57,7 @@ class Reducer:
         speed = step.tokens_per_second if step else None
         lines = {"usage": [usage], "queue": [running, waiting], "speed": [speed]}
         lines["hits"] = [step.prefix_hit_share if step else None]
-        again = "The server was restarted: its counters began at zero. " * bool(step and step.restarted)
+        again = ANEW * bool(step and step.restarted)
         return self._at(reading.at, lines, max(running or 0.0, waiting or 0.0), speed or 0.0) | {
             "charts": {"acceptance": figures.acceptance(minute.acceptance_by_position if minute else ())},
             "readouts": _readouts(reading, speed, minute),
