@@ -106,10 +106,7 @@ def keeps_block_size(config: EngineConfig) -> bool:
 
 def differences(config: EngineConfig) -> Iterator[str]:
     """What vLLM does differently from this lab with these settings, one sentence each."""
-    if not config.kv_cache:
-        yield "vLLM always keeps keys and values: the cache cannot be turned off."
-    elif not config.paged:
-        yield "vLLM always hands out blocks as they fill: contiguous sequences have no counterpart."
+    yield from always(config.kv_cache, config.paged)
     if config.kv_dtype == "int8":
         yield (
             "int8_per_token_head has a scale per token and KV head, like this lab's INT8, and runs on vLLM's Triton "
@@ -163,6 +160,14 @@ def differences(config: EngineConfig) -> Iterator[str]:
                 'kept ("enable_adaptive_verification", off unless asked for; it takes a GPU and full CUDA graphs). The '
                 "draft makes all of them even so."
             )
+
+
+def always(kv_cache: bool, paged: bool) -> Iterator[str]:
+    """What vLLM does in any case, if that is not what was asked for (``EngineConfig``)."""
+    if not kv_cache:
+        yield "vLLM always keeps keys and values: the cache cannot be turned off."
+    elif not paged:
+        yield "vLLM always hands out blocks as they fill: contiguous sequences have no counterpart."
 
 
 @dataclass(frozen=True, kw_only=True)

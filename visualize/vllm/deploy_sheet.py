@@ -11,6 +11,7 @@ from lab.memory.models import Model, known
 from lab.remote.deployment import (
     BLOCK,
     WithDraft,
+    always,
     differences,
     fewest_gpus,
     holds,
@@ -47,14 +48,15 @@ def answer(inputs: Inputs) -> dict[str, Any]:
         max_num_seqs=inputs.at_once,
         max_num_batched_tokens=inputs.max_num_batched_tokens,
     )
-    too_long = _too_long(inputs, target)
+    refused = _too_long(inputs, target) or _mismatched(target, draft)
     return {
         "command": command,
-        "say": too_long or _fits(inputs, target, draft, needed, gpus),
-        "problem": bool(too_long or (needed and not _holds(needed, gpus, inputs.at_once))),
+        "say": refused or _fits(inputs, target, draft, needed, gpus),
+        "problem": bool(refused or (needed and not _holds(needed, gpus, inputs.at_once))),
         "differences": [
             *_of_weights(inputs, draft),
             *_of_models(target, draft, drafts, gpus),
+            *always(inputs.cache, inputs.paged),
             *differences(config),
             *(_of_memory(inputs) if needed else ()),
         ],
@@ -102,6 +104,22 @@ def _too_long(inputs: Inputs, target: Model | None) -> str:
     return (
         f"{target.name} was made for {most:,} tokens at most, prompt and output together, and vLLM does not start with "
         f"more: set the longest to {most:,} or less."
+    )
+
+
+def _mismatched(target: Model | None, draft: Model | None) -> str:
+    """Why vLLM would not start with this draft; empty if it would."""
+    if target is None or draft is None or (size := target.shape.vocabulary) == draft.shape.vocabulary:
+        return ""
+    drafts = [
+        model.name
+        for model in map(known().get, NAMED)
+        if model.shape.vocabulary == size and model.parameters < target.parameters
+    ]
+    return (
+        f"{draft.name} has a vocabulary of {draft.shape.vocabulary:,} and {target.name} one of {size:,}, and vLLM does "
+        f"not start with such a pair: choose a draft with the target's tokenizer{', like ' * bool(drafts)}"
+        f"{_listed(drafts) if drafts else ''}."
     )
 
 
@@ -163,12 +181,6 @@ def _of_models(target: Model | None, draft: Model | None, drafts: bool, gpus: in
         if target:
             yield "The draft's weights, keys and values come on top of what is counted here."
         return
-    if target and target.shape.vocabulary != draft.shape.vocabulary:
-        yield (
-            f"{draft.name} has a vocabulary of {draft.shape.vocabulary:,} and {target.name} one of "
-            f'{target.shape.vocabulary:,}. vLLM refuses that, unless "use_heterogeneous_vocab": true is added to '
-            "--speculative-config; a draft with the target's own tokenizer is the better choice."
-        )
     over = splits(calculator.Inputs().deployment(target)) if target else (gpus,)
     if without := [count for count in over if count not in splits(calculator.Inputs().deployment(draft))]:
         yield (

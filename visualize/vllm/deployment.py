@@ -86,13 +86,12 @@ class Inputs:
     eviction: str = settings.DEFAULTS["eviction"]
 
     def engine_config(self) -> EngineConfig:
-        """The engine's settings. Those for a cache, or for paged blocks, are ignored if there are none."""
+        """The engine's settings as vLLM can have them: there is always a cache, in blocks."""
         return EngineConfig(
-            kv_cache=self.cache,
-            kv_dtype=self.kv_format if self.cache else "auto",
-            paged=self.paged and self.cache,
+            kv_dtype=self.kv_format,
+            paged=True,
             block_size=self.block_size,
-            enable_prefix_caching=self.prefix_caching and self.paged and self.cache,
+            enable_prefix_caching=self.prefix_caching,
             eviction=self.eviction,
             speculative=self.speculation,
             num_speculative_tokens=self.gamma,
