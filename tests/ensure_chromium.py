@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import sys
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PACKAGES = ("chromium-headless-shell", "chromium")
+"""Debian's, the better first: Chromium without windows runs the same pages in three quarters of the time."""
+NAMES = (*PACKAGES, "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def find() -> str | None:
@@ -31,15 +33,19 @@ def playwright_own() -> str | None:
 
 
 def install() -> None:
-    """Install Debian's package where that is permitted, or else download Playwright's own."""
+    """Install one of Debian's packages where that is permitted, or else download Playwright's own."""
     apt = shutil.which("apt-get")
     sudo = [] if hasattr(os, "geteuid") and os.geteuid() == 0 else [shutil.which("sudo") or "", "-n"]
     if apt and (not sudo or sudo[0]):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         run = [*sudo, apt]
         updated = subprocess.run([*run, "update", "-qq"], env=environment, stdout=sys.stderr)
-        if updated.returncode == 0:
-            subprocess.run([*run, "install", "-y", "-qq", "chromium"], env=environment, stdout=sys.stderr)
+        for package in PACKAGES if updated.returncode == 0 else ():
+            if (
+                subprocess.run([*run, "install", "-y", "-qq", package], env=environment, stdout=sys.stderr).returncode
+                == 0
+            ):
+                return
     if not find():
         subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"], stdout=sys.stderr)
 

@@ -24,6 +24,27 @@ def test_a_browser_on_the_path_is_used(bare, capsys):
     assert capsys.readouterr().out.strip() == str(browser)
 
 
+def test_of_several_browsers_the_one_without_windows_is_used(bare, capsys):
+    for name in ("google-chrome", "chromium-headless-shell", "chromium"):
+        (bare / name).write_text("#!/bin/sh\n")
+        (bare / name).chmod(0o755)
+    assert ensure_chromium.main() == 0
+    assert capsys.readouterr().out.strip() == str(bare / "chromium-headless-shell")
+
+
+def test_where_there_is_no_package_of_one_without_windows_the_other_is_installed(bare, monkeypatch, capfd):
+    """As on Ubuntu, and on older releases of Debian."""
+    apt = bare / "apt-get"
+    apt.write_text(
+        '#!/bin/sh\n[ "$1" = update ] && exit\nfor last; do :; done\n'
+        f'[ "$last" = chromium ] && echo "#!/bin/sh" >{bare}/chromium && /bin/chmod +x {bare}/chromium\n'
+    )
+    apt.chmod(0o755)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    assert ensure_chromium.main() == 0
+    assert capfd.readouterr().out.strip() == str(bare / "chromium")
+
+
 def test_a_browser_named_by_chromium_comes_first(bare, monkeypatch, capsys):
     for name in ("chromium", "other"):
         (bare / name).write_text("#!/bin/sh\n")
