@@ -35,8 +35,8 @@ MOST_ROWS = 256
 """Most rows of a captured step. With more the GPU is busy for longer than the host needs to launch."""
 SHORTEST_CONTEXT = 512
 CAPTURING = threading.Lock()
-"""Held during a capture, one per process. Meanwhile no other thread may begin a capture, wait for the whole device or
-empty its allocator: CUDA permits none of it, and the capture fails."""
+"""Held during a capture, one per process. Meanwhile no other thread may begin a capture, destroy a graph, wait for the
+whole device or empty its allocator: CUDA permits none of it, and the capture fails."""
 
 
 class Bucket(NamedTuple):
