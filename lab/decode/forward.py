@@ -69,12 +69,13 @@ def forward(
 
 
 def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> torch.Tensor:
-    packed, size = _packed(batch), batch[0].table.pool.block_size
+    counts = [len(new.token_ids) for new in batch]  # only once: asking a tensor costs more than using the number
+    packed, size = _packed(batch, counts), batch[0].table.pool.block_size
     token_ids = torch.cat([new.token_ids for new in batch])
-    longest_new, longest = max(len(new.token_ids) for new in batch), max(new.stop for new in batch)
+    longest_new, longest = max(counts), int(packed.lengths.max())
     graphs = storage.graphs
     # A prompt's chunk (few of its logits are wanted) is not captured: a step of its shape hardly comes again.
-    if graphs and graphs.on and all(len(new.token_ids) - new.keep <= 1 for new in batch):
+    if graphs and graphs.on and all(count - new.keep <= 1 for count, new in zip(counts, batch, strict=True)):
         bucket = Bucket.of(len(batch), longest_new, longest)
         if bucket:
             logits = graphs.forward(model, token_ids, packed, bucket, size, storage)
@@ -91,11 +92,11 @@ def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage
     return model.forward(token_ids, there.positions, plan, there.kept)
 
 
-def _packed(batch: list[NewTokens]) -> Packed:
-    """Pack a batch, in numpy: it needs half of torch's time for so many small operations."""
+def _packed(batch: list[NewTokens], new_tokens: list[int]) -> Packed:
+    """Pack a batch with so many ``new_tokens``, in numpy: it needs half of torch's time for many small operations."""
     size = batch[0].table.pool.block_size
-    lengths = np.array([new.stop for new in batch], np.int32)
-    counts = np.array([len(new.token_ids) for new in batch], np.int32)
+    counts = np.array(new_tokens, np.int32)
+    lengths = np.array([new.start for new in batch], np.int32) + counts
     kept = np.array([new.keep for new in batch], np.int32)
     starts = np.zeros(len(batch) + 1, np.int32)
     ends = counts.cumsum(out=starts[1:])

@@ -143,6 +143,12 @@ def _product_kernel(
         matrix_row = output
     x_at = x + row[:, None] * inputs + i[None, :]
     weight_at = weight + matrix_row[None, :].to(tl.int64) * inputs + i[:, None]
+    at = out + row[:, None] * outputs + output[None, :]
+    # What is added in the end is on its way while the matrix is read. Converted only then: that waits for its arrival.
+    if ADDED:
+        before = tl.load(at, mask=there, other=0.0)
+    if BIASED:
+        constant = tl.load(bias + output)
 
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     squares = tl.zeros([ROWS, ROWS], tl.float32)  # each row's sum is on the diagonal
@@ -157,11 +163,10 @@ def _product_kernel(
         own = tl.sum(tl.where(row[:, None] == row[None, :], squares, 0.0), 1)
         total *= tl.rsqrt(own / inputs + epsilon)[:, None]
     if BIASED:
-        total += tl.load(bias + output).to(tl.float32)[None, :]
+        total += constant.to(tl.float32)[None, :]
     if GATED:
         gate, let_through = tl.split(tl.permute(tl.reshape(total, [ROWS, 2, OUTPUTS]), [0, 2, 1]))
         total = gate * tl.sigmoid(gate) * let_through
-    at = out + row[:, None] * outputs + output[None, :]
     if ADDED:
-        total += tl.load(at, mask=there, other=0.0).to(tl.float32)
+        total += before.to(tl.float32)
     tl.store(at, total.to(out.dtype.element_ty), mask=there)

@@ -35,8 +35,8 @@ MOST_ROWS = 256
 """Most rows of a captured step. With more the GPU is busy for longer than the host needs to launch."""
 SHORTEST_CONTEXT = 512
 CAPTURING = threading.Lock()
-"""Held during a capture, one per process. Meanwhile no other thread may begin a capture, wait for the whole device or
-empty its allocator: CUDA permits none of it, and the capture fails."""
+"""Held during a capture, one per process. Meanwhile no other thread may begin a capture, destroy a graph, wait for the
+whole device or empty its allocator: CUDA permits none of it, and the capture fails."""
 
 
 class Bucket(NamedTuple):
@@ -254,11 +254,14 @@ def _drop_workspaces() -> None:
 
 
 def can_be_captured(model: LanguageModel) -> bool:
-    """Whether all of a model is on one GPU, and its layers never wait for the GPU.
+    """Whether all of a model is on one GPU, and a step of it never waits for the GPU.
 
-    What another device computes would be missing from a replay. bitsandbytes' INT8 looks for outliers in every product,
-    and a capture cannot wait for the result.
+    What another device computes would be missing from a replay. A capture cannot wait for a result, and bitsandbytes'
+    INT8 looks for outliers in every product, "dynamic" rotary frequencies for the longest text.
     """
     devices = {weight.device for weight in model.model.parameters()}
-    waits = getattr(model.model, "is_loaded_in_8bit", False)
-    return len(devices) == 1 and devices.pop().type == "cuda" and not waits
+    looks = getattr(model.model, "is_loaded_in_8bit", False) or any(
+        "dynamic" in str(getattr(module, "rope_type", ""))  # a word, or one for each type of layer
+        for module in model.model.modules()
+    )
+    return len(devices) == 1 and devices.pop().type == "cuda" and not looks

@@ -328,6 +328,7 @@ class StepTimed(Event):
     """Closes a step. Times in milliseconds; they add up to ``total_ms``.
 
     ``draft_ms``: the draft's passes (its prefill too), or a lookup's search. ``verify_ms``: the target's pass.
+    Both include packing and launching on the host, for which a GPU that has nothing else queued waits.
     ``sample_ms``: probabilities, draws and verdicts. ``rest_ms``: everything else. They are the
     batch's: ``batch_sequences`` shared the pass, with ``batch_tokens`` between them. So are ``draft_bytes``,
     ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and to compute

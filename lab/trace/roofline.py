@@ -84,9 +84,10 @@ def limits_of(started: RunStarted) -> Limits | None:
 def achieved(timed: StepTimed, limits: Limits) -> Achieved | None:
     """Compares a step's passes, the draft's and the target's one after the other, with the least time for each.
 
-    The time is ``draft_ms`` + ``verify_ms``, which includes drawing the proposals but nothing else of the step. Where
-    no model drafts, it is ``verify_ms`` alone: a lookup is not a pass, though if both are in one batch its search is
-    timed with the draft's passes. None: no time was measured.
+    The time is ``draft_ms`` + ``verify_ms``, which includes drawing the proposals, and packing and launching the passes
+    on the host, but nothing else of the step: a GPU's share is lower by what it waits for the host. Where no model
+    drafts, it is ``verify_ms`` alone: a lookup is not a pass, though if both are in one batch its search is timed with
+    the draft's passes. None: no time was measured.
     """
     drafting = Work(timed.draft_bytes, timed.draft_flops)
     verifying = Work(timed.verify_bytes, timed.verify_flops)

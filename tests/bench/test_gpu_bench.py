@@ -21,6 +21,7 @@ from lab.bench.gpu.attention import format_attention
 from lab.bench.gpu.capacity import run_capacity
 from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine, guess, prompt, random_script, tokenizer
 from lab.bench.gpu.part import run_part
+from lab.bench.gpu.prefill import format_prefill, time_prefill
 from lab.bench.gpu.products import time_products
 from lab.bench.gpu.runs import steps
 from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
@@ -29,7 +30,9 @@ from lab.bench.gpu.speculation import Speculation
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
 from lab.fused import product
+from lab.fused.layer import FusedLayer
 from lab.kv import attend_kernel
+from lab.kv.plan import BlockPlan
 
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
@@ -95,7 +98,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
         "tokens/s  cache",
         "of a copy",
         "acceptance 0.7",
-        "attention by flash",
+        "attention by flash, transformers' layers",
         "64 x 2",
         "tiny: down, added, GB/s",
         "paged INT8: at",
@@ -223,6 +226,30 @@ def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
     time_products(sheet, "tiny", TINY_TARGET, CPU, repeats=1)
     assert len(sheet.result["failures"]) == 4
     assert sheet.result["products"] == []
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
+def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
+    """Otherwise the difference between two rows would be that between layers, too."""
+    target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)
+    fused, unfused = (
+        Engine(target, tokenizer(target.vocabulary), kernels="triton", fuse_layers=fuse) for fuse in (True, False)
+    )
+    asked: set[tuple[str, bool]] = set()
+
+    def spied(model, token_ids, positions, plan, keep):
+        layers = {type(module) for module in model.model.modules()}
+        asked.add(("auto" if isinstance(plan, BlockPlan) else plan.sdpa, FusedLayer in layers))
+        return forward(model, token_ids, positions, plan, keep)
+
+    forward = Scripted.forward
+    monkeypatch.setattr(Scripted, "forward", spied)
+    sheet = Sheet()
+    time_prefill(sheet, fused, unfused, 20)
+    assert not sheet.result.keys() - {"prefill"}
+    assert asked == {("flash", False), ("auto", False), ("math", False), ("auto", True)}
+    assert {(row["attention"], row["layers"] == "fused") for row in sheet.result["prefill"].values()} == asked
+    assert "attention by auto, fused layers, " in "\n".join(format_prefill(sheet.result))
 
 
 def test_the_attention_table_works_without_native_cases():

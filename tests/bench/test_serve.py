@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import time
 from dataclasses import asdict
 
 import pytest
@@ -68,6 +69,23 @@ def test_time_to_first_token_counts_waiting():
         # All had arrived before the first step, so it waited while the ones before it ran.
         assert run.metrics.ttft_ms > waited
         waited += sum(event.total_ms for event in run.events if isinstance(event, StepTimed))
+
+
+def test_the_clock_starts_when_all_requests_are_queued(lab, monkeypatch):
+    queued, submit = [], lab.submit
+
+    def slow(*request):
+        time.sleep(0.05)
+        queued.append(submit(*request))
+        return queued[-1]
+
+    monkeypatch.setattr(lab, "submit", slow)
+    began = time.perf_counter()
+    runs, seconds = finish(lab, exactly(PROMPTS, [8, 8, 8]), EngineConfig())
+    assert len(queued) == 3
+    assert seconds <= time.perf_counter() - began - 3 * 0.05
+    computed = [event.total_ms for event in runs[0].events if isinstance(event, StepTimed)]  # all were in every step
+    assert 1000 * seconds >= sum(computed)
 
 
 def test_waste_is_reserved_and_unused_memory(lab):

@@ -4,8 +4,8 @@ Triton brings its own assembler, so everything up to the machine code is done; o
 Prints a line for each kernel: its name, the rows of a tile (0: it has none), its warps, its bytes of shared memory, and
 per thread the registers and the bytes spilled from them. For attention there follow the KV format, the dtype, and the
 instructions of the inner loop: all of them, per 64 positions, and those that load a single byte from shared memory.
-For a product: its kind, the instructions of all its warps per KB of the matrix, and how many of its tiles lie in shared
-memory in a layout that gives tensor cores bank conflicts.
+For a product: its kind, the instructions of all its warps per KB of the matrix, how many of its tiles lie in shared
+memory in a layout that gives tensor cores bank conflicts, and its loads from memory after the loop.
 """
 
 from __future__ import annotations
@@ -41,24 +41,28 @@ def compile_only(self: triton.JITFunction, *args: object, grid: object, warmup: 
         kind = "gated" if kwargs["GATED"] else "normed" if kwargs["NORMED"] else "added"
         kilobytes = kwargs["OUTPUTS"] * kwargs["INPUTS"] * 2 * (1 + kwargs["GATED"]) / 1024
         slow = re.findall(r"swizzled_shared<{vec = 1, .*order = \[\d, \d\]", binary.asm["ttgir"])
-        loop = [kind, round(len(longest_loop(shown)) * kwargs["num_warps"] / kilobytes), len(slow)]
+        body, after = longest_loop(shown)
+        late = sum(bool(re.search(r"\bLDG\b", instruction)) for instruction in after)
+        loop = [kind, round(len(body) * kwargs["num_warps"] / kilobytes), len(slow), late]
     if "COLUMNS" in kwargs:
-        body = longest_loop(shown)
+        body, _ = longest_loop(shown)
         bytewise = sum("LDS.U8" in instruction or "LDS.S8" in instruction for instruction in body)
         loop = [kwargs["FORMAT"], kwargs["DTYPE"], len(body) * 64 // kwargs["COLUMNS"], bytewise]
     print(self.__name__, kwargs.get("ROWS", 0), kwargs["num_warps"], binary.metadata.shared, *of_a_thread, *loop)
 
 
-def longest_loop(code: str) -> list[str]:
-    """The longest run of instructions from the target of a backward jump to the jump."""
-    instructions = re.findall(r"/\*([0-9a-f]{4,})\*/ +(.+?) *;", code)
-    places = {int(address, 16): place for place, (address, _) in enumerate(instructions)}
+def longest_loop(code: str) -> tuple[list[str], list[str]]:
+    """The longest run of instructions from the target of a backward jump to the jump; and those behind it."""
+    found = re.findall(r"/\*([0-9a-f]{4,})\*/ +(.+?) *;", code)
+    places = {int(address, 16): place for place, (address, _) in enumerate(found)}
+    instructions = [instruction for _, instruction in found]
     loops = [
-        [each for _, each in instructions[places[int(jump[1], 16)] : place + 1]]
-        for place, (_, instruction) in enumerate(instructions)
+        (places[int(jump[1], 16)], place + 1)
+        for place, instruction in enumerate(instructions)
         if (jump := re.search(r"\bBRA\b.* `?\(?0x([0-9a-f]+)", instruction))
     ]
-    return max(loops, key=len)
+    start, stop = max(loops, key=lambda loop: loop[1] - loop[0])
+    return instructions[start:stop], instructions[stop:]
 
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -90,8 +94,8 @@ for kv_format, dtype, (new, splits) in kinds:
     attend_kernel.attend(layer, torch.randn(new, 8, 128, dtype=dtype), plan, splits=splits)
 x, weight = torch.randn(2, 4096).bfloat16(), torch.randn(4096).bfloat16()  # as wide as a Llama 8B
 matrix = torch.randn(64, 4096).bfloat16()
-for few in (x, x[:1]):  # a single row is compiled separately
-    normed_product(few, weight, 1e-5, matrix, None)
+for few, bias in ((x, None), (x[:1], weight[:64])):  # a single row is compiled separately
+    normed_product(few, weight, 1e-5, matrix, bias)
     gated_product(few, weight, 1e-5, matrix)
     add_product(few[:, :64], few, matrix)
 rms_norm(x, weight, 1e-5)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterable
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,6 +17,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
@@ -333,11 +337,54 @@ def test_a_capture_that_fails_is_ended_for_the_allocator_too(monkeypatch):
     assert gc.isenabled()  # no garbage was collected during the capture: it may hold a graph, not to be destroyed then
 
 
-@pytest.mark.parametrize(("eight_bits", "captured"), [(False, True), (True, False)])
-def test_a_model_that_synchronises_in_every_layer_is_not_captured(eight_bits, captured):
+def on_a_gpu(modules: Iterable[object] = (), **attributes: object) -> SimpleNamespace:
     weight = SimpleNamespace(device=torch.device("cuda", 0))
-    model = SimpleNamespace(parameters=lambda: [weight, weight], is_loaded_in_8bit=eight_bits)
-    assert graphs.can_be_captured(SimpleNamespace(model=model)) is captured
+    model = SimpleNamespace(parameters=lambda: [weight, weight], modules=lambda: modules, **attributes)
+    return SimpleNamespace(model=model)
+
+
+def test_a_model_that_synchronises_in_every_layer_is_not_captured():
+    assert graphs.can_be_captured(on_a_gpu(is_loaded_in_8bit=False))
+    assert not graphs.can_be_captured(on_a_gpu(is_loaded_in_8bit=True))
+
+
+class Looked(TorchDispatchMode):
+    """Whether a number was read from a tensor, for which the host would have to wait for a GPU."""
+
+    looked = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.looked |= func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+LONGROPE = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8, "original_max_position_embeddings": 16, "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters", "waits"),
+    [
+        ("default", {}, False),
+        ("yarn", {"factor": 4.0}, False),
+        ("longrope", LONGROPE, False),
+        ("dynamic", {"factor": 4.0}, True),
+    ],
+)
+def test_a_model_is_captured_if_its_rotary_embedding_never_asks_for_a_number(kind, parameters, waits):
+    config = LlamaConfig(
+        hidden_size=64,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        rope_parameters={"rope_type": kind, "rope_theta": 1e4, **parameters},
+    )
+    rotary = LlamaRotaryEmbedding(config)
+    for _ in range(2):  # a capture follows a call that is not captured
+        with Looked() as now:
+            rotary(torch.zeros(1, 3, 64), torch.arange(3)[None])
+    assert now.looked is waits
+    assert graphs.can_be_captured(on_a_gpu([torch.nn.Linear(1, 1), rotary])) is not waits
+    rotary.rope_type = {"full_attention": kind}  # as in models with several types of layers
+    assert graphs.can_be_captured(on_a_gpu([rotary])) is not waits
 
 
 @pytest.mark.gpu

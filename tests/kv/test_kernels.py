@@ -193,9 +193,10 @@ def test_the_kernels_compile_for_an_absent_gpu(tmp_path):
         assert single_bytes == 0
     products = [(line[6], *map(int, line[7:]), int(line[3])) for line in lines if line[0] == "_product_kernel"]
     assert [kind for kind, *_ in products] == 2 * ["normed", "gated", "added"]
-    for _, instructions, slow_tiles, shared in products:
+    for _, instructions, slow_tiles, late_loads, shared in products:
         assert instructions < INSTRUCTIONS_PER_KB / 3
         assert not slow_tiles
+        assert not late_loads
         assert 3 * shared <= 227 * 1024  # three programs on an H200's processor
 
 

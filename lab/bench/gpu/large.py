@@ -23,7 +23,8 @@ PASSES = 3
 
 def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
     """Fill ``decode`` (by way of computing: tokens/s, GB/s, fraction of a copy's), ``speculation`` (by acceptance and
-    gamma: measured speed-up, and the formula's with the measured c) and ``prefill`` (by attention back end).
+    gamma: measured speed-up, and the formula's with the measured c) and ``prefill`` (by attention back end
+    within the same layers, and with fused ones).
     """
     shapes = (TINY_TARGET, TINY_DRAFT) if small else (LLAMA_8B, LLAMA_1B)
     # The most informative gammas come first.
@@ -85,8 +86,8 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
     with sheet.attempt("speculation"):
         speculation.warm_up(PROMPT_TOKENS + tokens)
         speculation.measure(reserve=40)
-    sheet.say(f"Prefill of {long:,} tokens by torch's back ends and by the engine's kernels:")
-    time_prefill(sheet, lab, long)
+    sheet.say(f"Prefill of {long:,} tokens by torch's back ends and by the engine's kernels, within the same layers:")
+    time_prefill(sheet, lab, unfused, long)
     if not small and sheet.has_time(30, "compiled layers"):
         sheet.say("Compiled:")
         measure("decode, compiled", 3, torch_compile=True)
