@@ -55,6 +55,7 @@ def test_frames_are_json_and_numbered(events: list[Event]) -> None:
     assert len(frames) == sum(isinstance(event, StepTimed) for event in events) + 2  # plus the head and the end
     assert "head" in frames[0]
     assert frames[-1]["finished"]["reason"] == "length"
+    assert [frames[seq]["step"] for seq in (0, 1, -2, -1)] == [-1, 0, len(frames) - 3, -1]
 
 
 @settings(max_examples=40, deadline=None)
