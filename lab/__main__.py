@@ -130,7 +130,7 @@ def _summary(run: Run, context_length: int) -> str:
     if run.reason == "error":
         return f"The run failed: {run.finished.message}"
     metrics = run.metrics
-    said = [f"{metrics.generated_tokens} tokens"]
+    said = [f"{metrics.generated_tokens} token{'s' * (metrics.generated_tokens != 1)}"]
     if metrics.tokens_per_second is not None:
         said.append(f"{metrics.tokens_per_second:.0f} a second")
     if metrics.ttft_ms is not None:
@@ -209,7 +209,7 @@ def _compare(options: argparse.Namespace) -> int:
             quartiles = f"{rate.lower:.0f} to {rate.upper:.0f}"
             print(f"{rate.median:9.0f}{quartiles:>16}{speed:>16}{kept:>7}  {name}")
         for (one, other), found in (partings or {}).items():
-            print(f"{one} and {other} write the same {found.place} tokens, then differ.")
+            print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:
             print("All wrote the same.")
     _note(fell_back(run for some in runs.values() for run in some))
@@ -287,8 +287,8 @@ def _fit(options: argparse.Namespace) -> int:
         print(f"{policy:>11} {count:>20,} sequences at once")
     lengths = deployment.lengths
     print(
-        f"A sequence has {lengths.mean:,.10g} tokens on average (--mean) and at most {lengths.longest:,} (--longest), "
-        "for which contiguous allocation reserves room."
+        f"A sequence has {lengths.mean:,.10g} token{'s' * (lengths.mean != 1)} on average (--mean) and at most "
+        f"{lengths.longest:,} (--longest), for which contiguous allocation reserves room."
     )
     if said := notice(model, deployment, lambda count: f"{count:,} B"):
         _note([said])

@@ -57,6 +57,7 @@ def test_the_output_is_the_text_of_the_engine(shell: Shell, engine) -> None:
     assert said.startswith("24 tokens, ")
     assert "of the guesses kept. Ended by: length." in said
     assert said.count("\n") == 1
+    assert shell("run", PROMPT, "--max-tokens", "1")[2].startswith("1 token, the first after ")
 
 
 def test_settings_without_effect_are_reported_beside_the_answer(shell: Shell) -> None:
@@ -277,6 +278,7 @@ def test_fit_states_its_assumed_lengths_and_why_nothing_fits(shell: Shell, asked
     assert f"A sequence has 500 tokens on average (--mean) and at most {longest} (--longest)" in out
     assert note.startswith(said) if said else not note
     assert not shell("fit", *asked, "--json")[0]
+    assert "A sequence has 1 token on average" in shell("fit", *asked, "--mean", "1")[1]
 
 
 def test_an_interrupted_run_prints_what_was_written_so_far(shell: Shell, engine, monkeypatch, tmp_path) -> None:

@@ -264,6 +264,10 @@ def test_in_forced_colours_nothing_is_told_by_a_background_alone(visit: Visit) -
     assert len(set(parts)) == len(parts), "each part of the time has its own colour"
     chosen = page.evaluate(look, ["#kv-format label.selected", "backgroundColor"])
     assert chosen != page.evaluate(look, ["#kv-format label:not(.selected)", "backgroundColor"])
+    for edged in (".tip", "#meaning"):
+        assert page.evaluate(look, [edged, "borderTopWidth"]) == "1px", edged
+    marked = page.evaluate(look, ["nav [aria-current]", "outlineStyle"])
+    assert (marked, page.evaluate(look, ["nav a:not([aria-current])", "outlineStyle"])) == ("solid", "none")
 
 
 def test_the_save_menu_closes_like_any_menu(visit: Visit) -> None:

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 
 from lab.trace.recorder import read_json
 from tests.browser.conftest import OVERFLOW, Lab
+from visualize.amounts import counted
 from visualize.batch.file import of
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import PRESETS
@@ -143,7 +144,7 @@ def test_preemption_in_a_small_pool_is_shown_step_by_step(visit: Visit, tmp_path
     chip.focus()
     page.wait_for_selector(".square.chosen")
     held = page.evaluate("document.querySelectorAll('.squares .chosen').length")
-    assert f"{held} blocks" in chip.get_attribute("title")
+    assert counted(held, "block") in chip.get_attribute("title")
     text = "".join(
         token["text"] for frame in frames[: preempted + 1] for token in frame.get("tokens", []) if token["owner"] == 0
     )

@@ -116,6 +116,8 @@ def test_a_lesson_takes_a_prediction_shows_the_run_and_marks_the_answer(page: Pa
     assert page.locator("#explain math").count() >= 4
     assert page.evaluate("document.querySelector('[data-chart=chart-0] .plot').data[0].x.length") == 3
     page.wait_for_selector("#stage .token")
+    assert page.evaluate("getComputedStyle(document.querySelector('.said-only')).margin") == "0px", "not indented"
+    assert page.evaluate("getComputedStyle(document.querySelector('.observe .panel-head')).whiteSpace") == "normal"
     assert "$" not in page.inner_text("#explain")
 
     page.click("#try .main")

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 
-from playwright.sync_api import Browser
+import pytest
+from playwright.sync_api import Browser, Page, expect
 
-from lab import Run
+from lab import EngineConfig, Run
+from lab.trace.events import Admitted, Event, Preempted, StepTimed
 from tests.browser.conftest import Lab
+from tests.visualize.conftest import script
+from visualize.run.frames import Reducer
+from visualize.run.takeaway import page as as_page
 from visualize.server.shelf import MAX_RUN_FILE
 
 Visit = Callable[..., Lab]
@@ -127,3 +133,87 @@ def test_the_address_has_the_seed_of_the_run_that_is_shown(visit: Visit, tmp_pat
         assert f"seed={seed}&" in f"{lab.page.get_attribute('.against', 'href')}&"
         seeds.add(seed)
     assert len(seeds) == 3
+
+
+@pytest.fixture
+def alone(browser: Browser) -> Iterator[Page]:
+    """A page without a network, which may log no error."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 720})
+    page, complaints = context.new_page(), []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def preempted(step: int) -> list[Event]:
+    """A run that shares its pool from the start, and loses its blocks after a step."""
+    events: list[Event] = []
+    for event in script(EngineConfig(speculative="draft")):
+        again = Admitted(
+            t_ms=event.t_ms, owner=0, running=2, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=()
+        )
+        events.append(again if isinstance(event, Admitted) else event)
+        if isinstance(event, StepTimed) and event.step == step:
+            events += [Preempted(t_ms=event.t_ms, tokens=9), again]
+    return events
+
+
+def test_a_link_to_a_saved_page_opens_each_frame_of_a_step(alone: Page, tmp_path: Path) -> None:
+    events = preempted(5)
+    frames = Reducer().feed(events)
+    (first, *later) = [frame["seq"] for frame in frames if frame["step"] == 5]
+    assert [frames[seq]["say"].split()[0] for seq in (first, *later)] == ["Round", "Preempted:", "Admitted"]
+    file, lab = tmp_path / "run.html", Lab(alone, "")
+    file.write_text(as_page(Run(events)), "utf-8")
+    alone.goto(f"{file.as_uri()}?step=5")
+    lab.wait_for_instant(first)
+    for seq, step in ((2, "0"), (later[0], "5.1"), (later[1], "5.2"), (later[1] + 1, "6")):
+        alone.locator(".bar").fill(str(seq))
+        lab.wait_for_instant(seq)
+        expect(alone).to_have_url(re.compile(rf"\?step={re.escape(step)}$"))
+        alone.reload()
+        lab.wait_for_instant(seq)
+    for seq in (0, 1):  # no pass has been made
+        alone.locator(".bar").fill(str(seq))
+        expect(alone.locator(".place")).to_contain_text("start / ")
+        expect(alone).to_have_url(file.as_uri())
+    for step, seq in (("5.9", later[1]), ("999", len(frames) - 2)):  # of another run
+        alone.goto(f"{file.as_uri()}?step={step}")
+        lab.wait_for_instant(seq)
+
+
+def test_a_tokens_line_goes_with_it(alone: Page, tmp_path: Path) -> None:
+    file = tmp_path / "run.html"
+    file.write_text(as_page(Run(preempted(5))), "utf-8")
+    alone.goto(file.as_uri())
+    alone.locator(".token").last.wait_for()
+    alone.focus(".text")
+    alone.keyboard.press("End")
+    expect(alone.locator(".tip")).to_be_visible()
+    alone.keyboard.press("Space")  # plays from the beginning: that token is yet to come
+    expect(alone.locator(".tip")).to_be_hidden(timeout=2000)
+
+
+def test_a_link_opens_a_run_that_was_saved_while_it_was_going_on(alone: Page, tmp_path: Path) -> None:
+    events = preempted(5)
+    events = events[: 1 + next(i for i, event in enumerate(events) if isinstance(event, StepTimed) and event.step == 9)]
+    file, lab = tmp_path / "part.html", Lab(alone, "")
+    file.write_text(as_page(Run(events)), "utf-8")
+    last = len(Reducer().feed(events)) - 1
+    alone.goto(f"{file.as_uri()}?step=9")
+    lab.wait_for_instant(last)
+    alone.keyboard.press("ArrowLeft")
+    expect(alone).to_have_url(re.compile(r"\?step=8$"))
+    alone.goto(f"{file.as_uri()}?guess=3.1")
+    expect(alone.locator(".verdict h2")).to_have_text("Round 3, guess 1")
+    expect(alone.locator(".rule")).to_contain_text("This run recorded no distributions.")
+    assert not re.search("run again|Run it again", alone.inner_text(".rule")), "there is nothing to run it with"
+
+
+def test_a_saved_page_within_another_page_opens_verdicts(alone: Page) -> None:
+    """Its address cannot be written there."""
+    alone.set_content(f"<iframe width=1200 height=700 srcdoc='{escape(as_page(Run(preempted(5))))}'></iframe>")
+    inner = alone.frame_locator("iframe")
+    inner.locator(".token.recovered").first.click()
+    expect(inner.locator(".verdict h2")).to_contain_text("guess")

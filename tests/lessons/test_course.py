@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -10,6 +11,7 @@ import pytest
 
 from lessons.course import FOLDER, LessonError, course, read
 from lessons.experiments import Preset
+from lessons.source import Source
 from lessons.units import UNITS
 from lessons.views import AnyView
 
@@ -178,3 +180,19 @@ def test_the_readme_names_every_experiment_unit_and_view() -> None:
     views = [get_args(shape.model_fields["view"].annotation) for shape in get_args(get_args(AnyView)[0])]
     for name in (*Preset.model_fields, *UNITS, *(name for some in views for name in some)):
         assert re.search(rf"\b{name}\b", text), name
+
+
+def texts(given: object) -> Iterator[str]:
+    """All texts in a front matter."""
+    if isinstance(given, str):
+        yield given
+    for part in given.values() if isinstance(given, dict) else given if isinstance(given, list) else ():
+        yield from texts(part)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("[0-9]*.md")), ids=lambda path: path.stem)
+def test_no_text_has_yaml_in_it(path: Path) -> None:
+    """A block that begins within another one is text to YAML, and would be shown to learners."""
+    source = Source.read(path)
+    for text in (*texts(source.given), source.body):
+        assert not re.search(r"[>|][-+](\s|$)", text), text

@@ -47,6 +47,8 @@ def test_bars_are_medians_and_every_run_is_a_point() -> None:
     assert sorted(points["x"][:3])[1] == bar["x"][0]
     assert len(points["x"]) == 6
     assert quartiles["x"][0] < bar["x"][0] < quartiles["x"][1]
+    assert bar["customdata"][0].endswith(", 3 runs")
+    assert so_far(made("cache", repeats=1))["charts"]["bars"]["columns"][0]["customdata"][0].endswith(", 1 run")
     assert words["text"][0] == "<b>×1.00</b>"
     assert max(points["x"]) < chart["layout"]["xaxis.range"][1]
     assert chart["layout"]["yaxis.ticktext"][2] == "&lt;img src=x o… ◆ "

@@ -131,14 +131,34 @@ def test_preemption_and_readmission_are_narrated() -> None:
     told = narrator()
     told.admitted(admitted())
     prefill(told, 61, " x")
-    assert told.preempted(Preempted(t_ms=0, tokens=85)) == (
-        "Preempted: the pool ran out of blocks, so this run gave its own back and waits; 85 tokens will be computed "
+    assert told.preempted(Preempted(t_ms=0, tokens=61)) == (
+        "Preempted: the pool ran out of blocks, so this run gave its own back and waits; 61 tokens will be computed "
         "again."
     )
-    assert told.admitted(admitted()) == "Admitted again. All of the text's 62 tokens are computed again."
+    newest = "Admitted again. All of the text's 62 tokens are computed, 61 of them again."
+    assert told.admitted(admitted()) == newest, "the newest token was chosen, and not yet read"
     assert prefill(told, 62, " x") == "Prefill: the target read the text's 62 tokens in one pass and chose “ x”."
     hit = "Admitted again. Found 48 of the text's 63 tokens in the cache: 3 blocks, nothing to compute for them."
     assert told.admitted(admitted(48)) == hit
+
+
+def test_the_end_counts_passes_as_the_readouts_do_after_a_preemption() -> None:
+    """Tokens a pass and the closing sentence are read together."""
+    config = EngineConfig(paged=True, speculative="ngram", num_blocks=12, block_size=8)
+    lab = tiny_models.engine("llama")
+    samplings = [SamplingParams(max_tokens=60, temperature=0.8, seed=seed, ignore_eos=True) for seed in (9, 10)]
+    runs = [request.result() for request in [lab.submit("Once upon a time", config, one) for one in samplings]]
+    run = next(run for run in runs if any(isinstance(event, Preempted) for event in run.events))
+    passes = round(59 * run.metrics.target_passes_per_token)
+    said = Reducer().feed(run.events)[-1]["say"]
+    assert f"Those 59 took {passes} passes, which kept" in said
+
+
+def test_a_token_whose_text_is_held_back_is_not_quoted() -> None:
+    """Until it is clear whether a stop string begins there, a token adds no text."""
+    assert prefill(narrator(), 61, "").endswith("the target read the prompt's 61 tokens in one pass.")
+    said = narrator().step(timed("decode", 1, 3), [], [], None, [""], [])
+    assert said == "Pass 3: the target read one new token, found the others in the cache."
 
 
 @pytest.mark.parametrize("speculative", [name for name in DRAFTERS if name != "off"])
@@ -172,17 +192,27 @@ def test_a_rejection_is_told_with_the_numbers_that_decided_it() -> None:
     assert "proposed “ forest”. The target rejected it (p 0.021, q 0.31, u 0.44) and put “ a”" in said
 
 
-def test_a_text_that_ends_among_a_rounds_guesses_ignores_those_after_it() -> None:
+@pytest.mark.parametrize(
+    ("pieces", "ended", "kept"),
+    [
+        ([" a"], "before the last 2 of them", "a token, the last none; 2 kept after the text's end."),
+        ([" a"] * 2, "before the last of them", "a token, the last none; 1 kept after the text's end."),
+        ([" a"] * 3, "there", "a token, the last none."),
+    ],
+)
+def test_a_text_that_ends_among_a_rounds_guesses_tells_of_those_after_it(
+    pieces: list[str], ended: str, kept: str
+) -> None:
+    """They were accepted: the chart and the readouts show and count them."""
     told = narrator(speculative="draft")
     prefill(told, 61, " x")
     a_round(told, kept=2)
     guesses = [Proposed(t_ms=0, step=8, position=i, token_id=i, text=" a", q=1.0) for i in range(4)]
     verdicts = [Judged(t_ms=0, step=8, position=i, token_id=i, p=0.4, q=1.0, u=None, accepted=i < 3) for i in range(4)]
-    said = told.step(timed("verify", 5, 8), guesses, verdicts, None, [" a"], [])
-    assert said.endswith("The target accepted 1, and the text ended there.")
-    end = told.ended(Finished(t_ms=9, reason="stop", text="", message=""), measure([]), 5, 0)
-    kept = "on average each kept 1.50 of 3.00 guesses and added a token, the last none."
-    assert end.endswith(f"Those 4 took 2 passes: {kept}")
+    said = told.step(timed("verify", 5, 8), guesses, verdicts, None, pieces, [])
+    assert said.endswith(f"The target accepted 3, and the text ended {ended}.")
+    end = told.ended(Finished(t_ms=9, reason="stop", text="", message=""), measure([]), 4 + len(pieces), 0)
+    assert end.endswith(f"took 2 passes: on average each kept 2.50 of 3.00 guesses and added {kept}")
 
 
 def test_a_window_change_is_told_with_its_reasons() -> None:

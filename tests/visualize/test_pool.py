@@ -178,6 +178,18 @@ def test_slots_written_for_rejected_guesses_show_until_the_next_pass() -> None:
     assert fill["y"][7] is not None
 
 
+def test_one_slot_written_in_vain_is_one_slot() -> None:
+    view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
+    for event in (ADMITTED, found(1, 0), taken(0, 1)):
+        view.take(event)
+    view.level(2 * SIZE - 1)
+    for event in (taken(7, 2), freed(7, 2)):
+        view.take(event)
+    view.level(2 * SIZE, guesses=1)
+    apply(columns, view.patches())
+    assert columns[0]["customdata"][7][1].endswith("<br>1 slot written for rejected guesses")
+
+
 def test_a_block_used_only_by_rejected_guesses_shows_until_the_next_pass() -> None:
     view, columns = PoolView(COUNT, SIZE), blocks.columns(COUNT)
     for event in (ADMITTED, found(1, 0), taken(0, 1)):

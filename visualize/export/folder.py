@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -30,26 +31,20 @@ def check(folder: Path, force: bool = False) -> None:
         FolderError: there is a file of that name, a dangling link, or, without ``force``, a folder that is not empty
             and holds no site; something is in the way of a folder or a file of the site; or the disk refuses.
     """
-    try:
-        folder.exists()
-    except OSError as error:  # a name that is too long
-        raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
-    if nowhere := [place for place in (folder, *folder.parents) if place.is_symlink() and not place.exists()]:
-        raise FolderError(f"{nowhere[0]} is a link that leads nowhere. Name a folder.")
-    if folder.exists() and not folder.is_dir():
-        raise FolderError(f"{folder} is a file. Name a folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not _manifest(folder) and not force:
-        raise FolderError(
-            f"{folder} is not empty and holds no site. Name another folder; or --force writes the site into it, over "
-            "files of the same names, and leaves the others."
-        )
-    _check_way(folder, EVERY)
-    above = folder.parent.absolute()
-    nearest = next(place for place in (above, *above.parents) if place.exists())
-    try:
+    with _told(folder):
+        if nowhere := [place for place in (folder, *folder.parents) if place.is_symlink() and not place.exists()]:
+            raise FolderError(f"{nowhere[0]} is a link that leads nowhere. Name a folder.")
+        if folder.exists() and not folder.is_dir():
+            raise FolderError(f"{folder} is a file. Name a folder.")
+        if folder.is_dir() and any(folder.iterdir()) and not _manifest(folder) and not force:
+            raise FolderError(
+                f"{folder} is not empty and holds no site. Name another folder; or --force writes the site into it, "
+                "over files of the same names, and leaves the others."
+            )
+        _check_way(folder, EVERY)
+        above = folder.parent.absolute()
+        nearest = next(place for place in (above, *above.parents) if place.exists())
         os.rmdir(_beside(folder if folder.exists() else nearest))
-    except OSError as error:
-        raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
 
 
 def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
@@ -63,8 +58,8 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
     """
     check(folder, force)
     files = {**files, MANIFEST: json.dumps({"format": FORMAT, "files": sorted(files)}, indent=1) + "\n"}
-    _check_way(folder, files)
-    try:
+    with _told(folder):
+        _check_way(folder, files)
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = _beside(folder if folder.exists() else folder.parent)
         try:
@@ -74,6 +69,13 @@ def write(folder: Path, files: Mapping[str, str], force: bool = False) -> None:
             _move(made, folder, files)
         finally:
             shutil.rmtree(made)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """Tell what the disk refuses as a FolderError: a name that is too long, a folder that may not be read."""
+    try:
+        yield
     except OSError as error:
         raise FolderError(f"{folder} cannot be written: {error.strerror}.") from error
 

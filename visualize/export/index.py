@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from itertools import groupby
 from typing import Any
 
 from lab.claims import CLAIMS
@@ -26,11 +25,13 @@ def page(
 ) -> Page:
     """A list of everything on the site. ``where``: a sentence that says on which machine the lessons, the claims and
     the site's own runs were recorded."""
-    by_device = groupby(recordings, lambda one: one.device)
+    by_device: dict[str, list[Recording]] = {}
+    for one in recordings:
+        by_device.setdefault(one.device, []).append(one)
     body = filled(
         "site_index.html",
         where=where,
-        runs="".join(_table(device, list(some)) for device, some in by_device),
+        runs="".join(_table(device, some) for device, some in by_device.items()),
         cost=escape(logprobs_cost() or "how much was not measured"),
         lessons="".join(map(_lesson, contents)),
         tally=_tally(claims),
@@ -68,12 +69,13 @@ def _row(recording: Recording) -> str:
 
 
 def _cell(readout: Readout, repeats: Sequence[Run]) -> str:
-    """The median and, on hover, the range of the runs."""
+    """The median and, on hover or at a Tab stop, the range of the runs."""
     found = sorted((readout.read(run.metrics) for run in repeats), key=lambda reading: reading.size or 0.0)
     least, most = (f"{one.value} {one.unit}".strip() for one in (found[0], found[-1]))
     middle = found[len(found) // 2]
-    spread = f' data-about="{escape(f"{len(found)} runs: from {least} to {most}")}"' if least != most else ""
-    return f"<td{spread}><b>{escape(middle.value)}</b> {escape(middle.unit)}</td>"
+    spread = escape(f"{len(found)} runs: from {least} to {most}")
+    about = f' tabindex="0" data-about="{spread}"' if least != most else ""
+    return f"<td{about}><b>{escape(middle.value)}</b> {escape(middle.unit)}</td>"
 
 
 def _lesson(lesson: Mapping[str, Any]) -> str:
@@ -83,7 +85,7 @@ def _lesson(lesson: Mapping[str, Any]) -> str:
 
 
 def _tally(claims: Mapping[str, Any]) -> str:
-    words = [found.get("verdict") for found in claims.values()]
+    words = [found["verdict"] for found in claims.values() if "verdict" in found]  # others have a problem
     counts = {label: words.count(word) for word, label in WORDS.items()} | {"not checked": len(CLAIMS) - len(words)}
     return ", ".join(f"{escape(label)}: {count}" for label, count in counts.items() if count)
 

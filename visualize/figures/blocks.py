@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import plotly.graph_objects as go
 
+from visualize.amounts import counted
 from visualize.figures.base import Patch, blank, look
 from visualize.vocabulary import ANOTHERS, GIVEN_BACK, OWN, STATES
 
@@ -141,7 +142,7 @@ def _rows(block: int, now: Block, block_size: int) -> list[dict[str, Any]]:
 def _words(now: Block, block_size: int) -> str:
     if now.state == "free":
         again = f"free again: it was entry {now.index} of sequence {now.owner}'s table"
-        in_vain = f"<br>{now.vain} slots written for rejected guesses" if now.vain else ""
+        in_vain = f"<br>{counted(now.vain, 'slot')} written for rejected guesses" if now.vain else ""
         return "free" if now.owner is None else again + in_vain
     if now.state == "cached":
         return "cached, free to take, but its tokens can still be found"

@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from lab.bench.compare import MOST, Summary
-from visualize.amounts import three
+from visualize.amounts import counted, three
 from visualize.figures import lengths, theory
 from visualize.figures.base import Columns, blank, look, looks
 from visualize.text import label
@@ -80,7 +80,7 @@ def bars(names: Sequence[str], summaries: Mapping[str, Summary]) -> tuple[Column
         _add(bar, x=rate.median, y=place)
         bar["customdata"].append(
             f"{label(name)}: {rate.median:.0f} tokens/s, quartiles {rate.lower:.0f} to {rate.upper:.0f}, "
-            f"{len(summary.rates)} runs"
+            f"{counted(len(summary.rates), 'run')}"
         )
         for end in (rate.lower, rate.upper, None):
             _add(quartiles, x=end, y=place)

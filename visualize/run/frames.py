@@ -6,7 +6,7 @@ a run can be sent as it grows; applied from the first on, frames rebuild the who
 (``Picture``), so that a player can show any instant of it and a page that opens late can
 catch up. A frame is a JSON-able dict:
 
-    seq, t_ms, step        its place in the run (step -1: the run is over)
+    seq, t_ms, step        its place in the run: the latest step (-1: none yet, or the run is over)
     head                   first frame only: prompt pieces, configuration, models, the sentence for each state,
                            and whether the run is ``recorded``: read from a file, so perhaps another machine's
     tokens                 [{text, origin, p, q?, u?, rejected?, note?}], to append
@@ -59,7 +59,7 @@ class Reducer:
         self._before, self._recorded = before, recorded
         self._meter = Meter()
         self._readouts: dict[str, list[str]] = {}
-        self._seq = self._at = 0
+        self._seq, self._at = 0, -1
         self._pace: deque[tuple[int, float]] = deque(maxlen=timing.SMOOTH)  # tokens and ms of the latest passes
         self._in_view: deque[tuple[int, float, float]] = deque()  # passes visible in the timing chart: step, ms, speed
         self._tops = (1.0, 500.0)

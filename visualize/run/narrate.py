@@ -70,8 +70,10 @@ class Narrator:
         self._why_none = ""  # while the adaptive window is 0
         self._observed = 0  # rounds that the adaptive window learnt from; counted as it counts them
         self._company = 0  # most other sequences in one pass
-        self._passes = self._rounds = self._guesses = self._kept = 0  # after the prefill
+        self._computed = 0  # tokens that were computed before a preemption
+        self._passes = self._rounds = self._guesses = self._kept = 0  # as ``lab.trace.metrics`` counts them
         self._cut = False  # the text ended within a round's guesses
+        self._beyond = 0  # accepted guesses after that end
         self._notes = ["synthetic: proposals cost nothing here"] if config["speculative"] == "synthetic" else []
 
     @property
@@ -98,7 +100,8 @@ class Narrator:
                 f"{counted(blocks, 'block')}, nothing to compute for {'it' if self._found == 1 else 'them'}."
             )
         if again:
-            return f"{again}All of {self._whole()} {_are(self._tokens)} computed again."
+            before = f", {self._computed:,} of them again" if self._computed else ""
+            return f"{again}All of {self._whole()} {_are(self._tokens)} computed{before}."
         if event.running > 1:
             return f"Admitted: {event.running} sequences share the pool and every pass."
         if not self._config["enable_prefix_caching"]:
@@ -115,6 +118,7 @@ class Narrator:
         return "None of the prompt is in the cache yet."
 
     def preempted(self, event: Preempted) -> str:
+        self._computed = max(self._computed, event.tokens)
         again = counted(event.tokens, "token")
         if self._config["enable_prefix_caching"]:
             again = f"what is no longer cached of its {again}"
@@ -134,10 +138,12 @@ class Narrator:
     ) -> str:
         """One step, from what was proposed, judged and committed in it and its ``rare`` events. With proposals but
         without ``own``, the text ended before the target's own token."""
-        chosen = f" and chose {quoted(''.join(pieces))}" if pieces else ""
+        text = "".join(pieces)
+        chosen = f" and chose {quoted(text)}" if text else ""  # perhaps held back, until it is clear how the text ends
         if proposals:
-            kept = sum(verdict.accepted for verdict in verdicts) if own else len(pieces)
+            kept = sum(verdict.accepted for verdict in verdicts)
             self._cut = own is None
+            self._beyond = kept - len(pieces) if self._cut else 0
             self._rounds += 1
             self._guesses += len(proposals)
             self._kept += kept
@@ -151,9 +157,10 @@ class Narrator:
             usual, brief = f"Pass {timed.step}{chosen[4:]}. {self._no_guesses()}", f"Pass {timed.step}. "
         else:
             usual, brief = f"Pass {timed.step}: {self._pass(timed.target_tokens)}{chosen}.", f"Pass {timed.step}. "
+        # One that reads the text again, after a preemption, counts if it gives a token.
+        self._passes += timed.step_kind != "prefill" or (bool(pieces) and self._tokens > self._prompt)
         self._tokens += len(pieces)
         self._observed += timed.step_kind != "prefill" and (bool(verdicts) or not self._window)
-        self._passes += timed.step_kind != "prefill"
         self._company = max(self._company, timed.batch_sequences - 1)
         said = self._rare(rare)
         return brief + said if said else usual
@@ -195,6 +202,7 @@ class Narrator:
         kept, guesses = self._kept / self._passes, self._guesses / self._passes
         some = "" if self._rounds == self._passes else f" ({self._rounds} had any)"
         added = "a token, the last none" if self._cut else "a token"
+        added += f"; {self._beyond} kept after the text's end" if self._beyond else ""
         return (
             f" {those} took {passes}: on average each kept {kept:.2f} of {guesses:.2f} guesses{some} and added {added}."
         )
@@ -206,7 +214,8 @@ class Narrator:
         words = named("".join(guess.text for guess in proposals), LONGEST)
         opening = f"{self._who} proposed {words if guesses == 1 else f'{guesses} tokens, {words}'}. The target"
         if own is None:
-            return f"{opening} accepted {accepted}, and the text ended there"
+            last = "the last of them" if self._beyond == 1 else f"the last {self._beyond} of them"
+            return f"{opening} accepted {accepted}, and the text ended {f'before {last}' if self._beyond else 'there'}"
         if isinstance(own, Bonus):
             every = "accepted it" if guesses == 1 else f"accepted all {guesses}"
             return f"{opening} {every} and added {quoted(own.text)} as a bonus"

@@ -112,7 +112,7 @@ function plotChart(plot, shell, columns, axes, moves = false) {
   const traces = shell.data.map((trace, i) => filled(trace, columns[i], first));
   const squares = traces.filter(({ meta }) => meta);
   if (squares.length) fitSquares(plot, layout, squares, moves && picture.frame && !legible(picture.frame));
-  plotted(plot, traces, layout, moving() ? null : squares.length ? counted(squares) : inWords(traces));
+  plotted(plot, traces, layout, moving() ? null : squares.length ? ofEachKind(squares) : inWords(traces));
   veil(plot, Infinity);
 }
 

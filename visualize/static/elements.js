@@ -87,8 +87,11 @@ function plotted(plot, traces, layout, words) {
   plot.ariaDescription = words;
 }
 
+/** As in visualize/amounts.py: ``counted(2, "block")`` is "2 blocks". */
+const counted = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
+
 /** How many squares there are of each kind. */
-function counted(squares) {
+function ofEachKind(squares) {
   return squares.filter(({ x }) => x?.length).map(({ name, x }) => `${x.length} ${name}`).join(", ");
 }
 

@@ -140,7 +140,11 @@ function writeAddress() {
   const text = query.toString();
   if (text === new URLSearchParams(location.search).toString()) return;
   due = Math.max(due, performance.now()) + EVERY;
-  history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
+  try {
+    history.replaceState(history.state, "", location.pathname + (text && `?${text}`)); // a path: Gradio sets a base
+  } catch {
+    return; // a saved page that another page shows may have no address of its own
+  }
   document.dispatchEvent(new Event("decode-lab-address"));
 }
 

@@ -45,7 +45,7 @@ function invite() {
 function moved() {
   if (opened?.seq > picture.at) closeVerdict(bar); // it has not happened yet; the player's keys go on
   if (mode === "led") openAsLed();
-  if (wantedGuess && (mode === "still" || picture.frame?.finished)) openWanted();
+  if (wantedGuess && (mode === "still" || (picture.at === picture.last && !run.running))) openWanted();
 }
 
 function relook() {

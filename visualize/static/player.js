@@ -33,10 +33,12 @@ function follow() {
   if (mode !== "following") return;
   move(picture.last);
   unasked = run.running;
-  const beyond = picture.frames.findIndex(({ step, finished }) => step > wanted || finished);
-  if (wanted === null || beyond < 1 || !linked()) return;
-  wanted = null;
-  go(beyond - 1);
+  if (wanted === null || !linked()) return;
+  const [asked, later] = wanted;
+  const beyond = picture.frames.findIndex(({ step, finished }) => step > asked || finished);
+  const end = beyond < 0 && !run.running ? picture.frames.length : beyond; // a file may end before its run does
+  const first = picture.frames.findIndex(({ step }) => step === asked);
+  if (end > 0) go(first < 0 ? end - 1 : Math.min(first + later, end - 1));
 }
 
 /** Sentences of what has been shown since the last picture: said with the next. */
@@ -81,6 +83,7 @@ function enter(next) {
   cancelAnimationFrame(ticking);
   if (led && next !== "led") leave();
   mode = next;
+  if (mode !== "following") wanted = null; // reached, or somebody went elsewhere
   unasked = false;
   charts.forEach((name) => dirty.add(name)); // at rest every row is drawn
   if (mode === "playing" || mode === "looping") {
@@ -168,7 +171,7 @@ function drawControls() {
   const { frame, last, at, steps } = picture;
   for (const button of [...Object.values(buttons), bar]) button.disabled = last < 1;
   if (last < 1) return;
-  const here = frame.finished ? "end" : at ? `pass ${frame.step}` : "start"; // the prefill is pass 0
+  const here = frame.finished ? "end" : at && frame.step >= 0 ? `pass ${frame.step}` : "start"; // the prefill is pass 0
   bar.max = last;
   bar.value = at;
   bar.setAttribute("aria-valuetext", `${here} of ${steps}`);
@@ -187,11 +190,12 @@ const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed
 
 // -- the step in the address -------------------------------------------------------------------------
 
-/** The step that a link asks for, until the run has it. */
-let wanted = /^\d+$/.test(window.decodeLab.asked.get("step")) ? Number(window.decodeLab.asked.get("step")) : null;
+/** The frame that a link asks for, until the run has it: a step, and how many frames come after the step's own (a
+    preemption, an admission); "15" is the own, "15.1" the next. */
+let wanted = /^(\d+)(?:\.(\d+))?$/.exec(window.decodeLab.asked.get("step"))?.slice(1).map((part = 0) => Number(part)) ?? null;
 let remembering;
 document.addEventListener("decode-lab-other", () => (wanted = null));
-/** Put the step that is shown into the address: none where the run is followed, at its end, or not yet begun. Browsers
+/** Put the frame that is shown into the address: none where the run is followed, at its end, or not yet begun. Browsers
     limit how often an address is rewritten. */
 function remember() {
   clearTimeout(remembering);
@@ -199,7 +203,9 @@ function remember() {
   remembering = setTimeout(() => {
     const at = mode === "looping" ? looped : picture.at;
     const step = at > 0 ? picture.frames[at].step : -1;
-    window.decodeLab.address({ step: mode === "following" || step < 0 || !linked() ? null : step });
+    const later = at - picture.frames.findIndex((frame) => frame.step === step);
+    const place = later ? `${step}.${later}` : step;
+    window.decodeLab.address({ step: mode === "following" || step < 0 || !linked() ? null : place });
   }, 250);
 }
 

@@ -89,10 +89,10 @@ function fill(chip, row) {
   chip.button.dataset.state = state;
   chip.button.title = [
     `Sequence ${row.number}: ${state}`,
-    `${tokens} of at most ${wanted} tokens`,
-    `${blocks} blocks`,
-    found && `${found} tokens found in the cache`,
-    preempted && `preempted ${preempted} time${preempted > 1 ? "s" : ""}`,
+    `${tokens} of at most ${counted(wanted, "token")}`,
+    counted(blocks, "block"),
+    found && `${counted(found, "token")} found in the cache`,
+    preempted && `preempted ${counted(preempted, "time")}`,
   ].filter(Boolean).join(", ");
 }
 

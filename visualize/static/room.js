@@ -77,7 +77,7 @@ function fill(item, { number, tokens, wanted, blocks, preempted }) {
   write(chip.querySelector(".count"), `${tokens}/${wanted}`);
   write(chip.querySelector(".notes"), [blocks && `${blocks}▪`, preempted && `${preempted}↩`].filter(Boolean).join(" "));
   chip.style.setProperty("--part", `${(100 * tokens) / wanted}%`);
-  chip.title = `Run ${number}: ${tokens} of at most ${wanted} tokens, ${blocks} blocks${preempted ? `, preempted ${preempted} times` : ""}`;
+  chip.title = `Run ${number}: ${tokens} of at most ${counted(wanted, "token")}, ${counted(blocks, "block")}${preempted ? `, preempted ${counted(preempted, "time")}` : ""}`;
 }
 
 // -- joining -----------------------------------------------------------------------------------------

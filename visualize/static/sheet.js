@@ -17,7 +17,7 @@ function drawChart(name, { columns, layout, shell: form = name }) {
   const data = shell.data.map((trace, i) => ({ ...trace, meta: trace.meta ?? axes.yaxis.ticksuffix, ...columns[i] }));
   const squares = data.filter((_, i) => shell.data[i].meta);
   if (squares.length) fitSquares(plot, axes, squares);
-  plotted(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, squares.length ? counted(squares) : inWords(data));
+  plotted(plot, data, { ...axes, uirevision: JSON.stringify(layout) }, squares.length ? ofEachKind(squares) : inWords(data));
   sized.observe(plot);
 }
 

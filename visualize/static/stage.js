@@ -52,6 +52,7 @@ function read(transcript) {
   hear(transcript.slice(first.length));
   if (!run.running) return;
   over();
+  follow(); // what a link asks for is there, or does not come
   sayNow("This run was saved while it was going on: its file ends here.");
 }
 

@@ -36,6 +36,7 @@ function drawText({ head, tokens, frame }) {
   for (const token of wanted.slice(same)) append(token);
   const now = wanted.length - (frame.tokens?.length ?? 0);
   shown.forEach(({ mark }, index) => mark.classList.toggle("now", index >= now));
+  if (focused && !focused.isConnected) focusOn(null); // its line goes with it
 }
 
 /** One token: its leading space, the marked piece of a word, and above it the glyph or what was rejected. */
@@ -186,6 +187,6 @@ story.addEventListener("keydown", (event) => {
   const step = { ArrowRight: ahead, ArrowLeft: -ahead, Home: -Infinity, End: Infinity }[event.key];
   if (step === undefined || !shown.length || modified(event)) return;
   event.preventDefault();
-  const from = focused?.isConnected ? Number(focused.dataset.index) : step > 0 ? -1 : shown.length;
+  const from = focused ? Number(focused.dataset.index) : step > 0 ? -1 : shown.length;
   focusOn(shown[Math.min(Math.max(from + step, 0), shown.length - 1)].mark);
 });

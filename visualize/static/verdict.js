@@ -41,11 +41,11 @@ function showVerdict(seq, position) {
   if (narrow.matches) panel.scrollIntoView({ behavior: gently(), block: "nearest" });
 }
 
-/** The hint where no distributions were recorded. If the address still says how the run was made, a link makes it again
-    with them, and opens the guess. */
+/** The hint where no distributions were recorded. In the Lab it says how to get them: if the address still says how the
+    run was made, a link makes it again with them, and opens the guess. */
 function unrecorded() {
   const hint = make("p", "hint", "This run recorded no distributions. ");
-  if (inLesson()) return hint;
+  if (inLesson() || !server) return hint;
   const query = new URLSearchParams(window.decodeLab.query);
   if (query.get("run") !== "1") hint.append("Switch “Record distributions” on and run again.");
   else {

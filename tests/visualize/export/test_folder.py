@@ -139,6 +139,23 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     assert path.read_text("utf-8") == "mine"
 
 
+@pytest.mark.parametrize("barred", ["iterdir", "is_dir"])
+def test_a_folder_that_may_not_be_read_or_entered_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, barred: str
+) -> None:
+    """As for anybody but the root, who may read everything."""
+    inside, honest = tmp_path / "index.html", getattr(Path, barred)
+
+    def ask(path: Path) -> object:
+        if path in ((tmp_path,) if barred == "iterdir" else (inside,)):
+            raise PermissionError(13, "Permission denied")
+        return honest(path)
+
+    monkeypatch.setattr(Path, barred, ask)
+    with pytest.raises(FolderError, match="cannot be written: Permission denied"):
+        check(tmp_path)
+
+
 def test_a_failed_write_leaves_the_old_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "site"
     write(folder, FILES)

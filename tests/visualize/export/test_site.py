@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from lab.claims import CLAIMS
 from lab.config import EngineConfig
 from lab.trace.as_json import from_dict
 from lab.trace.recorder import Run, RunFileError
@@ -121,6 +122,22 @@ def test_a_run_of_a_gpu_is_listed_under_its_name(tmp_path: Path) -> None:
     assert re.findall("Recorded on ([^.<]+)", listed) == ["cuda:0", "NVIDIA H200"]
 
 
+def test_every_device_has_one_table(tmp_path: Path) -> None:
+    begun, *events = script(EngineConfig(), max_tokens=2)
+    for name, hardware in ("a", "a CPU"), ("b", "a GPU"), ("c", "a CPU"):
+        Run([replace(begun, hardware=hardware), *events]).save(tmp_path / f"{name}.json")
+    listed = index.page(read_files(sorted(tmp_path.iterdir()), ()), [], {}, "").html()
+    assert re.findall("Recorded on ([^.<]+)", listed) == ["a CPU", "a GPU"]
+    assert re.findall(r'href="runs/(\w)\.html"', listed) == ["a", "c", "b"]
+
+
+def test_a_claim_whose_check_failed_is_counted_as_not_checked() -> None:
+    found = {"kv-heads-8": {"verdict": "holds"}, "seventy-80gb": {"problem": "There is no room."}}
+    assert found.keys() <= CLAIMS.keys()
+    said = f"tested by an experiment: holds here: 1, not checked: {len(CLAIMS) - 1}."
+    assert said in index.page([], [], found, "").html()
+
+
 def test_every_page_has_one_main_element_and_a_header_for_every_column(site: dict[str, str]) -> None:
     for path in pages(site):
         assert site[path].count("<main") == 1, path
@@ -187,7 +204,7 @@ def test_the_data_in_a_page_is_json_and_holds_only_what_was_recorded(site: dict[
     assert tuple(checked) == QUICK.claims
     for name in QUICK.runs:
         assert f"<b>{three(run_of(site, name).metrics.tokens_per_second)}</b> tok/s" in site["index.html"]
-    assert re.search(r"recording those takes time: [^<]+\. “File” is", site["index.html"])
+    assert re.search(r"Recording them takes time: [^<]+\. “File” is", site["index.html"])
 
 
 def test_every_figure_of_a_run_is_the_median_of_its_repeats() -> None:
@@ -196,7 +213,8 @@ def test_every_figure_of_a_run_is_the_median_of_its_repeats() -> None:
     listed = index.page([Recording("a", "A", "", "cpu", runs[0], runs)], [], {}, "").html()
     speeds = [run.metrics.tokens_per_second for run in runs]
     assert f"<b>{three(speeds[2])}</b> tok/s" in listed
-    assert f"3 runs: from {three(speeds[1])} tok/s to {three(speeds[0])} tok/s" in listed
+    spread = f"3 runs: from {three(speeds[1])} tok/s to {three(speeds[0])} tok/s"
+    assert f'<td tabindex="0" data-about="{spread}">' in listed, "Tab leads to it"
     assert "Every figure is the median of 3 runs; the one of median speed is played." in listed
 
 
