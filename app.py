@@ -76,7 +76,7 @@ from visualize.server.leaving import Leaving
 from visualize.server.monitoring import Monitor
 from visualize.server.presence import Presence
 from visualize.server.rooted import Rooted
-from visualize.server.sessions import share_configurations
+from visualize.server.sessions import keep_no_values, share_configurations
 from visualize.server.shelf import MAX_RUN_FILE
 from visualize.server.work import Line
 from visualize.workshop.workshop import Workshop
@@ -138,6 +138,7 @@ def build(
     with pages:
         programs.build(pages, engines, line, tuple(engines.offered), told)
     share_configurations(pages)
+    keep_no_values()
     return pages
 
 
@@ -203,7 +204,7 @@ def main(arguments: list[str] | None = None) -> None:
             theme=theme(),
             head=style(),
             favicon_path=STATIC / "icon.svg",  # for what asks for no other
-            max_threads=200,
+            max_threads=max(200, 2 * options.max_users),  # who waits has one, and can press Stop
             max_file_size=MAX_RUN_FILE,
             state_session_capacity=500,  # a fifth of a megabyte each
             run_history=False,

@@ -55,8 +55,10 @@ def test_models_from_folders_run_and_a_failed_load_loses_nothing(visit: Visit, f
     assert Run.load(lab.save("json", tmp_path)).started.target == "stories"
 
 
-def test_a_link_carries_the_models_named(visit: Visit, folder: Path) -> None:
-    lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculation="off")
+def test_a_link_carries_the_models_named_and_leaves_it_to_people_to_load_them(visit: Visit, folder: Path) -> None:
+    lab = visit().open(pair="other", target=str(folder / "target"), max_tokens=5, speculation="off", run=1)
+    lab.page.wait_for_selector(".toast-wrap:has-text('press Run to load them')")
+    assert not lab.page.get_attribute(".stage", "data-run")
     assert lab.page.input_value("#target textarea, #target input") == str(folder / "target")
     lab.run()
     lab.finish()

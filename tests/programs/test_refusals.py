@@ -22,6 +22,7 @@ from gradio_client.exceptions import AppError
 
 from tests.programs.calls import FILE, PROMPT, ask, call, get, post
 from tests.waiting import until
+from visualize.server.guard import MOST_UNREAD
 
 
 @pytest.mark.parametrize(
@@ -200,6 +201,8 @@ def test_uploads_take_one_file_at_a_time_and_keep_nothing_broken_off(server: str
         ("gradio_api/call/page/nothing", 404, "there are run, compare, calculator"),
         ("gradio_api/queue/data?session_hash=nobodys", 200, '"session_not_found":true'),
         ("gradio_api/queue/data", 422, "session_hash: Field required"),
+        ("gradio_api/queue/data?session_hash=", 200, '"session_not_found":true'),
+        ("pwa_icon/0", 404, "nothing at this address"),
         ("gradio_api/deep_link?session_hash=a", 404, "nothing at this address"),
         ("gradio_api/file=http://127.0.0.1:9/", 404, "nothing at this address"),
         ("gradio_api/file=%00", 404, "nothing at this address"),
@@ -290,13 +293,38 @@ def test_values_that_no_page_sends_are_refused_with_a_reason(
 ) -> None:
     assert events
     for event in events:
-        sound = {"data": event["values"], "fn_index": event["id"], "session_hash": "abc"}
+        sound = {"data": event["values"], "fn_index": event["id"], "session_hash": f"abc{event['id']}"}
         for path in ("run/predict", "queue/join"):
             assert post(f"{server}/gradio_api/{path}", json.dumps(sound).encode())[0] == 200
             asked = sound | {"data": [junk] * len(event["values"])}
             found, answer = post(f"{server}/gradio_api/{path}", json.dumps(asked).encode())
             assert found == 422
             assert len(json.loads(answer)["detail"]) > 10
+
+
+def test_answers_that_nobody_reads_are_not_piled_up(server: str, events: list[dict[str, Any]]) -> None:
+    event = events[0]
+    asked = {"data": event["values"], "fn_index": event["id"], "session_hash": "who-never-reads"}
+    answers = [post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode()) for _ in range(MOST_UNREAD + 3)]
+    assert [status for status, _ in answers] == [200] * MOST_UNREAD + [429] * 3
+    assert f"{MOST_UNREAD} answers wait to be read by you" in answers[-1][1]
+    other = json.dumps(asked | {"session_hash": "another"}).encode()
+    assert post(f"{server}/gradio_api/queue/join", other)[0] == 200
+
+
+def test_a_claims_event_without_claims_checks_none(server: str) -> None:
+    """The app's log is looked at in the end: it may hold no traceback."""
+    config = json.loads(get(f"{server}/config")[1])
+    page = next(it["id"] for it in config["components"] if it["props"].get("elem_id") == "claims")
+    number = next(it["id"] for it in config["dependencies"] if [page, "submit"] in it["targets"])
+    for given in (None, {}, {"claims": 5}, {"claims": [[], "nothing"]}):
+        asked = {"data": [None], "fn_index": number, "session_hash": "claims", "event_data": given}
+        assert post(f"{server}/gradio_api/queue/join", json.dumps(asked).encode())[0] == 200
+
+
+def test_no_page_of_another_site_shows_a_page_in_a_frame(server: str) -> None:
+    with urllib.request.urlopen(server, timeout=60) as answer:
+        assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'self' 127.0.0.1:* localhost:*"
 
 
 def test_only_uploaded_files_can_be_opened(server: str) -> None:

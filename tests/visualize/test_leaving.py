@@ -17,8 +17,8 @@ from visualize.server.work import TICK
 def server() -> tuple[SimpleNamespace, dict[str, Any]]:
     """Gradio's app with all the state it keeps by session: of a call, abc, and of a page."""
     kept = {name: {"abc": 1, "page": 2} for name in ("session_data", "time_last_used", "pending_messages_per_session")}
-    kept["pending_event_ids_session"] = {"abc": {"event", "another"}, "page": {"click"}}
-    events = {name: SimpleNamespace(alive=True) for name in ("event", "click")}
+    kept["pending_event_ids_session"] = {"abc": {"abc", "another"}, "page": {"click"}}
+    events = {name: SimpleNamespace(alive=True) for name in ("abc", "click")}
     queue = SimpleNamespace(**kept, event_ids_to_events=events)
     blocks = SimpleNamespace(fns={}, _queue=queue)
     holder = SimpleNamespace(**kept, lock=threading.Lock())
@@ -73,7 +73,7 @@ def test_an_event_without_a_caller_is_ended() -> None:
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        assert events["event"].alive
+        assert events["abc"].alive
 
     scope = {"type": "http", "path": "/gradio_api/call/run/abc", "method": "GET", "headers": [], "app": app}
 
@@ -81,7 +81,7 @@ def test_an_event_without_a_caller_is_ended() -> None:
         pass
 
     complete(Leaving(within, set(), {})(scope, None, unheard))
-    assert not events["event"].alive
+    assert not events["abc"].alive
     assert events["click"].alive
     assert kept["pending_event_ids_session"] == {"page": {"click"}}
 
@@ -106,7 +106,6 @@ def called(*, done: int | None = 0, fetched: int | None = None, waits: bool = Fa
     and ``fetched``: the turns in which it is done and fetched."""
     app, kept = server()
     events = app.get_blocks()._queue.event_ids_to_events
-    events["abc"] = events.pop("event")  # Gradio names the session after the event
     found: list[bool] = []
 
     async def within(scope: Any, receive: Any, send: Any) -> None:
@@ -141,6 +140,34 @@ def test_an_answer_that_nobody_fetches_is_forgotten_after_a_while() -> None:
     assert all(called(done=None))
     assert all(called(waits=True))
     assert called(fetched=1) == [True] + [False] * 9
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_answers_for_a_page_that_nobody_reads_are_forgotten_and_the_page_is_not(reads: bool) -> None:
+    app, kept = server()
+    app.get_blocks()._queue.event_ids_to_events.clear()  # all is done
+
+    async def within(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+
+    async def turns() -> None:
+        leaving, gone = Leaving(within, set(), {}, unfetched_s=0.0), asyncio.Event()
+        scope = {"type": "http", "path": "/gradio_api/queue/data", "method": "GET", "headers": [], "app": app}
+        who = b"session_hash=page" if reads else b"session_hash=another"
+        stream = asyncio.create_task(leaving(scope | {"query_string": who}, gone.wait, None))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert ("page" in kept["pending_messages_per_session"]) is reads
+        assert ("page" in kept["pending_event_ids_session"]) is reads
+        assert "page" in kept["session_data"]
+        gone.set()
+        await stream
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert "page" not in kept["pending_messages_per_session"]
+        assert "page" in kept["session_data"]
+
+    complete(turns())
 
 
 @pytest.mark.parametrize("body", [b'{"detail": "There is no such function here."}', b"Queue is stopped.", b"[]", b""])

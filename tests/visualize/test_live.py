@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -119,6 +121,19 @@ def test_a_run_can_be_stopped() -> None:
 def test_a_mistake_is_explained(settings: dict[str, Any], sentence: str) -> None:
     text = whole(start(ScriptedEngine(), **settings))
     assert sentence in records(text)[-1]["problem"]
+
+
+def test_a_run_that_is_over_keeps_no_engine() -> None:
+    """It is kept for its visitor, and the engine may be a pair that has made room for another."""
+    engine = ScriptedEngine()
+    gone = weakref.ref(engine)
+    run = LiveRun(Line(), lambda pair, loaded=[engine]: loaded.pop(), Settings(max_tokens=3))
+    del engine
+    whole(run)
+    assert run.done.wait(10)
+    gc.collect()
+    assert gone() is None
+    assert run.status() == ""
 
 
 def test_a_failed_load_is_explained() -> None:

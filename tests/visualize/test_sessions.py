@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import gradio as gr
@@ -11,7 +12,7 @@ from gradio.state_holder import SessionState
 
 import app
 from lab.engines import Engines
-from visualize.server.sessions import share_configurations
+from visualize.server.sessions import keep_no_values, share_configurations
 from visualize.server.work import Line
 
 
@@ -42,14 +43,28 @@ def test_a_session_has_gradios_configurations_without_computing_them_again(asked
     asked.clear()
     first, second = SessionState(pages), SessionState(pages)
     assert asked == []
-    first._update_value_in_config(number._id, 4)
-    assert first.config_values[number._id]["props"]["value"] == 4
-    assert second.config_values == expected
+    assert first.config_values == second.config_values == expected
     second[number._id] = gr.Number(9, label="another", render=False)
     second._update_config(number._id)
     assert second.config_values[number._id]["props"]["value"] == 9
     assert asked == ["another"]
     assert SessionState(pages).config_values == expected
+
+
+def test_what_was_sent_to_a_session_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that somebody opened is megabytes, and Gradio keeps 500 sessions that have ended."""
+    monkeypatch.setattr(SessionState, "_update_value_in_config", SessionState._update_value_in_config)
+    keep_no_values()
+    with gr.Blocks() as pages:
+        shown = gr.HTML("")
+        gr.Button().click(lambda: "x" * 1000, outputs=shown)
+        gr.Button().click(lambda: gr.update(value="x" * 1000), outputs=shown)
+    session = SessionState(pages)
+    for event in pages.fns:
+        answer = asyncio.run(pages.process_api(event, [], session))
+        assert "xxx" in repr(answer["data"])
+    assert shown._id in session.config_values
+    assert "xxx" not in repr([session.config_values, session.state_data])
 
 
 def test_the_labs_own_pages_share_their_configurations(asked: list[str]) -> None:

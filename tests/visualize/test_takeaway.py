@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,10 +19,12 @@ from lab.trace.events import BlockStored, Distributions, Event, Judged, StepTime
 from lab.trace.recorder import Run, RunFileError
 from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.test_text import HOSTILE
+from tests.waiting import until
 from visualize.run.frames import Reducer
 from visualize.run.picture import Picture
 from visualize.run.takeaway import COLUMNS, FORMATS, numbers, page
 from visualize.run.transcript import recorded
+from visualize.server import shelf as shelf_module
 from visualize.server.shelf import Shelf
 
 
@@ -146,6 +150,27 @@ def put(shelf: Shelf, tmp_path: Path, text: str) -> tuple[str, dict[str, str]]:
     path.write_text(text, "utf-8")
     lines = shelf.reopen("me", path).splitlines()
     return json.loads(lines[0])["run"], json.loads(lines[-1])
+
+
+def test_files_are_read_and_written_one_at_a_time(
+    shelf: Shelf, events: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, _ = put(shelf, tmp_path, FORMATS["json"][1](Run(events)))
+    path = tmp_path / "run.json"
+    monkeypatch.setattr(shelf_module, "PATIENCE_S", 0.05)
+    with shelf_module._in_turn():
+        assert json.loads(shelf.reopen("me", path).splitlines()[-1])["problem"].startswith("Many files")
+        assert shelf.take_away([id, "json"])["problem"].startswith("Many files")
+    monkeypatch.setattr(shelf_module, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(shelf_module, "_waiting", threading.BoundedSemaphore(3))
+    with ThreadPoolExecutor(8) as visitors:
+        with shelf_module._in_turn():
+            found = [visitors.submit(shelf.take_away, [id, "json"]) for _ in range(8)]
+            until(lambda: sum(one.done() for one in found) == 6)  # two wait
+            refused = {one for one in found if one.done()}
+        assert all("problem" in one.result() for one in refused)
+        assert all("text" in one.result() for one in set(found) - refused)
+    assert "text" in shelf.take_away([id, "json"])
 
 
 def test_a_saved_run_can_be_reopened_and_saved_again(shelf: Shelf, tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     tasks = OneEach()
 
     def check(request: gr.Request, asked: gr.EventData) -> Iterator[str]:
-        yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(line, load, asked.claims))))
+        given = getattr(asked, "claims", None)
+        names = given if isinstance(given, list) else []
+        yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(line, load, names))))
 
     def stop(request: gr.Request) -> None:
         tasks.stop(request.session_hash)

@@ -17,16 +17,13 @@ from visualize.panels import controls, header, room, stage
 from visualize.panels.events import QUIET, begins, keep_address, ready, warn
 from visualize.run.settings import LINK, OTHER, from_link
 from visualize.server.live import LiveRun
+from visualize.server.sent import CHECKED_S, STORED_S
 from visualize.server.shelf import Shelf
 from visualize.server.visitors import Visitors
 from visualize.server.work import Line, Load
 from visualize.text import told_in_page_words
 from visualize.vocabulary import IN_CODE
 from visualize.workshop.workshop import Workshop
-
-UPLOADS = (600, 3600)
-"""Seconds between checks of the files that visitors have uploaded, and seconds for which each is kept: a file is read
-as soon as it arrives."""
 
 
 class LabRun(LiveRun):
@@ -71,10 +68,12 @@ def build(
 
     def opened(request: gr.Request) -> list[Any]:
         settings, notices = from_link(request.query_params, link, pairs)
+        if settings.pair == OTHER and request.query_params.get("run") == "1":  # static/header.js does not press Run
+            notices = [*notices, "This link names models of its own: press Run to load them."]
         warn(notices)
         return controls.show(settings)
 
-    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=UPLOADS) as page:
+    with gr.Blocks(title=TITLE, fill_width=True, analytics_enabled=False, delete_cache=(CHECKED_S, STORED_S)) as page:
         header.build("Lab")
         if workshop:
             room.strip()

@@ -30,6 +30,8 @@ QUEUE = f"{API}queue/join"
 """Where they and Gradio's client post all other events."""
 ANSWERS = f"{API}queue/data"
 """Where they receive the answers."""
+MOST_UNREAD = 32
+"""Most events of a session that are in progress, or whose answers nobody has read: Gradio keeps these."""
 COMPONENT = f"{API}component_server"
 """Where a component of a page calls its server function."""
 TOOLS = re.compile(rf"{API}mcp(?:/.*)?")
@@ -41,6 +43,8 @@ OTHERS = re.compile(
     rf"{API}(?:info|app_id|startup-events|theme\.css|upload_progress|heartbeat/[\w-]+(?:/\w+)?|cancel|reset)/?"
 )
 """What else pages and Gradio's client request. A page that lost its server requests ``app_id`` until one answers."""
+ICONS = "/pwa_icon/"
+"""Where Gradio scales the icon, which is drawn, and so has no size."""
 LONGEST = 255
 """Most bytes of a file's name."""
 NOTHING = "There is nothing at this address."
@@ -55,17 +59,23 @@ class Guard:
         hosts: the names that the server answers to; None: any. Where only people at this machine may reach it, a page
             from anywhere could do so through their browser by making its own host name resolve to this machine (DNS
             rebinding): such a host name is answered 421. It could also send requests without seeing the answers:
-            every request of another host's page is answered 403.
+            every request of another host's page is answered 403. And it could show a page of the lab in a frame of
+            its own, where a click, or a link that runs by itself, is not the visitor's: no browser does that.
     """
 
     def __init__(self, app: ASGIApp, names: Collection[str], hosts: Sequence[str] | None) -> None:
         self._app, self._names, self._hosts = app, names, hosts
+        self._stored = sent.Stored()
+        others = [f"{host}:*" for host in hosts or () if ":" not in host]  # no such rule can name an IPv6 address
+        self._frames = " ".join(["frame-ancestors 'self'", *others]).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._hosts is not None:
+            send = self._unframed(send)
         pages = scope["app"].get_blocks()
         call = None
         try:
@@ -87,7 +97,9 @@ class Guard:
                 await Response(_GONE, media_type="text/event-stream")(scope, receive, send)
                 return
             if scope["method"] == "POST" and path == FILES:
-                receive = _again(await sent.read(scope, receive), receive)
+                body = await sent.read(scope, receive)
+                self._stored.admit(len(body))
+                receive = _again(body, receive)
             elif scope["method"] == "POST":
                 document = posted.parsed(await _read(scope, receive))
                 receive = _again(json.dumps(self._taken(path, call, document, pages)).encode(), receive)
@@ -106,6 +118,14 @@ class Guard:
         except ClientDisconnect:
             pass  # while it was still sending
 
+    def _unframed(self, send: Send) -> Send:
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"content-security-policy", self._frames)]
+            await send(message)
+
+        return send_on
+
     def _check_call(self, call: re.Match[str], pages: gr.Blocks) -> None:
         _, name, event = call.groups()
         if name not in self._names:
@@ -122,7 +142,11 @@ class Guard:
             function = next(function for function in pages.fns.values() if function.api_name == call[2])
             return posted.in_order(document, function)
         if path in (PAGES_OWN, QUEUE):
-            return posted.of_event(document, pages, self._names)
+            event = posted.of_event(document, pages, self._names)
+            unread = pages._queue.pending_event_ids_session.get(event["session_hash"], ())
+            if path == QUEUE and len(unread) >= MOST_UNREAD:
+                raise Refusal(429, f"{len(unread)} answers wait to be read by you. Read them first.")
+            return event
         if path == COMPONENT:
             return posted.of_component(document, pages)
         if TOOLS.fullmatch(path):
@@ -144,7 +168,7 @@ def _sentence(said: str, status: int = 422) -> Response:
 
 def _asked(scope: Scope, name: str) -> list[str]:
     """The value of this name in the query string, the last if there are several; empty if there is none."""
-    return parse_qs(scope["query_string"].decode("latin-1")).get(name, [])[-1:]
+    return parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True).get(name, [])[-1:]
 
 
 def _check_host(scope: Scope, hosts: Sequence[str]) -> None:
@@ -168,6 +192,8 @@ def _named(address: str) -> str | None:
 def _check_names(scope: Scope, pages: gr.Blocks) -> None:
     """Raises Refusal for names at which Gradio fails: one that is too long for a file, and that of a missing page."""
     path = scope["path"]
+    if path.startswith(ICONS):
+        raise Refusal(404, NOTHING)
     if any(len(name.encode("utf-8", "replace")) > LONGEST for name in path.split("/")):
         raise Refusal(404, NOTHING)
     if path == "/" and any(name not in pages.config["page"] for name in _asked(scope, "page")):

@@ -10,7 +10,9 @@ import asyncio
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping
+from urllib.parse import parse_qs
 
 import gradio as gr
 from gradio.block_function import BlockFunction
@@ -23,10 +25,10 @@ from visualize.server.work import TICK
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
 """Where a program waits for an answer; the last part is the event's id, also the session of a caller without one."""
 WAITED_FOR = "Another connection waits for this answer already. Read it there, or call again."
-CALL = re.compile(r"/gradio_api/call/(?:v2/)?\w+/?")
-"""Where it calls, and gets the event's id."""
+STREAM = "/gradio_api/queue/data"
+"""Where a page, or Gradio's client, reads all answers of its session."""
 UNFETCHED_S = 300.0
-"""Seconds after which an answer that nobody waits for is forgotten; it may take up to twice as long."""
+"""Seconds after which answers that nobody waits for are forgotten; it may take up to twice as long."""
 TOOLS = re.compile(r"/gradio_api/mcp(?:/http)?/?")
 CALLER = "x-decode-lab-caller"
 """The header that identifies a tool's caller: Gradio forwards all tool calls to itself in one session, but keeps their
@@ -56,10 +58,14 @@ class Leaving:
     ) -> None:
         self._app, self._waiting, self._told, self._unfetched_s = app, waiting, told, unfetched_s
         self._calling: set[bytes] = set()  # callers of tools
+        self._reading: Counter[str] = Counter()  # streams of a session
+        self._sweeping: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope.get("path", ""), scope.get("method")
         scope = self._without_forged(scope)
+        if scope["type"] == "http" and self._sweeping is None:
+            self._sweeping = asyncio.create_task(self._sweep(scope["app"]))
         if method == "GET" and (found := ANSWER.fullmatch(path)):
             who = found[1]
             if who in self._waiting:  # each would get half of the answer, and the run would end when either left
@@ -69,8 +75,8 @@ class Leaving:
             who = secrets.token_hex(16)
             scope = scope | {"headers": [*scope["headers"], (CALLER.encode(), who.encode())]}
             self._calling.add(who.encode())
-        elif method == "POST" and CALL.fullmatch(path):
-            await self._called(scope, receive, send)
+        elif method == "GET" and path == STREAM:
+            await self._read(scope, receive, send)
             return
         else:
             await self._app(scope, receive, send)
@@ -111,33 +117,30 @@ class Leaving:
             if streams or method == "POST":  # a refused request left the answer in place
                 _forget(app, who)
 
-    async def _called(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a call on, and arrange for its answer to be forgotten if nobody fetches it."""
-        app, status, said = scope["app"], 0, b""
+    async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a session's stream on, and know that it is read."""
+        [who] = parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[-1:]
+        self._reading[who] += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._reading -= Counter([who])  # which drops those without one
 
-        async def passed_on(message: Message) -> None:
-            nonlocal status, said
-            status, said = message.get("status", status), said + message.get("body", b"")
-            await send(message)
-
-        await self._app(scope, receive, passed_on)
-        if status == 200:
-            self._forget_later(app, json.loads(said)["event_id"])
-
-    def _forget_later(self, app: App, who: str, was_done: bool = False) -> None:
-        """Check after a while: an answer that was done at the last check and that nobody waits for is forgotten."""
-
-        def look() -> None:
+    async def _sweep(self, app: App) -> None:
+        """Forget answers that were ready at the last look and that nobody has come to read."""
+        before: set[str] = set()
+        while True:
+            await asyncio.sleep(self._unfetched_s)
             queue = app.get_blocks()._queue
-            if who not in queue.pending_event_ids_session:
-                return  # somebody has fetched it
-            done = who not in queue.event_ids_to_events
-            if done and was_done and who not in self._waiting:
-                _forget(app, who)
-            else:
-                self._forget_later(app, who, done)
-
-        asyncio.get_running_loop().call_later(self._unfetched_s, look)
+            unread = {who: events for who, events in queue.pending_event_ids_session.items() if events}
+            ready = {who for who, events in unread.items() if events.isdisjoint(queue.event_ids_to_events)}
+            left = {who for who in ready - self._waiting if not self._reading[who]}
+            for who in left & before:
+                if who in unread[who]:  # a call, whose session is named after its event
+                    _forget(app, who)
+                else:  # a page, or Gradio's client, perhaps still there
+                    _forget_answers(app, who)
+            before = left
 
     def _without_forged(self, scope: Scope) -> Scope:
         """``scope`` without a ``CALLER`` header that was not set here."""
@@ -157,10 +160,15 @@ def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
 def _forget(app: App, who: str) -> None:
     """Drop the session of one call, to which nobody returns. Gradio would keep thousands of sessions, a fifth of a
     megabyte each; the messages of two thousand; and for ever that a session has no events left."""
-    sessions, queue = app.state_holder, app.get_blocks()._queue
+    sessions = app.state_holder
     with sessions.lock:
         sessions.session_data.pop(who, None)
         sessions.time_last_used.pop(who, None)
+    _forget_answers(app, who)
+
+
+def _forget_answers(app: App, who: str) -> None:
+    queue = app.get_blocks()._queue
     for event in queue.pending_event_ids_session.pop(who, ()):
         if event in queue.event_ids_to_events:  # it is ended; until it has, nobody is there to be told
             queue.event_ids_to_events[event].alive = False

@@ -123,7 +123,8 @@ class LiveRun(Live):
         super().__init__(line, load, Reducer(before))
 
     def status(self) -> str:
-        ahead = self._engine.ahead(self.cancelled) if self._engine else None
+        engine = self._engine  # its own thread drops it when it ends
+        ahead = engine.ahead(self.cancelled) if engine else None
         if ahead is None:
             return super().status()
         return f"Waiting for room in the pool: {before_yours(ahead) if ahead else 'you are next.'}"

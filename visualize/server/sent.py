@@ -3,6 +3,8 @@ arrive, and leaves those of a broken-off upload on disk."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from tempfile import SpooledTemporaryFile
 
 from python_multipart.multipart import parse_options_header
@@ -14,8 +16,28 @@ from visualize.server.shelf import MAX_RUN_FILE
 
 MOST_BYTES = MAX_RUN_FILE + 2**16
 """Most bytes of a request: a run's file and the form around it."""
+MOST_STORED = 2**30
+"""Most bytes of requests in the time for which a file is stored: so many can be on disk."""
+CHECKED_S, STORED_S = 600, 3600
+"""Seconds between checks of the stored files, and seconds for which each stays: it is read as soon as it arrives."""
 IN_MEMORY = 2**20
 """Bytes beyond which an upload is spooled to disk, so that a slow sender occupies no more memory than that."""
+
+
+class Stored:
+    """Bounds what is on disk of uploads, which may be of anything and need never be opened."""
+
+    def __init__(self) -> None:
+        self._came: deque[tuple[float, int]] = deque()
+
+    def admit(self, size: int) -> None:
+        """Count a file of so many bytes, which is to be stored. Raises Refusal if there is no room for it."""
+        now = time.monotonic()
+        while self._came and now - self._came[0][0] > CHECKED_S + STORED_S:
+            self._came.popleft()
+        if sum(size for _, size in self._came) + size > MOST_STORED:
+            raise Refusal(507, "Many files were sent to this server lately: it has no room for more. Try again later.")
+        self._came.append((now, size))
 
 
 async def read(scope: Scope, receive: Receive) -> bytes:

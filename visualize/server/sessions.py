@@ -1,4 +1,5 @@
-"""Makes Gradio's state per session cheap: every opened page and every call by a program is a session."""
+"""Makes Gradio's state per session cheap: every opened page and every call by a program is a session, and five hundred
+are kept after they have ended."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import gradio as gr
 from gradio.blocks import BlocksConfig
+from gradio.state_holder import SessionState
 
 
 def share_configurations(pages: gr.Blocks) -> None:
@@ -26,7 +28,12 @@ def share_configurations(pages: gr.Blocks) -> None:
     def config_for_block(_id: int, rendered_ids: list[int], block: gr.blocks.Block, renderable: Any = None) -> Any:
         if renderable or id(block) not in there:
             return work_out(_id, rendered_ids, block, renderable)
-        config = known(_id, block)
-        return config | {"props": config["props"].copy()}  # where a session writes its value
+        return known(_id, block)
 
     BlocksConfig.config_for_block = staticmethod(config_for_block)
+
+
+def keep_no_values() -> None:
+    """Keep none of the values that were last sent to a session, such as a run of megabytes: ``Shelf`` keeps what may be
+    kept. Gradio needs them for links that restore a session, which the lab's pages do not have."""
+    SessionState._update_value_in_config = lambda self, key, value: None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ MOST_VISITORS = 500
 """Most visitors whose runs are kept: as many as Gradio keeps sessions of."""
 MOST_KEPT = 512 * 2**20
 """Most bytes of runs that are kept, roughly. 250 visitors with two runs of 160 tokens each take a quarter of it."""
+BUSY = "Many files are being opened and saved here now. Try again in a minute."
 AN_EVENT = 500
 """Bytes of memory per event, roughly; most take fewer."""
 
@@ -57,6 +59,35 @@ RUN = Kind(
     load=lambda document, name: Run.of(document, name).events,
     told=lambda events, id: recorded(Run(events), id),
 )
+
+
+PATIENCE_S = 20.0
+"""Seconds that a file waits for those before it."""
+MOST_WAITING = 32
+"""Most files that wait: each takes up a thread of the server."""
+_turn = threading.Lock()
+_waiting = threading.BoundedSemaphore(MOST_WAITING)
+
+
+class BusyError(LabError):
+    """Too many files at once."""
+
+
+@contextmanager
+def _in_turn() -> Iterator[None]:
+    """One file is read, or written, at a time: a large one is seconds of Python, in which everybody else waits. Raises
+    BusyError after ``PATIENCE_S``, or if too many wait."""
+    if not _waiting.acquire(blocking=False):
+        raise BusyError(BUSY)
+    try:
+        if not _turn.acquire(timeout=PATIENCE_S):
+            raise BusyError(BUSY)
+        try:
+            yield
+        finally:
+            _turn.release()
+    finally:
+        _waiting.release()
 
 
 class Kept(NamedTuple):
@@ -124,7 +155,8 @@ class Shelf:
             return {"problem": "The server no longer has this run. Run it again, then save it."}
         try:
             name = f"{self._kind.name}-{id[:8]}.{form}"
-            return {"name": name, "type": media, "text": write(self._kind.read(events))}
+            with _in_turn():
+                return {"name": name, "type": media, "text": write(self._kind.read(events))}
         except LabError as error:
             return {"problem": str(error)}
 
@@ -133,9 +165,10 @@ class Shelf:
         same file. ``accepted`` is called before the run is kept."""
         id = uuid.uuid4().hex
         try:
-            document, size = read_json(path, self._kind.most_bytes, self._kind.most_values), path.stat().st_size
-            events = self._kind.load(document, path.name)
-            text = self._kind.told(events, id)
+            with _in_turn():
+                document, size = read_json(path, self._kind.most_bytes, self._kind.most_values), path.stat().st_size
+                events = self._kind.load(document, path.name)
+                text = self._kind.told(events, id)
         except LabError as error:
             return head(id) + line({"problem": str(error)})
         accepted()

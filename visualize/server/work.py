@@ -150,7 +150,8 @@ class Work(ABC):
             return self._compiling
         if ahead := self._line.ahead(self):
             return f"Waiting: {before_yours(ahead)}"
-        captured = self._engine and self._engine.capturing
+        engine = self._engine  # its own thread drops it when it ends
+        captured = engine and engine.capturing
         return f"Capturing a CUDA graph, once for steps like this one: {captured} …" if captured else ""
 
     def engine(self, pair: str | Pair) -> Any:
@@ -187,6 +188,7 @@ class Work(ABC):
             log.exception("work for a visitor broke off")
             self.problem = f"This failed ({type(error).__name__}: {error})."
         finally:
+            self._engine = None  # this is kept for a visitor, and the memory of a pair is for the next one's
             self.done.set()
 
 

@@ -62,8 +62,9 @@ function whenReady(act) {
   else new MutationObserver((_, observer) => (observer.disconnect(), act())).observe(body, { attributeFilter: ["data-ready"] });
 }
 
-// A link may ask for the run itself.
-if (new URLSearchParams(location.search).get("run") === "1") whenReady(() => document.querySelector("#run")?.click());
+// A link may ask for the run itself, but not with models that it names: whoever made it does not choose what is loaded.
+const byLink = new URLSearchParams(location.search);
+if (byLink.get("run") === "1" && byLink.get("pair") !== "other") whenReady(() => document.querySelector("#run")?.click());
 
 // Where there is no room for the pages' names side by side, this one's is scrolled into view.
 const here = $("[aria-current]");
