@@ -10,6 +10,10 @@ from visualize.workshop.doors import Doors
 from visualize.workshop.lead import Lead
 from visualize.workshop.room import Room
 
+SAFE = 12
+"""Fewest characters of a key that nobody should find by trying: a made-up one has 22."""
+SHORT = f"\nWorkshop: your key has fewer than {SAFE} characters, and anyone can try thousands a minute. Choose another."
+
 
 class Workshop:
     """A workshop, whose runs share turns of ``line``, which was made for it.
@@ -39,5 +43,5 @@ class Workshop:
         return (
             f"Workshop: {how}. The code is {self.access.code}.\n"
             f"Workshop: lead from {address}room#lead={key}{whose}. Anyone with that address can lead: keep it to "
-            "yourself."
+            f"yourself.{'' if made_up or len(self.access.key) >= SAFE else SHORT}"
         )

@@ -73,6 +73,9 @@ def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.M
     assert "http://localhost:7860/room#lead=KEY" in told
     everywhere = Workshop(Line(together=True), "::", "KEY").announcement("http://[::]:7860/", made_up=False)
     assert "http://[::1]:7860/room#lead=KEY" in everywhere
+    assert "fewer than 12 characters" in everywhere
+    long = Workshop(Line(together=True), "::", "twelve chars").announcement("http://[::]:7860/", made_up=False)
+    assert "fewer than" not in long
     alone = Workshop(Line(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/", made_up=False)
     assert "start it with --host 0.0.0.0" in alone
 
