@@ -161,6 +161,22 @@ def test_an_answer_worked_out_after_the_run_is_not_called_measured() -> None:
     assert mark(asked, 10, FIGURES, foretold=False).said == "You said 10.0×; it comes to 10.0×."
 
 
+@pytest.mark.parametrize("answer", [7, 9.5])
+def test_an_answer_worked_out_after_the_run_is_right_or_wrong_however_noisy_the_run(answer: float) -> None:
+    """The question itself gives the numbers to compute with."""
+    assert mark(slider(), answer, NOISY).noisy
+    found = mark(slider(), answer, NOISY, foretold=False)
+    assert (found.near, found.noisy, found.feedback) == (False, False, "Far.")
+    assert not mark(CHOICE, 0, NOISY, foretold=False).noisy
+
+
+def test_only_a_measurement_is_called_measured() -> None:
+    arithmetic = slider(unit="bytes", range=[1, 10000], answer="models.m.bytes")
+    assert mark(slider(), 5, FIGURES).measured
+    assert not mark(slider(), 5, FIGURES, foretold=False).measured
+    assert not mark(arithmetic, 1024, FIGURES).measured
+
+
 def test_feedback_contains_the_runs_numbers() -> None:
     assert mark(slider(near="It is {{ runs.b.ms | ms }}."), 5, FIGURES).feedback == "It is 1.00 ms."
 
