@@ -176,7 +176,7 @@ def right_answer(question: AnyQuestion, figures: Figures) -> str:
 
 def is_measured(question: AnyQuestion, foretold: bool) -> bool:
     """Whether the right answer is a measurement: not if it is arithmetic, or worked out from the run's figures."""
-    names = [name for expression in question.answers for name in expression.names]
+    names = [name for expression in question.answers for name in expression.names if name != "x"]  # a curve's place
     arithmetic = bool(names) and all(name.startswith(WORKED_OUT) for name in names)
     return foretold and not arithmetic
 

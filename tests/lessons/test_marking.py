@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from lab.bench.growth import Curve
 from lessons.experiments import by_repeat
 from lessons.experiments.growth import figures as of_growth
+from lessons.expressions import Expression
 from lessons.functions import ExpressionError
 from lessons.marking import AnswerError, checked, mark
 from lessons.questions import AnyQuestion
@@ -175,6 +176,9 @@ def test_only_a_measurement_is_called_measured() -> None:
     assert mark(slider(), 5, FIGURES).measured
     assert not mark(slider(), 5, FIGURES, foretold=False).measured
     assert not mark(arithmetic, 1024, FIGURES).measured
+    assert mark(CURVE, [5, 10, 15], FIGURES).measured
+    drawn = CURVE.model_copy(update={"answer": Expression("models.m.bytes * x")})
+    assert not mark(drawn, [5, 10, 15], FIGURES).measured
 
 
 def test_feedback_contains_the_runs_numbers() -> None:
