@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lab.config import LabError
 from lessons.experiments import FITTED, WORKED_OUT, by_repeat
-from lessons.expressions import Expression, Figures
+from lessons.expressions import Figures
 from lessons.functions import ExpressionError
 from lessons.questions import Answer, AnyQuestion, Choice, Curve, Slider
 from lessons.units import WRITE
@@ -34,10 +34,12 @@ class AnswerError(LabError, ValueError):
 @dataclass(frozen=True)
 class Mark:
     """``right``: the run's answer, in the same form. ``said``: both in a sentence. ``noisy``: the answer is not near,
-    but near to what one of the repeats alone gave, or between them."""
+    but near to what one of the repeats alone gave, or between them. ``measured``: the run's answer is a measurement,
+    and no calculation."""
 
     near: bool
     noisy: bool
+    measured: bool
     right: Answer
     said: str
     feedback: str
@@ -74,7 +76,8 @@ def mark(
     """Compare an answer with the figures of a run.
 
     Args:
-        foretold: given before there was a run; otherwise the figures were there to work it out from.
+        foretold: given before there was a run. Otherwise the figures were there to work it out from, and what the
+            repeats say beside them makes no other answer right.
         source: of the figures.
 
     Raises:
@@ -83,16 +86,17 @@ def mark(
     """
     checked(question, answer)
     right = right_one(question, figures)
-    each = list(in_each_repeat(question, figures))
+    each = list(in_each_repeat(question, figures)) if foretold else []
     near = is_near(question, answer, right)
     noisy = not near and borne_out(question, answer, each)
+    measured = is_measured(question, foretold)
     if isinstance(question, Choice):
         own, other = question.options[answer].text, question.options[right].text
         so = "By the medians it is" if noisy else "It is"
         said = f"You said: {own}" if near else f"You said: {own} {so}: {other}"
         spread = f"{each.count(answer)} of {len(each)} repeats agree with you."
     else:
-        write, verb = WRITE[question.unit], found_by(question.answers, foretold, source)
+        write, verb = WRITE[question.unit], found_by(measured, source)
         if isinstance(question, Curve):
             said = drawn(question, write(answer[0]), write(answer[-1]), right, verb)
             spread = differ(question)
@@ -100,7 +104,7 @@ def mark(
             said = f"You said {write(answer)}; {verb} {write(right)}."
             spread = f"{others(question)} gave {write(min(each))} to {write(max(each))}." if each else ""
     feedback = too_noisy(spread, source) if noisy else (question.near if near else question.far).fill(figures)
-    return Mark(near, noisy, right, said, feedback)
+    return Mark(near, noisy, measured, right, said, feedback)
 
 
 def too_noisy(spread: str, source: Source) -> str:
@@ -170,11 +174,16 @@ def right_answer(question: AnyQuestion, figures: Figures) -> str:
     return write(right)
 
 
-def found_by(expressions: list[Expression], foretold: bool, source: Source) -> str:
+def is_measured(question: AnyQuestion, foretold: bool) -> bool:
+    """Whether the right answer is a measurement: not if it is arithmetic, or worked out from the run's figures."""
+    names = [name for expression in question.answers for name in expression.names if name != "x"]  # a curve's place
+    arithmetic = bool(names) and all(name.startswith(WORKED_OUT) for name in names)
+    return foretold and not arithmetic
+
+
+def found_by(measured: bool, source: Source) -> str:
     """How the right answer is introduced: what was not measured is not said to be."""
-    names = [name for expression in expressions for name in expression.names]
-    arithmetic = names and all(name.startswith(WORKED_OUT) for name in names)
-    return WORKED_OUT_SAID if arithmetic or not foretold else source.says
+    return source.says if measured else WORKED_OUT_SAID
 
 
 def _right_option(question: Choice, figures: Figures) -> int:

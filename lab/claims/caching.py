@@ -85,9 +85,11 @@ def judge_long(values: Values) -> Verdict:
     by_length = at_lengths(values)
     longest = max(by_length)
     reached = [length for length, ratio in by_length.items() if ratio >= 3]
+    below = [length for length in by_length if length not in reached]
     needs = "A longer text: without a cache a token's time grows with its length."
     if by_length[longest] >= 3:
-        return Verdict("holds", f"{times(by_length[longest])} at {longest} tokens, three times from {min(reached)} on.")
+        stays = min(length for length in reached if length > max(below, default=0))
+        return Verdict("holds", f"{times(by_length[longest])} at {longest} tokens, three times from {stays} on.")
     if reached:
         return Verdict("conditions", f"At {', '.join(map(str, reached))} tokens only.", needs)
     return Verdict("fails", f"At most {times(max(by_length.values()))}, at up to {longest} tokens.", needs)

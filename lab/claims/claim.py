@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from lab.bench.interval import median_interval
+from lab.bench.interval import Interval, median_interval
 from lab.claims.trial import Trial
 
 NEWSLETTER = "KV Caching and Speculative Decoding"
@@ -24,11 +24,12 @@ WORDS: dict[Word, str] = {
     "noisy": "too noisy to say",
 }
 NOISE = (
-    "Too noisy to say if the verdict would change with one of the numbers elsewhere in its interval. (The interval "
-    "of a median: 95%, or from the least to the most where there are fewer than six values. It is over texts, each "
-    "measured once, or over repeats, and then for this text or load only.)"
+    "Too noisy to say if the verdict would change with one of the numbers elsewhere in its interval. (The interval: "
+    "95%; of a median of fewer than six values, from the least to the most. It is over texts, each measured once, or "
+    "over repeats, and then for this text or load only. Of a share it is a bootstrap over texts, because guesses in "
+    "one text are alike.)"
 )
-"""What every rule that rests on times adds."""
+"""What every rule that rests on measurements adds."""
 GAMMA = 5
 """Guesses per round, the number that the articles use where they name one."""
 TEXTS = 6
@@ -37,6 +38,9 @@ counted as separate samples they would make a figure look more certain than it i
 questions)."""
 PLACES = 65
 """Points of an interval at which a rule is tried: the verdict may change in the middle of it."""
+
+STEADIER = "A machine that does nothing else, to check it again on. Where texts differ: more of them."
+"""What it takes to say. A check again reads the same texts, so it makes only times more certain."""
 
 Kind = Literal["measured", "formula", "claimed"]
 """Where a number comes from: this machine, just now; a calculation; the article."""
@@ -61,10 +65,14 @@ class Number(NamedTuple):
     high: float | None = None
 
     @classmethod
+    def within(cls, key: str, label: str, sure: Interval, unit: str = "") -> Number:
+        """A measured number with its interval."""
+        return cls(key, label, sure.value, unit, low=sure.low, high=sure.high)
+
+    @classmethod
     def median(cls, key: str, label: str, measured: Sequence[float], unit: str = "") -> Number:
         """The median of a figure measured several times: once in each of several texts, or repeatedly in one."""
-        sure = median_interval(measured)
-        return cls(key, label, sure.value, unit, low=sure.low, high=sure.high)
+        return cls.within(key, label, median_interval(measured), unit)
 
     @property
     def text(self) -> str:
@@ -189,9 +197,7 @@ class Claim:
                         f"{words}: {number.label} came out as {number.text}, and anything from {number.spread} fits "
                         "nearly as well."
                     )
-                    return Verdict(
-                        "noisy", f"{why} {verdict.why}", "A machine that does nothing else, or more repeats."
-                    )
+                    return Verdict("noisy", f"{why} {verdict.why}", STEADIER)
         return verdict
 
 

@@ -28,7 +28,7 @@ from lab.claims.claim import (
     plain,
     times,
 )
-from lab.claims.speculation import TOPIC, guesses, key
+from lab.claims.speculation import TOPIC, accepted_of, guesses, key
 from lab.claims.trial import Trial
 
 GAMMAS = range(1, 33)
@@ -73,7 +73,7 @@ def measured(trial: Trial) -> list[Number]:
     numbers = []
     for kind, one in trial.once(guesses).items():
         numbers += [
-            Number(key("accepted", kind), f"accepted of judged, {kind}", one.rounds.acceptance, "%"),
+            accepted_of(kind, one),
             Number.median(key("faster", kind), f"speed-up, median, {kind}", one.faster, "×"),
         ]
     return numbers
@@ -86,9 +86,9 @@ def two_to_three(trial: Trial) -> Found:
     found = trial.once(guesses)
     numbers = measured(trial)
     for kind, one in found.items():
-        predicted = one.rounds.tokens / (GAMMA * TENTH + 1)  # theorem 3.8, with the tokens measured
+        large = one.tokens.map(lambda tokens: tokens / (GAMMA * TENTH + 1))  # theorem 3.8, with the tokens measured
         label = f"at c 0.1 with the tokens per round measured here, {kind}"
-        numbers.append(Number(key("large", kind), label, predicted, "×", "formula"))
+        numbers.append(Number.within(key("large", kind), label, large, "×"))
     one = found[PLAIN].rounds
     return Found(
         (

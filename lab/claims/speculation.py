@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from lab.bench.interval import FEWEST, ratio_interval
+from lab.bench.interval import Interval, ratio_interval
 from lab.bench.prompts import held_out_prompts
 from lab.bench.theory import Speculated, speculated, whole_rounds
 from lab.bench.window import CODE, Kind, mix
@@ -30,36 +31,47 @@ from lab.claims.claim import (
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError
 from lab.trace.events import Judged
+from lab.trace.recorder import Run
 
 TOPIC = "What speculation gains"
 PROMISED = 0.6, 0.7
 """The acceptance that the article gives for its pair."""
-BEGINNINGS = 8
-"""Texts of each kind. Acceptance has its interval over them, because the guesses within one text are too alike."""
 MORE_CODE = (
     "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        ",
     "with open(path) as file:\n    for line in file:\n        name, value = line.split(",
     "def mean(values):\n    total = 0\n    for value in values:\n        ",
-    "try:\n    result = json.loads(text)\nexcept ValueError as error:\n    ",
-    "while queue:\n    node = queue.pop()\n    if node in seen:\n        continue\n    ",
 )
 
 
+class Tally(NamedTuple):
+    """Rounds of a full window in one text, and their guesses."""
+
+    rounds: int
+    judged: int
+    accepted: int
+
+
 class Guessed(NamedTuple):
-    """For one kind of text: what its rounds did, how many of its greedy texts are what plain decoding writes, and the
-    speed-up of each of its texts."""
+    """For one kind of text: what its rounds did, together and text by text, how many of its greedy texts are what plain
+    decoding writes, and the speed-up of each of its texts."""
 
     rounds: Speculated
+    tallies: tuple[Tally, ...]
     same: int
     texts: int
     faster: tuple[float, ...]
 
+    @property
+    def tokens(self) -> Interval:
+        """Tokens per round, over texts."""
+        return ratio_interval([one.rounds + one.accepted for one in self.tallies], [one.rounds for one in self.tallies])
+
 
 def kinds(trial: Trial) -> dict[str, Kind]:
-    """From easy to hard: greedy stories, sampled ones, program code, and stories with the wrong draft; ``BEGINNINGS``
-    of each. The pair was not trained on these stories."""
+    """From easy to hard: greedy stories, sampled ones, program code, and stories with the wrong draft; ``TEXTS`` of
+    each. The pair was not trained on these stories."""
     easy, middling, hard = mix(trial.engine("matched"), trial.engine("mismatched")).values()
-    stories, code = tuple(held_out_prompts()[:BEGINNINGS]), (*CODE, *MORE_CODE)[:BEGINNINGS]
+    stories, code = tuple(held_out_prompts()[:TEXTS]), (*CODE, *MORE_CODE)
     return {
         "stories (greedy)": replace(easy, prompts=stories),
         "stories (temperature 0.8)": replace(easy, prompts=stories, temperature=0.8),
@@ -91,8 +103,20 @@ def guesses(trial: Trial) -> dict[str, Guessed]:
         both = list(zip(drafted, plain_runs, strict=True))
         alike = [a.token_ids == b.token_ids for a, b in both if not all_kinds[name].temperature]
         faster = tuple(a.metrics.tokens_per_second / b.metrics.tokens_per_second for a, b in both)
-        found[name] = Guessed(rounds, sum(alike), len(alike), faster)
+        tallies = tuple(tally(run, GAMMA) for run in drafted)
+        found[name] = Guessed(rounds, tallies, sum(alike), len(alike), faster)
     return found
+
+
+def tally(run: Run, gamma: int) -> Tally:
+    whole = whole_rounds(run, gamma)
+    verdicts = [event.accepted for event in run.events if isinstance(event, Judged) and event.step in whole]
+    return Tally(len(whole), len(verdicts), sum(verdicts))
+
+
+def accepted(tallies: Sequence[Tally]) -> Interval:
+    """Accepted of judged guesses, over texts."""
+    return ratio_interval([one.accepted for one in tallies], [one.judged for one in tallies])
 
 
 def key(what: str, kind: str) -> str:
@@ -102,59 +126,38 @@ def key(what: str, kind: str) -> str:
 # -- acceptance ------------------------------------------------------------------------------
 
 
-def accepted_by_text(trial: Trial) -> dict[str, tuple[list[int], list[int]]]:
-    """By kind of text, for each of its texts: guesses accepted, and judged, in rounds of a full window.
-
-    Raises:
-        Stopped, LabError.
-    """
-    tokens, texts = (24, FEWEST) if trial.small else (96, BEGINNINGS)
-    config = EngineConfig(speculative="draft", num_speculative_tokens=GAMMA)
-    found = {}
-    for name, kind in kinds(trial).items():
-        accepted, judged = [], []
-        for place, prompt in enumerate(kind.prompts[:texts], 1):
-            trial.report(f"{name}, text {place} of {texts}")
-            run = trial.measure(partial(trial.generate, kind.engine, prompt, config, tokens, kind.temperature))
-            whole = whole_rounds(run, GAMMA)
-            verdicts = [event.accepted for event in run.events if isinstance(event, Judged) and event.step in whole]
-            accepted.append(sum(verdicts))
-            judged.append(len(verdicts))
-        found[name] = accepted, judged
-    return found
-
-
 def acceptance(trial: Trial) -> Found:
-    found = {kind: ratio_interval(*counts) for kind, counts in accepted_by_text(trial).items()}
+    found = {kind: accepted_of(kind, one) for kind, one in trial.once(guesses).items()}
     low, high = PROMISED
     engine = trial.engine("matched")
     sizes = [model.layer_weights + model.head_weights for model in (engine.target, engine.draft)]
-    numbers = [
-        Number("claimed_low", "as claimed, from", low, "%", "claimed"),
-        Number("claimed_high", "to", high, "%", "claimed"),
-        Number("sizes", "the target's weights over the draft's", sizes[0] / sizes[1], "×", "formula"),
-    ]
-    for kind, sure in found.items():
-        numbers += [
-            Number(key("accepted", kind), f"accepted of judged, {kind}", sure.value, "%"),
-            Number(key("low", kind), f"from (95% interval over texts), {kind}", sure.low, "%"),
-            Number(key("high", kind), f"to, {kind}", sure.high, "%"),
-        ]
     names = tuple(found)
     series = (
-        Series("accepted", names, tuple(100 * sure.value for sure in found.values())),
+        Series("accepted", names, tuple(100 * number.value for number in found.values())),
         *(
             Series(f"claimed, {way}", names, (100 * share,) * len(names), "claimed")
             for way, share in (("from", low), ("to", high))
         ),
     )
-    return Found(tuple(numbers), Chart("bars", f"% accepted, γ {GAMMA}", "", series))
+    return Found(
+        (
+            Number("claimed_low", "as claimed, from", low, "%", "claimed"),
+            Number("claimed_high", "to", high, "%", "claimed"),
+            Number("sizes", "the target's weights over the draft's", sizes[0] / sizes[1], "×", "formula"),
+            *found.values(),
+        ),
+        Chart("bars", f"% accepted, γ {GAMMA}", "", series),
+    )
+
+
+def accepted_of(kind: str, one: Guessed) -> Number:
+    return Number.within(key("accepted", kind), f"accepted of judged, {kind}", accepted(one.tallies), "%")
 
 
 def judge_acceptance(values: Values) -> Verdict:
-    accepted, lows, highs = of(values, "accepted"), of(values, "low"), of(values, "high")
+    accepted = of(values, "accepted")
     low, high = values["claimed_low"], values["claimed_high"]
-    inside = [kind for kind in accepted if lows[kind] <= high and highs[kind] >= low]
+    inside = [kind for kind, share in accepted.items() if low <= share <= high]
     spread = f"{percent(min(accepted.values()))} to {percent(max(accepted.values()))}, by text, temperature and draft"
     if len(inside) == len(accepted):
         return Verdict("holds", f"{spread}.")
@@ -232,11 +235,10 @@ CLAIMS = (
         topic=TOPIC,
         quote="70B → 7B pairing: ~60-70% acceptance rate at gamma=5",
         source=TUTORIAL,
-        tested=f"The embedded pair with γ 5: accepted of judged guesses in four kinds of text, of each {BEGINNINGS} "
-        "texts. Their pair itself is too large for this.",
-        rule="Holds if the 95% interval of every kind of text overlaps 60-70%. Under conditions if that of some "
-        "does, or if they lie on both sides. The interval is over texts (bootstrap): guesses of one text are "
-        "alike.",
+        tested=f"The embedded pair with γ 5: accepted of judged guesses in four kinds of text, of each {TEXTS} texts. "
+        "Their pair itself is too large for this.",
+        rule="Holds if 60-70% of the judged guesses are accepted in every kind of text. Under conditions if so many "
+        "are in some, or if the kinds lie on both sides.",
         experiment=acceptance,
         judge=judge_acceptance,
     ),

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lab.bench.interval import median_interval
-from lab.bench.theory import speculated
 from lab.claims.claim import NEWSLETTER, TEXTS, Chart, Claim, Found, Number, Series, Values, Verdict, of, plain
 from lab.claims.gains import TENTH
-from lab.claims.speculation import TOPIC, key, kinds
+from lab.claims.speculation import TOPIC, accepted, key, kinds, tally
 from lab.claims.trial import Trial
 from lab.config import EngineConfig, LabError
 from lab.decode.window import best_window
@@ -43,12 +42,13 @@ def windows(trial: Trial) -> Found:
             for gamma in configs
         }
         rates = {gamma: [run.metrics.tokens_per_second for run in some] for gamma, some in by_gamma.items()}
-        rounds = speculated(by_gamma[JUDGED_AT], by_gamma[0])
-        if rounds is None:
+        tallies = [tally(run, JUDGED_AT) for run in by_gamma[JUDGED_AT]]
+        if not any(one.rounds for one in tallies):
             raise LabError(f"No whole round of {JUDGED_AT} guesses in {tokens} tokens of {name}.")
-        cheap = best_window(rounds.acceptance, GAMMAS[-1], lambda gamma: 1 + TENTH * gamma)
+        share = accepted(tallies)
+        cheap = best_window(share.value, GAMMAS[-1], lambda gamma: 1 + TENTH * gamma)
         numbers += [
-            Number(key("accepted", name), f"accepted of judged, γ {JUDGED_AT}, {name}", rounds.acceptance, "%"),
+            Number.within(key("accepted", name), f"accepted of judged, γ {JUDGED_AT}, {name}", share, "%"),
             fastest(rates)._replace(
                 key=key("best", name), label=f"fastest γ of 0, {', '.join(map(str, GAMMAS))}, {name}"
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlencode
 
@@ -66,14 +67,23 @@ def test_arithmetic_is_checked_at_once_and_measurements_on_request(visit: Visit)
 
 
 def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
-    page = opened(visit())
+    lab = visit()
+    page = opened(lab)
+    assert page.get_attribute(".check-stop", "aria-disabled") == "true"
+    lab.listen()
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".claims-say:text-matches('Checking 2 of 25 · run [0-9]+ of')", timeout=60_000)
     assert page.get_attribute("[data-claim=thousand-operations]", "class") == "claim now"
     assert "run " in page.inner_text("[data-claim=thousand-operations] .why")
     assert page.get_attribute("[data-claim=ladder] .check", "aria-disabled") == "true"
-    page.keyboard.press("Escape")
+    page.focus(".check-stop")
+    page.keyboard.press("Enter")
     page.wait_for_selector(".claims-say:text-matches('Stopped after [0-9]+ of 25')", timeout=60_000)
+    assert page.evaluate("document.activeElement.className") == "check-stop", "it keeps the focus"
+    page.wait_for_function("document.querySelector('.heard').textContent.startsWith('Stopped after ')")
+    *under_way, _ = lab.heard
+    assert under_way
+    assert all(later - before > 2400 for (before, _), (later, _) in pairwise(under_way)), "steps are not all announced"
     assert verdicts(page)["million-operations"] == "conditions"
     assert verdicts(page)["both-ten"] == "unchecked"
     assert page.get_attribute("[data-claim=ladder] .check", "aria-disabled") == "false"
@@ -127,6 +137,15 @@ def test_stop_and_the_progress_are_in_view_at_every_width(visit: Visit, wide: in
     assert halt["x"] + halt["width"] <= wide
     assert said["width"] >= 150
     assert said["x"] + said["width"] <= wide
+    cut = page.eval_on_selector(
+        ".claims-say",
+        """say => ["", "problem"].map((kind) => {
+          say.textContent = "What went wrong, in a long sentence. ".repeat(9);
+          say.classList.toggle("problem", Boolean(kind));
+          return say.scrollWidth > say.clientWidth;
+        })""",
+    )
+    assert cut == [True, False], "a problem can be read whole"
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])

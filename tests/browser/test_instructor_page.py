@@ -53,8 +53,10 @@ def test_a_learners_results_are_filled_in_and_measuring_can_be_stopped(visit: Vi
     expect(page.locator(f"#lesson-{COSTS} blockquote").first).to_have_text("The small one.")
     page.click("[data-does=measure]")
     page.wait_for_selector(".teaching .progress:text-matches('tokens')")
+    page.focus("[data-does=stop]")
     page.keyboard.press("Escape")
     expect(page.locator(".teaching .progress")).to_contain_text("Stopped after ", timeout=20_000)
+    expect(page.locator("[data-does=stop]")).to_be_focused()
     expect(page.locator("[data-does=measure]")).to_be_enabled()
 
 

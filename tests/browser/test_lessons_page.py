@@ -102,6 +102,7 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
     slide(page, "#check", "84")
     page.click("#check .main")
     expect(page.locator("#check .verdict")).to_have_text("You said 84; it comes to 16.")
+    expect(page.locator("#check .track-line .right")).to_have_attribute("title", "calculated")
     assert done(page, COSTS) == ["predict", "run", "try"]
     assert page.title() == "Lessons · Decode Lab"
     line = "getComputedStyle(document.querySelector('.course-about a')).textDecorationLine"

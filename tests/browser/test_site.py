@@ -126,6 +126,7 @@ def test_a_lesson_takes_a_prediction_shows_the_run_and_marks_the_answer(page: Pa
     slider.press("End")
     page.click("#check .main")
     expect(page.locator("#check .verdict")).to_have_text("You said 1,000; it comes to 16.")
+    expect(page.locator("#check .track-line .right")).to_have_attribute("title", "calculated")
     expect(page.locator("#check .verdict.far")).to_be_visible()
     slider.press("Home")
     while page.inner_text("#check output") != "16":
@@ -222,6 +223,7 @@ def test_a_curve_is_marked_the_same_as_in_the_lab(browser: Browser, tmp_path: Pa
         one = mark(curve, [values[place] for place in places], measured, source=RECORDED)
         expect(page.locator(".observe .outcome")).to_have_text(one.said)
         expect(page.locator(".observe .feedback")).to_have_text(one.feedback)
+        expect(page.locator("#predict .drawing-key .right")).to_have_text("◆ calculated")
         kinds.append(page.get_attribute(".observe .outcome", "class"))
         page.evaluate("localStorage.clear()")
         page.reload()

@@ -15,12 +15,12 @@ from types import SimpleNamespace
 import pytest
 
 from lab import LabError, load_engine
-from lab.bench.interval import FEWEST, ratio_interval
+from lab.bench.interval import ratio_interval
 from lab.claims import CLAIMS
-from lab.claims.claim import TEXTS, WORDS, Found
+from lab.claims.claim import TEXTS, WORDS, Found, Number
 from lab.claims.operations import count
 from lab.claims.report import format_claims, run_claims
-from lab.claims.speculation import accepted_by_text, guesses
+from lab.claims.speculation import Tally, accepted, guesses
 from lab.claims.trial import Stopped, Trial, passage
 
 
@@ -33,32 +33,34 @@ def no_engine(pair: str):
     raise AssertionError("a calculation asks for no engine")
 
 
-class Twice(Trial):
-    """Runs every row of a small trial twice, so that there is an interval."""
+class Copied(Trial):
+    """Counts every row of a small trial three times, so that its two texts have an interval."""
 
     def take_turns(self, rows, repeats):
-        return super().take_turns(rows, max(2, repeats))
+        return {row: some * 3 for row, some in super().take_turns(rows, repeats).items()}
 
 
 @pytest.fixture(scope="module")
 def trial() -> Trial:
-    return Twice(load, small=True)
+    return Copied(load, small=True)
 
 
-RESTS_ON_TIMES = {
+UNCERTAIN = {
+    "acceptance-rate": "accepted: ",
     "thousand-operations": "time",
     "short-speedup": "at_",
     "long-speedup": "at_",
     "int8-speed": "at_",
     "speedup-formula": "faster: ",
-    "two-to-three": "faster: ",
-    "three-to-ten": "faster: ",
-    "larger-window": "best: ",
+    "two-to-three": ("faster: ", "large: "),
+    "three-to-ten": ("faster: ", "accepted: "),
+    "seven-two": "accepted: ",
+    "larger-window": ("best: ", "accepted: "),
     "paged-throughput": ("faster", "naive"),
     "ladder": "measured: ",
     "both-ten": "at_",
 }
-"""Claims whose rule depends on times, and the prefixes of their keys."""
+"""Claims whose rule depends on times or on what is accepted, and the prefixes of those numbers' keys."""
 
 
 @pytest.mark.parametrize("name", CLAIMS)
@@ -70,7 +72,7 @@ def test_every_experiment_gives_numbers_that_its_rule_decides_by(trial, name):
     assert verdict.word in WORDS
     for number in found.numbers:
         assert number.low is None or number.low <= number.value <= number.high
-        if name in RESTS_ON_TIMES and number.key.startswith(RESTS_ON_TIMES[name]):
+        if number.key.startswith(UNCERTAIN.get(name, ())):
             assert number.low is not None
     assert verdict.why
     assert bool(verdict.needs) == (verdict.word != "holds")
@@ -209,20 +211,55 @@ def test_figures_per_kind_of_text_come_from_several_texts_not_repeats(name):
     assert set(texts.values()) == {TEXTS}
 
 
-def test_the_interval_of_acceptance_is_over_texts(trial):
+TALLIES = (Tally(8, 20, 9), Tally(8, 24, 20), Tally(8, 28, 26), Tally(8, 30, 28), Tally(8, 18, 5), Tally(8, 25, 12))
+"""Of six texts, so different that an interval over them is wide."""
+
+
+@pytest.fixture(scope="module")
+def scattered(trial) -> Trial:
+    """A trial whose guesses scatter over texts, each kind's alike."""
+    known = {kind: one._replace(tallies=TALLIES) for kind, one in trial.once(guesses).items()}
+
+    class Known(Trial):
+        def once(self, measurement):
+            assert measurement is guesses
+            return known
+
+    return Known(load, small=True)
+
+
+def numbers_of(trial: Trial, name: str, what: str) -> list[Number]:
+    """A claim's numbers by kind of text."""
+    found = [number for number in CLAIMS[name].experiment(trial).numbers if number.key.startswith(f"{what}: ")]
+    assert len(found) == 4
+    return found
+
+
+@pytest.mark.parametrize("name", ["acceptance-rate", "two-to-three", "three-to-ten", "seven-two"])
+def test_acceptance_is_one_measurement_with_an_interval_over_texts(scattered, name):
     """Proposals in one text are alike: if each counted as a separate sample, the interval would be too narrow."""
-    values = CLAIMS["acceptance-rate"].experiment(trial).values
-    for kind, (accepted, judged) in accepted_by_text(trial).items():
-        assert len(judged) >= FEWEST
-        assert 0 < max(judged) < sum(judged)
-        sure = ratio_interval(accepted, judged)
-        assert [values[f"{what}: {kind}"] for what in ("accepted", "low", "high")] == [sure.value, sure.low, sure.high]
+    sure = ratio_interval([one.accepted for one in TALLIES], [one.judged for one in TALLIES])
+    for number in numbers_of(scattered, name, "accepted"):
+        assert (number.value, number.low, number.high) == (sure.value, sure.low, sure.high)
+        assert number.high - number.low > 0.2
+        assert number.kind == "measured"
 
 
-def test_the_gain_of_a_large_target_is_computed_from_tokens_per_round(trial):
-    values = CLAIMS["two-to-three"].experiment(trial).values
-    for kind, one in trial.once(guesses).items():
-        assert values[f"large: {kind}"] == pytest.approx(one.rounds.tokens / 1.5)
+def test_tallies_are_of_the_same_rounds_as_the_acceptance_of_all_texts(trial):
+    for one in trial.once(guesses).values():
+        assert len(one.tallies) == len(one.faster)
+        assert accepted(one.tallies).value == pytest.approx(one.rounds.acceptance)
+        assert one.tokens.value == pytest.approx(one.rounds.tokens)
+
+
+def test_the_gain_of_a_large_target_is_computed_from_tokens_per_round(scattered):
+    """γ 5 at c 0.1: a round takes 1.5 passes."""
+    tokens = ratio_interval([one.rounds + one.accepted for one in TALLIES], [one.rounds for one in TALLIES])
+    for number in numbers_of(scattered, "two-to-three", "large"):
+        assert [number.value, number.low, number.high] == pytest.approx(
+            [tokens.value / 1.5, tokens.low / 1.5, tokens.high / 1.5]
+        )
+        assert number.kind == "measured"
 
 
 def test_a_passage_has_the_length_asked_for():

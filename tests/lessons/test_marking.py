@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from lab.bench.growth import Curve
 from lessons.experiments import by_repeat
 from lessons.experiments.growth import figures as of_growth
+from lessons.expressions import Expression
 from lessons.functions import ExpressionError
 from lessons.marking import AnswerError, checked, mark
 from lessons.questions import AnyQuestion
@@ -159,6 +160,25 @@ def test_each_repeat_alone_has_its_own_figures() -> None:
 def test_an_answer_worked_out_after_the_run_is_not_called_measured() -> None:
     asked = slider(answer="runs.a.ms * 2")
     assert mark(asked, 10, FIGURES, foretold=False).said == "You said 10.0×; it comes to 10.0×."
+
+
+@pytest.mark.parametrize("answer", [7, 9.5])
+def test_an_answer_worked_out_after_the_run_is_right_or_wrong_however_noisy_the_run(answer: float) -> None:
+    """The question itself gives the numbers to compute with."""
+    assert mark(slider(), answer, NOISY).noisy
+    found = mark(slider(), answer, NOISY, foretold=False)
+    assert (found.near, found.noisy, found.feedback) == (False, False, "Far.")
+    assert not mark(CHOICE, 0, NOISY, foretold=False).noisy
+
+
+def test_only_a_measurement_is_called_measured() -> None:
+    arithmetic = slider(unit="bytes", range=[1, 10000], answer="models.m.bytes")
+    assert mark(slider(), 5, FIGURES).measured
+    assert not mark(slider(), 5, FIGURES, foretold=False).measured
+    assert not mark(arithmetic, 1024, FIGURES).measured
+    assert mark(CURVE, [5, 10, 15], FIGURES).measured
+    drawn = CURVE.model_copy(update={"answer": Expression("models.m.bytes * x")})
+    assert not mark(drawn, [5, 10, 15], FIGURES).measured
 
 
 def test_feedback_contains_the_runs_numbers() -> None:

@@ -258,13 +258,23 @@ def test_identical_outputs_are_stated() -> None:
     assert record["partings"] == []
 
 
+def test_the_verdict_counts_the_settings() -> None:
+    two = made("cache", "paged")
+    assert whole(configs(two), two, {})["said"][0] == "Identical outputs: both settings wrote the same 40 tokens."
+    four = made("cache", "paged", "int8", "draft-4")
+    for name in list(four)[2:]:
+        four[name] = [shifted(run, 7) for run in four[name]]
+    said = whole(configs(four), four, {})["said"][0]
+    assert said == "Cache and Paged wrote the same 40 tokens; the others differ."
+
+
 def test_a_difference_is_shown_with_its_position_and_both_margins() -> None:
     runs = made("cache", "int8", "paged")
     runs["INT8"] = [shifted(run, 7) for run in runs["INT8"]]
     found = Difference(7, Choice(" took", 0.4, 0.3, 0.1), Choice(HOSTILE, 0.36, 0.00031, 0.008))
     ended = Difference(7, None, Choice(" took", 0.4, None, 0.1))
     record = whole(configs(runs), runs, {("Cache", "INT8"): found, ("INT8", "Paged"): ended})
-    assert record["said"][0] == "Cache and Paged wrote the same 40 tokens; the others differ."
+    assert record["said"][0] == "Cache and Paged wrote the same 40 tokens; the other differs."
     assert "Greedy outputs part where rounding" in record["said"][1]
     assert record["rows"][1]["cells"][-1] == ["differs", "after 7"]
     first, second = record["partings"]
@@ -300,7 +310,7 @@ def test_speculative_sampling_is_said_to_be_no_difference_in_quality(guessing: s
             0.8,
             "No other setting wrote what Cache wrote: at this temperature guesses change",
         ),
-        (("cache", "paged", "draft-4"), (2,), 0.8, "the others differ: at this temperature guesses change the draws"),
+        (("cache", "paged", "draft-4"), (2,), 0.8, "the other differs: at this temperature guesses change the draws"),
         (("cache", "lookup"), (1,), 0.8, "No other setting wrote what Cache wrote: at this temperature guesses change"),
         (("lookup", "draft-4"), (1,), 0.8, "No other setting wrote what Lookup γ4 wrote: at this temperature guesses"),
         (("cache", "draft-4"), (1,), 0.0, "No other setting wrote what Cache wrote."),
@@ -411,3 +421,13 @@ def test_a_race_shows_every_token_at_its_time() -> None:
         assert [at for at, _ in lane["commits"]] == [round(event.t_ms, 2) for event in commits]
         assert [how for _, pieces in lane["commits"] for _, how in pieces] == [o for e in commits for o in e.origins]
     assert drawn["lanes"][0]["commits"][0][1][0] == ["<img src=x onerror=window.pwned=1>⟨RLO⟩", "plain"]
+
+
+def test_text_held_back_to_the_end_is_no_further_token_of_a_race() -> None:
+    """A run that ends inside a character: its bytes so far come with the end, and are of a token counted before."""
+    ((run,),) = made("cache", repeats=1).values()
+    *events, end = run.events
+    lane = race({"Cache": run})["lanes"][0]["commits"]
+    held = race({"Cache": Run([*events, replace(end, text="�")])})["lanes"][0]["commits"]
+    assert sum(len(pieces) for _, pieces in held) == len(run.token_ids)
+    assert held[-1][1][-1] == [lane[-1][1][-1][0] + "�", "plain"]

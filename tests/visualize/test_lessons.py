@@ -128,16 +128,19 @@ def test_after_the_run_prediction_and_measurement_are_side_by_side(lesson: Lesso
     assert sheet.check(lesson, Learner(3.0, FIGURES, answer=0))["mark"]["kind"] == "near"
 
 
-def test_an_answer_that_noise_leaves_open_counts_as_done(lesson: Lesson) -> None:
-    """In one of three repeats, the uncached run was the faster one."""
+def test_a_lesson_is_done_when_its_check_is_answered_right(lesson: Lesson) -> None:
+    """In one of three repeats, the uncached run was the faster one: that does not make it the answer."""
     noisy = {"runs": {"cached": {"itl_p50_ms": [1.0, 1.0, 3.0]}, "plain": {"itl_p50_ms": [4.0, 4.0, 2.0]}}}
-    learner = Learner(3.0, noisy, answer=1)
-    assert sheet.check(lesson, learner)["mark"]["kind"] == "noisy"
-    assert "check" in learner.kept(lesson)["done"]
-    surely = {"runs": {"cached": {"itl_p50_ms": [1.0, 1.0, 1.5]}, "plain": {"itl_p50_ms": [4.0, 4.0, 2.0]}}}
-    learner = Learner(3.0, surely, answer=1)
-    assert sheet.check(lesson, learner)["mark"]["kind"] == "far"
-    assert "check" not in learner.kept(lesson)["done"]
+    for answer, kind in enumerate(("near", "far")):
+        learner = Learner(3.0, noisy, answer=answer)
+        assert sheet.check(lesson, learner)["mark"]["kind"] == kind
+        assert ("check" in learner.kept(lesson)["done"]) == (kind == "near")
+
+
+def test_the_right_answer_is_marked_as_measured_or_as_calculated(lesson: Lesson) -> None:
+    learner = Learner(3.0, FIGURES, answer=0)
+    assert sheet.prediction(lesson, learner)["mark"]["found"] == "measured"
+    assert sheet.check(lesson, learner)["mark"]["found"] == "calculated"
 
 
 @pytest.mark.parametrize(("scale", "low", "ms", "there"), [("linear", 0, 100.0, 2), ("log", 1, 500.0, 1.5)])

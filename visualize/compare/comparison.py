@@ -98,8 +98,8 @@ def race(runs: Mapping[str, Run]) -> dict[str, Any]:
     """A run of each setting on one clock.
 
     Returns:
-        ``prompt``, ``ms`` (of the slowest), and ``lanes``: {name, mark, commits: [[t_ms, [[text, origin], ...]], ...]}.
-        Texts have been passed through ``visible``, and are to be set as text.
+        ``prompt``, ``ms`` (of the slowest), and ``lanes``: {name, mark, commits: [[t_ms, [[text, origin], ...]], ...]},
+        with one text per token. Texts have been passed through ``visible``, and are to be set as text.
     """
     lanes = []
     for i, (name, run) in enumerate(runs.items()):
@@ -111,8 +111,8 @@ def race(runs: Mapping[str, Run]) -> dict[str, Any]:
             for event in run.events
             if isinstance(event, Committed)
         ]
-        if run.finished and run.finished.text:
-            commits.append([round(run.finished.t_ms, 2), [[visible(run.finished.text), "plain"]]])
+        if run.finished and run.finished.text:  # of tokens that are there already
+            commits[-1][1][-1][0] += visible(run.finished.text)
         lanes.append({"name": name, "mark": MARKS[i], "commits": commits})
     first = next(iter(runs.values()))
     return {"prompt": visible(first.prompt), "ms": max(lane["commits"][-1][0] for lane in lanes), "lanes": lanes}
@@ -137,15 +137,17 @@ def _p(value: float) -> str:
 
 
 def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, redrawn: bool) -> str:
-    """Which settings wrote the same. ``redrawn``: the others differ only because they used the random draws
-    differently."""
+    """Which settings wrote the same. ``redrawn``: where another differs, it is only because it used the random
+    draws differently."""
     same = [name for name in names if places[name] is None]
     why = ": at this temperature guesses change the draws, not the distribution" if redrawn else ""
     if len(same) == len(names):
-        return f"Identical outputs: all {len(names)} settings wrote the same {counted(tokens, 'token')}."
+        all_of_them = "both" if len(names) == 2 else f"all {len(names)}"
+        return f"Identical outputs: {all_of_them} settings wrote the same {counted(tokens, 'token')}."
     if len(same) > 1:
         who = " and ".join([", ".join(same[:-1]), same[-1]])
-        return f"{who} wrote the same {counted(tokens, 'token')}; the others differ{why}."
+        rest = "the other differs" if len(names) == len(same) + 1 else "the others differ"
+        return f"{who} wrote the same {counted(tokens, 'token')}; {rest}{why}."
     return f"No other setting wrote what {names[0]} wrote{why}."
 
 

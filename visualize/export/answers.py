@@ -14,9 +14,9 @@ RECORDED = Source("the recording has", "A quieter machine could tell.")
 
 
 def key(question: AnyQuestion, figures: Figures, foretold: bool) -> dict[str, Any]:
-    """The marks of all answers. ``right``: the place of the right one, as in ``lesson_sheet.marked``. A curve has too
-    many answers and is marked from its points: see ``_of_curve``. For other questions, ``answers`` has [kind, said,
-    feedback] by option or stop, where feedback is an index into ``feedback``.
+    """The marks of all answers. ``right``: the place of the right one, and how it was ``found``, as in
+    ``lesson_sheet.marked``. A curve has too many answers and is marked from its points: see ``_of_curve``. For other
+    questions, ``answers`` has [kind, said, feedback] by option or stop, where feedback is an index into ``feedback``.
 
     Args:
         foretold: as in ``lessons.marking.mark``.
@@ -34,22 +34,23 @@ def key(question: AnyQuestion, figures: Figures, foretold: bool) -> dict[str, An
     found = [marked(question, mark(question, answer, figures, foretold=foretold, source=RECORDED)) for answer in given]
     feedback = list(dict.fromkeys(one["feedback"] for one in found))
     answers = [[one["kind"], one["said"], feedback.index(one["feedback"])] for one in found]
-    return {"right": found[0]["right"], "feedback": feedback, "answers": answers}
+    return {"right": found[0]["right"], "found": found[0]["found"], "feedback": feedback, "answers": answers}
 
 
 def _of_curve(question: Curve, figures: Figures, foretold: bool) -> dict[str, Any]:
     """``near``: whether each stop is near, point by point, first by the whole run and then by each repeat alone.
     ``said`` has placeholders for the texts of the curve's ends; ``feedback`` is by kind."""
     values, right = [stop for stop, _ in stops(question)], right_numbers(question, figures)
-    some = mark(question, values[:1] * len(right), figures)
-    verb = found_by(question.answers, foretold, RECORDED)
+    some = mark(question, values[:1] * len(right), figures, foretold=foretold)
+    repeats = in_each_repeat(question, figures) if foretold else ()
+    shown = marked(question, some)
     return {
-        "right": marked(question, some)["right"],
+        "right": shown["right"],
+        "found": shown["found"],
         "near": [
-            [[question.tolerance(value, at) for value in values] for at in points]
-            for points in (right, *in_each_repeat(question, figures))
+            [[question.tolerance(value, at) for value in values] for at in points] for points in (right, *repeats)
         ],
-        "said": drawn(question, "{first}", "{last}", right, verb),
+        "said": drawn(question, "{first}", "{last}", right, found_by(some.measured, RECORDED)),
         "feedback": {
             "near": question.near.fill(figures),
             "far": question.far.fill(figures),

@@ -39,11 +39,10 @@ class Learner:
     answer: Answer | None = None
 
     def finished(self, lesson: Lesson) -> bool:
-        """Whether the check question was answered, and not certainly wrong."""
+        """Whether the check question was answered right."""
         if self.answer is None or self.figures is None:
             return False
-        found = mark(lesson.front.check, self.answer, self.figures)
-        return found.near or found.noisy
+        return mark(lesson.front.check, self.answer, self.figures, foretold=False).near
 
     def kept(self, lesson: Lesson) -> dict[str, Any]:
         """What the browser keeps, JSON-ready. ``done``: the completed stages."""

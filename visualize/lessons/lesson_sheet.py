@@ -153,13 +153,15 @@ def stops(question: Slider | Curve) -> list[list[Any]]:
 
 def marked(question: AnyQuestion, found: Mark) -> dict[str, Any]:
     """A mark for the page. ``right``: the place of the right answer; for a curve, those of its points. On a scale a
-    place is from 0 to 1; a curve's point beyond the scale is above 1, and the page draws as much as the scale shows."""
+    place is from 0 to 1; a curve's point beyond the scale is above 1, and the page draws as much as the scale shows.
+    ``found``: how the right answer was, in a word."""
     places: Any = found.right
     if isinstance(question, Curve):
         places = [height(question, value) for value in found.right]
     elif isinstance(question, Slider):
         places = place(question, found.right)
-    return {"kind": kind(found), "said": found.said, "feedback": found.feedback, "right": places}
+    by = "measured" if found.measured else "calculated"
+    return {"kind": kind(found), "said": found.said, "feedback": found.feedback, "right": places, "found": by}
 
 
 def kind(found: Mark) -> str:

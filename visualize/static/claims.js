@@ -3,6 +3,7 @@
 
 const { shells, verdicts } = setup;
 const rows = new Map(); // by the claim's id: its parts, and its result
+const sayAloud = teller($(".heard"));
 let running = false;
 
 function read(value) {
@@ -10,13 +11,15 @@ function read(value) {
   const record = JSON.parse(value);
   running = record.running;
   body.classList.toggle("running", running);
-  $(".check-stop").disabled = !running;
-  for (const button of element.querySelectorAll(".check, .check-all")) button.ariaDisabled = running; // so that it keeps the focus
+  $(".check-stop").ariaDisabled = !running; // not disabled, so that it keeps the focus
+  for (const button of element.querySelectorAll(".check, .check-all")) button.ariaDisabled = running;
   for (const [id, found] of Object.entries(record.checked)) show(rows.get(id), found);
   if (setup.server) remember();
   for (const [id, row] of rows) under(row, running && id === record.now, record.step);
   const step = record.step && record.of > 1 ? ` · ${record.step}` : "";
-  $(".claims-say").textContent = record.problem ?? `${record.progress ?? ""}${step}`;
+  const said = record.problem ?? `${record.progress ?? ""}${step}`;
+  write($(".claims-say"), said);
+  sayAloud(said, running);
   $(".claims-say").classList.toggle("problem", Boolean(record.problem));
   tally();
   const asked = rows.get(record.open);
@@ -200,7 +203,7 @@ for (const topic of new Set(setup.claims.map((claim) => claim.topic))) {
 tally();
 
 $(".check-all").onclick = () => ask(setup.claims.map((claim) => claim.id));
-$(".check-stop").onclick = () => trigger("stop");
+$(".check-stop").onclick = () => running && trigger("stop");
 
 onLook(() => rows.forEach(draw));
 if (setup.server) recall();

@@ -51,18 +51,11 @@ function read(value) {
   $(".contest").dataset.over = String(!record.running);
 }
 
-const APART = 2500; // milliseconds between runs that screen readers are told of
-let heard = 0;
-let hearing;
-/** Show the progress. Tokens are counted on the screen only: screen readers are told of runs, now and then, and of the
-    result at once. */
+const sayAloud = teller($(".heard"));
+/** Show the progress. Tokens are counted on the screen only: screen readers are told of runs. */
 function tell(text, tokens) {
   write($(".contest-say"), tokens === undefined ? text : `${text}, ${tokens} tokens`);
-  clearTimeout(hearing);
-  hearing = setTimeout(() => {
-    if ($(".heard").textContent !== text) heard = performance.now();
-    write($(".heard"), text);
-  }, running ? heard + APART - performance.now() : 0);
+  sayAloud(text, running);
 }
 
 function show(charts) {

@@ -13,8 +13,8 @@ function read(value) {
   top.href = "#guide";
   guide.append(top);
   relist($("ol"), [guide, ...lessons.map((lesson) => entry(lesson, running, now))]);
-  $('[data-does="measure"]').ariaDisabled = running;
-  $('[data-does="stop"]').disabled = !running;
+  $('[data-does="measure"]').ariaDisabled = running; // not disabled, so that it keeps the focus
+  $('[data-does="stop"]').ariaDisabled = !running;
   $(".progress").textContent = progress;
   $(".bar").hidden = !running;
   $(".bar i").style.width = `${100 * (share ?? 0)}%`;
@@ -29,7 +29,7 @@ function entry({ number, title, measured }, running, now) {
   link.append(sign, make("b", "", title));
   const again = make("button", "measure", "↻");
   again.type = "button";
-  again.ariaDisabled = running; // so that it keeps the focus
+  again.ariaDisabled = running;
   again.title = `Measure the answers of lesson ${number}`;
   again.setAttribute("aria-label", again.title);
   again.onclick = () => running || trigger("submit", { lessons: [number] });
@@ -44,7 +44,7 @@ element.addEventListener("click", (event) => {
   document.querySelector(place).scrollIntoView();
 });
 $('[data-does="measure"]').onclick = () => body.matches(".running") || trigger("submit", { lessons: numbers });
-$('[data-does="stop"]').onclick = () => trigger("stop");
+$('[data-does="stop"]').onclick = () => body.matches(".running") && trigger("stop");
 $('[data-does="print"]').onclick = () => window.print();
 
 const fold = () => ($("details").open = !narrow.matches);

@@ -69,7 +69,7 @@ function slider({ stops, label, given, mark }) {
   if (mark) {
     const right = make("i", "right", "◆");
     right.style.setProperty("--at", mark.right);
-    right.title = "measured";
+    right.title = mark.found;
     track.append(right);
   }
   const ends = make("div", "ends");
@@ -113,7 +113,7 @@ function curve({ stops, label, x, given, mark, locked }) {
   const last = stops.length - 1;
   const [first, end] = [x.at[0], x.at.at(-1)];
   const across = (at) => LEFT + ((at - first) / (end - first)) * (WIDE - LEFT - RIGHT);
-  const top = Math.max(1, ...(mark?.right ?? [])); // what was measured may be beyond the scale
+  const top = Math.max(1, ...(mark?.right ?? [])); // the right answer may be beyond the scale
   const up = (share) => HIGH - BOTTOM - (share / top) * (HIGH - TOP - BOTTOM);
   const places = x.at.map((_, i) => (given === null ? Math.round(last / 3) : nearest(stops, given[i])));
   const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, class: "curve", role: "group", "aria-label": label });
@@ -208,7 +208,7 @@ function curve({ stops, label, x, given, mark, locked }) {
   const box = make("div", "drawing");
   const key = make("p", "drawing-key");
   key.append(make("span", "own", "● you"));
-  if (mark) key.append(make("span", "right", "◆ measured"));
+  if (mark) key.append(make("span", "right", `◆ ${mark.found}`));
   else key.append(make("span", "", "Draw across the plot, or choose a point with Tab and move it with ↑ and ↓."));
   box.append(make("span", "label", label), svg, key);
   return [box, () => (drawn ? places.map((place) => stops[place][0]) : null)];

@@ -24,6 +24,22 @@ function drawChart(name, { columns, layout, shell: form = name }) {
 /** ``text`` while the last request has no answer yet; ``shown``: whether an earlier answer is still on the page. */
 const before = (text, shown) => (shown ? `${text} What is shown is from before.` : text);
 
+const APART = 2500; // milliseconds between steps of a progress that screen readers are told of
+
+/** Tells screen readers of a progress in a status of their own, since the one on the screen changes too often for them:
+    of a step now and then, and of the last at once. */
+function teller(node) {
+  let heard = 0;
+  let hearing;
+  return (text, underWay) => {
+    clearTimeout(hearing);
+    hearing = setTimeout(() => {
+      if (node.textContent !== text) heard = performance.now();
+      write(node, text);
+    }, underWay ? heard + APART - performance.now() : 0);
+  };
+}
+
 /** Replace a list's items. The focus moves from a link or a button to the one that takes its place. */
 function relist(list, items) {
   const stops = () => [...list.querySelectorAll("a, button")];

@@ -32,15 +32,16 @@ function places({ options, stops, x }, answer) {
 
 /** Mark by the key (visualize/export/answers.py): a curve is near if most of its points are. */
 function mark({ asked, key }, answer) {
-  const found = places(asked, answer);
+  const given = places(asked, answer);
+  const { right, found } = key;
   if (key.answers) {
-    const [kind, said, feedback] = key.answers[found[0]];
-    return { kind, said, right: key.right, feedback: key.feedback[feedback] };
+    const [kind, said, feedback] = key.answers[given[0]];
+    return { kind, said, right, found, feedback: key.feedback[feedback] };
   }
-  const [near, ...repeats] = key.near.map((points) => 2 * found.filter((place, i) => points[i][place]).length > found.length);
+  const [near, ...repeats] = key.near.map((points) => 2 * given.filter((place, i) => points[i][place]).length > given.length);
   const kind = near ? "near" : repeats.includes(true) ? "noisy" : "far";
-  const said = key.said.replace("{first}", asked.stops[found[0]][1]).replace("{last}", asked.stops[found.at(-1)][1]);
-  return { kind, said, right: key.right, feedback: key.feedback[kind] };
+  const said = key.said.replace("{first}", asked.stops[given[0]][1]).replace("{last}", asked.stops[given.at(-1)][1]);
+  return { kind, said, right, found, feedback: key.feedback[kind] };
 }
 
 // -- the stages ------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ def compare(question: AnyQuestion, figures: Figures, foretold: bool = True) -> s
     found = key(question, figures, foretold)
     assert len(found["answers"]) == len(given)
     for answer, (kind, said, feedback) in zip(given, found["answers"], strict=True):
-        told = {"kind": kind, "said": said, "feedback": found["feedback"][feedback], "right": found["right"]}
+        told = {"kind": kind, "said": said, "feedback": found["feedback"][feedback]}
+        told |= {"right": found["right"], "found": found["found"]}
         assert told == marked(question, mark(question, answer, figures, foretold=foretold, source=RECORDED))
         assert "this machine" not in said
     return {kind for kind, _, _ in found["answers"]}
@@ -44,6 +45,7 @@ def test_an_answer_that_only_some_repeats_confirm_is_too_noisy_to_say() -> None:
     assert compare(slider(), FIGURES) == {"near", "noisy", "far"}
     assert compare(CHOICE, NOISY) == {"near", "noisy"}
     assert compare(CHOICE, FIGURES) == {"near", "far"}
+    assert compare(slider(), NOISY, foretold=False) == {"near", "far"}
     told = key(slider(), NOISY, True)
     assert [text for text in told["feedback"] if "noisy" in text] == [
         "Too noisy to say: you may be right. The repeats gave 4.00× to 9.00×. A quieter machine could tell."
@@ -52,19 +54,20 @@ def test_an_answer_that_only_some_repeats_confirm_is_too_noisy_to_say() -> None:
 
 
 @functools.cache
-def curve_key(noisy: bool) -> dict[str, Any]:
-    return key(CURVE, NOISY if noisy else FIGURES, True)
+def curve_key(noisy: bool, foretold: bool) -> dict[str, Any]:
+    return key(CURVE, NOISY if noisy else FIGURES, foretold)
 
 
-@given(st.lists(st.integers(0, 20), min_size=3, max_size=3), st.booleans())
-def test_a_curve_is_marked_by_its_points(places: list[int], noisy: bool) -> None:
-    figures, found, values = NOISY if noisy else FIGURES, curve_key(noisy), stops(CURVE)
+@given(st.lists(st.integers(0, 20), min_size=3, max_size=3), st.booleans(), st.booleans())
+def test_a_curve_is_marked_by_its_points(places: list[int], noisy: bool, foretold: bool) -> None:
+    figures, found, values = NOISY if noisy else FIGURES, curve_key(noisy, foretold), stops(CURVE)
     places = [min(place * (i + 1), len(values) - 1) for i, place in enumerate(places)]
     near, *repeats = (
         2 * sum(points[place] for points, place in zip(table, places, strict=True)) > 3 for table in found["near"]
     )
     kind = "near" if near else "noisy" if any(repeats) else "far"
     said = found["said"].replace("{first}", values[places[0]][1]).replace("{last}", values[places[-1]][1])
-    told = {"kind": kind, "said": said, "feedback": found["feedback"][kind], "right": found["right"]}
-    one = mark(CURVE, [values[place][0] for place in places], figures, source=RECORDED)
+    told = {"kind": kind, "said": said, "feedback": found["feedback"][kind]}
+    told |= {"right": found["right"], "found": found["found"]}
+    one = mark(CURVE, [values[place][0] for place in places], figures, foretold=foretold, source=RECORDED)
     assert told == marked(CURVE, one)
