@@ -141,7 +141,10 @@ class WindowChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled(Event):
-    """The prompt's ``tokens`` have been read: all but ``cached_tokens`` of them computed."""
+    """The prompt's ``tokens`` have been read: all but ``cached_tokens`` of them computed.
+
+    Of a sequence that was admitted several times before, the fewest that it found.
+    """
 
     kind: ClassVar[str] = "prefilled"
     tokens: int
