@@ -58,7 +58,8 @@ class Drafters:
         return max(0, min(sequence.window.gamma, self._room(sequence, len(sequence.tokens))))
 
     def propose(self, turns: list[Turn], clock: StepClock) -> Drafted:
-        """Let every drafter read and propose for all of its sequences. One that fails is not asked again.
+        """Let every drafter read and propose for all of its sequences. The sequences for which one fails go on
+        without it; it is still asked for others.
 
         ``clock`` gets one part "draft" for reading, and one per drafter for its proposals.
         """

@@ -81,8 +81,10 @@ class Engine:
             (``FellBack``).
         fuse_layers: with Triton's kernels, compute Llama-like layers in few launches (``lab.fused``). False: compute
             them as transformers does, for comparison.
-        watch: called with every event of every sequence, in order, by the thread that emits it; the engine waits for
-            it to return. If it raises, the error is logged and the engine goes on.
+        watch: called with every event of every request's sequence, in order, by the thread that emits it; the engine
+            waits for it to return. If it raises, the error is logged and the engine goes on. Left out is what prepares
+            a synthetic run, the same request decoded plainly: of the blocks that this takes, evicts and gives back
+            nobody is told, though ``Admitted`` shows them while they are held.
 
     Attributes:
         target, draft: the models, as they are computed for a request with ``kernels="auto"``.

@@ -56,7 +56,7 @@ class Intake:
         *,
         hidden: bool = False,
     ) -> Sequence:
-        """The sequence of a request. ``hidden``: it serves another, and no watcher is told of it.
+        """The sequence of a request. ``hidden``: it serves another, and no watcher is told of it or its blocks.
 
         Raises what ``Engine.submit`` raises.
         """

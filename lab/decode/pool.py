@@ -107,6 +107,8 @@ class Pool:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
+        # Noted here: rejected proposals have given their blocks back by the time the step is reported.
+        reserved = [turn.sequence.table.capacity if turn.sequence.table else 0 for turn in turns]
         clock.mark("rest")
         drafted = self._drafters.propose(turns, clock)
         rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
@@ -121,7 +123,7 @@ class Pool:
         clock.mark("sample")
 
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
-        self._close(clock, turns, told, batch, drafted)
+        self._close(clock, turns, told, batch, drafted, reserved)
 
     def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
         """Each turn's part of the target's forward pass: known tokens, then proposals."""
@@ -185,9 +187,17 @@ class Pool:
             )
 
     def _close(
-        self, clock: StepClock, turns: list[Turn], kinds: list[str], batch: list[NewTokens], drafted: Drafted
+        self,
+        clock: StepClock,
+        turns: list[Turn],
+        kinds: list[str],
+        batch: list[NewTokens],
+        drafted: Drafted,
+        reserved: list[int],
     ) -> None:
-        """Report the step's time to every sequence in it, and finish those that are done."""
+        """Report the step's time to every sequence in it, and finish those that are done. ``reserved``: slots that each
+        sequence had during the step.
+        """
         parts, total = clock.read()
         total = max(total, sum(parts.values()))
         draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
@@ -203,7 +213,7 @@ class Pool:
         for drafter, window in drafted.windows.items():
             if window:
                 drafter.times.observe(window, parts[drafter])
-        for turn, kind, (start, stop, _) in zip(turns, kinds, spans, strict=True):
+        for turn, kind, (start, stop, _), slots in zip(turns, kinds, spans, reserved, strict=True):
             sequence = turn.sequence
             if sequence in broken or sequence.finished:
                 continue
@@ -225,7 +235,7 @@ class Pool:
                 verify_bytes=verifying.bytes,
                 verify_flops=verifying.flops,
                 kv_tokens=sequence.computed,
-                kv_reserved_bytes=sequence.table.capacity * kv_bytes if sequence.table else 0,
+                kv_reserved_bytes=slots * kv_bytes,
                 kv_used_bytes=sequence.computed * kv_bytes,
                 memory_bytes=memory,
             )

@@ -35,7 +35,8 @@ def distribution(logits: torch.Tensor, sampling: SamplingParams | Sequence[Sampl
     p = (logits if all(t == 1 for t in temperatures) else logits / column(temperatures)).softmax(-1)
     if all(row.greedy or (row.top_k == 0 and row.top_p == 1) for row in rows):
         return p
-    ordered, order = p.sort(dim=-1, descending=True)
+    # Stable: of equally likely tokens at the border the lowest ids stay, as in C.
+    ordered, order = p.sort(dim=-1, descending=True, stable=True)
     top_k = column([vocabulary if row.greedy or row.top_k == 0 else row.top_k for row in rows])
     ordered = ordered.masked_fill(torch.arange(vocabulary, device=device) >= top_k, 0.0)
     # A token stays if those before it sum to less than top_p of what top-k left: the first always stays.

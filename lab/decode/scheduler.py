@@ -182,8 +182,9 @@ class Scheduler:
         self.waiting.popleft()
         insort(self.running, sequence, key=lambda running: running.order)
         sequence.table = table
-        if sequence.cached_tokens is None:
-            sequence.cached_tokens = cached
+        if not sequence.generated:
+            first = sequence.cached_tokens is None
+            sequence.cached_tokens = cached if first else min(cached, sequence.cached_tokens)
         sequence.recorder.emit(
             Admitted,
             owner=sequence.order,

@@ -46,7 +46,8 @@ class Sequence:
         drafter: what proposes for it. None: nothing (yet).
         gave_up_drafter: its drafter failed, and it gets no other.
         gave_up: failed parts of the engine that it has been told of.
-        cached_tokens: tokens found in the cache at its first admission. At later ones it may find its own.
+        cached_tokens: tokens of the prompt found in the cache when it was admitted. Admitted again before its first
+            token, it may find its own, or fewer than before: the fewest count.
     """
 
     prompt: str

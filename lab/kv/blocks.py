@@ -115,13 +115,12 @@ class BlockPool:
 
         ``priority``: that of the sequence that takes it. A stored block keeps the highest.
         """
-        stored = block in self._prefixes
+        if block in self._prefixes:
+            self._raise(block, priority)
+        elif not self._references[block]:
+            raise AssertionError(f"block {block} is free: there is nothing in it to share")
         if not self._references[block]:
-            if not stored:
-                raise AssertionError(f"block {block} is free: there is nothing in it to share")
             del self._cached[self._priority[block]][block]
-        if stored and self._by_priority:
-            self._priority[block] = max(priority, self._priority[block])
         self._references[block] += 1
         return self._references[block]
 
@@ -140,10 +139,17 @@ class BlockPool:
     # -- prefixes ----------------------------------------------------------------------------
 
     def store(self, block: int, prefix: Prefix, priority: int = 0) -> bool:
-        """Make a full live block findable by its prefix. False if another block holds that prefix already."""
+        """Make a full live block findable by its prefix.
+
+        False if another block holds that prefix already: then that one gets ``priority``, if it is the higher one.
+        """
         added = self._prefixes.add(block, prefix)
         if added:
             self._priority[block] = priority if self._by_priority else 0
+        elif self._by_priority:
+            held = self._prefixes.find(prefix)
+            if held is not None:  # None: only the digests are equal
+                self._raise(held, priority)
         return added
 
     def find(self, tokens: Sequence[int], root: Prefix) -> list[tuple[int, Prefix]]:
@@ -160,6 +166,16 @@ class BlockPool:
             prefix = self.prefix(block)  # the index's own chain, so that the next comparison stops here
             found.append((block, prefix))
         return found
+
+    def _raise(self, block: int, priority: int) -> None:
+        """Give a stored block ``priority``, if that is higher than its own."""
+        own = self._priority[block]
+        if not self._by_priority or priority <= own:
+            return
+        self._priority[block] = priority
+        if not self._references[block]:
+            del self._cached[own][block]
+            self._cached[priority][block] = None
 
     def _count_cached(self) -> int:
         return sum(map(len, self._cached))

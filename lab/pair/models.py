@@ -193,6 +193,7 @@ class LanguageModel:
         """
         other = copy.copy(self)
         other.vocabulary, other.padding = width, self.padding + width - self.vocabulary
+        other.native = Native(rounded=self.native.rounded)  # this model's own writes rows as wide as its vocabulary
         return other
 
     def with_layers(self, wrap: Callable[[nn.Module], nn.Module]) -> LanguageModel:

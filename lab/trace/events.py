@@ -141,7 +141,10 @@ class WindowChanged(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled(Event):
-    """The prompt's ``tokens`` have been read: all but ``cached_tokens`` of them computed."""
+    """The prompt's ``tokens`` have been read: all but ``cached_tokens`` of them computed.
+
+    Of a sequence that was admitted several times before, the fewest that it found.
+    """
 
     kind: ClassVar[str] = "prefilled"
     tokens: int
@@ -334,7 +337,8 @@ class StepTimed(Event):
     ``draft_flops``, ``verify_bytes`` and ``verify_flops``: what those passes had to move and to compute
     (``lab.decode.work``).
     ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
-    values are kept. The ``kv_`` bytes are those of the cache, ``memory_bytes`` those of
+    values are kept. The ``kv_`` bytes are those of the cache: reserved while the step was computed, proposals
+    included, and used by the tokens that are kept. ``memory_bytes`` are those of
     the device (CUDA: peak since the engine was last idle; CPU: resident size of the process).
     """
 

@@ -29,7 +29,8 @@ class Metrics:
         acceptance_by_position: accepted at a position / rounds that had proposals.
         target_passes_per_token: target passes / tokens, both after the prefill. Of the passes that read a text again
             after a preemption, only the one that gives a token counts.
-        kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved, and holding tokens in use.
+        kv_reserved_bytes, kv_used_bytes: most bytes of cache reserved during a step, proposals included, and holding
+            tokens in use after one.
         peak_memory_bytes: highest ``memory_bytes`` of a step.
         limit_share: the passes' share of the device's limit (``achieved``), median over the steps after the prefill.
         limit_bound: what bound most of these steps.

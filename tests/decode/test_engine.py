@@ -99,21 +99,25 @@ def test_events_are_consistent(lab, config, temperature):
 @pytest.mark.parametrize("config", COMBINATIONS, ids=describe)
 def test_block_events_follow_the_cache(lab, config):
     run = lab.generate(PROMPT, config, SAMPLE)
-    size, owned = config.block_size, {}
+    size, owned, reserved, peak = config.block_size, {}, 0, 0
     for event in run.events:
         if isinstance(event, BlockAllocated):
             assert event.block not in owned
             assert event.index == len(owned)
             owned[event.block] = event.owner
+            reserved = max(reserved, len(owned))
+            peak = max(peak, len(owned))
         elif isinstance(event, BlockFreed):
             assert owned.pop(event.block) == event.owner
         elif isinstance(event, StepTimed) and config.kv_cache:
-            assert event.kv_reserved_bytes == len(owned) * run.started.block_bytes
+            assert event.kv_reserved_bytes == reserved * run.started.block_bytes
             assert event.kv_used_bytes * size == event.kv_tokens * run.started.block_bytes
             needed = -(-event.kv_tokens // size)
             total = -(-(len(run.prompt_token_ids) + SAMPLE.max_tokens) // size)
             assert len(owned) == (needed if config.paged else total)
+            reserved = len(owned)
     assert owned == {}
+    assert run.metrics.kv_reserved_bytes == peak * run.started.block_bytes
     if not config.kv_cache:
         assert run.started.num_blocks == 0
         assert run.metrics.kv_reserved_bytes == 0

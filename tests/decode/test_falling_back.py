@@ -11,7 +11,7 @@ from lab import EngineConfig, SamplingParams
 from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer
-from lab.trace.events import FellBack, Proposed, StepTimed
+from lab.trace.events import Admitted, FellBack, Prefilled, Proposed, StepTimed
 from lab.trace.recorder import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
@@ -88,6 +88,19 @@ def test_a_failing_draft_affects_only_the_requests_that_use_it(lab, monkeypatch)
     runs = [request.result() for request in [lab.submit(PROMPT, config, sampling) for config in configs]]
     assert [run.token_ids for run in runs] == [plain] * 4
     assert [len(fell_back(run)) for run in runs] == [1, 0, 0, 1]
+
+
+def test_what_was_found_in_storage_that_fails_does_not_count_as_a_cache_hit(lab, monkeypatch):
+    """The prompt is read again from its beginning, in a pool where nothing of it can be found."""
+    config = replace(PLAIN, kv_dtype="int8", enable_prefix_caching=True)
+    sampling = SamplingParams(max_tokens=2, ignore_eos=True)
+    lab.generate(PROMPT, config, sampling)
+    monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 0, RuntimeError("bad"))))
+    run = lab.generate(PROMPT, config, sampling)
+    (prefilled,) = [event for event in run.events if isinstance(event, Prefilled)]
+    found = [event.cached_tokens for event in run.events if isinstance(event, Admitted)]
+    assert found == [(prefilled.tokens - 1) // 4 * 4, 0]
+    assert prefilled.cached_tokens == run.metrics.cached_prompt_tokens == 0
 
 
 @pytest.mark.parametrize(("kv_dtype", "layer"), [("int8", Int8Layer), ("int4", Int4Layer)])

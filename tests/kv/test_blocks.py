@@ -45,7 +45,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.tables: dict[int, list[int]] = {}  # rebuilt from events alone
         self.priorities: dict[int, int] = {}  # by owner
         self.cached: dict[int, None] = {}  # cached blocks by the events, in the order in which they were freed
-        self.priority: dict[int, int] = {}  # of stored blocks: the highest priority among their owners
+        self.priority: dict[int, int] = {}  # of stored blocks: the highest of those who stored or shared them
         self.by_priority = eviction == "priority"
         self.digest, self.started = prefix_module.digest, 0
         if collide:  # hashes that collide nearly always: only comparing tokens keeps prefixes apart
@@ -90,8 +90,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     def write(self, owner: Owner, upto: int) -> None:
         """What a forward pass does: fill the slots from the table's length on, then keep them."""
-        table = owner.table
-        for position in range(table.length, upto):
+        table, before = owner.table, owner.table.length
+        for position in range(before, upto):
             block = table.blocks[position // self.size]
             assert self.pool.references(block) == 1
             assert not self.pool.is_stored(block)
@@ -99,6 +99,17 @@ class PoolMachine(RuleBasedStateMachine):
         table.roll_back(upto)
         if table.paged and owner.stored:
             table.store_full(owner.tokens, upto, ROOT, owner.priority)
+            for end in range((before // self.size + 1) * self.size, upto + 1, self.size):
+                self.store_again(tuple(owner.tokens[:end]), owner.priority)
+
+    def store_again(self, text: tuple[int, ...], priority: int) -> None:
+        """The block that is found for the end of ``text`` gets the priority of another that would be stored."""
+        for block, own in self.priority.items():
+            if self.slots[(block + 1) * self.size - 1] == text and priority > own:
+                self.priority[block] = priority
+                if self.by_priority and block in self.cached:  # among its new equals it is the most recent one
+                    del self.cached[block]
+                    self.cached[block] = None
 
     def new_table(self, paged: bool, priority: int) -> BlockTable:
         self.started += 1
@@ -302,6 +313,29 @@ def test_adopting_a_block_raises_its_priority_and_finding_it_does_not():
         table.adopt_prefix(pool.find(tokens, ROOT), priority)
         table.release()
     assert evicted(pool, 4)[:2] == [second[0], first[0]]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_storing_a_prefix_again_raises_the_priority_of_the_block_that_holds_it(live):
+    """Two sequences that computed the same text at once: only the first one's block can be found."""
+    pool = BlockPool(num_blocks=4, block_size=2, eviction="priority")
+    held, again = (BlockTable(pool, owner, ignore, paged=True) for owner in (0, 1))
+    for table, tokens in ((held, [1, 1]), (again, [1, 1, 2, 2])):
+        table.reserve(len(tokens))
+        table.roll_back(len(tokens))
+    held.store_full([1, 1], 2, ROOT, 0)
+    ((block, _),) = pool.find([1, 1, 9], ROOT)
+    if not live:
+        held.release()
+    again.store_full([1, 1, 2, 2], 4, ROOT, 9)
+    again.release()
+    if live:
+        held.release()
+    (passing,) = leave_behind(pool, 2, [3, 3], priority=5)
+    assert evicted(pool, 2) == [passing]  # after the free one
+    found = pool.find([1, 1, 2, 2, 9], ROOT)
+    assert len(found) == 2
+    assert found[0][0] == block
 
 
 def test_eviction_does_not_scan_all_cached_blocks():

@@ -358,6 +358,22 @@ def test_a_draft_with_another_vocabulary_size_runs_on_torch_beside_the_step_in_c
         assert not [event for event in run.events if isinstance(event, FellBack)]
 
 
+def test_a_model_that_ran_in_c_as_a_target_runs_on_torch_as_a_draft_of_another_vocabulary_size():
+    """The step in C writes logits as wide as the model's own vocabulary; read as wider ones they end past the memory of
+    a round."""
+    model = LanguageModel(exact(LLAMA), "model")
+    sampling = SamplingParams(max_tokens=6, ignore_eos=True)
+    as_target = Engine(model, tiny_models.tokenizer())
+    before = as_target.generate("The king", sampling=sampling).token_ids
+    for width in (tiny_models.VOCABULARY + 99, tiny_models.VOCABULARY - 9):
+        draft = model.with_vocabulary(width)
+        draft.native.prepare(draft)
+        assert draft.native.model is None
+        assert draft.native.rounded == model.native.rounded
+    assert model.native.model is not None
+    assert as_target.generate("The king", sampling=sampling).token_ids == before
+
+
 def test_changed_weights_are_packed_again():
     reference, native = engines()
     sampling = SamplingParams(max_tokens=6, ignore_eos=True)

@@ -124,6 +124,16 @@ def test_top_k_and_top_p_cut_off_what_torch_cuts_off(top_k, top_p, seed):
     assert torch.equal(tokens, logits.argmax(-1))
 
 
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("cut", [{"top_k": 5}, {"top_p": 0.15}, {"top_k": 20, "top_p": 0.24}])
+def test_of_equally_likely_tokens_the_lowest_ids_are_kept(native, cut):
+    """On torch and in C alike: otherwise one seed would give two texts."""
+    logits = torch.zeros(2, 64)
+    logits[:, ::2] = -100.0  # the others, half of all, share the probability
+    p, _ = sample(logits, [SamplingParams(temperature=1.0, **cut)] * 2, None, native=native)
+    assert [row.nonzero()[:, 0].tolist() for row in p] == [[1, 3, 5, 7, 9]] * 2
+
+
 @settings(max_examples=15, deadline=None)
 @given(
     lengths=st.lists(

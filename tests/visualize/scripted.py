@@ -188,6 +188,7 @@ class ScriptedEngine:
                 while len(blocks) * config.block_size < end:
                     yield BlockAllocated(t_ms=now, block=len(blocks), owner=0, index=len(blocks), fill=0)
                     blocks.append(len(blocks))
+            reserved = len(blocks)  # before the blocks of rejected guesses are given back
             parts = {"draft_ms": 0.7 * guesses, "verify_ms": chance.uniform(4, 6), "sample_ms": 0.3, "rest_ms": 0.2}
             parts["verify_ms"] += 0.0 if config.kv_cache else 0.1 * known
             now += sum(parts.values())
@@ -250,7 +251,7 @@ class ScriptedEngine:
                 batch_tokens=guesses + 1,
                 total_ms=sum(parts.values()),
                 kv_tokens=kv_tokens,
-                kv_reserved_bytes=len(blocks) * config.block_size * BYTES_PER_TOKEN,
+                kv_reserved_bytes=reserved * config.block_size * BYTES_PER_TOKEN,
                 kv_used_bytes=kv_tokens * BYTES_PER_TOKEN,
                 memory_bytes=500_000_000,
                 draft_bytes=guesses * DRAFT_BYTES,
