@@ -18,7 +18,7 @@ from visualize.server.work import Line
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The labels of the components whose configuration is computed. Restores Gradio's own function afterwards."""
+    """The labels of the components whose configuration is computed. Restores Gradio's own functions afterwards."""
     labels: list[str] = []
     get_config = gr.components.Component.get_config
 
@@ -27,6 +27,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return get_config(self, *args)
 
     monkeypatch.setattr(BlocksConfig, "config_for_block", staticmethod(BlocksConfig.config_for_block))
+    monkeypatch.setattr(SessionState, "_update_value_in_config", SessionState._update_value_in_config)
     monkeypatch.setattr(gr.components.Component, "get_config", told)
     return labels
 
@@ -72,5 +73,8 @@ def test_the_labs_own_pages_share_their_configurations(asked: list[str]) -> None
     pages = app.build(engines, engines, Line(), told={})
     SessionState(pages)
     asked.clear()
-    SessionState(pages)
+    session = SessionState(pages)
     assert asked == []
+    shown = next(iter(session.config_values))
+    session._update_value_in_config(shown, "megabytes of a run")
+    assert "megabytes of a run" not in repr(session.config_values[shown])
