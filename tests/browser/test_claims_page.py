@@ -76,6 +76,7 @@ def test_check_all_shows_its_progress_and_can_be_stopped(visit: Visit) -> None:
     assert page.get_attribute("[data-claim=thousand-operations]", "class") == "claim now"
     assert "run " in page.inner_text("[data-claim=thousand-operations] .why")
     assert page.get_attribute("[data-claim=ladder] .check", "aria-disabled") == "true"
+    page.wait_for_function("document.querySelector('.heard').textContent.startsWith('Checking ')")
     page.focus(".check-stop")
     page.keyboard.press("Enter")
     page.wait_for_selector(".claims-say:text-matches('Stopped after [0-9]+ of 25')", timeout=60_000)

@@ -29,7 +29,7 @@ const APART = 2500; // milliseconds between steps of a progress that screen read
 /** Tells screen readers of a progress in a status of their own, since the one on the screen changes too often for them:
     of a step now and then, and of the last at once. */
 function teller(node) {
-  let heard = 0;
+  let heard = -APART;
   let hearing;
   return (text, underWay) => {
     clearTimeout(hearing);
