@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import itertools
 import math
-import mmap
 import os
 import signal
 import threading
 import time
-import weakref
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 import torch
@@ -32,7 +28,6 @@ from lab.kv.storage import Kernels, KVStorage
 from lab.kv.table import BlockTable
 from lab.native.model import NativeModel
 from lab.native.refusal import refusal
-from lab.native.structs import pack
 from lab.pair.models import LanguageModel
 from lab.trace.events import Committed, Distributions, FellBack, Judged
 from tests import tiny_models
@@ -374,18 +369,6 @@ def test_a_model_that_ran_in_c_as_a_target_runs_on_torch_as_a_draft_of_another_v
     assert as_target.generate("The king", sampling=sampling).token_ids == before
 
 
-def test_changed_weights_are_packed_again():
-    reference, native = engines()
-    sampling = SamplingParams(max_tokens=6, ignore_eos=True)
-    before = native.generate("The king", sampling=sampling).token_ids
-    for engine in (reference, native):
-        with torch.no_grad():
-            weight = engine.target.model.model.layers[1].mlp.down_proj.weight
-            weight.copy_((-weight).bfloat16().float())
-    after = native.generate("The king", sampling=sampling)
-    assert after.token_ids == reference.generate("The king", sampling=sampling).token_ids != before
-
-
 def test_a_pass_reads_half_the_bytes_of_its_matrices():
     reference, native = engines()
     passes = [PassWork(engine.target, None).of([Span(9, 10, keep=1)]) for engine in (reference, native)]
@@ -436,65 +419,6 @@ def test_the_step_in_c_is_the_default_on_a_cpu():
     assert not exactly.target.native.model.rounded
     with pytest.raises(ConfigError, match="kernels must be one of 'auto', 'triton', 'c', 'reference'"):
         load_engine(device="cpu", kernels="fast")
-
-
-def test_matrices_are_packed_in_blocks_padded_with_zeros():
-    weight = torch.arange(40 * 6, dtype=torch.float32).view(40, 6)
-    packed = pack(weight, 16)
-    assert packed.shape == (2, 3, 32, 2)
-    assert packed[0, 2, 3, 1] == weight[3, 5]
-    assert packed[0, 2, 19, 0] == weight[19, 4].bfloat16()
-    assert packed[1, 1, 7, 0] == weight[39, 2].bfloat16()
-    assert not packed[1, :, 8:].any()
-
-
-class Memory(mmap.mmap):
-    """A mapping that is tracked for as long as it exists."""
-
-    there: ClassVar[weakref.WeakSet[Memory]] = weakref.WeakSet()
-
-    def __new__(cls, *arguments, **named):
-        made = super().__new__(cls, *arguments, **named)
-        cls.there.add(made)
-        return made
-
-
-@pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="pages are of one size here")
-def test_the_memory_of_packed_weights_is_freed(monkeypatch):
-    """When a model is deleted, and when changed weights are packed in their place."""
-    monkeypatch.setattr("lab.native.structs.mmap.mmap", Memory)
-    model = LanguageModel(exact(LLAMA), "llama")
-    model.native.prepare(model)
-    (first,) = Memory.there
-    matrices = [module.weight for module in model.model.modules() if isinstance(module, nn.Linear)]
-    assert len(first) >= 2 * sum(weight.numel() for weight in matrices)
-    del first
-    with torch.no_grad():
-        matrices[0].neg_()
-    model.native.prepare(model)
-    assert len(Memory.there) == 1
-    del model
-    gc.collect()
-    assert not Memory.there
-
-
-@pytest.mark.parametrize("system", ["has no large pages", "grants none", "grants no memory of its own"])
-@torch.inference_mode()
-def test_without_large_pages_weights_are_packed_into_ordinary_ones(monkeypatch, system):
-    def refuse(*_, **__):
-        raise OSError
-
-    if system == "has no large pages":
-        monkeypatch.delattr("lab.native.structs.mmap.MADV_HUGEPAGE", raising=False)
-        monkeypatch.delattr("lab.native.structs.mmap.MAP_ANONYMOUS", raising=False)
-    elif system == "grants none":
-        monkeypatch.setattr(Memory, "madvise", refuse)
-        monkeypatch.setattr("lab.native.structs.mmap.mmap", Memory)
-    else:
-        monkeypatch.setattr("lab.native.structs.mmap.mmap", refuse)
-    batch = [NewTokens(torch.arange(9), 0, None, 9)]
-    expected = native_llama().step(batch, llama().layers, None)
-    assert torch.equal(NativeModel(llama()).step(batch, llama().layers, None), expected)
 
 
 def test_a_model_with_other_than_plain_matrices_is_refused():
