@@ -18,6 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(sent.time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(sent, "MOST_STORED", 100)
+    monkeypatch.setattr(sent, "A_FILE", 10)
     return clock
 
 
@@ -29,7 +30,8 @@ def test_files_are_taken_while_those_on_disk_leave_room(clock: SimpleNamespace) 
     with pytest.raises(Refusal):
         stored.admit(1)
     clock.now += sent.CHECKED_S + sent.STORED_S - 50  # the first is gone by now, the second not yet
-    stored.admit(60)
+    stored.admit(50)
+    stored.admit(1)  # which takes as much room as the smallest
     with pytest.raises(Refusal):
         stored.admit(1)
 

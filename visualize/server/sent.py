@@ -18,6 +18,8 @@ MOST_BYTES = MAX_RUN_FILE + 2**16
 """Most bytes of a request: a run's file and the form around it."""
 MOST_STORED = 2**30
 """Most bytes of requests in the time for which a file is stored: so many can be on disk."""
+A_FILE = 2**12
+"""Bytes that even the smallest file takes on disk."""
 CHECKED_S, STORED_S = 600, 3600
 """Seconds between checks of the stored files, and seconds for which each stays: it is read as soon as it arrives."""
 IN_MEMORY = 2**20
@@ -29,15 +31,17 @@ class Stored:
 
     def __init__(self) -> None:
         self._came: deque[tuple[float, int]] = deque()
+        self._total = 0
 
     def admit(self, size: int) -> None:
         """Count a file of so many bytes, which is to be stored. Raises Refusal if there is no room for it."""
-        now = time.monotonic()
+        now, size = time.monotonic(), max(size, A_FILE)
         while self._came and now - self._came[0][0] > CHECKED_S + STORED_S:
-            self._came.popleft()
-        if sum(size for _, size in self._came) + size > MOST_STORED:
+            self._total -= self._came.popleft()[1]
+        if self._total + size > MOST_STORED:
             raise Refusal(507, "Many files were sent to this server lately: it has no room for more. Try again later.")
         self._came.append((now, size))
+        self._total += size
 
 
 async def read(scope: Scope, receive: Receive) -> bytes:
