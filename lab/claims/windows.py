@@ -91,9 +91,9 @@ CLAIMS = (
         topic=TOPIC,
         quote="High acceptance rates increase the window size. Low acceptance rates decrease it.",
         source=NEWSLETTER,
-        tested="Tokens a second with windows from 0 to 8 in four kinds of text; the fastest window of each beside "
-        "what is accepted of it.",
-        rule="Holds if the fastest window never falls and is larger in the end, from the least accepted kind of text "
+        tested="Tokens a second with windows from 0 to 8 in three kinds of text, and in one of them with the wrong "
+        "draft too; the fastest window of each beside what is accepted of it.",
+        rule="Holds if the fastest window never falls and is larger in the end, from the least accepted of these four "
         "to the most. Under conditions if it is larger in the end.",
         experiment=windows,
         judge=judge_windows,
