@@ -167,12 +167,15 @@ def headlines() -> list[str]:
     faster = speeds[f"cache + speculation (gamma {gamma})"]["median"] / cached
     assert crowd < 1  # otherwise it would pay
     assert len(set(perplexity)) == 1
+    int8, float32 = size
+    bfloat16 = int(float32.replace(",", "")) // 2
     return [
         f"| KV cache, {tokens} tokens, greedy | {plain:.0f} tokens/s without, {cached:.0f} with |",
         f"| Speculation for one request, gamma {gamma}, greedy | {faster:.2f} times the cache alone |",
         f"| The same, gamma 4, temperature 0.8 | {alone:.2f} times |",
         f"| Speculation for 32 requests at once, gamma 4, temperature 0.8 | {crowd:.2f} times: it does not pay |",
-        f"| INT8 cache | {' bytes a token instead of '.join(size)}; perplexity {perplexity[0]} in both |",
+        f"| INT8 cache | {int8} bytes a token instead of {float32} in float32 ({bfloat16:,} in bfloat16); perplexity "
+        f"{perplexity[0]} in both |",
         "| Paged blocks, same memory, up to 384 tokens each "
         "| {:.1f} requests at once on average instead of {:.1f}, at most {} instead of {} |".format(
             *at_once["mean"], *at_once["most"]
@@ -214,7 +217,7 @@ def test_the_figures_in_sentences_are_the_recorded_ones():
     assert f"{window['to_best']:.2f} times the best fixed gamma ({window['best']})" in text
     assert f"{window['to_worst']:.2f} times the worst ({window['worst']})" in text
     easy, middling, hard = (f"{windows[kind]['to_best']:.2f}" for kind in ("easy", "middling", "hard"))
-    assert f"{easy} on easy prompts, {middling} on middling ones, and {hard} on hard ones" in text
+    assert f"{easy} on easy ones, {middling} on middling ones, and {hard} on hard ones" in text
     assert windows["hard"]["best"] == "off"
     recorded, added = record("logprobs"), record("logprobs")["added_ms"]
     assert f"Recording the {recorded['logprobs']} likeliest tokens around every verdict adds " in text

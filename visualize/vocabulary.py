@@ -70,7 +70,9 @@ class Drafter:
 DRAFTERS = {
     "off": Drafter("Off", "nobody", "Nobody guesses: every pass of the target gives one token."),
     "draft": Drafter("Draft", "the draft model", "A small model guesses; the target judges all guesses in one pass."),
-    "ngram": Drafter("Lookup", "prompt lookup", "Prompt lookup, no model: what followed the last few tokens earlier."),
+    "ngram": Drafter(
+        "Lookup", "prompt lookup", "No model: proposes what followed the same few tokens earlier in the text."
+    ),
     "early_exit": Drafter("Early exit", "early exit", "The target's own first layers guess; all its layers judge."),
     "synthetic": Drafter(
         "Synthetic", "the synthetic stand-in", "Not a real drafter: right as often as you set, at no cost."

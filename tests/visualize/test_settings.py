@@ -14,7 +14,7 @@ from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.engines import Pair, own
 from lab.here import has_gpu
 from lab.kv.attention import refuse_sdpa
-from visualize.panels.consequences import SAYS
+from visualize.panels.consequences import SAYS, state
 from visualize.recorded import KV_ERROR, kv_error, logprobs_cost
 from visualize.recorded import LOGPROBS as LOGPROBS_COST
 from visualize.run import settings as page_settings
@@ -256,6 +256,10 @@ def test_a_format_is_shown_with_its_recorded_error() -> None:
         assert f"{row['key_error']:.1%}" in said
         assert f"{row['value_error']:.1%}" in said
         assert f"{row['perplexity'] / recorded[0]['perplexity'] - 1:+.2%}" in said
+        updates, _ = state(Settings(kv_format=row["kv_dtype"]), {})
+        assert updates["kv_format"]["info"] == said
+        updates, _ = state(Settings(kv_format=row["kv_dtype"], pair=OTHER), {})
+        assert updates["kv_format"]["info"] == SAYS["kv_format"], "another model's error is not known"
 
 
 def test_recording_distributions_states_its_measured_cost() -> None:
@@ -263,7 +267,7 @@ def test_recording_distributions_states_its_measured_cost() -> None:
     assert recorded["logprobs"] == LOGPROBS
     cost = f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%}"
     assert logprobs_cost() == cost
-    assert SAYS["distributions"] == f"Shows p and q. Slower: {cost} as measured."
+    assert SAYS["distributions"] == f"Shows p and q. Slower: {cost} for the embedded pair, measured elsewhere."
 
 
 def test_a_link_may_name_only_pairs_that_the_server_has() -> None:
