@@ -236,16 +236,6 @@ class Engine:
         """
         return self.prepare(prompt, config, sampling)()[0]
 
-    def submit_continuations(
-        self,
-        prompt: str,
-        count: int,
-        config: EngineConfig | None = None,
-        sampling: SamplingParams | None = None,
-    ) -> list[Request]:
-        """``count`` continuations of one prompt, with seeds from ``sampling.seed`` upwards. See ``prepare``."""
-        return self.prepare(prompt, config, sampling, continuations=count)()
-
     def prepare(
         self,
         prompt: str,

@@ -215,7 +215,7 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
         copy(self, *blocks)
 
     monkeypatch.setattr(cache.Cache, "copy_block", once)
-    for request in lab.submit_continuations(PROMPTS[0], 3, CONFIGS["paged"], SAMPLING):
+    for request in lab.prepare(PROMPTS[0], CONFIGS["paged"], SAMPLING, continuations=3)():
         assert request.result().reason == "length"
     assert calls
 
