@@ -113,16 +113,6 @@ def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
     return int(total / USABLE)
 
 
-def _found(places: Sequence[str | Path]) -> list[Model]:
-    """The models in these places. A hub may be asked several times before it is given up.
-
-    Raises:
-        LoadingCancelled: see ``lab.pair.progress``.
-        LabError: see ``find``.
-    """
-    return _unless_stopped(aside(lambda: [find(where) for where in places], "decode-lab-search"))
-
-
 def _unless_stopped(future: Future[T]) -> T:
     """The result of ``future``, which a caller that is stopped no longer waits for. Raises LoadingCancelled, and what
     ``future`` raises."""
@@ -253,12 +243,18 @@ class Engines:
         return next(name for name in names if name not in self._called.values())
 
     def _make_room(self, pair: Pair) -> None:
-        """Drop other large pairs if memory is short. Raises ConfigError if there is not enough even then, and what
-        ``refuse_absent`` and ``_found`` raise."""
+        """Drop other large pairs if memory is short.
+
+        Raises:
+            ConfigError: there is not enough even then.
+            LoadingCancelled: the caller was stopped.
+            LabError: what ``refuse_absent`` and ``find`` raise.
+        """
         places = [where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
         for where in places:
             refuse_absent(where)
-        models = _found(places)
+        # A hub may be asked several times before it is given up.
+        models = _unless_stopped(aside(lambda: [find(where) for where in places], "decode-lab-search"))
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device))
         if needed > free_bytes(device):
