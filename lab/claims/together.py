@@ -19,12 +19,11 @@ from lab.claims.claim import (
     Values,
     Verdict,
     at_lengths,
-    listed,
     of,
     times,
 )
 from lab.claims.trial import Trial, passage
-from lab.config import EngineConfig
+from lab.config import EngineConfig, listed
 
 TOPIC = "All together"
 LADDER = {
