@@ -10,7 +10,7 @@ import torch
 
 from lab.kv.storage import KVStorage, parts
 
-FORMATS = ("native", "int8", "int4")
+FORMATS = ("plain", "int8", "int4")
 FIGURES = 4
 """For each token around a verdict: see ``around.h``."""
 
