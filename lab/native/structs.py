@@ -12,7 +12,7 @@ from lab.kv.storage import KVStorage, parts
 
 FORMATS = ("plain", "int8", "int4")
 FIGURES = 4
-"""For each token around a verdict: see ``around.h``."""
+"""For each token around a verdict: its id, p, q and residual probability (``around.h``)."""
 
 
 class Linear(Structure):
