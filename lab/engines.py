@@ -18,13 +18,13 @@ import torch
 from lab.aside import LOOK, aside
 from lab.config import ConfigError
 from lab.decode.engine import Engine
+from lab.device_memory import free_bytes
 from lab.kv.graphs import CAPTURING
 from lab.kv.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.models import Model, find, known
 from lab.pair.devices import resolve_device
 from lab.pair.loading import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
-from lab.pair.memory import free_bytes
 from lab.pair.progress import watching
 from lab.trace.events import Event
 from lab.trace.recorder import Watch

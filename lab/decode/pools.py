@@ -10,9 +10,9 @@ from lab.config import EngineConfig, LabError
 from lab.decode.failure import explain
 from lab.decode.pool import Pool
 from lab.decode.sequence import Sequence
+from lab.device_memory import is_out_of_memory
 from lab.kv.cache import Budget, PoolSetting
 from lab.kv.prefix import Prefix
-from lab.pair.memory import is_out_of_memory
 from lab.trace.events import CacheDropped, FellBack
 
 log = logging.getLogger(__name__)

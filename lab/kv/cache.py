@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
 from lab.config import ConfigError, EngineConfig, PromptError
+from lab.device_memory import free_bytes
 from lab.kv.blocks import BlockPool, Eviction
 from lab.kv.graphs import Graphs
 from lab.kv.plan import SdpaChoice
 from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
-from lab.pair.memory import free_bytes
-from lab.pair.models import LanguageModel
+
+if TYPE_CHECKING:
+    from lab.pair.models import LanguageModel
 
 # The share of free memory that all caches together may take, and the full contexts
 # that a pool has room for at most when num_blocks is None.

@@ -12,8 +12,8 @@ import torch
 
 from lab import EngineConfig, SamplingParams
 from lab.decode import pool, pools
+from lab.device_memory import is_out_of_memory
 from lab.kv import cache
-from lab.pair.memory import is_out_of_memory
 from lab.trace.events import FellBack, Preempted
 from tests import tiny_models
 

@@ -14,7 +14,7 @@ from lab.bench.measuring import finish, in_flight
 from lab.bench.workload import Job, Lengths
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
-from lab.pair.memory import free_bytes
+from lab.device_memory import free_bytes
 from lab.trace.events import Admitted
 
 KV_BYTES = 20 * 10**9
