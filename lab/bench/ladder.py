@@ -85,7 +85,7 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     sweep = {"no speculation": lab(EngineConfig())}
     for gamma in GAMMAS:
         sweep[f"gamma {gamma}"] = lab(EngineConfig(speculative="draft", num_speculative_tokens=gamma))
-    gammas = time_rows(engine, sweep, repeats, report)
+    gammas = time_rows(engine, sweep, PROMPTS, repeats, report)
     best = max(gammas[1:], key=lambda row: row.median)
     gamma = int(best.name.split()[1])
 
@@ -96,7 +96,7 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     rows["cache, nothing recorded"] = _unrecorded(rows["cache"])
     rows["transformers generate"] = stock_generate(engine, max_tokens)
     rows["transformers assisted generation"] = stock_generate(engine, max_tokens, gamma)
-    ladder = time_rows(engine, rows, repeats, report)
+    ladder = time_rows(engine, rows, PROMPTS, repeats, report)
     by_name = {row.name: row.median for row in ladder}
     spec = by_name[f"cache + speculation (gamma {gamma})"]
     return {
@@ -121,14 +121,9 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
 
 
 def time_rows(
-    engine: Engine,
-    rows: dict[str, Generate],
-    repeats: int,
-    report: Callable[[str], None],
-    prompts: Sequence[str] | None = None,
+    engine: Engine, rows: dict[str, Generate], prompts: Sequence[str], repeats: int, report: Callable[[str], None]
 ) -> list[Row]:
-    """Time every row on every prompt (None: ``PROMPTS``) ``repeats`` times, interleaved."""
-    prompts = PROMPTS if prompts is None else prompts
+    """Time every row on every prompt ``repeats`` times, interleaved."""
     rates: dict[str, list[float]] = {name: [] for name in rows}
     for name in rows:  # one call each to warm up; not counted
         timed(engine, name, rows[name], prompts[0])

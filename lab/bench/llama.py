@@ -72,7 +72,7 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
             rows[f"llama.cpp, {dtype}"] = theirs(decode)
             alike[dtype] = [_alike(engine, decode, prompt, sampling) for prompt in PROMPTS]
             report(f"  the engine's first tokens too: {', '.join(map(str, alike[dtype]))} of {max_tokens}")
-        measured = time_rows(engine, rows, repeats, report, PROMPTS)
+        measured = time_rows(engine, rows, PROMPTS, repeats, report)
     return {
         "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
