@@ -26,7 +26,7 @@ PREFILL_TOKENS = 512
 
 
 @dataclass(frozen=True)
-class Row:
+class MedianStep:
     """A kind of step, medians over ``steps`` of them.
 
     Attributes:
@@ -128,10 +128,10 @@ def _steps(
     return [event for event in told if event.batch_tokens >= full]
 
 
-def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> Row:
+def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> MedianStep:
     """One kind of pass; ``passes`` gives the work of each and the milliseconds it took."""
     works = [work for work, _ in passes]
-    return Row(
+    return MedianStep(
         name=name,
         steps=len(passes),
         bytes=statistics.median(work.bytes for work in works),

@@ -16,7 +16,7 @@ from lab.bench.interval import factor_interval
 from lab.bench.ladder import PROMPTS as OPENINGS
 from lab.bench.measuring import finish, in_flight, latencies, serve, summarise, take_turns
 from lab.bench.stock_batching import serve_stock
-from lab.bench.workload import Lengths, exactly, write
+from lab.bench.workload import LogNormalLengths, exactly, write
 from lab.trace.events import StepTimed
 from tests import tiny_models
 
@@ -29,7 +29,7 @@ def lab():
 
 
 def test_lengths_have_a_long_tail_and_follow_the_seed():
-    lengths = Lengths(median=48, sigma=0.8, shortest=1, longest=10_000)
+    lengths = LogNormalLengths(median=48, sigma=0.8, shortest=1, longest=10_000)
     drawn = lengths.draw(4000, seed=0)
     assert drawn == lengths.draw(4000, seed=0) != lengths.draw(4000, seed=1)
     # The standard error of the logarithms' mean is 0.8 / sqrt(4000) = 0.013, that of their deviation 0.009.
@@ -37,7 +37,7 @@ def test_lengths_have_a_long_tail_and_follow_the_seed():
     assert statistics.mean(logarithms) == pytest.approx(math.log(48), abs=0.06)
     assert statistics.stdev(logarithms) == pytest.approx(0.8, abs=0.04)
     assert max(drawn) > 5 * statistics.median(drawn)
-    assert set(Lengths(median=10, sigma=2.0, shortest=8, longest=12).draw(200, 0)) == {8, 9, 10, 11, 12}
+    assert set(LogNormalLengths(median=10, sigma=2.0, shortest=8, longest=12).draw(200, 0)) == {8, 9, 10, 11, 12}
 
 
 def test_prompts_have_the_lengths_asked_for(lab):
@@ -171,7 +171,8 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     monkeypatch.setattr(bench, "GROWTH_TOKENS", 8)
     monkeypatch.setattr(bench, "SHARED_TOKENS", 32)
     monkeypatch.setattr(bench, "PARAGRAPH_TOKENS", 48)
-    monkeypatch.setattr(bench, "Lengths", lambda: Lengths(median=8, sigma=0.5, shortest=4, longest=20))
+    short = LogNormalLengths(median=8, sigma=0.5, shortest=4, longest=20)
+    monkeypatch.setattr(bench, "LogNormalLengths", lambda: short)
     lines: list[str] = []
     result = json.loads(json.dumps(bench.run_serve(lab, 4, 0, 1, lines.append)))
     assert lines

@@ -11,7 +11,7 @@ from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt
 from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet
 from lab.bench.measuring import finish, in_flight
-from lab.bench.workload import Job, Lengths
+from lab.bench.workload import Job, LogNormalLengths
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.device_memory import free_bytes
@@ -20,7 +20,7 @@ from lab.trace.events import Admitted
 KV_BYTES = 20 * 10**9
 REQUESTS = 256
 """More than fit with INT8: with fewer, it would look as if no more fitted."""
-LENGTHS = Lengths(median=1024, sigma=0.8, shortest=16, longest=3072)
+LENGTHS = LogNormalLengths(median=1024, sigma=0.8, shortest=16, longest=3072)
 """Lengths of prompts. Nobody knows an answer's length: it may take up to 4,096 tokens and ends when it ends."""
 MEAN_OUTPUT = 128
 CONFIGS = {
