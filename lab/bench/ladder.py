@@ -18,21 +18,13 @@ from typing import Any
 
 import torch
 
-from lab.bench.prompts import refuse_cut
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event, Finished, RunStarted
 from lab.trace.recorder import Recorder
 
-PROMPTS = (
-    "Once upon a time there was a miller who had three sons.",
-    "The old king looked out of the window and said",
-    "In the middle of the forest stood a little house, and in it",
-    '"Where are you going?" asked the fox.',
-    "The princess took the golden ball and",
-    "Long ago, by the side of the sea, a fisherman",
-)
 GAMMAS = (1, 2, 3, 4, 6, 8)
 BY_TORCH = EngineConfig(kernels="reference")
 """The configuration whose models have transformers' own layers."""

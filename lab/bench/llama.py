@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.ladder import PROMPTS, Row, format_rows, time_rows
-from lab.bench.prompts import refuse_cut
+from lab.bench.ladder import Row, format_rows, time_rows
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 

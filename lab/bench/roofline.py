@@ -10,9 +10,8 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-from lab.bench.ladder import PROMPTS
 from lab.bench.measuring import take_turns
-from lab.bench.prompts import refuse_cut
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.limits import device_limits

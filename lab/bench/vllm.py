@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
-from lab.bench.ladder import PROMPTS
+from lab.bench.prompts import PROMPTS
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.remote.completion import DETAILED, Completed, Speculated

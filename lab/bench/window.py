@@ -18,9 +18,8 @@ from functools import partial
 
 import numpy as np
 
-from lab.bench.ladder import PROMPTS
 from lab.bench.measuring import finish, take_turns
-from lab.bench.prompts import refuse_cut
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine

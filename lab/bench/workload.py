@@ -7,8 +7,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.bench.ladder import PROMPTS
-from lab.bench.prompts import held_out_prompts
+from lab.bench.prompts import PROMPTS, held_out_prompts
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from lab.bench.ladder import PROMPTS, ladder_configs
+from lab.bench.ladder import ladder_configs
+from lab.bench.prompts import PROMPTS
 from lab.claims.claim import (
     GAMMA,
     NEWSLETTER,

@@ -13,8 +13,8 @@ import pytest
 from lab import EngineConfig, LabError
 from lab.bench import serve as bench
 from lab.bench.interval import factor_interval
-from lab.bench.ladder import PROMPTS as OPENINGS
 from lab.bench.measuring import finish, in_flight, latencies, serve, summarise, take_turns
+from lab.bench.prompts import PROMPTS as OPENINGS
 from lab.bench.stock_batching import serve_stock
 from lab.bench.workload import LogNormalLengths, exactly, write
 from lab.trace.events import StepTimed

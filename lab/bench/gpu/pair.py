@@ -8,7 +8,8 @@ import torch
 
 from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet, spread
-from lab.bench.ladder import PROMPTS, Generate, ladder_configs, stock_generate, timed
+from lab.bench.ladder import Generate, ladder_configs, stock_generate, timed
+from lab.bench.prompts import PROMPTS
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine

@@ -8,7 +8,7 @@ import torch
 
 from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet
-from lab.bench.ladder import PROMPTS
+from lab.bench.prompts import PROMPTS
 from lab.config import EngineConfig, SamplingParams
 from lab.load import load_engine
 
