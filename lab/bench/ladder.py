@@ -14,15 +14,17 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from lab.bench.measuring import refuse_failure
 from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.events import Committed, Event, Finished, RunStarted
+from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
@@ -65,14 +67,10 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
         A JSON-ready dict: ``gammas`` and ``ladder`` rows, the best gamma, and the ratios that matter.
 
     Raises:
-        LabError: more tokens than the context leaves.
+        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     refuse_cut(engine, PROMPTS, max_tokens)
-    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-
-    def lab(config: EngineConfig) -> Generate:
-        return lambda prompt: len(engine.generate(prompt, config, sampling).token_ids)
-
+    lab = partial(lab_generate, engine, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     report("Which gamma is best here?")
     sweep = {"no speculation": lab(EngineConfig())}
     for gamma in GAMMAS:
@@ -146,14 +144,25 @@ def timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[i
         return tokens, time.perf_counter() - began
 
 
+def lab_generate(engine: Engine, config: EngineConfig, sampling: SamplingParams) -> Generate:
+    """The engine's own way. It raises LabError where a run fails, or goes on without part of its setting."""
+
+    def generate(prompt: str) -> int:
+        run = engine.generate(prompt, config, sampling)
+        refuse_failure(run, engine)
+        return len(run.token_ids)
+
+    return generate
+
+
 def _unrecorded(generate: Generate) -> Generate:
-    """The same, making only those events without which there is no run."""
+    """The same, making no events but those that give the tokens or tell of a failure."""
 
     def silent(prompt: str) -> int:
         emit = Recorder.emit
 
         def emit_few(recorder: Recorder, event_type: type[Event], **fields: Any) -> None:
-            if event_type in (RunStarted, Committed, Finished):
+            if event_type in (RunStarted, Committed, FellBack, Finished):
                 emit(recorder, event_type, **fields)
 
         Recorder.emit = emit_few

@@ -67,7 +67,7 @@ def run_window(
         each kind), and the adaptive window's ratios to the worst and the best fixed one.
 
     Raises:
-        LabError: more tokens than the context leaves.
+        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     refuse_cut(engine, STORIES + CODE, max_tokens)
     kinds = mix(engine, mismatched)

@@ -120,6 +120,18 @@ def test_a_failed_request_is_not_measured(lab, monkeypatch):
         finish(lab, exactly(PROMPTS[:1], [4]), EngineConfig())
 
 
+def test_requests_that_gave_up_part_of_their_setting_are_not_measured(monkeypatch):
+    lab = tiny_models.engine("llama", "good")
+    monkeypatch.setattr(lab.draft, "forward", None)
+    with pytest.raises(LabError, match="went on without its drafter"):
+        finish(lab, exactly(PROMPTS, [4, 5, 6]), EngineConfig(speculative="draft"))
+
+
+def test_a_request_of_one_token_is_measured(lab):
+    (run,), _ = finish(lab, exactly(PROMPTS[:1], [1]), EngineConfig())
+    assert len(run.token_ids) == 1
+
+
 def test_percentiles_and_medians_are_computed_as_defined():
     figures = latencies(tokens=50, seconds=2.0, ttft=[1.0, 2.0, 3.0], gaps=[5.0] * 99 + [105.0])
     assert figures["tokens_per_second"] == 25
