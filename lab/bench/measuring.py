@@ -103,9 +103,12 @@ def guessed(runs: Iterable[Run]) -> Guesses:
 
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
-    """All jobs, arriving together, on a fresh engine: throughput, latencies, and what was in flight."""
-    fresh = engine.another(max_num_seqs=max_num_seqs)
-    runs, seconds = finish(fresh, jobs, config)
+    """All jobs, arriving together, on a fresh engine."""
+    return served(*finish(engine.another(max_num_seqs=max_num_seqs), jobs, config))
+
+
+def served(runs: list[Run], seconds: float) -> Figures:
+    """Throughput, latencies and what was in flight, of runs that took ``seconds`` together."""
     ttft = [run.metrics.ttft_ms for run in runs]
     gaps = [gap for run in runs for gap in inter_token_ms(run.events)]
     return latencies(sum(len(run.token_ids) for run in runs), seconds, ttft, gaps) | in_flight(runs)
