@@ -103,14 +103,20 @@ def guessed(runs: Iterable[Run]) -> Guesses:
 
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
-    """All jobs, arriving together, on a fresh engine."""
+    """All jobs, arriving together, on a fresh engine. Raises what ``finish`` and ``served`` raise."""
     return served(*finish(engine.another(max_num_seqs=max_num_seqs), jobs, config))
 
 
 def served(runs: list[Run], seconds: float) -> Figures:
-    """Throughput, latencies and what was in flight, of runs that took ``seconds`` together."""
+    """Throughput, latencies and what was in flight, of runs that took ``seconds`` together.
+
+    Raises:
+        LabError: none gave more than one token.
+    """
     ttft = [run.metrics.ttft_ms for run in runs]
     gaps = [gap for run in runs for gap in inter_token_ms(run.events)]
+    if not gaps:
+        raise LabError("all requests ended with their first token: there is no time between tokens to measure.")
     return latencies(sum(len(run.token_ids) for run in runs), seconds, ttft, gaps) | in_flight(runs)
 
 

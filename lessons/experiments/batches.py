@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from lab.bench.measuring import Figures, served, sound
+from lab.bench.measuring import Figures, refuse_failure, served
 from lab.bench.turns import shuffled
 from lab.bench.workload import Job, write
 from lab.config import EngineConfig, LabError, SamplingParams
@@ -124,7 +124,7 @@ def serve(
     Setting ``cancelled`` ends it; then there are no figures. ``tell`` is called with the share of the tokens there are.
 
     Raises:
-        LabError: a request failed, gave up part of its setting, or gave only one token.
+        LabError: a request failed, or gave up part of its setting; or none gave more than one token.
     """
     fresh = engine.another(max_num_seqs=len(jobs))
     if config.kv_cache and config.num_blocks is None:
@@ -147,7 +147,7 @@ def serve(
     if cancelled.is_set():
         return {}
     for run in runs:
-        sound(run, engine)
+        refuse_failure(run, engine)
     return summary(runs, seconds)
 
 

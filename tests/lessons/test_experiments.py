@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from lab import Engine, load_engine
 from lab.bench.theory import speculated
 from lab.bench.workload import exactly
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.request import Request
 from lab.trace.recorder import Run
 from lessons.experiments import Batches, Measured, Rules, Runs, Work
@@ -121,6 +121,15 @@ def test_the_clock_of_a_batch_starts_when_all_requests_are_queued(monkeypatch: p
     began = time.perf_counter()
     figures = serve(engine, jobs, EngineConfig(), threading.Event(), lambda share: None)
     assert figures["output_tokens"] / figures["tokens_per_second"] <= time.perf_counter() - began - 3 * 0.2
+
+
+def test_an_answer_of_one_token_is_measured_with_the_others() -> None:
+    """Where the model ends its paragraph at once. Only if all do is there nothing to measure."""
+    engine, prompts = tiny_models.engine("llama"), ["The king", "A fox"]
+    figures = serve(engine, exactly(prompts, [1, 8]), EngineConfig(), threading.Event(), lambda share: None)
+    assert figures["output_tokens"] == 9
+    with pytest.raises(LabError, match="no time between tokens"):
+        serve(engine, exactly(prompts, [1, 1]), EngineConfig(), threading.Event(), lambda share: None)
 
 
 def test_requests_can_run_without_a_cache() -> None:
