@@ -7,7 +7,7 @@ exception types defined here, with a sentence that says what would be right.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
@@ -22,6 +22,12 @@ def in_short(error: Exception) -> str:
     said = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     said = said if len(said) <= 200 else f"{said[:199]}…"
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def listed(words: Sequence[str]) -> str:
+    """One or more words, with commas and an "and" before the last."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 class ConfigError(LabError, ValueError):

@@ -18,13 +18,13 @@ import torch
 from lab.aside import LOOK, aside
 from lab.config import ConfigError
 from lab.decode.engine import Engine
+from lab.device_memory import free_bytes
 from lab.kv.graphs import CAPTURING
 from lab.kv.storage import bytes_per_token
 from lab.load import load_engine
 from lab.memory.models import Model, find, known
 from lab.pair.devices import resolve_device
 from lab.pair.loading import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
-from lab.pair.memory import free_bytes
 from lab.pair.progress import watching
 from lab.trace.events import Event
 from lab.trace.recorder import Watch
@@ -111,16 +111,6 @@ def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
         sizes = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
         total += model.parameters * dtype.itemsize + SHORT * bytes_per_token("auto", **sizes, dtype=dtype)
     return int(total / USABLE)
-
-
-def _found(places: Sequence[str | Path]) -> list[Model]:
-    """The models in these places. A hub may be asked several times before it is given up.
-
-    Raises:
-        LoadingCancelled: see ``lab.pair.progress``.
-        LabError: see ``find``.
-    """
-    return _unless_stopped(aside(lambda: [find(where) for where in places], "decode-lab-search"))
 
 
 def _unless_stopped(future: Future[T]) -> T:
@@ -253,12 +243,18 @@ class Engines:
         return next(name for name in names if name not in self._called.values())
 
     def _make_room(self, pair: Pair) -> None:
-        """Drop other large pairs if memory is short. Raises ConfigError if there is not enough even then, and what
-        ``refuse_absent`` and ``_found`` raise."""
+        """Drop other large pairs if memory is short.
+
+        Raises:
+            ConfigError: there is not enough even then.
+            LoadingCancelled: the caller was stopped.
+            LabError: what ``refuse_absent`` and ``find`` raise.
+        """
         places = [where for where in (pair.target, pair.draft) if where and where not in EMBEDDED_DRAFTS]
         for where in places:
             refuse_absent(where)
-        models = _found(places)
+        # A hub may be asked several times before it is given up.
+        models = _unless_stopped(aside(lambda: [find(where) for where in places], "decode-lab-search"))
         device = torch.device(self._device)
         needed = needed_bytes(models, resolve_dtype(self._dtype, self._device))
         if needed > free_bytes(device):

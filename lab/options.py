@@ -18,7 +18,7 @@ from dataclasses import asdict, fields
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.config import ConfigError, EngineConfig, SamplingParams, listed
 
 Settings = TypeVar("Settings")
 DEFAULT = "Default: %(default)s."
@@ -128,13 +128,8 @@ def idle(config: EngineConfig, sampling: SamplingParams) -> list[str]:
     for reason, (so, names) in rules.items():
         if so and (changed := [name for name in names if given[name] != usual[name]]):
             does = "does" if len(changed) == 1 else "do"
-            sentences.append(f"{_listed(changed)} {does} nothing {reason}.")
+            sentences.append(f"{listed(changed)} {does} nothing {reason}.")
     return sentences
-
-
-def _listed(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 _USUAL = EngineConfig(), SamplingParams()

@@ -17,14 +17,14 @@ from lessons.units import WRITE
 WORKED_OUT_SAID = "it comes to"
 
 
-class Source(NamedTuple):
+class Provenance(NamedTuple):
     """How a measurement is presented: who ``says`` it, and what to do if it is ``too_noisy`` to say."""
 
     says: str
     too_noisy: str
 
 
-HERE = Source("this machine measured", "Run it again on a machine that is doing nothing else.")
+HERE = Provenance("this machine measured", "Run it again on a machine that is doing nothing else.")
 
 
 class AnswerError(LabError, ValueError):
@@ -71,7 +71,7 @@ def _within(value: object, low: float, high: float) -> bool:
 
 
 def mark(
-    question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: bool = True, source: Source = HERE
+    question: AnyQuestion, answer: Answer, figures: Figures, *, foretold: bool = True, source: Provenance = HERE
 ) -> Mark:
     """Compare an answer with the figures of a run.
 
@@ -107,7 +107,7 @@ def mark(
     return Mark(near, noisy, measured, right, said, feedback)
 
 
-def too_noisy(spread: str, source: Source) -> str:
+def too_noisy(spread: str, source: Provenance) -> str:
     """The feedback on an answer that only some of the repeats bear out."""
     return f"Too noisy to say: you may be right. {spread} {source.too_noisy}"
 
@@ -181,7 +181,7 @@ def is_measured(question: AnyQuestion, foretold: bool) -> bool:
     return foretold and not arithmetic
 
 
-def found_by(measured: bool, source: Source) -> str:
+def found_by(measured: bool, source: Provenance) -> str:
     """How the right answer is introduced: what was not measured is not said to be."""
     return source.says if measured else WORKED_OUT_SAID
 

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lab.bench.measuring import sound
+from lab.bench.measuring import sound, steps
 from lab.bench.power import FEWEST, Power, fit_power
 from lab.config import ConfigError, EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.events import Committed, StepTimed
+from lab.trace.events import Committed
 from lab.trace.recorder import Run
 
 TOGETHER = 10
@@ -48,9 +48,9 @@ class Curve:
 
 def curve(run: Run) -> Curve:
     """The steps of a run after its prefill, each of one token."""
-    steps = [event for event in run.events if isinstance(event, StepTimed) and event.step_kind == "decode"]
+    decoded = steps(run, "decode")
     first = len(run.prompt_token_ids) + 1
-    return Curve(tuple(range(first, first + len(steps))), tuple(step.total_ms for step in steps))
+    return Curve(tuple(range(first, first + len(decoded))), tuple(step.total_ms for step in decoded))
 
 
 def measure_growth(

@@ -48,20 +48,14 @@ class Interval:
         return f"{self.value:.5g}{spread}"
 
 
-def ratio_interval(
-    numerator: Sequence[float],
-    denominator: Sequence[float] | None = None,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
-) -> Interval:
+def ratio_interval(numerator: Sequence[float], denominator: Sequence[float] | None = None) -> Interval:
     """sum(numerator) / sum(denominator), one entry per prompt; without a denominator, the mean.
 
     A difference is the mean of the prompts' differences; a ratio of means equals that of the sums. The interval is
     ``bootstrap``'s, which says what it raises.
     """
     below = [1.0] * len(numerator) if denominator is None else denominator
-    return bootstrap([numerator, below], operator.truediv, resamples=resamples, seed=seed)
+    return bootstrap([numerator, below], operator.truediv)
 
 
 def bootstrap(
@@ -109,7 +103,7 @@ def bootstrap(
         for first in range(0, resamples, 1000):  # in parts: n may be large
             counts = random.multinomial(n, np.full(n, 1 / n), size=min(1000, resamples - first))
             drawn.append(figure(*(counts @ column for column in samples)))
-        tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * student_t(LEVEL, n - 1))
+        tail = NormalDist().cdf(-np.sqrt(n / (n - 1)) * student_t(n - 1))
         figures = np.concatenate(drawn)
         known = np.isfinite(figures)
         low = float(np.quantile(np.where(known, figures, -np.inf), tail))
@@ -167,17 +161,17 @@ def factor_interval(factors: Sequence[float]) -> Interval:
         raise ValueError("a mean of no factors.")
     mean, half = float(logs.mean()), None
     if len(logs) > 1:
-        half = student_t(LEVEL, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+        half = student_t(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     return Interval(mean, *((None, None) if half is None else (mean - half, mean + half))).map(math.exp)
 
 
 @functools.cache
-def student_t(level: float, freedom: int) -> float:
-    """The t that a Student variable stays within, either side of 0, with probability ``level``.
+def student_t(freedom: float) -> float:
+    """The t that a Student variable stays within, either side of 0, with probability ``LEVEL``.
 
     With t = sqrt(freedom) tan(angle) the density is cos(angle)^(freedom - 1), which is easily integrated.
     """
     angle = np.linspace(0, np.pi / 2, 100_001)
     density = np.cos(angle) ** (freedom - 1)
     within = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return float(np.sqrt(freedom) * np.tan(np.interp(level * within[-1], within, angle)))
+    return float(np.sqrt(freedom) * np.tan(np.interp(LEVEL * within[-1], within, angle)))

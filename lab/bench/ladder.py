@@ -14,25 +14,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from lab.bench.prompts import refuse_cut
+from lab.bench.measuring import refuse_failure
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.events import Committed, Event, Finished, RunStarted
+from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
 
-PROMPTS = (
-    "Once upon a time there was a miller who had three sons.",
-    "The old king looked out of the window and said",
-    "In the middle of the forest stood a little house, and in it",
-    '"Where are you going?" asked the fox.',
-    "The princess took the golden ball and",
-    "Long ago, by the side of the sea, a fisherman",
-)
 GAMMAS = (1, 2, 3, 4, 6, 8)
 BY_TORCH = EngineConfig(kernels="reference")
 """The configuration whose models have transformers' own layers."""
@@ -73,19 +67,15 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
         A JSON-ready dict: ``gammas`` and ``ladder`` rows, the best gamma, and the ratios that matter.
 
     Raises:
-        LabError: more tokens than the context leaves.
+        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     refuse_cut(engine, PROMPTS, max_tokens)
-    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-
-    def lab(config: EngineConfig) -> Generate:
-        return lambda prompt: len(engine.generate(prompt, config, sampling).token_ids)
-
+    lab = partial(lab_generate, engine, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     report("Which gamma is best here?")
     sweep = {"no speculation": lab(EngineConfig())}
     for gamma in GAMMAS:
         sweep[f"gamma {gamma}"] = lab(EngineConfig(speculative="draft", num_speculative_tokens=gamma))
-    gammas = time_rows(engine, sweep, repeats, report)
+    gammas = time_rows(engine, sweep, PROMPTS, repeats, report)
     best = max(gammas[1:], key=lambda row: row.median)
     gamma = int(best.name.split()[1])
 
@@ -96,7 +86,7 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     rows["cache, nothing recorded"] = _unrecorded(rows["cache"])
     rows["transformers generate"] = stock_generate(engine, max_tokens)
     rows["transformers assisted generation"] = stock_generate(engine, max_tokens, gamma)
-    ladder = time_rows(engine, rows, repeats, report)
+    ladder = time_rows(engine, rows, PROMPTS, repeats, report)
     by_name = {row.name: row.median for row in ladder}
     spec = by_name[f"cache + speculation (gamma {gamma})"]
     return {
@@ -121,14 +111,9 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
 
 
 def time_rows(
-    engine: Engine,
-    rows: dict[str, Generate],
-    repeats: int,
-    report: Callable[[str], None],
-    prompts: Sequence[str] | None = None,
+    engine: Engine, rows: dict[str, Generate], prompts: Sequence[str], repeats: int, report: Callable[[str], None]
 ) -> list[Row]:
-    """Time every row on every prompt (None: ``PROMPTS``) ``repeats`` times, interleaved."""
-    prompts = PROMPTS if prompts is None else prompts
+    """Time every row on every prompt ``repeats`` times, interleaved."""
     rates: dict[str, list[float]] = {name: [] for name in rows}
     for name in rows:  # one call each to warm up; not counted
         timed(engine, name, rows[name], prompts[0])
@@ -159,14 +144,25 @@ def timed(engine: Engine, name: str, generate: Generate, prompt: str) -> tuple[i
         return tokens, time.perf_counter() - began
 
 
+def lab_generate(engine: Engine, config: EngineConfig, sampling: SamplingParams) -> Generate:
+    """The engine's own way. It raises LabError where a run fails, or goes on without part of its setting."""
+
+    def generate(prompt: str) -> int:
+        run = engine.generate(prompt, config, sampling)
+        refuse_failure(run, engine)
+        return len(run.token_ids)
+
+    return generate
+
+
 def _unrecorded(generate: Generate) -> Generate:
-    """The same, making only those events without which there is no run."""
+    """The same, making no events but those that give the tokens or tell of a failure."""
 
     def silent(prompt: str) -> int:
         emit = Recorder.emit
 
         def emit_few(recorder: Recorder, event_type: type[Event], **fields: Any) -> None:
-            if event_type in (RunStarted, Committed, Finished):
+            if event_type in (RunStarted, Committed, FellBack, Finished):
                 emit(recorder, event_type, **fields)
 
         Recorder.emit = emit_few

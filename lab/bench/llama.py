@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.ladder import PROMPTS, Row, format_rows, time_rows
-from lab.bench.prompts import refuse_cut
+from lab.bench.ladder import Row, format_rows, lab_generate, time_rows
+from lab.bench.measuring import refuse_failure
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 
@@ -40,7 +41,8 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
         of tokens before the first that is not the engine's; and the ratios.
 
     Raises:
-        LabError: llama.cpp is not installed, the target is not on a CPU, or more tokens than its context leaves.
+        LabError: llama.cpp is not installed, the target is not on a CPU, more tokens than its context leaves, a run
+            failed, or part of its setting was given up.
         UnsupportedModelError: the target cannot be written as GGUF.
     """
     if engine.device != "cpu":
@@ -55,13 +57,10 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
     if engine.draft is None:
         configs = {"cache": configs["cache"]}
 
-    def ours(config: EngineConfig) -> Callable[[str], int]:
-        return lambda prompt: len(engine.generate(prompt, config, sampling).token_ids)
-
     def theirs(decode: Decode) -> Callable[[str], int]:
         return lambda prompt: len(decode(engine.tokenizer(prompt)["input_ids"], max_tokens))
 
-    rows = {name: ours(config) for name, config in configs.items()}
+    rows = {name: lab_generate(engine, config, sampling) for name, config in configs.items()}
     alike: dict[str, list[int]] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         for dtype in DTYPES:
@@ -72,7 +71,7 @@ def run_llama(engine: Engine, max_tokens: int, repeats: int, report: Callable[[s
             rows[f"llama.cpp, {dtype}"] = theirs(decode)
             alike[dtype] = [_alike(engine, decode, prompt, sampling) for prompt in PROMPTS]
             report(f"  the engine's first tokens too: {', '.join(map(str, alike[dtype]))} of {max_tokens}")
-        measured = time_rows(engine, rows, repeats, report, PROMPTS)
+        measured = time_rows(engine, rows, PROMPTS, repeats, report)
     return {
         "max_tokens": max_tokens,
         "prompts": len(PROMPTS),
@@ -150,6 +149,7 @@ def llama_cpp(path: Path, context: int, threads: int) -> Iterator[Decode]:
 
 def _alike(engine: Engine, decode: Decode, prompt: str, sampling: SamplingParams) -> int:
     run = engine.generate(prompt, EngineConfig(), sampling)
+    refuse_failure(run, engine)
     theirs = decode(list(run.prompt_token_ids), sampling.max_tokens)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(run.token_ids, theirs, strict=True)))
 

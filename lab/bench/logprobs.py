@@ -13,13 +13,11 @@ from functools import partial
 
 import numpy as np
 
-from lab.bench.ladder import PROMPTS
-from lab.bench.measuring import finish, take_turns
-from lab.bench.prompts import refuse_cut
+from lab.bench.measuring import finish, steps, take_turns
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
-from lab.trace.events import StepTimed
 
 CONFIG = EngineConfig(paged=True, speculative="draft")
 TEMPERATURE = 0.8
@@ -35,14 +33,14 @@ def run_logprobs(
         quartiles of the difference between a step and its twin).
 
     Raises:
-        LabError: more tokens than the context leaves.
+        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     refuse_cut(engine, PROMPTS, max_tokens)
     rows = {}
     for seed, prompt in enumerate(PROMPTS):
         sampling = SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=seed, ignore_eos=True)
         for count in (0, logprobs):
-            rows[count, seed] = partial(_steps, engine, Job(prompt, replace(sampling, logprobs=count)))
+            rows[count, seed] = partial(_rounds, engine, Job(prompt, replace(sampling, logprobs=count)))
     times = take_turns(rows, repeats, report)
     plain, recorded = (
         [ms for (asked, _), again in times.items() if asked == count for some in again for ms in some]
@@ -67,10 +65,10 @@ def run_logprobs(
     }
 
 
-def _steps(engine: Engine, job: Job) -> list[float]:
+def _rounds(engine: Engine, job: Job) -> list[float]:
     """Milliseconds of a request's rounds, in order."""
     (run,), _ = finish(engine, [job], CONFIG)
-    return [event.total_ms for event in run.events if isinstance(event, StepTimed) and event.step_kind == "verify"]
+    return [step.total_ms for step in steps(run, "verify")]
 
 
 def format_logprobs(result: dict) -> str:

@@ -15,7 +15,7 @@ from lab.bench.turns import shuffled
 from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError
 from lab.decode.engine import Engine
-from lab.trace.events import Admitted, FellBack, Judged, Preempted, Proposed, StepTimed
+from lab.trace.events import Admitted, FellBack, Judged, Preempted, Proposed, StepKind, StepTimed
 from lab.trace.metrics import inter_token_ms
 from lab.trace.recorder import Run
 
@@ -31,7 +31,7 @@ def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[
     Nothing is computed before that, and reading a long prompt takes the host milliseconds in which a GPU would idle.
 
     Raises:
-        LabError: one of them failed.
+        LabError: one of them failed, or part of its setting was given up.
     """
     requests = [engine.submit(job.prompt, config, job.sampling) for job in jobs]
     began = time.perf_counter()
@@ -40,18 +40,17 @@ def finish(engine: Engine, jobs: list[Job], config: EngineConfig) -> tuple[list[
         torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     for run in runs:
-        if run.reason == "error":
-            raise LabError(run.finished.message)
+        refuse_failure(run, engine)
     return runs, seconds
 
 
-def sound(run: Run, engine: Engine) -> Run:
-    """The run, if ``engine`` did what its setting says and there is something to time.
+def refuse_failure(run: Run, engine: Engine) -> None:
+    """Refuse a run for which ``engine`` did not do what its setting says.
 
     Without a C compiler it still did: torch then computes all of an engine's runs alike.
 
     Raises:
-        LabError: it failed, gave up part of its setting, or gave only one token.
+        LabError: it failed, or part of its setting was given up.
     """
     start = f"decoding {run.prompt[:40]!r}"
     if run.reason == "error":
@@ -59,9 +58,23 @@ def sound(run: Run, engine: Engine) -> Run:
     for fallen in (event for event in run.events if isinstance(event, FellBack)):
         if fallen.reason != engine.target.native.failure:
             raise LabError(f"{start} went on without its {fallen.part}: {fallen.reason}")
+
+
+def sound(run: Run, engine: Engine) -> Run:
+    """The run, if ``engine`` did what its setting says and there is a time between tokens.
+
+    Raises:
+        LabError: see ``refuse_failure``; or it gave only one token.
+    """
+    refuse_failure(run, engine)
     if len(run.token_ids) < 2:
         raise LabError(f"{run.prompt[:40]!r} leaves the model room for one token only. Shorten the prompt.")
     return run
+
+
+def steps(run: Run, kind: StepKind) -> list[StepTimed]:
+    """The run's steps of one kind, in order."""
+    return [event for event in run.events if isinstance(event, StepTimed) and event.step_kind == kind]
 
 
 @dataclass(frozen=True)
@@ -90,11 +103,20 @@ def guessed(runs: Iterable[Run]) -> Guesses:
 
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
-    """All jobs, arriving together, on a fresh engine: throughput, latencies, and what was in flight."""
-    fresh = engine.another(max_num_seqs=max_num_seqs)
-    runs, seconds = finish(fresh, jobs, config)
+    """All jobs, arriving together, on a fresh engine. Raises what ``finish`` and ``served`` raise."""
+    return served(*finish(engine.another(max_num_seqs=max_num_seqs), jobs, config))
+
+
+def served(runs: list[Run], seconds: float) -> Figures:
+    """Throughput, latencies and what was in flight, of runs that took ``seconds`` together.
+
+    Raises:
+        LabError: none gave more than one token.
+    """
     ttft = [run.metrics.ttft_ms for run in runs]
     gaps = [gap for run in runs for gap in inter_token_ms(run.events)]
+    if not gaps:
+        raise LabError("all requests ended with their first token: there is no time between tokens to measure.")
     return latencies(sum(len(run.token_ids) for run in runs), seconds, ttft, gaps) | in_flight(runs)
 
 
@@ -117,14 +139,14 @@ def in_flight(runs: list[Run]) -> Figures:
     """
     events = [event for run in runs for event in run.events]
     told = [event for event in events if isinstance(event, StepTimed)]
-    steps = sum(1 / event.batch_sequences for event in told)
+    count = sum(1 / event.batch_sequences for event in told)
     reserved = sum(event.kv_reserved_bytes for event in told)
     wasted = reserved - sum(event.kv_used_bytes for event in told)
     slot_bytes = runs[0].started.block_bytes / runs[0].config.block_size
     return {
         "most_sequences": max(event.running for event in events if isinstance(event, Admitted)),
-        "mean_sequences": len(told) / steps,
-        "wasted_slots": wasted / slot_bytes / steps if reserved else 0.0,
+        "mean_sequences": len(told) / count,
+        "wasted_slots": wasted / slot_bytes / count if reserved else 0.0,
         "wasted_share": wasted / reserved if reserved else 0.0,
         "preemptions": sum(isinstance(event, Preempted) for event in events),
     }

@@ -69,7 +69,7 @@ def fit_power(
     best = int(squares.argmin())
     if consecutive:
         freedom = max(1.0, round(freedom * worth(off[best]), 1))
-    likely = exponents[squares <= squares[best] * (1 + student_t(LEVEL, freedom) ** 2 / freedom)]
+    likely = exponents[squares <= squares[best] * (1 + student_t(freedom) ** 2 / freedom)]
     flat = ((ys - ys.mean()) ** 2).sum()
     exponent = float(exponents[best])
     return Power(

@@ -10,6 +10,16 @@ from lab.config import LabError
 from lab.decode.engine import Engine
 from lab.pair.loading import WEIGHTS
 
+PROMPTS = (
+    "Once upon a time there was a miller who had three sons.",
+    "The old king looked out of the window and said",
+    "In the middle of the forest stood a little house, and in it",
+    '"Where are you going?" asked the fox.',
+    "The princess took the golden ball and",
+    "Long ago, by the side of the sea, a fisherman",
+)
+"""Openings of tales, which most benches go on from."""
+
 
 def held_out_prompts() -> list[str]:
     """The model card's prompts: beginnings of paragraphs that the embedded pair was not trained on."""

@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 
-from lab.bench.ladder import PROMPTS
-from lab.bench.measuring import take_turns
-from lab.bench.prompts import refuse_cut
+from lab.bench.measuring import finish, steps, take_turns
+from lab.bench.prompts import PROMPTS, refuse_cut
+from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.limits import device_limits
@@ -26,7 +26,7 @@ PREFILL_TOKENS = 512
 
 
 @dataclass(frozen=True)
-class Row:
+class MedianStep:
     """A kind of step, medians over ``steps`` of them.
 
     Attributes:
@@ -56,8 +56,8 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
         A JSON-ready dict: ``limits`` and ``rows``.
 
     Raises:
-        LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured, or
-            work that cannot be counted.
+        LabError: too few tokens for a full window or more than the context leaves, limits that cannot be measured,
+            work that cannot be counted, a run failed, or part of its setting was given up.
     """
     draft = EngineConfig(speculative="draft")
     if max_tokens < draft.num_speculative_tokens + 2:
@@ -89,11 +89,11 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
     }
     if engine.draft:
         rows["verify"] = lambda: _steps(engine, PROMPTS[:1], draft, max_tokens, "verify")
-    steps = {
+    measured = {
         name: [step for some in lists for step in some] for name, lists in take_turns(rows, repeats, report).items()
     }
     table = []
-    for name, some in steps.items():
+    for name, some in measured.items():
         passes = [(Work(step.verify_bytes, step.verify_flops), step.verify_ms) for step in some]
         whole = statistics.median(step.total_ms for step in some)
         if name == "verify":
@@ -106,7 +106,7 @@ def run_roofline(engine: Engine, max_tokens: int, repeats: int, report: Callable
         "draft": engine.draft.name if engine.draft else None,
         "dtype": engine.dtype,
         "limits": asdict(limits),
-        "prefill_tokens": max(step.target_tokens for step in steps["prefill"]),
+        "prefill_tokens": max(step.target_tokens for step in measured["prefill"]),
         "repeats": repeats,
         "rows": [asdict(row) for row in table],
     }
@@ -119,19 +119,16 @@ def _steps(
     prefills those with a full chunk.
     """
     sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    requests = [engine.submit(prompt, config, sampling) for prompt in prompts]
-    first, *_ = [request.result() for request in requests]
-    if first.reason == "error":
-        raise LabError(first.finished.message)
-    told = [event for event in first.events if isinstance(event, StepTimed) and event.step_kind == kind]
+    (first, *_), _ = finish(engine, [Job(prompt, sampling) for prompt in prompts], config)
+    told = steps(first, kind)
     full = max(event.batch_tokens for event in told) if kind != "decode" else 0
     return [event for event in told if event.batch_tokens >= full]
 
 
-def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> Row:
+def _row(name: str, passes: list[tuple[Work, float]], step_ms: float, limits: Limits) -> MedianStep:
     """One kind of pass; ``passes`` gives the work of each and the milliseconds it took."""
     works = [work for work, _ in passes]
-    return Row(
+    return MedianStep(
         name=name,
         steps=len(passes),
         bytes=statistics.median(work.bytes for work in works),

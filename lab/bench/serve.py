@@ -17,7 +17,7 @@ import numpy as np
 from lab.bench.interval import Interval, factor_interval
 from lab.bench.measuring import Figures, finish, latencies, serve, summarise, take_turns
 from lab.bench.stock_batching import serve_stock
-from lab.bench.workload import Job, Lengths, exactly, write
+from lab.bench.workload import Job, LogNormalLengths, exactly, write
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine, batched_tokens
 
@@ -48,9 +48,9 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
     def measure(rows: Rows) -> dict[str, Figures]:
         return {name: summarise(samples) for name, samples in take_turns(rows, repeats, report).items()}
 
-    lengths = Lengths()
+    lengths = LogNormalLengths()
     prompt_tokens, output_tokens = lengths.draw(count, seed), lengths.draw(count, seed + 1)
-    report(f"{count} requests. Lengths: {lengths}, seed {seed}.")
+    report(f"{count} requests, {lengths}, seed {seed}.")
     report(f"Prompts: an opening and {spread(prompt_tokens)}. Outputs: {spread(output_tokens)}.")
     prompts = write(engine, prompt_tokens)
     throughput = measure(throughput_rows(engine, exactly(prompts, output_tokens)))

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lab.bench.compare import Spread
+from lab.bench.measuring import steps
 from lab.config import EngineConfig
 from lab.decode.window import tokens_per_round
 from lab.trace.events import Judged, Proposed, StepTimed
@@ -38,8 +39,8 @@ class Parts:
     other: float
 
     @classmethod
-    def of(cls, steps: Sequence[StepTimed]) -> Parts:
-        rows = [(step.draft_ms, step.verify_ms, step.sample_ms + step.rest_ms) for step in steps]
+    def of(cls, timed: Sequence[StepTimed]) -> Parts:
+        rows = [(step.draft_ms, step.verify_ms, step.sample_ms + step.rest_ms) for step in timed]
         return cls(*map(statistics.median, zip(*rows, strict=True)))
 
 
@@ -135,7 +136,7 @@ def speculated(runs: Sequence[Run], plain: Sequence[Run]) -> Speculated | None:
                 accepted[event.position] += event.accepted
             elif isinstance(event, StepTimed) and event.step in whole:
                 timed.append(event)
-    one = [step for run in plain for step in run.events if isinstance(step, StepTimed) and step.step_kind == "decode"]
+    one = [step for run in plain for step in steps(run, "decode")]
     if not rounds or not one:
         return None
     rates = zip(runs, plain, strict=False)

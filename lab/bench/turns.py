@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-Row = TypeVar("Row")
+T = TypeVar("T")
 
 
-def shuffled(rows: Iterable[Row], times: int) -> Iterator[list[Row]]:
+def shuffled(rows: Iterable[T], times: int) -> Iterator[list[T]]:
     """All rows, ``times`` times over: in a random order, then in its reverse, then in a new one. Over an even number of
     times, each row thus comes before another as often as after it; over an odd number, once more or once less.
     The orders are the same in every process."""

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import takewhile
 
-from lab.bench.ladder import PROMPTS
+from lab.bench.measuring import refuse_failure
+from lab.bench.prompts import PROMPTS
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.remote.completion import DETAILED, Completed, Speculated
@@ -30,7 +31,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
         counts agree (``alike``). Rounds here are those of a full window: none is drafted past the end.
 
     Raises:
-        LabError: the server cannot be asked, or does not report rounds.
+        LabError: the server cannot be asked, or does not report rounds; or a run here failed or gave up its draft.
     """
     models = asyncio.run(server.models())
     if not models:
@@ -41,6 +42,7 @@ def run_vllm(engine: Engine, server: Server, max_tokens: int, report: Callable[[
         text, there = asyncio.run(_answer(server, models[0], prompt, sampling))
         gamma = gamma or max(there.drafted)
         run = engine.generate(prompt, EngineConfig(speculative="draft", num_speculative_tokens=gamma), sampling)
+        refuse_failure(run, engine)
         ours, theirs = accepted_by_round(run, gamma), list(there.accepted)
         same = takewhile(lambda counts: counts[0] == counts[1], zip(ours, theirs, strict=False))
         rows.append(

@@ -18,9 +18,8 @@ from functools import partial
 
 import numpy as np
 
-from lab.bench.ladder import PROMPTS
 from lab.bench.measuring import finish, take_turns
-from lab.bench.prompts import refuse_cut
+from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -68,7 +67,7 @@ def run_window(
         each kind), and the adaptive window's ratios to the worst and the best fixed one.
 
     Raises:
-        LabError: more tokens than the context leaves.
+        LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     refuse_cut(engine, STORIES + CODE, max_tokens)
     kinds = mix(engine, mismatched)

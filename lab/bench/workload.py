@@ -7,14 +7,13 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.bench.ladder import PROMPTS
-from lab.bench.prompts import held_out_prompts
+from lab.bench.prompts import PROMPTS, held_out_prompts
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 
 Mix = Literal["equal", "tailed", "paragraph"]
-"""How long outputs get. "equal": all the same. "tailed": log-normal (``Lengths``), known in advance. "paragraph": to
-the end of a paragraph, which nobody knows in advance."""
+"""How long outputs get. "equal": all the same. "tailed": ``LogNormalLengths``, known in advance. "paragraph": to the
+end of a paragraph, which nobody knows in advance."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LogNormalLengths:
     """Log-normal lengths in tokens, rounded and clipped: most are short, a few several times as long."""
 
     median: int = 48
@@ -78,7 +77,7 @@ def crowd(
     prompts = [f"{beginning}\n{text}" if beginning else text for text in own]
     drawn = [tokens] * len(firsts)
     if mix == "tailed":
-        drawn = Lengths(median=tokens, longest=4 * tokens).draw(len(firsts), seed)
+        drawn = LogNormalLengths(median=tokens, longest=4 * tokens).draw(len(firsts), seed)
     known = mix != "paragraph"
     stop = () if known else ("\n",)
     return [

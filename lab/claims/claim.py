@@ -211,12 +211,6 @@ def at_lengths(values: Values) -> dict[int, float]:
     return {int(key.removeprefix("at_")): value for key, value in values.items() if key.startswith("at_")}
 
 
-def listed(words: Sequence[str]) -> str:
-    """One or more words, with commas and an "and" before the last."""
-    *others, last = words
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def plain(value: float) -> str:
     """Three digits, thousands separated, no power of ten unless needed."""
     if value == 0 or abs(value) < 1e-3:

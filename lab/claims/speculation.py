@@ -22,14 +22,13 @@ from lab.claims.claim import (
     Series,
     Values,
     Verdict,
-    listed,
     of,
     percent,
     plain,
     times,
 )
 from lab.claims.trial import Trial
-from lab.config import EngineConfig, LabError
+from lab.config import EngineConfig, LabError, listed
 from lab.trace.events import Judged
 from lab.trace.recorder import Run
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from lab.bench.ladder import PROMPTS, ladder_configs
+from lab.bench.ladder import ladder_configs
+from lab.bench.prompts import PROMPTS
 from lab.claims.claim import (
     GAMMA,
     NEWSLETTER,
@@ -19,12 +20,11 @@ from lab.claims.claim import (
     Values,
     Verdict,
     at_lengths,
-    listed,
     of,
     times,
 )
 from lab.claims.trial import Trial, passage
-from lab.config import EngineConfig
+from lab.config import EngineConfig, listed
 
 TOPIC = "All together"
 LADDER = {

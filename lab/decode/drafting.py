@@ -47,7 +47,7 @@ class Drafters:
 
     def join(self, sequence: Sequence) -> None:
         """Give a sequence the drafter that it asks for, unless it has given one up."""
-        sequence.drafter = None if sequence.gave_up_drafter else self._of(sequence)
+        sequence.drafter = None if "drafter" in sequence.gave_up else self._of(sequence)
 
     def window(self, sequence: Sequence) -> int:
         """How many tokens to propose: gamma, but none during the prompt, and never past the sequence's end or the
@@ -129,7 +129,8 @@ class Drafters:
 
 def give_up(sequence: Sequence, reason: str) -> None:
     """Let the sequence go on without a drafter. ``reason`` is a sentence."""
-    sequence.drafter, sequence.gave_up_drafter = None, True
+    sequence.drafter = None
+    sequence.gave_up.add("drafter")
     sequence.recorder.emit(FellBack, part="drafter", reason=reason)
 
 

@@ -20,13 +20,12 @@ from lab.config import MOST_PROPOSED, SEEDS, ConfigError, EngineConfig, Sampling
 from lab.decode.backends import Backends, KernelChoice
 from lab.decode.intake import Intake
 from lab.decode.interrupt import Interrupts
-from lab.decode.pool import Pool
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
 from lab.decode.warming import graphs_ahead
 from lab.kv.blocks import Occupancy
-from lab.kv.cache import Budget, PoolSetting
+from lab.kv.cache import Budget
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import Run, Watch
@@ -117,13 +116,14 @@ class Engine:
         self.kernels, self.cuda_graphs = backends.kernels, backends.cuda_graphs
         self._budget = Budget(self.target, self.draft, kv_bytes)
         self._intake = Intake(backends, tokenizer, self._budget, watch=watch)
-
-        def make(setting: PoolSetting) -> Pool:
-            limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": tokens}
-            how = {"kernels": backends.by_triton(setting), "cuda_graphs": backends.captures(setting)}
-            return Pool(setting, *backends.models(setting), tokenizer, self._budget, **limits, **how)
-
-        self._pools = Pools(make, self._intake.announce, self._budget, backends.weights_identity, backends.prepare)
+        self._pools = Pools(
+            backends,
+            self._intake,
+            self._budget,
+            tokenizer,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=tokens,
+        )
         self._inbox: deque[Sequence] = deque()
         self._turn = threading.Condition()
         self._driven = False  # whether some thread is stepping the engine
@@ -235,16 +235,6 @@ class Engine:
                 blocks than memory holds, or a way to compute that does not run.
         """
         return self.prepare(prompt, config, sampling)()[0]
-
-    def submit_continuations(
-        self,
-        prompt: str,
-        count: int,
-        config: EngineConfig | None = None,
-        sampling: SamplingParams | None = None,
-    ) -> list[Request]:
-        """``count`` continuations of one prompt, with seeds from ``sampling.seed`` upwards. See ``prepare``."""
-        return self.prepare(prompt, config, sampling, continuations=count)()
 
     def prepare(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.config import LabError
-from lab.pair.memory import is_out_of_memory
+from lab.device_memory import is_out_of_memory
 
 NOT_FINITE = "The model's output is not finite. Try dtype='float32', or other weights."
 

@@ -11,9 +11,7 @@ from typing import NamedTuple
 import torch
 
 from lab.decode.acceptance import Verdict, residual
-
-FIGURES = 4
-"""For a token around a verdict: its id, p, q and residual probability."""
+from lab.native.structs import FIGURES
 
 
 class Around(NamedTuple):

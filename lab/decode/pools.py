@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
+from transformers import PreTrainedTokenizerBase
+
 from lab.config import EngineConfig, LabError
+from lab.decode.backends import Backends
 from lab.decode.failure import explain
+from lab.decode.intake import Intake
 from lab.decode.pool import Pool
 from lab.decode.sequence import Sequence
+from lab.device_memory import is_out_of_memory
 from lab.kv.cache import Budget, PoolSetting
 from lab.kv.prefix import Prefix
-from lab.pair.memory import is_out_of_memory
 from lab.trace.events import CacheDropped, FellBack
 
 log = logging.getLogger(__name__)
@@ -27,26 +31,27 @@ class Pools:
     that can be found, or captured steps, only if its memory is needed. A sequence whose pool has no room yet waits.
 
     Args:
-        make: makes a pool.
-        announce: begins a sequence's record.
-        identity: identifies the weights in use; when it changes, everything cached is worthless.
-        prepare: gets changed weights ready, which may move them.
+        max_num_seqs: most sequences in one step of a pool.
+        max_num_batched_tokens: most tokens in one step.
     """
 
     def __init__(
         self,
-        make: Callable[[PoolSetting], Pool],
-        announce: Callable[[Sequence], None],
+        backends: Backends,
+        intake: Intake,
         budget: Budget,
-        identity: Callable[[], tuple[int, ...]],
-        prepare: Callable[[], None],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
     ) -> None:
-        self._make = make
-        self._announce = announce
+        self._backends = backends
+        self._intake = intake
         self._budget = budget
-        self._identity = identity
-        self._prepare = prepare
-        self._known_identity = identity()
+        self._tokenizer = tokenizer
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._known_identity = backends.weights_identity()
         self._pools: dict[PoolSetting, Pool] = {}  # the longest wait for a turn first
         self.unplaced: list[Sequence] = []
 
@@ -138,7 +143,7 @@ class Pools:
     def _begin(self, sequence: Sequence) -> None:
         """Begin a sequence's record if that is still to do: a synthetic run's clock does not count its preparation."""
         if not sequence.hidden and not sequence.recorder.began:
-            self._announce(sequence)
+            self._intake.announce(sequence)
 
     def _place(self, sequence: Sequence) -> bool:
         """Put a sequence into its pool. False if there is no memory for that pool yet."""
@@ -168,11 +173,23 @@ class Pools:
     def _made(self, setting: PoolSetting) -> Pool:
         """A new pool; if the device has less memory than the budget says, idle pools are dropped for it."""
         try:
-            return self._make(setting)
+            return self._new(setting)
         except Exception as error:
             if not (is_out_of_memory(error) and self._drop_idle()):
                 raise
-        return self._make(setting)  # here, where the error no longer keeps the first attempt's memory alive
+        return self._new(setting)  # here, where the error no longer keeps the first attempt's memory alive
+
+    def _new(self, setting: PoolSetting) -> Pool:
+        return Pool(
+            setting,
+            *self._backends.models(setting),
+            self._tokenizer,
+            self._budget,
+            max_num_seqs=self._max_num_seqs,
+            max_num_batched_tokens=self._max_num_batched_tokens,
+            kernels=self._backends.by_triton(setting),
+            cuda_graphs=self._backends.captures(setting),
+        )
 
     def _drop_idle(self) -> bool:
         """Drop the idle pools, with all that they hold. False if there are none."""
@@ -205,10 +222,10 @@ class Pools:
     def drop_if_stale(self) -> None:
         """If the weights have changed, get them ready, drop all keys and values, which are worthless, and compute
         everything again."""
-        if self._identity() == self._known_identity:
+        if self._backends.weights_identity() == self._known_identity:
             return
-        self._prepare()
-        self._known_identity = self._identity()
+        self._backends.prepare()  # it may move them
+        self._known_identity = self._backends.weights_identity()
         pools, self._pools = list(self), {}
         for pool in pools:
             for sequence in (*pool.scheduler.running, *pool.scheduler.waiting):

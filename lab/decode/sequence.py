@@ -44,8 +44,7 @@ class Sequence:
         oracle: the same request decoded plainly, which tells a synthetic drafter the target's tokens.
         hidden: it is another sequence's oracle, and leaves nothing in the cache for that one to find.
         drafter: what proposes for it. None: nothing (yet).
-        gave_up_drafter: its drafter failed, and it gets no other.
-        gave_up: failed parts of the engine that it has been told of.
+        gave_up: failed parts that it has been told of (``FellBack``). With "drafter" among them it gets no other.
         cached_tokens: tokens of the prompt found in the cache when it was admitted. Admitted again before its first
             token, it may find its own, or fewer than before: the fewest count.
     """
@@ -66,7 +65,6 @@ class Sequence:
     oracle: Sequence | None = None
     hidden: bool = False
     drafter: Drafter | None = None
-    gave_up_drafter: bool = False
     gave_up: set[Part] = field(default_factory=set)
     table: BlockTable | None = None
     draft_length: int = 0

@@ -36,7 +36,7 @@ TILE_BYTES = 16 * 1024
 memory. Twice as many where they lie there in pairs of bytes, so that the work per tile is done half as often."""
 MOST_ROWS_FLOAT32, TILE_BYTES_FLOAT32 = 16, 8 * 1024
 """Float32 is multiplied number by number, not by tensor cores, and a larger tile of it does not fit in a
-multiprocessor's registers: assembled for compute capability 9.0 by Triton 3.6, native, heads of 128, 64 rows spill
+multiprocessor's registers: assembled for compute capability 9.0 by Triton 3.6, plain, heads of 128, 64 rows spill
 6 KB per thread to memory, these none."""
 MOST_SPLITS = 128
 SHORTEST_SPLIT = 128
@@ -50,9 +50,9 @@ RESIDENT, RESIDENT_WIDE = 4, 2
 """Programs that a multiprocessor runs at once: of 16 rows, and of more."""
 REGISTERS = 128
 """Most per thread if four programs of 128 threads are to run at once: a multiprocessor has 65,536. For heads of 128
-and compute capability 9.0, Triton 3.6 takes 96 for native, and without a limit 152 for INT8 and 158 for INT4: a fourth
+and compute capability 9.0, Triton 3.6 takes 96 for plain, and without a limit 152 for INT8 and 158 for INT4: a fourth
 program would wait until one of three has ended. Limited to 128, a thread spills 16 bytes to memory. Counted in the
-machine code, as are the instructions for 64 positions: 450 for native, 780 for INT8, 702 for INT4. Not measured on a
+machine code, as are the instructions for 64 positions: 450 for plain, 780 for INT8, 702 for INT4. Not measured on a
 GPU."""
 
 
@@ -80,7 +80,7 @@ def attend(
     # The interpreter multiplies bfloat16 matrices wrongly (triton-lang/triton#11584).
     dtype = torch.float32 if INTERPRETED and query.dtype == torch.bfloat16 else query.dtype
     # 32 such numbers are enough for tensor cores of four warps; a stride divisible by 16 tells Triton of alignment.
-    if form != "native" and rows == 16 and keys.shape[-1] >= 64 and keys.shape[-1] % 32 == 0:
+    if form != "plain" and rows == 16 and keys.shape[-1] >= 64 and keys.shape[-1] % 32 == 0:
         keys, values = keys.view(torch.int16), values.view(torch.int16)
         tile_bytes *= 2
     columns = min(128, max(16, tile_bytes // (triton.next_power_of_2(dim) * dtype.itemsize)))
@@ -135,7 +135,7 @@ def attend(
         # stage loads ahead, but takes twice the shared memory, which leaves room for fewer of them (read in Triton's
         # output).
         num_stages=2,
-        maxnreg=REGISTERS if rows == 16 and not exact and form != "native" else None,
+        maxnreg=REGISTERS if rows == 16 and not exact and form != "plain" else None,
     )
     if splits > 1:
         _combine_kernel[tokens, heads](

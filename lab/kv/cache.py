@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
 from lab.config import ConfigError, EngineConfig, PromptError
+from lab.device_memory import free_bytes
 from lab.kv.blocks import BlockPool, Eviction
 from lab.kv.graphs import Graphs
 from lab.kv.plan import SdpaChoice
 from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
-from lab.pair.memory import free_bytes
-from lab.pair.models import LanguageModel
+
+if TYPE_CHECKING:
+    from lab.pair.models import LanguageModel
 
 # The share of free memory that all caches together may take, and the full contexts
 # that a pool has room for at most when num_blocks is None.
@@ -81,14 +84,13 @@ class Budget:
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, limit: int | None = None) -> None:
         self._target = target
-        self._draft = draft
+        self._models = [target, draft] if draft else [target]
         self._limit = limit
 
     @property
     def limit(self) -> int:
         if self._limit is None:
-            models = [model for model in (self._target, self._draft) if model]
-            self._limit = _limit(models)
+            self._limit = _limit(self._models)
         return self._limit
 
     def setting(self, config: EngineConfig) -> PoolSetting:
@@ -100,7 +102,7 @@ class Budget:
         computed = config.prefill_attention, config.kernels, config.cuda_graphs, config.torch_compile
         if not config.kv_cache:
             return PoolSetting("auto", False, config.block_size, 0, False, "lru", *computed)
-        fitting = self.limit // self._block_bytes(config)
+        fitting = self.limit // (config.block_size * _token_bytes(self._models, config.kv_dtype))
         if config.num_blocks and config.num_blocks > fitting:
             raise ConfigError(
                 f"num_blocks={config.num_blocks:,} does not fit: the memory for caches holds {fitting:,} blocks of "
@@ -144,24 +146,23 @@ class Budget:
 
     def pool_bytes(self, setting: PoolSetting) -> int:
         """Bytes of a whole pool, the draft's share included."""
-        tokens = setting.num_blocks * setting.block_size
-        return tokens * sum(_token_bytes(model, setting.kv_dtype) for model in (self._target, self._draft) if model)
+        return setting.num_blocks * setting.block_size * _token_bytes(self._models, setting.kv_dtype)
 
     def token_bytes(self, config: EngineConfig) -> int:
         """Bytes per token of a request: keys, values and scales of all layers, the draft's too if it drafts."""
         if not config.kv_cache:
             return 0
-        models = [self._target, self._draft] if config.speculative == "draft" and self._draft else [self._target]
-        return sum(_token_bytes(model, config.kv_dtype) for model in models)
-
-    def _block_bytes(self, config: EngineConfig) -> int:
-        models = [model for model in (self._target, self._draft) if model]
-        return config.block_size * sum(_token_bytes(model, config.kv_dtype) for model in models)
+        models = self._models if config.speculative == "draft" else [self._target]
+        return _token_bytes(models, config.kv_dtype)
 
 
-def _token_bytes(model: LanguageModel, kv_dtype: KVFormat) -> int:
-    return bytes_per_token(
-        kv_dtype, layers=model.layers, kv_heads=model.kv_heads, head_dim=model.head_dim, dtype=model.dtype
+def _token_bytes(models: Iterable[LanguageModel], kv_dtype: KVFormat) -> int:
+    """Bytes of one token in all layers of all ``models``."""
+    return sum(
+        bytes_per_token(
+            kv_dtype, layers=model.layers, kv_heads=model.kv_heads, head_dim=model.head_dim, dtype=model.dtype
+        )
+        for model in models
     )
 
 
@@ -170,7 +171,7 @@ def _limit(models: list[LanguageModel]) -> int:
     on_device: Counter[torch.device] = Counter()
     for model in models:
         for device in model.layer_devices:
-            on_device[device] += _token_bytes(model, "auto") // model.layers
+            on_device[device] += _token_bytes([model], "auto") // model.layers
     whole = on_device.total()
     return int(
         min(

@@ -17,15 +17,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from lab.config import in_short
 from lab.kv.packed import Packed
 from lab.kv.storage import KVStorage
-from lab.pair.models import LanguageModel
 from lab.transfer import on_device, pinned
+
+if TYPE_CHECKING:
+    from lab.pair.models import LanguageModel
 
 log = logging.getLogger(__name__)
 

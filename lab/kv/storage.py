@@ -43,7 +43,7 @@ class LayerStorage(Protocol):
         """The rows at a run of slots (slice) or at any slots ([tokens] int64), in the compute dtype."""
 
 
-class NativeLayer:
+class PlainLayer:
     """Keys and values as the model computed them."""
 
     def __init__(self, slots: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -188,8 +188,8 @@ def _rows(tensor: torch.Tensor, where: slice | torch.Tensor) -> torch.Tensor:
     return tensor[where] if isinstance(where, slice) else tensor.index_select(0, where)
 
 
-FORMATS: dict[KVFormat, type[NativeLayer | QuantisedLayer]] = {
-    "auto": NativeLayer,
+FORMATS: dict[KVFormat, type[PlainLayer | QuantisedLayer]] = {
+    "auto": PlainLayer,
     "int8": Int8Layer,
     "int4": Int4Layer,
 }
@@ -198,10 +198,10 @@ FORMATS: dict[KVFormat, type[NativeLayer | QuantisedLayer]] = {
 def parts(layer: LayerStorage) -> tuple[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]]:
     """A layer's format, and its keys, values and the scales of both, each [slots, kv_heads, numbers of a head].
 
-    Native storage has no scales; the numbers stand in for them and are never read as such.
+    Plain storage has no scales; the numbers stand in for them and are never read as such.
     """
-    if isinstance(layer, NativeLayer):
-        return "native", layer.tensors * 2
+    if isinstance(layer, PlainLayer):
+        return "plain", layer.tensors * 2
     numbers, scales = layer.tensors
     return "int4" if isinstance(layer, Int4Layer) else "int8", (*numbers.unbind(1), *scales.unbind(1))
 

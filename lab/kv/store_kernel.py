@@ -85,7 +85,7 @@ def _store_kernel(
     numbers = slot * numbers_slot + head * numbers_head
     scales = slot * scales_slot + head * scales_head
     new_key, new_value = key + token * key_token + head * key_head, value + token * value_token + head * value_head
-    if FORMAT == "native":
+    if FORMAT == "plain":
         _copy(new_key, key_dim, keys + numbers, DIM, PADDED)
         _copy(new_value, value_dim, values + numbers, DIM, PADDED)
     elif FORMAT == "int8":

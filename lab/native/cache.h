@@ -54,7 +54,7 @@ static void write_slot(
     uint8_t *to = numbers_at(storage, numbers, slot, head);
     const int64_t scale = scales_at(storage, slot, head);
     switch (storage->format) {
-    case NATIVE: memcpy(to, x, n * sizeof(float)); break;
+    case PLAIN: memcpy(to, x, n * sizeof(float)); break;
     case INT8: write_int8((int8_t *)to, (float *)scales + scale, x, n); break;
     case INT4: write_int4(to, (uint16_t *)scales + scale, x, n, storage->group);
     }
@@ -78,7 +78,7 @@ static const float *read_slot(
     const uint8_t *from = numbers_at(storage, numbers, slot, head);
     const int64_t scale = scales_at(storage, slot, head);
     switch (storage->format) {
-    case NATIVE: return (const float *)from;
+    case PLAIN: return (const float *)from;
     case INT8:
         for (int i = 0; i < n; i++) buffer[i] = ((const int8_t *)from)[i] * ((const float *)scales)[scale];
         return buffer;

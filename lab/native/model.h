@@ -2,7 +2,7 @@
 #pragma once
 #include "vectors.h"
 
-enum { NATIVE, INT8, INT4 }; /* what a cache slot holds: lab/kv/storage.py */
+enum { PLAIN, INT8, INT4 }; /* what a cache slot holds: lab/kv/storage.py */
 
 typedef struct {
     const uint32_t *weight; /* [outputs / BLOCK, inputs / 2, BLOCK] pairs of bfloat16, an even input's weight in the
@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct { /* one layer's slots */
     uint8_t *keys, *values;
-    uint8_t *key_scales, *value_scales; /* not read for NATIVE */
+    uint8_t *key_scales, *value_scales; /* not read for PLAIN */
 } Slots;
 
 typedef struct {

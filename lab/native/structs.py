@@ -10,9 +10,9 @@ import torch
 
 from lab.kv.storage import KVStorage, parts
 
-FORMATS = ("native", "int8", "int4")
+FORMATS = ("plain", "int8", "int4")
 FIGURES = 4
-"""For each token around a verdict: see ``around.h``."""
+"""For each token around a verdict: its id, p, q and residual probability (``around.h``)."""
 
 
 class Linear(Structure):

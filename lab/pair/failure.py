@@ -7,7 +7,7 @@ from pickle import UnpicklingError
 from transformers import PreTrainedConfig
 
 from lab.config import in_short
-from lab.pair.memory import is_out_of_memory
+from lab.device_memory import is_out_of_memory
 from lab.pair.quantization import how_quantised
 
 

@@ -11,9 +11,9 @@ from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from lab.config import UnsupportedModelError, in_short
+from lab.device_memory import free_bytes
 from lab.pair.devices import DeviceMap
 from lab.pair.folder import ModelLoadError, refuse_pointers, weight_files
-from lab.pair.memory import free_bytes
 from lab.pair.quantization import how_quantised
 
 MOST_CALLS = 30_000

@@ -79,17 +79,13 @@ class Reading:
 
 @dataclass(frozen=True)
 class Rates:
-    """The state at the later of two readings, and what happened between them.
+    """What happened between two readings.
 
     None if the server does not say, or if there was nothing to take a share of.
 
     Attributes:
-        seconds: between the two.
         restarted: the counters did not go on: the server began anew between them, or another one answered. What
             happened is then not known.
-        kv_usage: share of the cache's blocks in use, 0 to 1.
-        running, waiting: requests.
-        preemptions, drafts: how many.
         tokens_per_second: generated, over all requests.
         prefix_hit_share: share of the prompt tokens looked up in the prefix cache that were found there.
         mean_acceptance_length: 1 + accepted / drafts: tokens that a round yields.
@@ -97,13 +93,7 @@ class Rates:
         acceptance_by_position: accepted at a position / drafts.
     """
 
-    seconds: float
     restarted: bool
-    kv_usage: float | None
-    running: float | None
-    waiting: float | None
-    preemptions: float | None
-    drafts: float | None
     tokens_per_second: float | None
     prefix_hit_share: float | None
     mean_acceptance_length: float | None
@@ -174,13 +164,7 @@ def rates(before: Reading, after: Reading) -> Rates:
     drafts, accepted = grown.get(DRAFTS), grown.get(ACCEPTED)
     length = _share(accepted, drafts)
     return Rates(
-        seconds=seconds,
         restarted=restarted,
-        kv_usage=after.values.get(KV_USAGE),
-        running=after.values.get(RUNNING),
-        waiting=after.values.get(WAITING),
-        preemptions=grown.get(PREEMPTIONS),
-        drafts=drafts,
         tokens_per_second=_share(grown.get(GENERATED), seconds),
         prefix_hit_share=_share(grown.get(HITS), grown.get(QUERIED)),
         mean_acceptance_length=None if length is None else 1 + length,

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pydantic import Field, model_validator
 
-from lab.bench.measuring import in_flight, latencies, sound
+from lab.bench.measuring import Figures, refuse_failure, served
 from lab.bench.turns import shuffled
 from lab.bench.workload import Job, write
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.events import Committed, Event
-from lab.trace.metrics import inter_token_ms
 from lab.trace.recorder import Run
 from lessons.experiments.base import Experiment, Load, Measured, Name, Part, Watch, Work, spoken
 
@@ -98,7 +97,7 @@ class Batches(Experiment):
         engine = load("matched")
         watch("writing the prompts", 0.0)
         jobs = {name: batch.jobs(engine) for name, batch in self.settings.items()}
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in jobs}
+        found: dict[str, list[Figures]] = {name: [] for name in jobs}
         turns = [(0, name) for name in jobs]  # to warm up
         turns += [(repeat, name) for repeat, order in enumerate(shuffled(jobs, self.repeats), 1) for name in order]
         for number, (repeat, name) in enumerate(turns):
@@ -118,18 +117,20 @@ class Batches(Experiment):
 
 
 def serve(
-    engine: Engine, jobs: list[Job], config: EngineConfig, cancelled: threading.Event, tell: Any
-) -> dict[str, float]:
+    engine: Engine, jobs: list[Job], config: EngineConfig, cancelled: threading.Event, tell: Callable[[float], None]
+) -> Figures:
     """All jobs at once on an engine of their own, whose pool has room for all of them unless the setting limits it.
 
+    Setting ``cancelled`` ends it; then there are no figures. ``tell`` is called with the share of the tokens there are.
+
     Raises:
-        LabError: a request failed.
+        LabError: a request failed, or gave up part of its setting; or none gave more than one token.
     """
     fresh = engine.another(max_num_seqs=len(jobs))
     if config.kv_cache and config.num_blocks is None:
         config = replace(config, num_blocks=room(engine, jobs, config))
-    began = time.perf_counter()
     requests = [fresh.submit(job.prompt, config, job.sampling) for job in jobs]
+    began = time.perf_counter()
     events: list[list[Event]] = [[] for _ in jobs]
     most, tokens = sum(job.sampling.max_tokens for job in jobs), 0
     for request, own in zip(requests, events, strict=True):  # waiting for one request drives all of them
@@ -146,7 +147,7 @@ def serve(
     if cancelled.is_set():
         return {}
     for run in runs:
-        sound(run, engine)
+        refuse_failure(run, engine)
     return summary(runs, seconds)
 
 
@@ -157,14 +158,11 @@ def room(engine: Engine, jobs: list[Job], config: EngineConfig) -> int:
     return sum(-(-length // config.block_size) for length in lengths)
 
 
-def summary(runs: list[Run], seconds: float) -> dict[str, float]:
+def summary(runs: list[Run], seconds: float) -> Figures:
     """The figures of one batch."""
-    output = sum(len(run.token_ids) for run in runs)
-    ttft = [run.metrics.ttft_ms for run in runs]
-    gaps = [gap for run in runs for gap in inter_token_ms(run.events)]
     return {
         "requests": len(runs),
         "prompt_tokens": sum(len(run.prompt_token_ids) for run in runs),
         "cached_prompt_tokens": sum(run.metrics.cached_prompt_tokens for run in runs),
-        "output_tokens": output,
-    } | (latencies(output, seconds, ttft, gaps) | in_flight(runs))
+        "output_tokens": sum(len(run.token_ids) for run in runs),
+    } | served(runs, seconds)

@@ -23,10 +23,10 @@ from lab.bench.gpu.models import END, TINY_DRAFT, TINY_TARGET, Scripted, engine,
 from lab.bench.gpu.part import run_part
 from lab.bench.gpu.prefill import format_prefill, time_prefill
 from lab.bench.gpu.products import time_products
-from lab.bench.gpu.runs import steps
 from lab.bench.gpu.session import RECORDING, SECONDS, format_gpu, run_gpu
 from lab.bench.gpu.sheet import Sheet, format_gaps, spread
 from lab.bench.gpu.speculation import Speculation
+from lab.bench.measuring import steps
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round
 from lab.fused import product

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lab import EngineConfig, SamplingParams
+from lab import EngineConfig, LabError, SamplingParams
 from lab.bench import ladder
 from lab.bench.ladder import format_rows, ladder_configs, run_ladder, time_rows
 from lab.machine import describe_machine
@@ -45,13 +45,34 @@ def test_every_rung_and_both_baselines_are_timed(lab, monkeypatch):
 
 def test_transformers_decodes_as_many_tokens_in_the_bench(lab):
     """Otherwise the ladder would compare different work."""
-    counts = {
-        name: lambda prompt, f=f: f(prompt) for name, f in (("transformers generate", ladder.stock_generate(lab, 9)),)
-    }
-    (row,) = time_rows(lab, counts, 1, lambda line: None)
-    assert row.samples == len(ladder.PROMPTS)
+    stock = {"transformers generate": ladder.stock_generate(lab, 9)}
+    (row,) = time_rows(lab, stock, ("The king", "A fox"), 1, lambda line: None)
+    assert row.samples == 2
     assert ladder.timed(lab, "transformers generate", ladder.stock_generate(lab, 9), "The king")[0] == 9
     assert ladder.timed(lab, "transformers assisted", ladder.stock_generate(lab, 9, gamma=3), "The king")[0] == 9
+
+
+def test_a_rung_that_gave_up_its_draft_is_not_timed(lab, monkeypatch):
+    monkeypatch.setattr(lab.draft, "forward", None)
+    with pytest.raises(LabError, match="went on without its drafter"):
+        run_ladder(lab, max_tokens=12, repeats=2, report=lambda line: None)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_run_that_failed_or_fell_back_is_not_timed(monkeypatch, recorded):
+    lab = tiny_models.engine("llama", "good")
+
+    def timed(config: EngineConfig) -> int:
+        generate = ladder.lab_generate(lab, config, SamplingParams(max_tokens=5, ignore_eos=True))
+        return (generate if recorded else ladder._unrecorded(generate))("The king")
+
+    assert timed(EngineConfig(speculative="draft")) == 5
+    monkeypatch.setattr(lab.draft, "forward", None)
+    with pytest.raises(LabError, match="went on without its drafter"):
+        timed(EngineConfig(speculative="draft"))
+    monkeypatch.setattr("lab.decode.pool.forward", None)
+    with pytest.raises(LabError, match="failed"):
+        timed(EngineConfig())
 
 
 def test_the_unrecorded_row_emits_no_step_events(monkeypatch):

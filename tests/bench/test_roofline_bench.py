@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from itertools import count
 
 import pytest
 
-from lab import LabError
+from lab import EngineConfig, LabError
 from lab.bench import __main__ as command
 from lab.bench import roofline
 from lab.bench.roofline import format_roofline, run_roofline
+from lab.decode.request import Request
+from lab.trace.events import FellBack
+from lab.trace.recorder import Run
 from tests import tiny_models
 
 
@@ -70,3 +74,16 @@ def test_a_roofline_that_cannot_be_measured_is_refused(lab, monkeypatch):
         run_roofline(lab, 6, 1, silent)
     with pytest.raises(LabError, match=r"--max-tokens 5 leaves no room for a whole round: .* Ask for 6 or more"):
         run_roofline(lab, 5, 1, silent)
+
+
+def test_steps_beside_a_request_that_fell_back_are_not_measured(lab, monkeypatch):
+    """Only the first of several requests is asked for its steps."""
+    result, results = Request.result, count()
+
+    def fallen(request: Request) -> Run:
+        run = result(request)
+        return Run([*run.events, FellBack(t_ms=0, part="kernel", reason="Too slow.")]) if next(results) else run
+
+    monkeypatch.setattr(Request, "result", fallen)
+    with pytest.raises(LabError, match="went on without its kernel"):
+        roofline._steps(lab, ["The king", "A fox"], EngineConfig(), 4, "decode")

@@ -13,10 +13,10 @@ import pytest
 from lab import EngineConfig, LabError
 from lab.bench import serve as bench
 from lab.bench.interval import factor_interval
-from lab.bench.ladder import PROMPTS as OPENINGS
 from lab.bench.measuring import finish, in_flight, latencies, serve, summarise, take_turns
+from lab.bench.prompts import PROMPTS as OPENINGS
 from lab.bench.stock_batching import serve_stock
-from lab.bench.workload import Lengths, exactly, write
+from lab.bench.workload import LogNormalLengths, exactly, write
 from lab.trace.events import StepTimed
 from tests import tiny_models
 
@@ -29,7 +29,7 @@ def lab():
 
 
 def test_lengths_have_a_long_tail_and_follow_the_seed():
-    lengths = Lengths(median=48, sigma=0.8, shortest=1, longest=10_000)
+    lengths = LogNormalLengths(median=48, sigma=0.8, shortest=1, longest=10_000)
     drawn = lengths.draw(4000, seed=0)
     assert drawn == lengths.draw(4000, seed=0) != lengths.draw(4000, seed=1)
     # The standard error of the logarithms' mean is 0.8 / sqrt(4000) = 0.013, that of their deviation 0.009.
@@ -37,7 +37,7 @@ def test_lengths_have_a_long_tail_and_follow_the_seed():
     assert statistics.mean(logarithms) == pytest.approx(math.log(48), abs=0.06)
     assert statistics.stdev(logarithms) == pytest.approx(0.8, abs=0.04)
     assert max(drawn) > 5 * statistics.median(drawn)
-    assert set(Lengths(median=10, sigma=2.0, shortest=8, longest=12).draw(200, 0)) == {8, 9, 10, 11, 12}
+    assert set(LogNormalLengths(median=10, sigma=2.0, shortest=8, longest=12).draw(200, 0)) == {8, 9, 10, 11, 12}
 
 
 def test_prompts_have_the_lengths_asked_for(lab):
@@ -120,6 +120,18 @@ def test_a_failed_request_is_not_measured(lab, monkeypatch):
         finish(lab, exactly(PROMPTS[:1], [4]), EngineConfig())
 
 
+def test_requests_that_gave_up_part_of_their_setting_are_not_measured(monkeypatch):
+    lab = tiny_models.engine("llama", "good")
+    monkeypatch.setattr(lab.draft, "forward", None)
+    with pytest.raises(LabError, match="went on without its drafter"):
+        finish(lab, exactly(PROMPTS, [4, 5, 6]), EngineConfig(speculative="draft"))
+
+
+def test_a_request_of_one_token_is_measured(lab):
+    (run,), _ = finish(lab, exactly(PROMPTS[:1], [1]), EngineConfig())
+    assert len(run.token_ids) == 1
+
+
 def test_percentiles_and_medians_are_computed_as_defined():
     figures = latencies(tokens=50, seconds=2.0, ttft=[1.0, 2.0, 3.0], gaps=[5.0] * 99 + [105.0])
     assert figures["tokens_per_second"] == 25
@@ -171,7 +183,8 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     monkeypatch.setattr(bench, "GROWTH_TOKENS", 8)
     monkeypatch.setattr(bench, "SHARED_TOKENS", 32)
     monkeypatch.setattr(bench, "PARAGRAPH_TOKENS", 48)
-    monkeypatch.setattr(bench, "Lengths", lambda: Lengths(median=8, sigma=0.5, shortest=4, longest=20))
+    short = LogNormalLengths(median=8, sigma=0.5, shortest=4, longest=20)
+    monkeypatch.setattr(bench, "LogNormalLengths", lambda: short)
     lines: list[str] = []
     result = json.loads(json.dumps(bench.run_serve(lab, 4, 0, 1, lines.append)))
     assert lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from lab.bench.ladder import PROMPTS
+from lab.bench.prompts import PROMPTS
 from lab.bench.vllm import accepted_by_round, format_vllm, run_vllm
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.remote.completion import Completed, Speculated

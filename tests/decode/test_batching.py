@@ -411,4 +411,4 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
 
 def test_zero_continuations_are_refused():
     with pytest.raises(ConfigError, match="continuations"):
-        tiny_models.engine("llama").submit_continuations("A fox", 0)
+        tiny_models.engine("llama").prepare("A fox", continuations=0)

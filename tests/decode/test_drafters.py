@@ -135,7 +135,7 @@ def test_prompt_lookup_tells_texts_with_a_shared_prefix_apart_despite_preemption
     lookups = {"speculative": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     config = replace(PLAIN, num_blocks=36, **lookups)
     sampling = SamplingParams(max_tokens=60, temperature=0.3, seed=1, ignore_eos=True)
-    runs = [request.result() for request in lab.submit_continuations(PROMPT, 3, config, sampling)]
+    runs = [request.result() for request in lab.prepare(PROMPT, config, sampling, continuations=3)()]
     assert any(of(run, Preempted) for run in runs)
     assert len({run.text for run in runs}) == 3
     assert {event.accepted for run in runs for event in of(run, Judged)} == {True, False}

@@ -77,7 +77,7 @@ def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(reference):
     prompts = [PROMPT, PROMPT + " and no son", "Once"]
     engine = on_kernels(max_num_batched_tokens=33)
     requests = [engine.submit(*asked, SAMPLING) for asked in zip(prompts, configs, strict=True)]
-    requests += engine.submit_continuations(PROMPT, 2, configs[0], SAMPLING)
+    requests += engine.prepare(PROMPT, configs[0], SAMPLING, continuations=2)()
     runs = [request.result() for request in requests]
     alone = [reference.generate(run.prompt, PAGED, SAMPLING).token_ids for run in runs]
     assert [run.token_ids for run in runs] == alone

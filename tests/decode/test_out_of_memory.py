@@ -12,8 +12,8 @@ import torch
 
 from lab import EngineConfig, SamplingParams
 from lab.decode import pool, pools
+from lab.device_memory import is_out_of_memory
 from lab.kv import cache
-from lab.pair.memory import is_out_of_memory
 from lab.trace.events import FellBack, Preempted
 from tests import tiny_models
 
@@ -215,7 +215,7 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
         copy(self, *blocks)
 
     monkeypatch.setattr(cache.Cache, "copy_block", once)
-    for request in lab.submit_continuations(PROMPTS[0], 3, CONFIGS["paged"], SAMPLING):
+    for request in lab.prepare(PROMPTS[0], CONFIGS["paged"], SAMPLING, continuations=3)():
         assert request.result().reason == "length"
     assert calls
 

@@ -114,7 +114,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(prompt=PROMPTS, sampling=SAMPLINGS, own=OWN, count=st.integers(2, 3))
     def submit_continuations(self, prompt, sampling, own, count):
         config = EngineConfig(**self.pool, **own)
-        requests = self.engine.submit_continuations(prompt, count, config, sampling)
+        requests = self.engine.prepare(prompt, config, sampling, continuations=count)()
         for i, request in enumerate(requests):
             self.asked.append((request, prompt, config, replace(sampling, seed=sampling.seed + i)))
 
@@ -330,7 +330,7 @@ def test_continuations_share_the_prompt_and_copy_its_tail(length):
     lab, prompt = engine(), text(length)
     config = EngineConfig(paged=True, block_size=4, num_blocks=40)
     sampling = SamplingParams(max_tokens=8, temperature=1.0, seed=3, ignore_eos=True)
-    runs = drain(lab.submit_continuations(prompt, 3, config, sampling))
+    runs = drain(lab.prepare(prompt, config, sampling, continuations=3)())
     for i, run in enumerate(runs):
         assert run.token_ids == alone(prompt, config, replace(sampling, seed=3 + i))
     assert len({tuple(run.token_ids) for run in runs}) == 3
@@ -343,7 +343,8 @@ def test_continuations_share_the_prompt_and_copy_its_tail(length):
 
 @pytest.mark.parametrize("config", [PLAIN, replace(PLAIN, paged=False), EngineConfig(kv_cache=False)])
 def test_continuations_wait_for_the_first_only_where_blocks_are_shared(config):
-    runs = drain(engine().submit_continuations(text(5), 3, config, SamplingParams(max_tokens=8, ignore_eos=True)))
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    runs = drain(engine().prepare(text(5), config, sampling, continuations=3)())
     alone = [kinds(run, StepTimed)[0].batch_sequences for run in runs]
     assert alone == ([1, 3, 3] if config.paged else [3, 3, 3])
 

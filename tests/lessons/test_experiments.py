@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 
@@ -14,11 +15,15 @@ from pydantic import ValidationError
 
 from lab import Engine, load_engine
 from lab.bench.theory import speculated
-from lab.config import EngineConfig, SamplingParams
+from lab.bench.workload import exactly
+from lab.config import EngineConfig, LabError, SamplingParams
+from lab.decode.request import Request
 from lab.trace.recorder import Run
 from lessons.experiments import Batches, Measured, Rules, Runs, Work
+from lessons.experiments.batches import serve
 from lessons.experiments.rules import RULES, by_rule, law_of, moved, parts_of, variation
 from lessons.experiments.runs import figures, figures_of
+from tests import tiny_models
 from tests.visualize.conftest import script
 
 
@@ -102,6 +107,29 @@ def test_paged_blocks_let_more_requests_share_a_pool() -> None:
     assert reserved["output_tokens"] == paged["output_tokens"] == [240]
     assert reserved["most_sequences"][0] < paged["most_sequences"][0]
     assert reserved["wasted_share"][0] > paged["wasted_share"][0]
+
+
+def test_the_clock_of_a_batch_starts_when_all_requests_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, submit = tiny_models.engine("llama"), Engine.submit
+
+    def slow(self: Engine, *request: object) -> Request:
+        time.sleep(0.2)
+        return submit(self, *request)
+
+    monkeypatch.setattr(Engine, "submit", slow)
+    jobs = exactly(["The king", "A fox", "Long ago"], [8, 8, 8])
+    began = time.perf_counter()
+    figures = serve(engine, jobs, EngineConfig(), threading.Event(), lambda share: None)
+    assert figures["output_tokens"] / figures["tokens_per_second"] <= time.perf_counter() - began - 3 * 0.2
+
+
+def test_an_answer_of_one_token_is_measured_with_the_others() -> None:
+    """Where the model ends its paragraph at once. Only if all do is there nothing to measure."""
+    engine, prompts = tiny_models.engine("llama"), ["The king", "A fox"]
+    figures = serve(engine, exactly(prompts, [1, 8]), EngineConfig(), threading.Event(), lambda share: None)
+    assert figures["output_tokens"] == 9
+    with pytest.raises(LabError, match="no time between tokens"):
+        serve(engine, exactly(prompts, [1, 1]), EngineConfig(), threading.Event(), lambda share: None)
 
 
 def test_requests_can_run_without_a_cache() -> None:

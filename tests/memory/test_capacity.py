@@ -43,10 +43,10 @@ def test_paged_storage_holds_at_least_as_many_sequences(deployment: Deployment) 
 
 @given(deployments())
 def test_fewer_bits_mean_fewer_bytes_and_at_least_as_many_sequences(deployment: Deployment) -> None:
-    native, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in FORMATS)
-    assert native.token_bytes > int8.token_bytes > int4.token_bytes
+    plain, int8, int4 = (replace(deployment, kv_dtype=kv_dtype) for kv_dtype in FORMATS)
+    assert plain.token_bytes > int8.token_bytes > int4.token_bytes
     for policy in POLICIES:
-        assert native.sequences(policy) <= int8.sequences(policy) <= int4.sequences(policy)
+        assert plain.sequences(policy) <= int8.sequences(policy) <= int4.sequences(policy)
 
 
 @pytest.mark.parametrize("wrong", [{"block_size": 16.5}, {"block_size": 0}, {"parameters": -5}, {"parameters": 1e9}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lab.config import listed
 from lab.trace.events import (
     Admitted,
     BlockCopied,
@@ -155,7 +156,7 @@ def _names(owners: dict[int, object], capital: bool = True) -> str:
     word = word.capitalize() if capital else word
     if len(numbers) > 4:
         return f"{word} {', '.join(numbers[:3])} and {len(numbers) - 3} more"
-    return f"{word} {' and '.join(filter(None, [', '.join(numbers[:-1]), numbers[-1]]))}"
+    return f"{word} {listed(numbers)}"
 
 
 def _goes(owners: dict[int, object]) -> str:

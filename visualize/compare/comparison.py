@@ -8,7 +8,7 @@ from typing import Any
 from lab.answers import fell_back
 from lab.bench.compare import Summary, summarise, typical
 from lab.bench.difference import Choice, Difference, first_difference
-from lab.config import EngineConfig
+from lab.config import EngineConfig, listed
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
 from visualize.amounts import counted, digits, in_bytes, three
@@ -145,9 +145,8 @@ def _verdict(names: list[str], places: Mapping[str, int | None], tokens: int, re
         all_of_them = "both" if len(names) == 2 else f"all {len(names)}"
         return f"Identical outputs: {all_of_them} settings wrote the same {counted(tokens, 'token')}."
     if len(same) > 1:
-        who = " and ".join([", ".join(same[:-1]), same[-1]])
         rest = "the other differs" if len(names) == len(same) + 1 else "the others differ"
-        return f"{who} wrote the same {counted(tokens, 'token')}; {rest}{why}."
+        return f"{listed(same)} wrote the same {counted(tokens, 'token')}; {rest}{why}."
     return f"No other setting wrote what {names[0]} wrote{why}."
 
 

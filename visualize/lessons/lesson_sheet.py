@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lab.config import listed
 from lessons.course import course
 from lessons.expressions import Figures
 from lessons.lesson import Lesson
@@ -49,10 +50,9 @@ def contents() -> list[dict[str, Any]]:
 
 def introduction(lesson: Lesson) -> str:
     """Markdown: the title and what is read first."""
-    minutes = f"About {lesson.front.minutes} minutes."
-    *most, last = map(str, lesson.front.needs or [""])
-    before = f"lessons {', '.join(most)} and {last}" if most else f"lesson {last}"
-    about = f"{minutes} Comes after {before}." if last else minutes
+    about = f"About {lesson.front.minutes} minutes."
+    if needed := lesson.front.needs:
+        about += f" Comes after lesson{'s' * (len(needed) > 1)} {listed([*map(str, needed)])}."
     return f"# {lesson.number}. {lesson.front.title}\n\n*{about}*\n\n{held(lesson.introduction)}"
 
 

@@ -13,9 +13,9 @@ from lab.bench.gpu.models import LLAMA_1B, LLAMA_8B, TINY_TARGET, Shape
 from lab.bench.gpu.products import format_products, time_products
 from lab.bench.gpu.sheet import Sheet
 from lab.decode.backends import choose_kernels
+from lab.device_memory import free_bytes
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage, bytes_per_token
-from lab.pair.memory import free_bytes
 
 BLOCK_SIZE = 16
 CONTEXTS = (32_768, 8_192, 1_024, 131_072)

@@ -8,19 +8,18 @@ import torch
 
 from lab.bench.gpu.device import clean_up
 from lab.bench.gpu.models import LLAMA_8B, TINY_TARGET, Scripted, engine, prompt, random_script
-from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet
 from lab.bench.measuring import finish, in_flight
-from lab.bench.workload import Job, Lengths
+from lab.bench.workload import Job, LogNormalLengths
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
-from lab.pair.memory import free_bytes
+from lab.device_memory import free_bytes
 from lab.trace.events import Admitted
 
 KV_BYTES = 20 * 10**9
 REQUESTS = 256
 """More than fit with INT8: with fewer, it would look as if no more fitted."""
-LENGTHS = Lengths(median=1024, sigma=0.8, shortest=16, longest=3072)
+LENGTHS = LogNormalLengths(median=1024, sigma=0.8, shortest=16, longest=3072)
 """Lengths of prompts. Nobody knows an answer's length: it may take up to 4,096 tokens and ends when it ends."""
 MEAN_OUTPUT = 128
 CONFIGS = {
@@ -80,7 +79,6 @@ def _seats(lab: Engine, config: EngineConfig, lengths: list[int], most: int) -> 
 
 def _serve(lab: Engine, jobs: list[Job], config: EngineConfig) -> dict[str, float]:
     runs, seconds = finish(lab, jobs, config)
-    refuse_failures(runs)
     figures = in_flight(runs)
     admitted = [event for run in runs for event in run.events if isinstance(event, Admitted)]
     tokens = sum(len(run.token_ids) for run in runs)

@@ -9,9 +9,9 @@ import torch
 
 from lab.bench.gpu.models import LLAMA_1B, LLAMA_8B, TINY_DRAFT, TINY_TARGET, Scripted, engine, prompt, random_script
 from lab.bench.gpu.prefill import format_prefill, time_prefill
-from lab.bench.gpu.runs import refuse_failures, steps
 from lab.bench.gpu.sheet import Sheet, spread
 from lab.bench.gpu.speculation import Speculation, format_speculation
+from lab.bench.measuring import refuse_failure, steps
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
 from lab.trace.recorder import Run
@@ -38,7 +38,7 @@ def run_large(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: 
 
     def decode(config: EngineConfig, tokens: int = tokens, by: Engine = lab) -> Run:
         run = by.generate(prompt(PROMPT_TOKENS), config, SamplingParams(max_tokens=tokens, ignore_eos=True))
-        refuse_failures([run])
+        refuse_failure(run, by)
         return run
 
     started = lab.generate(prompt(4), plain, SamplingParams(max_tokens=1)).started

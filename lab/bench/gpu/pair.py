@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
-from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet, spread
-from lab.bench.ladder import PROMPTS, Generate, ladder_configs, stock_generate, timed
+from lab.bench.ladder import Generate, lab_generate, ladder_configs, stock_generate, timed
+from lab.bench.prompts import PROMPTS
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -29,16 +30,9 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     """
     max_tokens = 6 if small else 128
     prompts, rounds = (PROMPTS[:1], 2) if small else (PROMPTS[:4], 4)
-    sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     engine = load_engine(device=str(device), dtype=dtype)
 
-    def lab(config: EngineConfig) -> Generate:
-        def generate(prompt: str) -> int:
-            run = engine.generate(prompt, config, sampling)
-            refuse_failures([run])
-            return len(run.token_ids)
-
-        return generate
+    lab = partial(lab_generate, engine, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
 
     def stock(gamma: int | None = None, cache: str | None = None) -> Generate:
         return stock_generate(engine, max_tokens, gamma, cache)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lab.bench.gpu.models import prompt
-from lab.bench.gpu.runs import refuse_failures, steps
 from lab.bench.gpu.sheet import Sheet, spread
+from lab.bench.measuring import refuse_failure, steps
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
 
@@ -39,7 +39,8 @@ def time_prefill(sheet: Sheet, lab: Engine, unfused: Engine, tokens: int) -> Non
             config = EngineConfig(prefill_attention=choice, num_blocks=blocks)
             by = lab if layers == "fused" else unfused
             runs = [by.generate(prompt(tokens), config, sampling) for _ in range(1 + RUNS)][1:]
-            refuse_failures(runs)
+            for run in runs:
+                refuse_failure(run, by)
             taken = spread([sum(step.verify_ms for step in steps(run, "prefill")) for run in runs])
             found[name] = {
                 "attention": choice,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from lab.bench.gpu.runs import refuse_failures
 from lab.bench.gpu.sheet import Sheet
-from lab.bench.ladder import PROMPTS
+from lab.bench.measuring import refuse_failure
+from lab.bench.prompts import PROMPTS
 from lab.config import EngineConfig, SamplingParams
 from lab.load import load_engine
 
@@ -34,7 +34,7 @@ def record(sheet: Sheet, folder: Path, *, device: torch.device, dtype: str, smal
             with sheet.attempt(f"{setting}-{number}"):
                 engine.generate(prompt, config, sampling)
                 run = engine.generate(prompt, config, sampling)
-                refuse_failures([run])
+                refuse_failure(run, engine)
                 run.save(folder / f"{setting}-{number}.json")
                 names.append(f"{setting}-{number}.json")
     sheet.say(f"  {len(names)} runs in {folder}")

@@ -15,8 +15,8 @@ from dataclasses import replace
 import torch
 
 from lab.bench.gpu.models import guess
-from lab.bench.gpu.runs import steps
 from lab.bench.gpu.sheet import Sheet, spread
+from lab.bench.measuring import steps
 from lab.config import EngineConfig
 from lab.decode.engine import Engine
 from lab.decode.window import tokens_per_round

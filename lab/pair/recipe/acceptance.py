@@ -34,14 +34,14 @@ class Acceptance:
         return 1 + self.accepted / self.rounds
 
 
-def story_prompts(split: Split, count: int = PROMPTS) -> list[str]:
-    """Beginnings of held-out paragraphs: half from unseen endings, half from unseen books.
+def story_prompts(split: Split) -> list[str]:
+    """``PROMPTS`` beginnings of held-out paragraphs: half from unseen endings, half from unseen books.
 
     Of each kind, paragraphs of at least twice ``PROMPT_WORDS`` words qualify; those taken
     are spread evenly among them, each from the middle of its stretch.
     """
     prompts, least = [], 2 * PROMPT_WORDS
-    for texts, wanted in ((split.unseen_endings, count - count // 2), (split.unseen_books, count // 2)):
+    for texts, wanted in ((split.unseen_endings, PROMPTS - PROMPTS // 2), (split.unseen_books, PROMPTS // 2)):
         paragraphs = [line.split() for text in texts for line in text.splitlines()]
         long_enough = [line for line in paragraphs if len(line) >= least]
         if len(long_enough) < wanted:
