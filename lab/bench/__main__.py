@@ -17,6 +17,7 @@ from pathlib import Path
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during start-up ends silently; later see ``main``
 
+import torch
 from transformers.utils import logging as transformers_logging
 
 from lab import Engine, LabError, SamplingParams, load_engine
@@ -33,6 +34,7 @@ from lab.bench.window import format_window, run_window
 from lab.claims import CLAIMS
 from lab.claims.report import format_claims, run_claims
 from lab.machine import describe_machine
+from lab.native.cores import cores
 from lab.options import (
     DEFAULT,
     INTERRUPTED,
@@ -149,6 +151,7 @@ def main() -> int:
     print_utf8()
 
     transformers_logging.set_verbosity_error()
+    torch.set_num_threads(min(torch.get_num_threads(), cores()))  # as many for all that is compared
     output = Output()
     args.report = output.say
     if args.bench == "gpu":

@@ -129,7 +129,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     if n == 1:
         return Interval(ordered[0], None, None)
     left_out = below = 0
-    while 2 * (below := below + math.comb(n, left_out)) <= (1 - LEVEL) * 2**n:
+    while 2 * (below := below + math.comb(n, left_out)) / 2**n <= 1 - LEVEL:
         left_out += 1
     end = max(0, left_out - 1)
     return Interval(statistics.median(ordered), ordered[end], ordered[n - 1 - end])

@@ -126,10 +126,14 @@ def llama_cpp(path: Path, context: int, threads: int) -> Iterator[Decode]:
     settings = library.llama_context_default_params()
     settings.n_ctx = settings.n_batch = context
     settings.n_threads = settings.n_threads_batch = threads
-    state, greedy = library.llama_init_from_model(model, settings), library.llama_sampler_init_greedy()
+    state = library.llama_init_from_model(model, settings)
+    if not state:
+        library.llama_model_free(model)
+        raise LabError(f"llama.cpp cannot make a context of {context:,} tokens for {path.name}.")
+    greedy = library.llama_sampler_init_greedy()
 
     def decode(prompt: list[int], count: int) -> list[int]:
-        library.llama_memory_clear(library.llama_get_memory(state), True)
+        library.llama_memory_clear(library.llama_get_memory(state), False)  # forgotten, not overwritten with zeros
         new, tokens = (library.llama_token * len(prompt))(*prompt), []
         while True:
             if failed := library.llama_decode(state, library.llama_batch_get_one(new, len(new))):

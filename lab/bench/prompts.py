@@ -26,13 +26,18 @@ def held_out_prompts() -> list[str]:
     return json.loads((WEIGHTS / "card.json").read_text("utf-8"))["acceptance"]["prompts"]
 
 
+def longest(engine: Engine, prompts: Iterable[str]) -> int:
+    """Tokens of the longest prompt."""
+    return max(len(engine.tokenizer(prompt)["input_ids"]) for prompt in prompts)
+
+
 def refuse_cut(engine: Engine, prompts: Iterable[str], max_tokens: int) -> None:
     """Raises LabError if the model's context would end an output before it has ``max_tokens`` tokens."""
-    longest = max(len(engine.tokenizer(prompt)["input_ids"]) for prompt in prompts)
-    if max_tokens > (room := engine.context_length - longest):
+    read = longest(engine, prompts)
+    if max_tokens > (room := engine.context_length - read):
         raise LabError(
             f"--max-tokens {max_tokens} is too many: {engine.target.name} holds {engine.context_length:,}, and the "
-            f"longest prompt has {longest:,} of them. Ask for at most {max(room, 0):,}."
+            f"longest prompt has {read:,} of them. Ask for at most {max(room, 0):,}."
         )
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from lab.bench.measuring import finish, take_turns
-from lab.bench.prompts import PROMPTS, refuse_cut
+from lab.bench.prompts import PROMPTS, longest, refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -51,10 +51,12 @@ def mix(engine: Engine, mismatched: Engine) -> dict[str, Kind]:
     }
 
 
-def window_configs() -> dict[str, EngineConfig]:
-    fixed = {f"gamma {g}": EngineConfig(speculative="draft", num_speculative_tokens=g) for g in GAMMAS}
-    adaptive = EngineConfig(speculative="draft", num_speculative_tokens=max(GAMMAS), adaptive_window=True)
-    return {"off": EngineConfig()} | fixed | {ADAPTIVE: adaptive}
+def window_configs(context_length: int) -> dict[str, EngineConfig]:
+    """The settings. Their pools, one for each engine, hold one context: of larger ones a device has no room for all."""
+    off = EngineConfig(num_blocks=-(-context_length // EngineConfig.block_size))
+    fixed = {f"gamma {g}": replace(off, speculative="draft", num_speculative_tokens=g) for g in GAMMAS}
+    adaptive = replace(off, speculative="draft", num_speculative_tokens=max(GAMMAS), adaptive_window=True)
+    return {"off": off} | fixed | {ADAPTIVE: adaptive}
 
 
 def run_window(
@@ -70,9 +72,9 @@ def run_window(
         LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
     refuse_cut(engine, STORIES + CODE, max_tokens)
-    kinds = mix(engine, mismatched)
+    kinds, configs = mix(engine, mismatched), window_configs(longest(engine, STORIES + CODE) + max_tokens)
     calls: dict[tuple[str, str, int], Callable[[], tuple[int, float]]] = {}
-    for name, config in window_configs().items():
+    for name, config in configs.items():
         for kind, some in kinds.items():
             own = some.engine.another()
             for i, prompt in enumerate(some.prompts):
@@ -86,7 +88,7 @@ def run_window(
         return [sum(n for n, _ in again) / sum(s for _, s in again) for again in zip(*some, strict=True)]
 
     rows = {}
-    for name in window_configs():
+    for name in configs:
         lower, median, upper = map(float, np.percentile(rates(name, set(kinds)), (25, 50, 75)))
         by_kind = {kind: statistics.median(rates(name, {kind})) for kind in kinds}
         rows[name] = {"mix": median, "lower": lower, "upper": upper} | by_kind

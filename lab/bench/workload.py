@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,8 +73,7 @@ def crowd(
     """
     texts = (*held_out_prompts(), *PROMPTS)
     firsts = range(0, count, continuations)
-    # A text used again begins later: no two prompts are the same.
-    own = [" ".join(texts[i % len(texts)].split()[4 * (i // len(texts)) :]) for i in range(len(firsts))]
+    own = [_turned(texts[i % len(texts)], i // len(texts)) for i in range(len(firsts))]
     prompts = [f"{beginning}\n{text}" if beginning else text for text in own]
     drawn = [tokens] * len(firsts)
     if mix == "tailed":
@@ -88,3 +88,10 @@ def crowd(
         )
         for first, prompt, most in zip(firsts, prompts, drawn, strict=True)
     ]
+
+
+def _turned(text: str, words: int) -> str:
+    """The text with its first ``words`` words at its end: used again, it is another prompt, with another beginning."""
+    turned = deque(text.split())
+    turned.rotate(-words)
+    return " ".join(turned)

@@ -111,8 +111,9 @@ def test_synthetic_speculation_is_refused_as_it_needs_a_run_beforehand(lab):
 
 
 def test_a_crowd_has_distinct_prompts_and_the_lengths_of_its_mix():
-    equal = crowd(60, "equal", 40, temperature=0.5, seed=3)
-    assert len({job.prompt for job in equal}) == 60
+    equal = crowd(200, "equal", 40, temperature=0.5, seed=3)
+    assert len({job.prompt for job in equal}) == 200
+    assert len({tuple(job.prompt.split()[:4]) for job in equal}) == 200, "some share a beginning"
     assert {job.sampling.max_tokens for job in equal} == {40}
     assert [job.sampling.seed for job in equal[:3]] == [3, 4, 5]
     tailed = [job.sampling.max_tokens for job in crowd(60, "tailed", 40, temperature=0.5, seed=3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from lab import Engine, EngineConfig
 from lab.bench import window as bench
 from tests import tiny_models
 
@@ -32,7 +33,26 @@ def test_the_adaptive_window_is_compared_with_the_worst_and_best_fixed_one():
 
 
 def test_only_the_adaptive_setting_adapts():
-    configs = bench.window_configs()
+    configs = bench.window_configs(context_length=100)
     assert [name for name, config in configs.items() if config.adaptive_window] == ["adaptive"]
     assert configs["adaptive"].num_speculative_tokens == max(bench.GAMMAS)
     assert configs["off"].speculative == "off"
+
+
+def test_all_engines_pools_fit_in_the_memory_of_one(monkeypatch):
+    """On a GPU, an engine's cache may otherwise take most of what the engines before it have left."""
+    made = []
+
+    class Counted(Engine):
+        def another(self, **how) -> Engine:
+            made.append(super().another(**how))
+            return made[-1]
+
+    good, bad = (tiny_models.engine("llama", draft) for draft in ("good", "bad"))
+    good.__class__ = bad.__class__ = Counted
+    monkeypatch.setattr(bench, "GAMMAS", (1, 3))
+    bench.run_window(good, bad, max_tokens=6, repeats=1, report=lambda line: None)
+    assert len(made) == 4 * 3
+    held = [sum(engine.occupancy()) for engine in made]
+    whole = good.default_num_blocks(EngineConfig())
+    assert max(held) < whole / 8
