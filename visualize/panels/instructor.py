@@ -13,7 +13,8 @@ from visualize.lessons.instructor import Answers, listed, told
 from visualize.lessons.lesson_run import LessonRun
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready
-from visualize.panels.lessons import LATEX, component
+from visualize.panels.lessons import LATEX
+from visualize.panels.widgets import component
 from visualize.server.tasks import Record, follow
 from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
