@@ -16,7 +16,7 @@ from visualize.figures import compare as figures
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
-from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, warn
+from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, stops, warn
 from visualize.panels.widgets import Widgets, component
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
@@ -65,12 +65,6 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
         preset = gr.update(value=preset_of(inputs.lanes, draft))
         return [preset, *(gr.update(value=value) for value in shown.values())]
 
-    def stop(request: gr.Request) -> None:
-        tasks.stop(request.session_hash)
-
-    def leave(request: gr.Request) -> None:
-        tasks.leave(request.session_hash)
-
     header.build("Compare")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
@@ -83,12 +77,11 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, trigger_mode="multiple", **QUIET))
     view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # the view's own button
-    halt.click(stop, queue=False, **QUIET)
+    stops(pages, halt.click, tasks)
     preset.input(lambda chosen: list(presets(draft=draft)[chosen][1]), preset, controls["lanes"], **LATEST)
     controls["lanes"].input(lambda lanes: preset_of(tuple(lanes), draft), controls["lanes"], preset, **LATEST)
     keep_address(values, link)
     ready(pages.load(opened, outputs=[preset, *values], **QUIET))
-    pages.unload(leave)
 
 
 def _link(pairs: Mapping[str, Pair]) -> Link:

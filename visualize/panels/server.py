@@ -13,7 +13,7 @@ from lab.remote.server import Server
 from visualize.figures import remote as figures
 from visualize.link import Link
 from visualize.panels import header
-from visualize.panels.events import QUIET, begins, keep_address, ready, warn
+from visualize.panels.events import QUIET, begins, keep_address, ready, stops, warn
 from visualize.panels.widgets import Widgets, component
 from visualize.server.work import Line
 from visualize.text import as_line, visible
@@ -50,12 +50,6 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
             return as_line(record | {"problem": visible(str(error))})
         return as_line(record | {"answer": asked.channel.id, "prompt": str(values[0])}) if asked else gr.skip()
 
-    def stop(request: gr.Request) -> None:
-        prompts.stop(request.session_hash)
-
-    def leave(request: gr.Request) -> None:
-        prompts.leave(request.session_hash)
-
     def opened(request: gr.Request) -> list[Any]:
         asked, notices = LINK.read(request.query_params)
         warn(notices)
@@ -72,10 +66,9 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
             setup = {"shells": figures.shells(), "readouts": labels()}
             view = component("server", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
-    halt.click(stop, queue=False, **QUIET)
+    stops(pages, halt.click, prompts)
     keep_address(controls, LINK)
     ready(pages.load(opened, outputs=[view, *controls], **QUIET))
-    pages.unload(leave)
 
 
 def _controls() -> list[Any]:
