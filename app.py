@@ -63,7 +63,8 @@ from lab.options import print_utf8
 from lab.remote.server import Server
 from visualize.assets import STATIC
 from visualize.lessons.instructor import Answers
-from visualize.panels import claims, compare, deploy, header, instructor, lab, lessons, memory, pool, room, server
+from visualize.pages import PAGES
+from visualize.panels import claims, compare, deploy, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
 from visualize.run.settings import DEFAULTS
 from visualize.server import channel, programs, wire
@@ -105,9 +106,9 @@ def build(
     ``told``: see ``Programs``.
     """
     if attached:
-        header.PAGES["Server"] = "server"
+        PAGES["Server"] = "server"
     if workshop:
-        header.PAGES["Room"] = "room"
+        PAGES["Room"] = "room"
     load = engines
     if borrowed:
         from visualize.server.zero import borrowing  # a package that only such a Space has

@@ -27,7 +27,6 @@ PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page", "lab
 """The parts of the Lab's script, in their order."""
 
 TITLE = "Decode Lab"
-ABOUT = "A language model decoding with nothing hidden: guesses, verdicts, cache, time."
 
 
 def header(about: str, links: str = "") -> str:
