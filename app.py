@@ -66,8 +66,9 @@ from visualize.lessons.instructor import Answers
 from visualize.pages import PAGES
 from visualize.panels import claims, compare, deploy, instructor, lab, lessons, memory, pool, room, server
 from visualize.panels.look import style, theme
+from visualize.programs import programs
 from visualize.run.settings import DEFAULTS
-from visualize.server import channel, programs, wire
+from visualize.server import channel, wire
 from visualize.server.absent import absent
 from visualize.server.allocator import REST, give_back, share_arenas
 from visualize.server.apart import Apart

@@ -21,7 +21,7 @@ from tests.coroutines import complete
 from tests.programs.calls import PROMPT, ask
 from visualize.assets import STATIC
 from visualize.pages import ABOUT, PAGES
-from visualize.server.programs import NAMES
+from visualize.programs.programs import NAMES
 from visualize.server.wire import CHARTS, FOR_EVER
 
 
