@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import gradio as gr
 
-from visualize.checks import Checks, opened, setup
+from visualize.claims.checks import Checks, opened, setup
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready, stops, warn
 from visualize.panels.widgets import component
