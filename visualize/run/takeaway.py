@@ -8,9 +8,10 @@ from dataclasses import fields
 
 from lab.trace.events import Committed, Judged, Proposed, StepTimed
 from lab.trace.recorder import Run
-from visualize.assets import PLOTLY, as_part, header, put_together, read, script, styles
+from visualize.assets import PLOTLY, as_part, header, put_together, read, styles
 from visualize.document import WITHIN, document
 from visualize.pages import ABOUT
+from visualize.run.script import script
 from visualize.run.transcript import recorded
 
 _TIMED = [field.name for field in fields(StepTimed)]
