@@ -47,6 +47,7 @@ class Socket(socket.socket):
 socket.socket = Socket
 port = sys.argv.pop()
 import app
+from visualize.server import serving
 from gradio_client import Client  # as Gradio itself makes one for a call by MCP
 
 def use(*_):
@@ -62,7 +63,7 @@ def use(*_):
         pass
     print(json.dumps({"asked": asked, "tokens": answer["metrics"]["generated_tokens"]}), flush=True)
 
-app._wait_for_a_signal = use
+serving._wait_for_a_signal = use
 app.main(["--port", port])
 """
 

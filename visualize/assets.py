@@ -1,4 +1,4 @@
-"""Assembles the pages' files: the Lab's page and an exported one have the same stage.
+"""Assembles the pages' files, for the server and for what is exported.
 
 All text of a run reaches a page as text: the template is constant, and everything drawn goes
 through ``textContent``.
@@ -14,20 +14,14 @@ from typing import Any
 
 import plotly
 
-from visualize.figures import looks, shells, timing, verdict
-from visualize.run.readouts import labels
-from visualize.vocabulary import as_json, css_variables
+from visualize.vocabulary import css_variables
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 """The plotly.js that plotly.py ships, so that nothing is fetched from elsewhere."""
 CHARTS = f"charts/{plotly.__version__}/{PLOTLY.name}"
 """Where the server has it, relative to every page. It changes with the script."""
-PARTS = ("picture", "stage", "text", "charts", "verdict", "player", "page", "lab")
-"""The parts of the Lab's script, in their order."""
-
 TITLE = "Decode Lab"
-ABOUT = "A language model decoding with nothing hidden: guesses, verdicts, cache, time."
 
 
 def header(about: str, links: str = "") -> str:
@@ -42,23 +36,6 @@ def header(about: str, links: str = "") -> str:
   <button id="look" type="button" aria-label="Switch between light and dark" title="Light or dark">◐</button>
 </header>
 """
-
-
-def script() -> str:
-    """The body of a function of (element, props, server, watch) that brings ``stage.html`` to life.
-
-    Colours and empty figures are part of the script and not a prop, because Gradio copies and compares
-    every prop at every update.
-    """
-    setup = {
-        "vocabulary": as_json(),
-        "shells": shells(),
-        "verdict": looks(verdict.figure),
-        "rolling": ["rounds", "timing"],
-        "parts": {"light": timing.part_colours(False), "dark": timing.part_colours(True)},
-        "readouts": labels(),
-    }
-    return put_together(setup, PARTS)
 
 
 def put_together(setup: Mapping[str, Any], parts: Sequence[str]) -> str:

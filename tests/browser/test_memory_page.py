@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from lab.memory.capacity import POLICIES
 from tests import hub, tiny_models
 from tests.browser.conftest import OVERFLOW, Lab, started
-from visualize.panels.header import ABOUT
+from visualize.pages import ABOUT
 from visualize.vocabulary import KV_FORMATS
 
 Visit = Callable[..., Lab]

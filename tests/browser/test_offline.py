@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Lab
-from visualize.panels.header import PAGES
+from visualize.pages import PAGES
 
 Visit = Callable[..., Lab]
 

@@ -14,8 +14,8 @@ from playwright.sync_api import expect
 from lab import Run
 from lab.trace.events import StepTimed
 from tests.browser.conftest import Lab
+from tests.visualize.picture import Picture
 from visualize.run.frames import Frame, Reducer
-from visualize.run.picture import Picture
 
 Visit = Callable[..., Lab]
 LINK = {"seed": 3, "max_tokens": 40}

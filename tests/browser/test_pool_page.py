@@ -13,12 +13,12 @@ from playwright.sync_api import Page, expect
 
 from lab.trace.recorder import read_json
 from tests.browser.conftest import OVERFLOW, Lab
+from tests.visualize.picture import Picture
 from visualize.amounts import counted
 from visualize.batch.file import of
 from visualize.batch.frames import BatchReducer
 from visualize.batch.inputs import PRESETS
 from visualize.figures import batch as figures
-from visualize.run.picture import Picture
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"

@@ -20,8 +20,8 @@ from lab.memory.models import known
 from tests.coroutines import complete
 from tests.programs.calls import PROMPT, ask
 from visualize.assets import STATIC
-from visualize.panels.header import ABOUT, PAGES
-from visualize.server.programs import NAMES
+from visualize.pages import ABOUT, PAGES
+from visualize.programs.programs import NAMES
 from visualize.server.wire import CHARTS, FOR_EVER
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.programs.calls import FILE, PROMPT, call, post
-from visualize.server.programs import NAMES
+from visualize.programs.programs import NAMES
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -13,8 +13,8 @@ from lab.decode.engine import Engine
 from lab.trace.recorder import Step
 from tests.scripted_model import RememberingModel
 from tests.tiny_models import tokenizer
+from tests.visualize.picture import Picture
 from visualize.figures import batch as figures
-from visualize.run.picture import Picture
 
 WORDS = 8
 LETTERS = tokenizer().decode(list(range(WORDS)))

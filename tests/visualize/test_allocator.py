@@ -8,8 +8,7 @@ import threading
 
 import pytest
 
-import app
-from visualize.server import allocator
+from visualize.server import allocator, serving
 from visualize.server.allocator import _glibc
 
 IN_PIECES = """
@@ -64,7 +63,7 @@ def test_an_idle_server_returns_memory_and_a_busy_one_does_not(monkeypatch: pyte
         if seen[1:] == seen[:-1]:  # nothing but this call: the line was never looked at
             asked.set()
 
-    monkeypatch.setattr(app, "give_back", given_back)
-    monkeypatch.setattr(app, "REST", 2)
-    app._wait_for_a_signal(asked, Line())
+    monkeypatch.setattr(serving, "give_back", given_back)
+    monkeypatch.setattr(serving, "REST", 2)
+    serving._wait_for_a_signal(asked, Line())
     assert seen == [1, 0, 0, "given back", 0]

@@ -25,12 +25,12 @@ from lab.trace.events import (
 from lab.trace.recorder import Entry, Run, Step
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
+from tests.visualize.picture import draw
 from visualize.batch.frames import SMOOTH, BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
 from visualize.batch.narrate import said
 from visualize.figures import batch as figures
-from visualize.figures.base import draw
 from visualize.run.transcript import lines
 from visualize.server.live import transcript
 from visualize.server.work import Line

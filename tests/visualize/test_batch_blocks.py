@@ -22,9 +22,9 @@ from lab.trace.events import (
 )
 from lab.trace.recorder import Step
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
+from tests.visualize.picture import apply
 from visualize.batch.blocks import FREE, Blocks
 from visualize.batch.frames import BatchReducer
-from visualize.figures import apply
 
 
 def remembered(blocks: Blocks) -> set[int]:

@@ -13,10 +13,10 @@ import pytest
 from lab.claims import CLAIMS
 from lab.claims.claim import WORDS, Chart, Checked, Found, Number, Series, Verdict
 from lab.config import LabError
-from visualize import checks
-from visualize.checks import Checks, calculated, listed, opened, shown
+from tests.visualize.picture import draw
+from visualize.claims import checks
+from visualize.claims.checks import Checks, calculated, listed, opened, shown
 from visualize.figures import claims as figures
-from visualize.figures.base import draw
 from visualize.server.tasks import follow
 from visualize.server.work import Line
 from visualize.vocabulary import VERDICTS

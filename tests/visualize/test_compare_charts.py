@@ -13,9 +13,9 @@ from lab.decode.window import tokens_per_round
 from lab.trace.events import StepTimed
 from lab.trace.recorder import Run
 from tests.visualize.compared import BYTES, HOSTILE, configs, made
+from tests.visualize.picture import draw
 from visualize.compare.comparison import so_far
 from visualize.compare.prediction import _power, growth, theory
-from visualize.figures.base import draw
 from visualize.figures.compare import CHARTS, MARKS, shells
 
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from lab.trace.events import Event
-from visualize.figures import CHARTS, apply, blocks, draw, rounds, shells, timing
+from tests.visualize.picture import Picture, apply, draw
+from visualize.figures import CHARTS, blocks, rounds, shells, timing
 from visualize.figures.base import TURN, WINDOW, nice_ceiling, window
 from visualize.run.frames import Reducer
-from visualize.run.picture import Picture
 from visualize.vocabulary import STATES
 
 

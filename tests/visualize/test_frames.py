@@ -30,11 +30,11 @@ from lab.trace.metrics import measure
 from lab.trace.roofline import achieved
 from tests import tiny_models
 from tests.visualize.conftest import CONFIGS, script
+from tests.visualize.picture import Picture
 from tests.visualize.scripted import LIMITS
 from visualize.figures import rounds
 from visualize.run.frames import Frame, Reducer
 from visualize.run.narrate import limit
-from visualize.run.picture import Picture
 from visualize.run.readouts import Before, rows
 from visualize.text import visible
 from visualize.vocabulary import GIVEN_BACK

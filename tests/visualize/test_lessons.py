@@ -26,10 +26,10 @@ from lessons.questions import Curve, Slider
 from tests.lessons.test_course import GOOD
 from tests.lessons.test_marking import CURVE
 from tests.visualize.conftest import script
+from tests.visualize.picture import draw
 from visualize.batch import inputs as batch_inputs
 from visualize.figures import compare as compared
 from visualize.figures import overlap
-from visualize.figures.base import draw
 from visualize.figures.compare import MARKS
 from visualize.lessons import lesson_sheet as sheet
 from visualize.lessons import observation

@@ -20,13 +20,13 @@ from lab.pair.progress import watching
 from lab.trace.events import Event, Finished, StepTimed
 from tests import tiny_models
 from tests.coroutines import complete
+from tests.visualize.picture import Picture
 from tests.visualize.scripted import ScriptedEngine
 from tests.waiting import until
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
 from visualize.panels.lab import LabRun
 from visualize.run.frames import Reducer
-from visualize.run.picture import Picture
 from visualize.run.settings import Settings
 from visualize.run.transcript import lines
 from visualize.server.live import LiveRun, transcript

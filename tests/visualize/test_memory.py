@@ -21,9 +21,9 @@ from lab.memory.capacity import POLICIES, GiB
 from lab.memory.models import Model, known
 from lab.memory.notice import notice
 from lab.pair.loading import ModelLoadError
+from tests.visualize.picture import draw
 from tests.waiting import until
 from visualize.figures import memory
-from visualize.figures.base import draw
 from visualize.memory import hub
 from visualize.memory.calculator import BOUNDS, CHOICES, DEFAULTS, NAMES, OTHER, Inputs, from_link, to_inputs
 from visualize.memory.sheet import about, formula, in_every_format, readouts, sheet, size

@@ -28,9 +28,9 @@ from lab.trace.metrics import measure
 from lab.trace.roofline import Achieved
 from tests import tiny_models
 from tests.visualize.conftest import script
+from tests.visualize.picture import Picture
 from visualize.run.frames import Reducer
 from visualize.run.narrate import Narrator, limit
-from visualize.run.picture import Picture
 from visualize.vocabulary import DRAFTERS, STATES, sentences
 
 

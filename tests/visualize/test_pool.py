@@ -24,9 +24,9 @@ from lab.trace.events import (
     StepTimed,
 )
 from tests.visualize.conftest import script
-from visualize.figures import apply, blocks
+from tests.visualize.picture import Picture, apply
+from visualize.figures import blocks
 from visualize.run.frames import Reducer
-from visualize.run.picture import Picture
 from visualize.run.pool import PoolView
 
 SIZE, COUNT, ME = 4, 12, 3

@@ -16,9 +16,9 @@ from lab.trace.events import Event
 from tests.coroutines import complete
 from tests.visualize.scripted import ScriptedEngine
 from tests.visualize.test_live import Compiling
-from visualize.server import programs as programs_module
-from visualize.server.flat import flat
-from visualize.server.programs import Programs
+from visualize.programs import programs as programs_module
+from visualize.programs.flat import flat
+from visualize.programs.programs import Programs
 from visualize.server.work import Line
 
 LONG = {"config": EngineConfig(), "sampling": SamplingParams(max_tokens=1000)}

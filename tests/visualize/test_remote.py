@@ -29,8 +29,8 @@ from lab.remote.metrics import (
 from lab.remote.server import Server, ServerError
 from tests.coroutines import complete
 from tests.remote.scripted_vllm import WORDS, ScriptedVLLM, serving
+from tests.visualize.picture import apply
 from tests.waiting import until
-from visualize.figures import apply
 from visualize.figures import remote as figures
 from visualize.server.channel import Channel
 from visualize.server.work import Line

@@ -18,10 +18,10 @@ from lab.config import EngineConfig
 from lab.trace.events import BlockStored, Distributions, Event, Judged, StepTimed
 from lab.trace.recorder import Run, RunFileError
 from tests.visualize.conftest import CONFIGS, script
+from tests.visualize.picture import Picture
 from tests.visualize.test_text import HOSTILE
 from tests.waiting import until
 from visualize.run.frames import Reducer
-from visualize.run.picture import Picture
 from visualize.run.takeaway import COLUMNS, FORMATS, numbers, page
 from visualize.run.transcript import recorded
 from visualize.server import shelf as shelf_module

@@ -10,8 +10,9 @@ import pytest
 from lab.config import EngineConfig
 from lab.trace.events import Distributions, Event, Judged, Proposed, Recovered
 from tests.visualize.conftest import script
+from tests.visualize.picture import draw
 from tests.visualize.test_text import HOSTILE
-from visualize.figures import draw, verdict
+from visualize.figures import verdict
 from visualize.run.frames import Frame, Reducer
 from visualize.run.verdict import opened
 

@@ -1,7 +1,7 @@
 """Steps of many sequences reduced to frames, as ``visualize.run.frames`` does with the events of one run.
 
 There is one frame per engine step and one for the end, in order, numbered by ``seq``; a frame says only what changed.
-``visualize.run.picture`` and the page's script apply both kinds alike. These fields of a frame have a meaning of their
+The page's script (``static/picture.js``) applies both kinds alike. These fields of a frame have a meaning of their
 own here:
 
     head       first frame only: models and configuration, sequences ``expected``, slots per block

@@ -10,7 +10,7 @@ from lab.claims.trial import Trial
 from lab.config import LabError
 from lab.decode.engine import Engine
 from visualize.assets import put_together, read
-from visualize.checks import setup, shown
+from visualize.claims.checks import setup, shown
 from visualize.export.pages import CHARTS, Page, part
 from visualize.text import as_line, visible
 

@@ -12,9 +12,10 @@ from lab.bench.compare import Case, Turn, in_turns, typical
 from lab.decode.engine import Engine
 from lab.machine import hardware
 from lab.trace.recorder import Run
-from visualize.assets import read, script
+from visualize.assets import read
 from visualize.export.pages import CHARTS, Page, part
 from visualize.run.readouts import described
+from visualize.run.script import script
 from visualize.run.settings import Settings
 from visualize.run.transcript import recorded
 from visualize.text import visible

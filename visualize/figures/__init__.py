@@ -3,7 +3,7 @@
 from typing import Any
 
 from visualize.figures import blocks, recomputed, rounds, timing, verdict
-from visualize.figures.base import Columns, apply, draw, looks
+from visualize.figures.base import Columns, looks
 
 CHARTS = {
     "rounds": rounds.figure,
@@ -34,9 +34,7 @@ def shells() -> dict[str, dict[str, Any]]:
 __all__ = [
     "CHARTS",
     "Columns",
-    "apply",
     "blocks",
-    "draw",
     "looks",
     "recomputed",
     "rounds",

@@ -18,9 +18,6 @@ import plotly.graph_objects as go
 Columns = list[dict[str, list[Any]]]
 """Per trace: column name ("x", "y", "base", "color", "pattern", "customdata") to values."""
 
-MARKER = {"color": "marker_color", "pattern": "marker_pattern_shape"}
-"""The columns that set properties of a trace's markers."""
-
 Patch = list[Any]
 """``[trace, index, {column: value}]``: set one row, or append it when ``index`` is None."""
 
@@ -88,26 +85,6 @@ def blank(traces: list[Any], dark: bool, **layout: Any) -> go.Figure:
 def axis_title(text: str, dark: bool) -> dict[str, Any]:
     """An axis title, close to the axis."""
     return {"text": text, "standoff": 4, "font": {"size": 11.5, "color": look(dark).muted}}
-
-
-def apply(columns: Columns, patches: list[Patch]) -> None:
-    """Apply ``patches`` to ``columns`` in place."""
-    for trace, index, row in patches:
-        for name, value in row.items():
-            column = columns[trace].setdefault(name, [])
-            if index is None:
-                column.append(value)
-            else:
-                column[index] = value
-
-
-def draw(figure: go.Figure, columns: Columns, layout: dict[str, Any] | None = None) -> go.Figure:
-    """``figure`` with its data and current axis ranges, as the page's script draws it. Only tests draw in Python."""
-    for trace, values in zip(figure.data, columns, strict=True):
-        trace.update({MARKER.get(name, name): value for name, value in values.items()})
-    for path, value in (layout or {}).items():
-        figure.update_layout({path.replace(".", "_"): value})
-    return figure
 
 
 def _shell(figure: go.Figure) -> dict[str, Any]:

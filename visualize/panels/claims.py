@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import gradio as gr
 
-from visualize.assets import put_together, read
-from visualize.checks import Checks, opened, setup
+from visualize.claims.checks import Checks, opened, setup
 from visualize.panels import header
-from visualize.panels.events import QUIET, ready, warn
+from visualize.panels.events import QUIET, ready, stops, warn
+from visualize.panels.widgets import component
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
@@ -26,24 +26,11 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         names = given if isinstance(given, list) else []
         yield from map(as_line, follow(tasks.begin(request.session_hash, lambda: Checks(line, load, names))))
 
-    def stop(request: gr.Request) -> None:
-        tasks.stop(request.session_hash)
-
-    def leave(request: gr.Request) -> None:
-        tasks.leave(request.session_hash)
-
     header.build("Claims")
-    view = gr.HTML(
-        value="",
-        html_template=read("claims.html"),
-        js_on_load=put_together(setup() | {"server": uuid.uuid4().hex}, ("sheet", "claims")),
-        apply_default_css=False,
-        elem_id="claims",
-    )
+    view = component("claims", setup() | {"server": uuid.uuid4().hex})
     view.submit(check, None, view, trigger_mode="multiple", **QUIET)
-    view.stop(stop, queue=False, **QUIET)
+    stops(pages, view.stop, tasks)
     ready(pages.load(_opened, outputs=view, **QUIET))
-    pages.unload(leave)
 
 
 def _opened(request: gr.Request) -> str:

@@ -9,7 +9,6 @@ import gradio as gr
 
 from lab.bench.compare import FEWEST, MOST
 from lab.engines import Pair
-from visualize.assets import put_together, read
 from visualize.compare import comparison, prediction
 from visualize.compare.comparison_run import Comparison, Growth
 from visualize.compare.lanes import DEFAULTS, LINK, NAMES, NEED_A_DRAFT, from_link, preset_of, presets, to_inputs
@@ -17,8 +16,8 @@ from visualize.figures import compare as figures
 from visualize.link import Link
 from visualize.panels import header
 from visualize.panels.controls import openings
-from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, warn
-from visualize.panels.widgets import Widgets
+from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, stops, warn
+from visualize.panels.widgets import Widgets, component
 from visualize.server.tasks import follow
 from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
@@ -66,12 +65,6 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
         preset = gr.update(value=preset_of(inputs.lanes, draft))
         return [preset, *(gr.update(value=value) for value in shown.values())]
 
-    def stop(request: gr.Request) -> None:
-        tasks.stop(request.session_hash)
-
-    def leave(request: gr.Request) -> None:
-        tasks.leave(request.session_hash)
-
     header.build("Compare")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
@@ -80,22 +73,15 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            view = gr.HTML(
-                value="",
-                html_template=read("compare.html"),
-                js_on_load=_script(),
-                apply_default_css=False,
-                elem_id="contest",
-            )
+            view = component("compare", _setup(), ("race",), elem_id="contest")
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, trigger_mode="multiple", **QUIET))
     view.submit(grow, values, view, trigger_mode="multiple", **QUIET)  # the view's own button
-    halt.click(stop, queue=False, **QUIET)
+    stops(pages, halt.click, tasks)
     preset.input(lambda chosen: list(presets(draft=draft)[chosen][1]), preset, controls["lanes"], **LATEST)
     controls["lanes"].input(lambda lanes: preset_of(tuple(lanes), draft), controls["lanes"], preset, **LATEST)
     keep_address(values, link)
     ready(pages.load(opened, outputs=[preset, *values], **QUIET))
-    pages.unload(leave)
 
 
 def _link(pairs: Mapping[str, Pair]) -> Link:
@@ -132,8 +118,8 @@ def _controls(link: Link, draft: bool) -> tuple[gr.Radio, dict[str, Any]]:
     return preset, controls
 
 
-def _script() -> str:
-    setup = {
+def _setup() -> dict[str, Any]:
+    return {
         "shells": figures.shells(),
         "vocabulary": as_json(),
         "columns": comparison.COLUMNS,
@@ -141,4 +127,3 @@ def _script() -> str:
         "theoryColumns": prediction.COLUMNS,
         "theory": prediction.theory({}, {}, {}),
     }
-    return put_together(setup, ("sheet", "race", "compare"))

@@ -7,10 +7,9 @@ from typing import Any
 import gradio as gr
 
 from lab.config import LabError
-from visualize.assets import put_together, read
 from visualize.panels import header
 from visualize.panels.events import LATEST, QUIET, keep_address, ready, turned, warn
-from visualize.panels.widgets import Widgets
+from visualize.panels.widgets import Widgets, component
 from visualize.text import as_line, visible
 from visualize.vllm.deploy_sheet import answer
 from visualize.vllm.deployment import LABELS, LINK, NAMES, OTHER, from_link, to_inputs
@@ -38,13 +37,7 @@ def build(pages: gr.Blocks) -> None:
         with gr.Column(elem_id="controls"):
             controls = _controls()
         with gr.Column(elem_id="view"):
-            view = gr.HTML(
-                value="",
-                html_template=read("deploy.html"),
-                js_on_load=put_together({}, ("sheet", "deploy")),
-                apply_default_css=False,
-                elem_id="sheet",
-            )
+            view = component("deploy", {}, elem_id="sheet")
     values = [controls[name] for name in NAMES]
     shown = [controls[name] for name in HIDDEN]
     pasted = [controls[name].change for name in ("hub", "draft_hub")]  # pasting into a text box fires no input event

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import gradio as gr
 from gradio.events import Dependency
@@ -24,6 +24,14 @@ LATEST: dict[str, Any] = QUIET | {"trigger_mode": "always_last"}
 By default Gradio drops that."""
 
 
+class Stoppable(Protocol):
+    """Visitors, each with one thing in progress at most."""
+
+    def stop(self, visitor: str | None) -> None: ...
+
+    def leave(self, visitor: str | None) -> None: ...
+
+
 def ready(opened: Dependency) -> None:
     """Mark the page as ready after the event that opens it."""
     opened.then(fn=None, js="() => { document.body.dataset.ready = 'yes' }")
@@ -33,6 +41,19 @@ def begins(asked: Dependency) -> None:
     """End the state that ``header.js`` began when Run was pressed: a moment after the server's answer, the page knows
     whether anything runs."""
     asked.then(fn=None, js="() => { setTimeout(() => document.body.classList.remove('begun'), 500) }")
+
+
+def stops(pages: gr.Blocks, pressed: Callable[..., Dependency], visitors: Stoppable) -> None:
+    """Stop what a visitor has in progress when they press Stop or leave. ``pressed``: the event of Stop."""
+
+    def stop(request: gr.Request) -> None:
+        visitors.stop(request.session_hash)
+
+    def leave(request: gr.Request) -> None:
+        visitors.leave(request.session_hash)
+
+    pressed(stop, queue=False, **QUIET)
+    pages.unload(leave)
 
 
 def warn(notices: Iterable[str]) -> None:

@@ -12,8 +12,9 @@ from lessons.teaching import guide
 from visualize.lessons.instructor import Answers, listed, told
 from visualize.lessons.lesson_run import LessonRun
 from visualize.panels import header
-from visualize.panels.events import QUIET, ready
-from visualize.panels.lessons import LATEX, component
+from visualize.panels.events import QUIET, ready, stops
+from visualize.panels.lessons import LATEX
+from visualize.panels.widgets import component
 from visualize.server.tasks import Record, follow
 from visualize.server.visitors import OneEach
 from visualize.server.work import Line, Load
@@ -59,12 +60,6 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
                 {"running": place + 1 < len(wanted)}, unchanged | {number: told(lessons[number], answers.last[number])}
             )
 
-    def stop(request: gr.Request) -> None:
-        tasks.stop(request.session_hash)
-
-    def leave(request: gr.Request) -> None:
-        tasks.leave(request.session_hash)
-
     header.build("Instructor")
     with gr.Row(elem_id="lab", elem_classes="lessons"):
         with gr.Column(elem_id="controls"):
@@ -76,6 +71,5 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
                 for number in lessons
             ]
     contents.submit(measure, None, [contents, *texts], trigger_mode="multiple", **QUIET)
-    contents.stop(stop, queue=False, **QUIET)
+    stops(pages, contents.stop, tasks)
     ready(pages.load(opened, None, [contents, *texts], **QUIET))
-    pages.unload(leave)

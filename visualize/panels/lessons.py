@@ -13,7 +13,6 @@ from lab.config import LabError
 from lessons.course import course
 from lessons.lesson import Lesson
 from lessons.marking import checked
-from visualize.assets import put_together, read
 from visualize.lessons import lesson_sheet as sheet
 from visualize.lessons import observation
 from visualize.lessons.instructor import Answers
@@ -24,6 +23,7 @@ from visualize.lessons.lesson_run import LessonRun
 from visualize.lessons.observation import Seen
 from visualize.panels import header, stage
 from visualize.panels.events import QUIET, begins, ready, warn
+from visualize.panels.widgets import component
 from visualize.run.transcript import recorded
 from visualize.server.shelf import Shelf
 from visualize.server.tasks import follow
@@ -196,14 +196,3 @@ def _kept(lesson: Lesson, learner: Learner, runs: Runs | None = None) -> str:
     """The record for the browser to keep. ``runs`` that are too large are empty in it."""
     record = {"number": lesson.number, "keep": learner.kept(lesson)}
     return as_line(record | ({} if runs is None else {"runs": packed(runs)}))
-
-
-def component(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:
-    """A component of ``static/``: its template and the script that draws JSON into it."""
-    return gr.HTML(
-        value="",
-        html_template=read(f"{name}.html"),
-        js_on_load=put_together(setup, ("sheet", *before, name)),
-        apply_default_css=False,
-        **{"elem_id": name} | settings,
-    )

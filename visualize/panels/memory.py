@@ -9,7 +9,6 @@ import gradio as gr
 
 from lab.config import LabError
 from lab.memory.models import Model, known
-from visualize.assets import put_together, read
 from visualize.figures import memory
 from visualize.memory.calculator import (
     LABELS,
@@ -24,7 +23,7 @@ from visualize.memory.hub import look_up
 from visualize.memory.sheet import sheet
 from visualize.panels import header
 from visualize.panels.events import LATEST, QUIET, keep_address, ready, turned, warn
-from visualize.panels.widgets import Widgets
+from visualize.panels.widgets import Widgets, component
 from visualize.text import as_line, visible
 
 ASSUMED = (
@@ -51,13 +50,8 @@ def build(pages: gr.Blocks) -> None:
         with gr.Column(elem_id="controls"):
             controls = _controls()
         with gr.Column(elem_id="view"):
-            view = gr.HTML(
-                value="",
-                html_template=read("memory.html"),
-                js_on_load=_script(),
-                apply_default_css=False,
-                elem_id="sheet",
-            )
+            setup = {"shells": memory.shells(), "assumed": ASSUMED}
+            view = component("memory", setup, elem_id="sheet")
     found = gr.State({})
     values = [controls[name] for name in NAMES]
     ask = {"fn": _ask, "inputs": [found, *values], "outputs": view}
@@ -147,8 +141,3 @@ def _sheet(inputs: Inputs, found: Found) -> dict[str, Any]:
         return sheet(model, inputs.deployment(model), inputs.batch)
     except LabError as error:
         return {"problem": str(error)}
-
-
-def _script() -> str:
-    setup = {"shells": memory.shells(), "assumed": ASSUMED}
-    return put_together(setup, ("sheet", "memory"))

@@ -23,7 +23,7 @@ from visualize.batch.live import BatchRun
 from visualize.batch.readouts import labels
 from visualize.figures import batch as figures
 from visualize.panels import header
-from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, turned, warn
+from visualize.panels.events import LATEST, QUIET, begins, keep_address, ready, stops, turned, warn
 from visualize.panels.widgets import Widgets
 from visualize.server.shelf import MAX_RUN_FILE, Kind, Shelf
 from visualize.server.visitors import Visitors
@@ -72,17 +72,11 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
         inputs = to_inputs(values)
         return visitors.begin(request.session_hash, lambda before: BatchRun(line, load, inputs, before)) or gr.skip()
 
-    def stop(request: gr.Request) -> None:
-        visitors.stop(request.session_hash)
-
     def reopened(path: str, request: gr.Request) -> str:
         return visitors.reopen(request.session_hash, Path(path))
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
-
-    def leave(request: gr.Request) -> None:
-        visitors.leave(request.session_hash)
 
     header.build("Pool")
     with gr.Row(elem_id="lab", elem_classes="staged"):
@@ -103,7 +97,7 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
             )
     values = [controls[name] for name in NAMES]
     begins(press.click(run, values, view, **QUIET))
-    halt.click(stop, queue=False, **QUIET)
+    stops(pages, halt.click, visitors)
     reopen.upload(reopened, reopen, view, **QUIET)
     preset.input(lambda key: _show(PRESETS[key].inputs), preset, [preset, *values], **LATEST)
     switched = [controls[name].input for name in ("lengths", "shared", "paged")]
@@ -111,7 +105,6 @@ def build(pages: gr.Blocks, load: Load, line: Line) -> None:
     gr.on(turned(values), _preset, values, preset, **LATEST)
     keep_address(values, LINK)
     ready(pages.load(_opened, outputs=[preset, *values], **QUIET))
-    pages.unload(leave)
 
 
 def _controls() -> tuple[gr.Radio, dict[str, Any]]:

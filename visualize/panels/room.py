@@ -9,19 +9,14 @@ from visualize.figures import looks
 from visualize.figures.room import CHARTS
 from visualize.panels import header
 from visualize.panels.events import QUIET, ready
+from visualize.panels.widgets import component
 
 
 def build(pages: gr.Blocks) -> None:
     """Lay the page out, inside a route of ``pages``. What it shows comes from ``visualize.workshop.doors``."""
     header.build("Room")
     setup = {"shells": {name: looks(make) for name, make in CHARTS.items()}}
-    gr.HTML(
-        value="",
-        html_template=read("room.html"),
-        js_on_load=put_together(setup, ("sheet", "workshop", "squares", "room")),
-        apply_default_css=False,
-        elem_id="room",
-    )
+    component("room", setup, ("workshop", "squares"))
     ready(pages.load(fn=None, **QUIET))
 
 

@@ -10,12 +10,11 @@ import gradio as gr
 
 from lab.config import LabError, PromptError, SamplingParams
 from lab.remote.server import Server
-from visualize.assets import put_together, read
 from visualize.figures import remote as figures
 from visualize.link import Link
 from visualize.panels import header
-from visualize.panels.events import QUIET, begins, keep_address, ready, warn
-from visualize.panels.widgets import Widgets
+from visualize.panels.events import QUIET, begins, keep_address, ready, stops, warn
+from visualize.panels.widgets import Widgets, component
 from visualize.server.work import Line
 from visualize.text import as_line, visible
 from visualize.vllm.remote import Prompts, Watch
@@ -51,12 +50,6 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
             return as_line(record | {"problem": visible(str(error))})
         return as_line(record | {"answer": asked.channel.id, "prompt": str(values[0])}) if asked else gr.skip()
 
-    def stop(request: gr.Request) -> None:
-        prompts.stop(request.session_hash)
-
-    def leave(request: gr.Request) -> None:
-        prompts.leave(request.session_hash)
-
     def opened(request: gr.Request) -> list[Any]:
         asked, notices = LINK.read(request.query_params)
         warn(notices)
@@ -70,18 +63,12 @@ def build(pages: gr.Blocks, server: Server, line: Line) -> None:
                 press = gr.Button("Send", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
         with gr.Column(elem_id="view"):
-            view = gr.HTML(
-                value="",
-                html_template=read("server.html"),
-                js_on_load=_script(),
-                apply_default_css=False,
-                elem_id="sheet",
-            )
+            setup = {"shells": figures.shells(), "readouts": labels()}
+            view = component("server", setup, elem_id="sheet")
     begins(press.click(send, controls, view, **QUIET))
-    halt.click(stop, queue=False, **QUIET)
+    stops(pages, halt.click, prompts)
     keep_address(controls, LINK)
     ready(pages.load(opened, outputs=[view, *controls], **QUIET))
-    pages.unload(leave)
 
 
 def _controls() -> list[Any]:
@@ -109,8 +96,3 @@ def _asked(controls: Mapping[str, Any]) -> tuple[str, SamplingParams]:
     LINK.check(controls, LABELS)
     sampling = {name: controls[name] for name in ("max_tokens", "temperature", "seed")}
     return prompt, SamplingParams(**sampling)
-
-
-def _script() -> str:
-    setup = {"shells": figures.shells(), "readouts": labels()}
-    return put_together(setup, ("sheet", "server"))

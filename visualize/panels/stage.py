@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import gradio as gr
 
-from visualize.assets import read, script
+from visualize.assets import read
+from visualize.run.script import script
 
 
 def build(take_away: Callable[[list[str]], dict[str, str]], visible: bool = True) -> gr.HTML:

@@ -1,4 +1,4 @@
-"""A page's inputs, made from their description in its link."""
+"""What pages are made of: inputs, made from their description in a page's link, and components that a script draws."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import gradio as gr
 
+from visualize.assets import put_together, read
 from visualize.link import Link
 
 
@@ -60,6 +61,22 @@ class Widgets:
 
     def _choices(self, name: str) -> list[tuple[str, Any]]:
         return [(text, value) for value, text in self.link.choices[name].items()]
+
+
+def component(name: str, setup: dict[str, Any], before: tuple[str, ...] = (), **settings: Any) -> gr.HTML:
+    """A component of ``static/``: its template and the script that draws JSON into it.
+
+    Args:
+        setup: what the script starts with.
+        before: parts of the script that its own one uses.
+    """
+    return gr.HTML(
+        value="",
+        html_template=read(f"{name}.html"),
+        js_on_load=put_together(setup, ("sheet", *before, name)),
+        apply_default_css=False,
+        **{"elem_id": name} | settings,
+    )
 
 
 def _say_when_full(box: gr.Textbox, most: int) -> None:

@@ -8,8 +8,10 @@ from dataclasses import fields
 
 from lab.trace.events import Committed, Judged, Proposed, StepTimed
 from lab.trace.recorder import Run
-from visualize.assets import ABOUT, PLOTLY, as_part, header, put_together, read, script, styles
+from visualize.assets import PLOTLY, as_part, header, put_together, read, styles
 from visualize.document import WITHIN, document
+from visualize.pages import ABOUT
+from visualize.run.script import script
 from visualize.run.transcript import recorded
 
 _TIMED = [field.name for field in fields(StepTimed)]
@@ -47,11 +49,12 @@ def page(run: Run) -> str:
     Raises:
         RunFileError: the run contradicts itself.
     """
+    about = ABOUT["Lab"]
     return document(
         "Decode Lab: a recorded run",
-        ABOUT,
+        about,
         f"<style>{styles('stage', 'exported', 'contrast')}</style>",
-        f"""{header(ABOUT)}
+        f"""{header(about)}
 <main id="stage">{read("stage.html")}</main>
 <script type="application/json" id="run-transcript">{recorded(run, "recorded")}</script>
 <script>{_inline(PLOTLY.read_text("utf-8"))}</script>

@@ -1,1 +1,1 @@
-"""Many visitors on one machine: who waits, what runs, how it is reported, and the interfaces for programs."""
+"""Many visitors on one machine: who waits, what runs, and how it is reported."""

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from visualize.document import WITHIN, document
-from visualize.panels.header import PAGES
+from visualize.pages import PAGES
 from visualize.text import visible
 
 OPTIONS = {"server": "--attach URL", "room": "--workshop"}

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from visualize.server.wire import Streams
+from visualize.server.wire import CompressedStream
 
 RETRY_MS = 500
 """Time after which a page that lost its connection reconnects."""
@@ -151,5 +151,5 @@ async def _answer(request: Request) -> Response:
     return StreamingResponse(_events(channel, begin), media_type="text/event-stream", headers=FRESH)
 
 
-ROUTE = Route("/channels/{id}", _answer, middleware=[Middleware(Streams)])
+ROUTE = Route("/channels/{id}", _answer, middleware=[Middleware(CompressedStream)])
 """Where pages read channels."""

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from visualize.assets import TITLE, read
 from visualize.document import introduction
-from visualize.panels.header import ABOUT
+from visualize.pages import ABOUT
 
 GRADIOS = re.compile(r'<meta\s+(?:property|name)="(?:og|twitter):[^>]*>\s*')
 BEGIN = '<meta charset="utf-8" />'

@@ -21,16 +21,16 @@ class UnderWay(Protocol):
     def goes_on(self) -> bool: ...
 
 
-Kind = TypeVar("Kind", bound=UnderWay)
+One = TypeVar("One", bound=UnderWay)
 MOST = 500
 """Most visitors who are remembered: they may leave without notice."""
 
 
-class OneEach(Generic[Kind]):
+class OneEach(Generic[One]):
     """One thing at a time for each visitor. All methods are thread-safe."""
 
     def __init__(self) -> None:
-        self._theirs: dict[str | None, Kind] = {}
+        self._theirs: dict[str | None, One] = {}
         self._lock = threading.Lock()  # else two clicks at once could begin two, the first of which nobody could stop
 
     @property
@@ -38,11 +38,11 @@ class OneEach(Generic[Kind]):
         """How many are in progress."""
         return sum(one.goes_on for one in self._theirs.copy().values())
 
-    def last(self, visitor: str | None) -> Kind | None:
+    def last(self, visitor: str | None) -> One | None:
         """What the visitor last began."""
         return self._theirs.get(visitor)
 
-    def begin(self, visitor: str | None, make: Callable[[], Kind]) -> Kind | None:
+    def begin(self, visitor: str | None, make: Callable[[], One]) -> One | None:
         """Begin what ``make`` makes. Does nothing and returns None while the visitor's last is in progress and not
         stopped. Raises what ``make`` raises."""
         with self._lock:
@@ -55,7 +55,7 @@ class OneEach(Generic[Kind]):
             self._forget(list(self._theirs)[:-MOST])
             return one
 
-    def keep(self, wanted: Callable[[str | None, Kind], bool]) -> list[str | None]:
+    def keep(self, wanted: Callable[[str | None, One], bool]) -> list[str | None]:
         """Forget visitors who are not ``wanted`` and have nothing in progress. Returns those who were forgotten."""
         with self._lock:
             return self._forget([visitor for visitor, one in self._theirs.copy().items() if not wanted(visitor, one)])

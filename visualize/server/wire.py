@@ -34,7 +34,7 @@ HASHED = "/assets/"
 FOR_EVER = "public, max-age=31536000, immutable"
 
 
-class Streams(GZipMiddleware):
+class CompressedStream(GZipMiddleware):
     """Compresses a stream, and holds back no part of it; not for Jupyter's proxy, which passes the bytes of streams on,
     and not that they are compressed."""
 

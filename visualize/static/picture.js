@@ -1,5 +1,5 @@
 // A run at one instant: its frames (visualize/run/frames.py), applied up to one of them. It can go forward and
-// back, and knows nothing of the page. visualize/run/picture.py does the same in Python.
+// back, and knows nothing of the page. tests/visualize/picture.py does the same in Python.
 
 class Picture {
   /** The state before the first frame; ``start`` has each chart's first columns. */

@@ -26,22 +26,22 @@ class Workshop:
     def __init__(self, line: Line, host: str, key: str | None) -> None:
         self.access, self.lead = Access(key), Lead()
         self.room = Room(line, self.lead)
-        self._host = host
+        self._host, self._made_up = host, not key
         self._doors = Doors(self.access, self.lead, self.room, host)
 
     def routes(self) -> list[Route]:
         return self._doors.routes()
 
-    def announcement(self, address: str, made_up: bool) -> str:
+    def announcement(self, address: str) -> str:
         """What whoever started the server has to know. A key that they chose is not repeated."""
         address = here(address.rstrip("/") + "/")
         try:
             how = f"others join at {joining(address, self.access.code, self._host)}"
         except AccessError as error:
             how = str(error).removesuffix(".")
-        key, whose = (self.access.key, "") if made_up else ("KEY", ", KEY being the one that you chose")
+        key, whose = (self.access.key, "") if self._made_up else ("KEY", ", KEY being the one that you chose")
         return (
             f"Workshop: {how}. The code is {self.access.code}.\n"
             f"Workshop: lead from {address}room#lead={key}{whose}. Anyone with that address can lead: keep it to "
-            f"yourself.{'' if made_up or len(self.access.key) >= SAFE else SHORT}"
+            f"yourself.{'' if self._made_up or len(self.access.key) >= SAFE else SHORT}"
         )

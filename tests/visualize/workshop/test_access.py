@@ -67,16 +67,16 @@ def test_the_joining_link_has_an_address_that_others_can_reach(monkeypatch: pyte
 def test_the_console_shows_the_same_address_as_the_qr_code(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(access, "_own_address", lambda host: "10.1.2.3")
     workshop = Workshop(Line(together=True), "0.0.0.0", "KEY")
-    told = workshop.announcement(address, made_up=False)
+    told = workshop.announcement(address)
     assert joining(address, workshop.access.code, "0.0.0.0") in told
     assert f"http://10.1.2.3:7860/?join={workshop.access.code}" in told
     assert "http://localhost:7860/room#lead=KEY" in told
-    everywhere = Workshop(Line(together=True), "::", "KEY").announcement("http://[::]:7860/", made_up=False)
+    everywhere = Workshop(Line(together=True), "::", "KEY").announcement("http://[::]:7860/")
     assert "http://[::1]:7860/room#lead=KEY" in everywhere
     assert "fewer than 12 characters" in everywhere
-    long = Workshop(Line(together=True), "::", "twelve chars").announcement("http://[::]:7860/", made_up=False)
+    long = Workshop(Line(together=True), "::", "twelve chars").announcement("http://[::]:7860/")
     assert "fewer than" not in long
-    alone = Workshop(Line(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/", made_up=False)
+    alone = Workshop(Line(together=True), "127.0.0.1", "KEY").announcement("http://127.0.0.1:7860/")
     assert "start it with --host 0.0.0.0" in alone
 
 

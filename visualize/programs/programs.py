@@ -1,6 +1,5 @@
-"""The ways in for programs: what the pages do, as functions of Gradio's API and as tools of MCP.
-
-Both are made of the functions here: their names, types, defaults and what is said of each parameter. Answers are JSON.
+"""The functions that programs call. API and MCP are made of them: of their names, types, defaults and what is said of
+each parameter. Answers are JSON.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from lab.trace.recorder import Run
 from visualize.compare.lanes import BOUNDS as COMPARE_BOUNDS
 from visualize.compare.lanes import MAX_OWN
 from visualize.memory.hub import look_up
+from visualize.programs.flat import flat
 from visualize.run.settings import BOUNDS, DEFAULTS, bounded
-from visualize.server.flat import flat
 from visualize.server.leaving import caller
 from visualize.server.work import TICK, Line, Load, Work
 

@@ -1,7 +1,7 @@
 """The whole stage at one instant: the frames so far, applied in order.
 
-The page's script does the same with the same frames. Only tests use this version: they compare the page with it, and it
-proves that frames leave nothing out.
+The page's script does the same with the same frames. Tests compare the page with this version, which also proves that
+frames leave nothing out.
 """
 
 from __future__ import annotations
@@ -11,8 +11,32 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from visualize.figures import CHARTS, Columns, apply, draw, start
+from visualize.figures import CHARTS, Columns, start
+from visualize.figures.base import Patch
 from visualize.run.frames import Frame
+
+MARKER = {"color": "marker_color", "pattern": "marker_pattern_shape"}
+"""The columns that set properties of a trace's markers."""
+
+
+def apply(columns: Columns, patches: list[Patch]) -> None:
+    """Apply ``patches`` to ``columns`` in place."""
+    for trace, index, row in patches:
+        for name, value in row.items():
+            column = columns[trace].setdefault(name, [])
+            if index is None:
+                column.append(value)
+            else:
+                column[index] = value
+
+
+def draw(figure: go.Figure, columns: Columns, layout: dict[str, Any] | None = None) -> go.Figure:
+    """``figure`` with its data and current axis ranges, as the page's script draws it."""
+    for trace, values in zip(figure.data, columns, strict=True):
+        trace.update({MARKER.get(name, name): value for name, value in values.items()})
+    for path, value in (layout or {}).items():
+        figure.update_layout({path.replace(".", "_"): value})
+    return figure
 
 
 class Picture:
