@@ -51,6 +51,7 @@ from visualize.run.settings import DEFAULTS
 from visualize.server.allocator import share_arenas
 from visualize.server.apart import Apart
 from visualize.server.monitoring import Monitor
+from visualize.server.sent import keep_deleting
 from visualize.server.serving import private_uploads, refuse, serve
 from visualize.server.sessions import keep_no_values, share_configurations
 from visualize.server.work import Line
@@ -107,6 +108,7 @@ def build(
         programs.build(pages, engines, line, tuple(engines.offered), told)
     share_configurations(pages)
     keep_no_values()
+    keep_deleting()
     return pages
 
 

@@ -1,60 +1,42 @@
-"""What visitors upload is bounded, whether or not anybody opens it."""
+"""What is stored of uploads is deleted in time, whatever else arrives."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+import os
+from collections.abc import Iterator
+from pathlib import Path
 
+import gradio as gr
 import pytest
+from gradio import route_utils
 
-from tests.coroutines import complete
-from visualize.server import sent
-from visualize.server.guard import Guard
-from visualize.server.posted import Refusal
+from visualize.server.sent import keep_deleting
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(sent.time, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(sent, "MOST_STORED", 100)
-    monkeypatch.setattr(sent, "A_FILE", 10)
-    return clock
+class Arriving(set[str]):
+    """A set to which, while it is gone through for the first time, another upload adds its file."""
+
+    late: str
+
+    def __iter__(self) -> Iterator[str]:
+        for file in super().__iter__():
+            yield file
+            self.add(self.late)
 
 
-def test_files_are_taken_while_those_on_disk_leave_room(clock: SimpleNamespace) -> None:
-    stored = sent.Stored()
-    stored.admit(60)
-    clock.now += 100
-    stored.admit(40)
-    with pytest.raises(Refusal):
-        stored.admit(1)
-    clock.now += sent.CHECKED_S + sent.STORED_S - 50  # the first is gone by now, the second not yet
-    stored.admit(50)
-    stored.admit(1)  # which takes as much room as the smallest
-    with pytest.raises(Refusal):
-        stored.admit(1)
-
-
-def test_a_file_for_which_there_is_no_room_is_refused_before_it_is_stored(clock: SimpleNamespace) -> None:
-    passed_on: list[str] = []
-    answers: list[Any] = []
-
-    async def within(scope: Any, receive: Any, send: Any) -> None:
-        passed_on.append(scope["path"])
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"x" * 60, "more_body": False}
-
-    async def send(message: Any) -> None:
-        answers.append(message)
-
-    pages = SimpleNamespace(config={"page": {}})
-    scope = {"type": "http", "method": "POST", "path": "/gradio_api/upload", "query_string": b"", "headers": []}
-    scope["app"] = SimpleNamespace(get_blocks=lambda: pages)
-    guard = Guard(within, (), None)
-    for _ in range(2):
-        complete(guard(scope, receive, send))
-    assert len(passed_on) == 1
-    assert [answer["status"] for answer in answers if "status" in answer] == [507]
-    assert b"has no room for more. Try again later." in answers[-1]["body"]
+def test_a_file_that_arrives_while_old_ones_are_deleted_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_utils, "delete_files_created_by_app", route_utils.delete_files_created_by_app)
+    names = [str(tmp_path / name) for name in ("old", "older", "late")]
+    for name in names:
+        Path(name).touch()
+        os.utime(name, (0, 0))
+    *old, late = names
+    files = Arriving(old)
+    files.late = late
+    pages = gr.Blocks()
+    pages.temp_file_sets = [files]
+    keep_deleting()
+    route_utils.delete_files_created_by_app(pages, None)
+    assert not [name for name in names if os.path.exists(name)]

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from tempfile import SpooledTemporaryFile
 
+import gradio as gr
+from gradio import route_utils
 from python_multipart.multipart import parse_options_header
 from starlette.requests import Request
 from starlette.types import Receive, Scope
@@ -24,6 +27,19 @@ CHECKED_S, STORED_S = 600, 3600
 """Seconds between checks of the stored files, and seconds for which each stays: it is read as soon as it arrives."""
 IN_MEMORY = 2**20
 """Bytes beyond which an upload is spooled to disk, so that a slow sender occupies no more memory than that."""
+
+
+def keep_deleting() -> None:
+    """Have old files deleted for as long as the server runs. Gradio goes through the very set to which uploads add
+    theirs, and a file that arrives meanwhile would end its deleting for good."""
+    once = route_utils.delete_files_created_by_app
+
+    def delete(pages: gr.Blocks, age: int | None) -> None:
+        while True:
+            with suppress(RuntimeError):
+                return once(pages, age)
+
+    route_utils.delete_files_created_by_app = delete
 
 
 class Stored:
