@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from lab.bench.prompts import longest
 from lab.bench.turns import shuffled
 from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError
@@ -103,8 +104,12 @@ def guessed(runs: Iterable[Run]) -> Guesses:
 
 
 def serve(engine: Engine, jobs: list[Job], config: EngineConfig, *, max_num_seqs: int) -> Figures:
-    """All jobs, arriving together, on a fresh engine. Raises what ``finish`` and ``served`` raise."""
-    return served(*finish(engine.another(max_num_seqs=max_num_seqs), jobs, config))
+    """All jobs, arriving together, on a fresh engine that has captured its steps. Raises what ``finish`` and ``served``
+    raise."""
+    fresh = engine.another(max_num_seqs=max_num_seqs)
+    most = longest(engine, (job.prompt for job in jobs)) + max(job.sampling.max_tokens for job in jobs)
+    fresh.warm_up(config, sequences=min(max_num_seqs, len(jobs)), longest=min(most, engine.context_length))
+    return served(*finish(fresh, jobs, config))
 
 
 def served(runs: list[Run], seconds: float) -> Figures:

@@ -26,8 +26,9 @@ Rows = dict[str, Callable[[], Figures]]
 GAMMA = 4
 SIZES = (1, 2, 4, 8, 16, 32)
 TEMPERATURES = (0.0, 0.8)
-GROWTH_TOKENS = 64
-"""Output of each request in the rows on growth: the same for all, so that the batch keeps its size to the end."""
+GROWTH_REQUESTS, GROWTH_TOKENS = 96, 64
+"""Requests in each row on growth, and the output of each. All rows have the same ones: as one ends, the next begins, so
+that the batch keeps its size until the last of them."""
 SHARED_TOKENS = 192
 """Length of the system prompt with which all prompts begin in the rows on a shared prefix."""
 PARAGRAPH_TOKENS = 384
@@ -110,11 +111,11 @@ def throughput_rows(engine: Engine, jobs: list[Job]) -> Rows:
 
 
 def growth_rows(engine: Engine) -> Rows:
-    prompts = write(engine, [8] * max(SIZES))
+    prompts = write(engine, [8] * GROWTH_REQUESTS)
     rows: Rows = {}
-    for size in SIZES:
-        for temperature in TEMPERATURES:
-            jobs = exactly(prompts[:size], [GROWTH_TOKENS] * size, temperature)
+    for temperature in TEMPERATURES:
+        jobs = exactly(prompts, [GROWTH_TOKENS] * GROWTH_REQUESTS, temperature)
+        for size in SIZES:
             for speculative in ("off", "draft"):
                 config = EngineConfig(paged=True, speculative=speculative, num_speculative_tokens=GAMMA)
                 rows[growth_name(size, temperature, speculative)] = partial(

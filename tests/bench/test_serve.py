@@ -181,6 +181,7 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     monkeypatch.setattr(bench, "SIZES", (1, 4))
     monkeypatch.setattr(bench, "TEMPERATURES", (0.0,))
     monkeypatch.setattr(bench, "GROWTH_TOKENS", 8)
+    monkeypatch.setattr(bench, "GROWTH_REQUESTS", 12)
     monkeypatch.setattr(bench, "SHARED_TOKENS", 32)
     monkeypatch.setattr(bench, "PARAGRAPH_TOKENS", 48)
     short = LogNormalLengths(median=8, sigma=0.5, shortest=4, longest=20)
@@ -191,6 +192,10 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     shared = result["throughput"]
     assert shared["batched paged"]["most_sequences"] == 4
     assert result["memory_setting"]["num_blocks"] < result["memory_setting"]["blocks_all_fill"]
+    growth = result["growth"]
+    assert [row["most_sequences"] for row in growth.values()] == [1, 1, 4, 4]
+    four = growth[bench.growth_name(4, 0.0, "off")]
+    assert four["mean_sequences"] > 3.5, "the next request begins where one has ended"
     memory = result["memory"]
     assert memory["contiguous, the most"]["most_sequences"] < memory["paged"]["most_sequences"]
     assert memory["contiguous, the most"]["wasted_share"] > memory["paged"]["wasted_share"]

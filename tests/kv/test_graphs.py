@@ -24,6 +24,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab import EngineConfig, SamplingParams, load_engine
+from lab.bench import measuring
+from lab.bench.workload import exactly
 from lab.decode import backends
 from lab.fused import product
 from lab.kv import graphs
@@ -265,6 +267,25 @@ def test_the_engine_tells_what_is_being_captured(engine, monkeypatch, failing):
     guess, judge = "good, 1 x 1 tokens, context 512", "llama, 1 x 4 tokens, context 512"
     assert told == [guess, judge] if failing else told[:2] == [guess, judge]
     assert lab.capturing is None
+
+
+@without_gpu
+def test_no_step_is_captured_while_many_requests_are_timed(engine, monkeypatch):
+    lab, timed = engine(), []
+    finish = measuring.finish
+
+    def counted(*asked):
+        before = sum(place.recorded for place in Again.made)
+        found = finish(*asked)
+        timed.append(sum(place.recorded for place in Again.made) - before)
+        return found
+
+    monkeypatch.setattr(measuring, "finish", counted)
+    jobs = exactly(["Once", "The king", "A fox"], [5, 4, 6])
+    for config in (PAGED, DRAFT):
+        measuring.serve(lab, jobs, config, max_num_seqs=2)
+    assert Again.made
+    assert timed == [0, 0]
 
 
 @without_gpu
