@@ -208,7 +208,8 @@ def _engine(args: argparse.Namespace, *, guessing: bool = True) -> Engine:
 def _ladder(args: argparse.Namespace) -> tuple[dict, str]:
     result = run_ladder(_engine(args), args.max_tokens, args.repeats, args.report)
     ratios = "\n".join(f"{ratio:6.2f}  {name}" for name, ratio in result["ratios"].items())
-    tables = format_rows(result["gammas"], "no speculation"), format_rows(result["ladder"], "cache"), ratios
+    references = {"gammas": "no speculation", "ladder": "cache", "unseen": "greedy, cache"}
+    tables = *(format_rows(result[part], name) for part, name in references.items()), ratios
     return result, "\n\n".join(tables)
 
 

@@ -1,10 +1,14 @@
 """The ladder: what each toggle does to speed, compared with transformers' own generation.
 
-Everything runs greedily on the same weights in one process. Within a repeat all
+Everything runs on the same weights in one process. Within a repeat all
 rows take turns on a prompt before the next prompt begins, and the order changes
 every time, so that a busy machine slows all of them alike. A figure is the
 median over prompts and repeats of output tokens / wall time of the whole call,
 prefill included, with its quartiles.
+
+The ladder itself is greedy, and a small model that decodes greedily soon repeats
+itself, which is easy to guess. So speculation is also timed on the beginnings of
+texts that the embedded pair has not seen, greedily and with sampling.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any
 import torch
 
 from lab.bench.measuring import refuse_failure
-from lab.bench.prompts import PROMPTS, refuse_cut
+from lab.bench.prompts import PROMPTS, held_out_prompts, refuse_cut
 from lab.bench.turns import shuffled
 from lab.config import EngineConfig, SamplingParams
 from lab.decode.engine import Engine
@@ -28,6 +32,8 @@ from lab.trace.events import Committed, Event, FellBack, Finished, RunStarted
 from lab.trace.recorder import Recorder
 
 GAMMAS = (1, 2, 3, 4, 6, 8)
+UNSEEN_GAMMA, TEMPERATURE = 4, 0.8
+"""Of the rows on unseen texts: chosen beforehand, the lab's defaults."""
 BY_TORCH = EngineConfig(kernels="reference")
 """The configuration whose models have transformers' own layers."""
 
@@ -60,16 +66,28 @@ def ladder_configs(gamma: int) -> dict[str, EngineConfig]:
     }
 
 
+def unseen_rows(engine: Engine, max_tokens: int) -> dict[str, Generate]:
+    """The cache alone and with speculation, greedily and at a temperature."""
+    guessing = EngineConfig(speculative="draft", num_speculative_tokens=UNSEEN_GAMMA)
+    rows = {}
+    for name, temperature in (("greedy", 0.0), (f"temperature {TEMPERATURE:g}", TEMPERATURE)):
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=0, ignore_eos=True)
+        rows[f"{name}, cache"] = lab_generate(engine, EngineConfig(), sampling)
+        rows[f"{name}, speculation (gamma {UNSEEN_GAMMA})"] = lab_generate(engine, guessing, sampling)
+    return rows
+
+
 def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[str], None]) -> dict[str, object]:
     """Find the best gamma, then time every rung and transformers' own generation, plain and assisted.
 
     Returns:
-        A JSON-ready dict: ``gammas`` and ``ladder`` rows, the best gamma, and the ratios that matter.
+        A JSON-ready dict: ``gammas``, ``ladder`` and ``unseen`` rows, the best gamma, and the ratios that matter.
 
     Raises:
         LabError: more tokens than the context leaves, a run failed, or part of its setting was given up.
     """
-    refuse_cut(engine, PROMPTS, max_tokens)
+    unseen = held_out_prompts()
+    refuse_cut(engine, (*PROMPTS, *unseen), max_tokens)
     lab = partial(lab_generate, engine, sampling=SamplingParams(max_tokens=max_tokens, ignore_eos=True))
     report("Which gamma is best here?")
     sweep = {"no speculation": lab(EngineConfig())}
@@ -87,6 +105,9 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
     rows["transformers generate"] = stock_generate(engine, max_tokens)
     rows["transformers assisted generation"] = stock_generate(engine, max_tokens, gamma)
     ladder = time_rows(engine, rows, PROMPTS, repeats, report)
+    report(f"Speculation on {len(unseen)} unseen texts:")
+    others = time_rows(engine, unseen_rows(engine, max_tokens), unseen, repeats, report)
+    greedy, greedily_guessed, drawn, guessed = (row.median for row in others)
     by_name = {row.name: row.median for row in ladder}
     spec = by_name[f"cache + speculation (gamma {gamma})"]
     return {
@@ -100,9 +121,13 @@ def run_ladder(engine: Engine, max_tokens: int, repeats: int, report: Callable[[
         "gammas": [asdict(row) for row in gammas],
         "best_gamma": gamma,
         "ladder": [asdict(row) for row in ladder],
+        "unseen_texts": len(unseen),
+        "unseen": [asdict(row) for row in others],
         "ratios": {
             "speculation at its best gamma / without, in the sweep": best.median / gammas[0].median,
             "speculation / cache, in the ladder": spec / by_name["cache"],
+            "speculation / cache, unseen texts, greedy": greedily_guessed / greedy,
+            f"speculation / cache, unseen texts, temperature {TEMPERATURE:g}": guessed / drawn,
             "cache / the same with nothing recorded": by_name["cache"] / by_name["cache, nothing recorded"],
             "cache / transformers generate": by_name["cache"] / by_name["transformers generate"],
             "speculation / transformers assisted": spec / by_name["transformers assisted generation"],

@@ -23,6 +23,7 @@ def lab():
 def test_every_rung_and_both_baselines_are_timed(lab, monkeypatch):
     monkeypatch.setattr(ladder, "PROMPTS", ("The king", "A fox"))
     monkeypatch.setattr(ladder, "GAMMAS", (2, 4))
+    monkeypatch.setattr(ladder, "held_out_prompts", lambda: ["Long ago", "In the forest"])
     lines: list[str] = []
     result = json.loads(json.dumps(run_ladder(lab, max_tokens=12, repeats=2, report=lines.append)))
     names = [row["name"] for row in result["ladder"]]
@@ -33,7 +34,13 @@ def test_every_rung_and_both_baselines_are_timed(lab, monkeypatch):
         "transformers assisted generation",
     ]
     assert result["best_gamma"] in (2, 4)
-    for row in result["ladder"] + result["gammas"]:
+    assert result["unseen_texts"] == 2
+    greedy, _, drawn, guessed = result["unseen"]
+    assert greedy["name"] == "greedy, cache"
+    assert guessed["name"] == "temperature 0.8, speculation (gamma 4)"
+    ratio = result["ratios"]["speculation / cache, unseen texts, temperature 0.8"]
+    assert ratio == guessed["median"] / drawn["median"]
+    for row in result["ladder"] + result["gammas"] + result["unseen"]:
         assert row["samples"] == 4
         assert 0 < row["lower"] <= row["median"] <= row["upper"]
     medians = {row["name"]: row["median"] for row in result["ladder"]}
