@@ -54,6 +54,19 @@ def test_a_hidden_tab_stays_connected_while_it_has_something_under_way(visit: Vi
     assert lab.page.evaluate("localStorage.getItem('beacon')").endswith("/gone")
 
 
+def test_a_tab_that_is_closed_while_it_says_that_it_is_away_says_that_it_is_gone(visit: Visit) -> None:
+    """Else the server, which sees the connection break after that, would keep its session for two hours."""
+    lab = visit().open(max_tokens=5)
+    held: list[Route] = []
+    lab.page.route("**/away", lambda route: held.append(route))
+    background(lab.page, True)
+    while not held:
+        lab.page.wait_for_timeout(100)
+    lab.page.evaluate("navigator.sendBeacon = (address) => localStorage.setItem('beacon', address)")
+    lab.page.goto(f"{lab.server}/health")
+    assert str(lab.page.evaluate("localStorage.getItem('beacon')")).endswith("/gone")
+
+
 def test_a_tab_may_say_twice_that_it_is_away(visit: Visit) -> None:
     """Hidden, shown and hidden again before the first answer."""
     page = visit().open(max_tokens=5).page

@@ -50,7 +50,8 @@
     new MutationObserver(lookSoon).observe(document.body, { attributeFilter: ["class"] });
     // The browser's Back may bring the page as it was, when the server has forgotten it: its address brings it anew.
     window.addEventListener("pageshow", ({ persisted }) => persisted && location.reload());
-    window.addEventListener("pagehide", () => connection || navigator.sendBeacon(to("gone"), "{}"));
+    // Not only where there is no connection: the server may have been told just now that this one is away.
+    window.addEventListener("pagehide", () => navigator.sendBeacon(to("gone"), "{}"));
     connect(); // also if it is hidden already: only who is there can say that they are away
     lookSoon();
   }
