@@ -228,6 +228,18 @@ def test_samples_continue_training_text_and_resume(tmp_path):
     assert (rows[:, -1] == 0).all()
 
 
+def test_a_text_that_ends_is_followed_by_a_new_one(tmp_path):
+    model, tokens = random_model(2), np.arange(1, 300, dtype=np.uint16)
+    often = 4.0 * (torch.arange(300) == model.config.eos_token_id)
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + often)
+    whole = sample_target(model, tokens, count=6, file=tmp_path / "whole.npy", rows=2)
+    rows = whole.reshape(6, SAMPLE)
+    assert ((rows[:4, :-1] == 0) & (rows[:4, 1:] != 0)).any(1).all()  # at temperature 0.8
+    sample_target(model, tokens, count=2, file=tmp_path / "parts.npy", rows=2)
+    assert np.array_equal(whole, sample_target(model, tokens, count=6, file=tmp_path / "parts.npy", rows=2))
+    assert model.generation_config.eos_token_id == model.config.eos_token_id
+
+
 @torch.no_grad()
 def shared_mass(target: LlamaForCausalLM, draft: LlamaForCausalLM) -> float:
     """Mean of sum_x min(p, q) over text that neither was trained on."""
