@@ -109,7 +109,7 @@ def _add_run(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
-    _note(idle(config, sampling))
+    _note([*idle(config, sampling), *_idle_draft(options, [config])])
     prompt, engine = _prompt(options), _engine(options)
     events = []
     with _interruptible() as cancelled:
@@ -156,6 +156,13 @@ def _note(sentences: Iterable[str]) -> None:
         print(sentence, file=sys.stderr)
 
 
+def _idle_draft(options: argparse.Namespace, configs: Iterable[EngineConfig]) -> list[str]:
+    """As ``idle``, for a draft that was named."""
+    if options.draft is None or any(config.speculative == "draft" for config in configs):
+        return []
+    return ["draft does nothing without speculative=draft."]
+
+
 def _add_compare(commands: Any) -> None:
     about = "All runs share a seed (default 0) and go on past an end of text, so that all are of one length."
     command = commands.add_parser(
@@ -181,6 +188,7 @@ def _compare(options: argparse.Namespace) -> int:
     sampling = read_settings(SamplingParams, options)
     refuse(configs, sampling, options.repeats)  # before models are loaded
     _note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
+    _note(_idle_draft(options, configs.values()))
     prompt, engine = _prompt(options), _engine(options)
     runs: dict[str, list[Run]] = {name: [] for name in configs}
     with _interruptible() as cancelled:

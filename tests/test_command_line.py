@@ -74,6 +74,16 @@ def test_settings_without_effect_are_reported_beside_the_answer(shell: Shell) ->
     ]
 
 
+def test_a_draft_that_nobody_asks_to_guess_is_reported(shell: Shell) -> None:
+    said = "draft does nothing without speculative=draft."
+    short = ["--draft", "mismatched", "--max-tokens", "2"]
+    assert shell("run", PROMPT, *short, "--speculative", "ngram")[2].splitlines()[0] == said
+    assert said not in shell("run", PROMPT, *short, "--speculative", "draft")[2]
+    assert said not in shell("run", PROMPT, *short[2:])[2]
+    assert shell("compare", PROMPT, "", "paged=true", *short, "--repeats", "1")[2].splitlines() == [said]
+    assert not shell("compare", PROMPT, "", "speculative=draft", *short, "--repeats", "1")[2]
+
+
 def test_a_text_cut_off_by_the_context_says_so(shell: Shell, engine) -> None:
     most = engine.context_length
     prompt = "a " * (most - 4)
