@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from transformers.utils import logging as transformers_logging
 
-from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
+from lab import ConfigError, EngineConfig, LabError, PromptError, Run, SamplingParams, load_engine
 from lab.answers import compare_answer, fell_back, fit_answer
 from lab.bench.compare import Summary, compare, refuse, summarise
 from lab.bench.difference import first_differences
@@ -67,7 +67,7 @@ def commands() -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0, 1 (the run failed), 2 (an error that the user can fix), 130
+    """Run a command. Returns the exit status: 0, 1 (a run failed), 2 (an error that the user can fix), 130
     (interrupted) or 141 (the reader of the output has closed it)."""
     parser = commands()
     options = parser.parse_args(arguments)
@@ -191,17 +191,23 @@ def _compare(options: argparse.Namespace) -> int:
     _note(_idle_draft(options, configs.values()))
     prompt, engine = _prompt(options), _engine(options)
     runs: dict[str, list[Run]] = {name: [] for name in configs}
+    failure = None
     with _interruptible() as cancelled:
         turns = compare(engine, prompt, configs, sampling, options.repeats, cancelled=cancelled)
-        for done, (turn, run) in enumerate(turns, 1):
-            if turn.repeat:
-                runs[turn.name].append(run)
-            _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
+        try:
+            for done, (turn, run) in enumerate(turns, 1):
+                if turn.repeat:
+                    runs[turn.name].append(run)
+                _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
+        except (ConfigError, PromptError):  # before the first run
+            raise
+        except LabError as error:
+            failure = str(error)
     _progress("")
     whole = all(runs.values())
     partings = None
     try:
-        if whole:
+        if whole and not failure:
             partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
     except KeyboardInterrupt:  # the figures are there
         cancelled.set()
@@ -224,6 +230,9 @@ def _compare(options: argparse.Namespace) -> int:
     if cut := next((run for some in runs.values() for run in some if _is_cut(run)), None):
         asked, has = cut.sampling.max_tokens, len(cut.token_ids)
         _note([f"Each run has {has:,} of the {asked:,} tokens asked for: {_full(engine.context_length)}."])
+    if failure:
+        _note([failure])
+        return 1
     if cancelled.is_set():
         print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
         return INTERRUPTED

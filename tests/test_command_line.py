@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from lab.memory.capacity import Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.options import INTERRUPTED, Parser, described
-from lab.trace.events import Committed
+from lab.trace.events import Committed, Finished
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "Once upon a time"
@@ -252,6 +253,28 @@ def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shel
     assert said.endswith("Interrupted.\n")
     answer = json.loads(shell(*command, "--json")[1])
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+@pytest.mark.parametrize(("number", "finished"), [(1, []), (4, ["default"]), (6, ["default", "paged=true"])])
+def test_what_had_finished_before_a_run_failed_is_printed(shell, engine, monkeypatch, number: int, finished) -> None:
+    """Of 6 runs, the first two to warm up."""
+    stream, begun = engine.stream, itertools.count(1)
+
+    def failing(*arguments, **options):
+        fails = next(begun) == number
+        for event in stream(*arguments, **options):
+            failed = {"reason": "error", "message": "the device ran out of memory."}
+            yield replace(event, **failed) if fails and isinstance(event, Finished) else event
+
+    monkeypatch.setattr(engine, "stream", failing)
+    command = ["compare", PROMPT, "", "paged=true", "--repeats", "2", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == 1
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == finished
+    assert re.fullmatch(f"(default|paged=true): decoding '{PROMPT}' failed: the device ran out of memory.\n", said)
+    begun = itertools.count(1)
+    status, out, _ = shell(*command, "--json")
+    assert (status, list(json.loads(out)["settings"]), json.loads(out)["differences"]) == (1, finished, None)
 
 
 @pytest.mark.parametrize(
