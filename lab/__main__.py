@@ -46,6 +46,11 @@ from lab.options import (
 from lab.pair.loading import refuse_absent
 from lab.trace.events import Committed, Finished
 
+OTHER_DRAWS = (
+    "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than plain "
+    "decoding, or other guesses, do. They are drawn from the same distribution, so this is no difference in quality."
+)
+
 
 class _Prompted(Parser):
     """Explains a missing prompt: it may be one that argparse took for an option."""
@@ -226,6 +231,8 @@ def _compare(options: argparse.Namespace) -> int:
             print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:
             print("All wrote the same.")
+    if not sampling.greedy and any(_draws(configs[one]) != _draws(configs[other]) for one, other in partings or ()):
+        _note([OTHER_DRAWS])
     _note(fell_back(run for some in runs.values() for run in some))
     if cut := next((run for some in runs.values() for run in some if _is_cut(run)), None):
         asked, has = cut.sampling.max_tokens, len(cut.token_ids)
@@ -237,6 +244,15 @@ def _compare(options: argparse.Namespace) -> int:
         print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _draws(config: EngineConfig) -> tuple[str | int, ...]:
+    """What determines which of the seed's draws guesses use. None do in plain decoding, nor where the target guesses
+    its own next token.
+    """
+    if config.speculative in ("off", "synthetic"):
+        return ()
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window
 
 
 def _faster(found: Summary) -> str:

@@ -241,6 +241,28 @@ def test_a_comparison_is_printed_as_a_table_or_json(shell: Shell) -> None:
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "temperature", "said"),
+    [
+        (["", "speculative=draft"], "0.8", True),
+        (["speculative=draft", "speculative=draft, num_speculative_tokens=2"], "0.8", True),
+        (["speculative=draft", "speculative=draft, kv_dtype=int4"], "0.8", False),
+        (["", "kv_dtype=int4"], "0.8", False),
+        (["", "speculative=synthetic, kv_dtype=int4"], "0.8", False),
+        (["speculative=draft", "kv_dtype=int4"], "0", False),
+        (["", "speculative=draft"], "0", False),
+    ],
+)
+def test_above_temperature_0_other_tokens_by_speculation_are_no_difference_in_quality(
+    shell: Shell, settings: list[str], temperature: str, said: bool
+) -> None:
+    how = ["--repeats", "1", "--max-tokens", "48", "--temperature", temperature]
+    for answer in ([], ["--json"]):
+        _, out, notes = shell("compare", PROMPT, *settings, *how, *answer)
+        assert notes.startswith("Above temperature 0, ") == notes.endswith("no difference in quality.\n") == said
+        assert "All wrote" not in out or not said
+
+
 def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shell, monkeypatch) -> None:
     def interrupted(*about):
         raise KeyboardInterrupt
