@@ -341,8 +341,15 @@ def _add_prompt(command: argparse.ArgumentParser) -> None:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    if options.prompt != "-":
-        return options.prompt
+    """The prompt, refused here if it is empty: an engine would only say so once its models are loaded."""
+    prompt = _read() if options.prompt == "-" else options.prompt
+    if not prompt:
+        raise PromptError("The prompt is empty. Write at least one word to go on from.")
+    return prompt
+
+
+def _read() -> str:
+    """All of standard input."""
     try:
         if sys.stdin is None:
             raise LabError("standard input is closed: there is no prompt to read.")

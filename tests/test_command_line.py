@@ -162,6 +162,14 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
     assert shell("run", "-")[0] == 2
 
 
+@pytest.mark.parametrize("command", [["run", ""], ["run", "-"], ["compare", "", "", "paged=true"]])
+def test_an_empty_prompt_is_refused_before_models_are_loaded(shell: Shell, monkeypatch, command: list[str]) -> None:
+    monkeypatch.setattr(command_line, "load_engine", None)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    said = f"python -m lab {command[0]}: The prompt is empty. Write at least one word to go on from.\n"
+    assert shell(*command) == (2, "", said)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
