@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 from transformers.utils import logging as transformers_logging
 
-from lab import EngineConfig, LabError, Run, SamplingParams, load_engine
+from lab import ConfigError, EngineConfig, LabError, PromptError, Run, SamplingParams, load_engine
 from lab.answers import compare_answer, fell_back, fit_answer
 from lab.bench.compare import Summary, compare, refuse, summarise
 from lab.bench.difference import first_differences
@@ -46,6 +46,11 @@ from lab.options import (
 from lab.pair.loading import refuse_absent
 from lab.trace.events import Committed, Finished
 
+OTHER_DRAWS = (
+    "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than plain "
+    "decoding, or other guesses, do. They are drawn from the same distribution, so this is no difference in quality."
+)
+
 
 class _Prompted(Parser):
     """Explains a missing prompt: it may be one that argparse took for an option."""
@@ -67,7 +72,7 @@ def commands() -> Parser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0, 1 (the run failed), 2 (an error that the user can fix), 130
+    """Run a command. Returns the exit status: 0, 1 (a run failed), 2 (an error that the user can fix), 130
     (interrupted) or 141 (the reader of the output has closed it)."""
     parser = commands()
     options = parser.parse_args(arguments)
@@ -109,7 +114,7 @@ def _add_run(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     config, sampling = read_settings(EngineConfig, options), read_settings(SamplingParams, options)
-    _note(idle(config, sampling))
+    _note([*idle(config, sampling), *_idle_draft(options, [config])])
     prompt, engine = _prompt(options), _engine(options)
     events = []
     with _interruptible() as cancelled:
@@ -156,6 +161,13 @@ def _note(sentences: Iterable[str]) -> None:
         print(sentence, file=sys.stderr)
 
 
+def _idle_draft(options: argparse.Namespace, configs: Iterable[EngineConfig]) -> list[str]:
+    """As ``idle``, for a draft that was named."""
+    if options.draft is None or any(config.speculative == "draft" for config in configs):
+        return []
+    return ["draft does nothing without speculative=draft."]
+
+
 def _add_compare(commands: Any) -> None:
     about = "All runs share a seed (default 0) and go on past an end of text, so that all are of one length."
     command = commands.add_parser(
@@ -181,19 +193,26 @@ def _compare(options: argparse.Namespace) -> int:
     sampling = read_settings(SamplingParams, options)
     refuse(configs, sampling, options.repeats)  # before models are loaded
     _note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
+    _note(_idle_draft(options, configs.values()))
     prompt, engine = _prompt(options), _engine(options)
     runs: dict[str, list[Run]] = {name: [] for name in configs}
+    failure = None
     with _interruptible() as cancelled:
         turns = compare(engine, prompt, configs, sampling, options.repeats, cancelled=cancelled)
-        for done, (turn, run) in enumerate(turns, 1):
-            if turn.repeat:
-                runs[turn.name].append(run)
-            _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
+        try:
+            for done, (turn, run) in enumerate(turns, 1):
+                if turn.repeat:
+                    runs[turn.name].append(run)
+                _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
+        except (ConfigError, PromptError):  # before the first run
+            raise
+        except LabError as error:
+            failure = str(error)
     _progress("")
     whole = all(runs.values())
     partings = None
     try:
-        if whole:
+        if whole and not failure:
             partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
     except KeyboardInterrupt:  # the figures are there
         cancelled.set()
@@ -212,14 +231,28 @@ def _compare(options: argparse.Namespace) -> int:
             print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:
             print("All wrote the same.")
+    if not sampling.greedy and any(_draws(configs[one]) != _draws(configs[other]) for one, other in partings or ()):
+        _note([OTHER_DRAWS])
     _note(fell_back(run for some in runs.values() for run in some))
     if cut := next((run for some in runs.values() for run in some if _is_cut(run)), None):
         asked, has = cut.sampling.max_tokens, len(cut.token_ids)
         _note([f"Each run has {has:,} of the {asked:,} tokens asked for: {_full(engine.context_length)}."])
+    if failure:
+        _note([failure])
+        return 1
     if cancelled.is_set():
         print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
         return INTERRUPTED
     return 0
+
+
+def _draws(config: EngineConfig) -> tuple[str | int, ...]:
+    """What determines which of the seed's draws guesses use. None do in plain decoding, nor where the target guesses
+    its own next token.
+    """
+    if config.speculative in ("off", "synthetic"):
+        return ()
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window
 
 
 def _faster(found: Summary) -> str:
@@ -308,8 +341,15 @@ def _add_prompt(command: argparse.ArgumentParser) -> None:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    if options.prompt != "-":
-        return options.prompt
+    """The prompt, refused here if it is empty: an engine would only say so once its models are loaded."""
+    prompt = _read() if options.prompt == "-" else options.prompt
+    if not prompt:
+        raise PromptError("The prompt is empty. Write at least one word to go on from.")
+    return prompt
+
+
+def _read() -> str:
+    """All of standard input."""
     try:
         if sys.stdin is None:
             raise LabError("standard input is closed: there is no prompt to read.")

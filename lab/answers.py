@@ -52,7 +52,7 @@ def compare_answer(runs: Mapping[str, Sequence[Run]], partings: Mapping[tuple[st
         with its seed, as all runs had them; None if no run is over. What they went on without (``fell_back``).
         ``settings``: by name, its ``config``, the fields of ``Summary`` and the ``text`` of the first run. ``speedup``
         is relative to the first setting. ``differences``: for each two that wrote different text, the first token that
-        differs; None, as ``partings``, if not every setting has had a run.
+        differs; None, as ``partings``, if not every setting has had a run, or one failed.
     """
     started = [some[0].started for some in runs.values() if some]
     first = started[0] if started else None

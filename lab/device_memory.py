@@ -9,14 +9,16 @@ import time
 import psutil
 import torch
 
+from lab.cgroup import free_memory
+
 LOOKS_A_SECOND = 20
 """How often, at most, the process's memory is measured."""
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can still be allocated on a device."""
+    """Memory that can still be allocated on a device: of main memory, no more than this process's container allows."""
     if device.type != "cuda":
-        return psutil.virtual_memory().available
+        return int(min(psutil.virtual_memory().available, free_memory()))
     # What torch has reserved for reuse is free too.
     held_back = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return torch.cuda.mem_get_info(device)[0] + held_back

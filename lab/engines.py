@@ -26,6 +26,7 @@ from lab.memory.models import Model, find, known
 from lab.pair.devices import resolve_device
 from lab.pair.loading import EMBEDDED_DRAFTS, refuse_absent, resolve_dtype
 from lab.pair.progress import watching
+from lab.pair.skeleton import weight_bytes
 from lab.trace.events import Event
 from lab.trace.recorder import Watch
 
@@ -103,13 +104,15 @@ def listed(*, device: str, dtype: str = "auto") -> dict[str, Pair]:
     }
 
 
-def needed_bytes(models: Iterable[Model], dtype: torch.dtype) -> int:
-    """Device memory that these models need to decode: weights, a short cache, and what else it takes."""
+def needed_bytes(models: Iterable[Model], dtype: torch.dtype, *, in_c: bool = False) -> int:
+    """Device memory that these models need to decode: weights, a short cache, and what else it takes. ``in_c``: with
+    the step in C, which copies weights."""
     total = 0
     for model in models:
         shape = model.shape
         sizes = {"layers": shape.layers, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
-        total += model.parameters * dtype.itemsize + SHORT * bytes_per_token("auto", **sizes, dtype=dtype)
+        total += weight_bytes(model.parameters, dtype, model.packed if in_c else 0)
+        total += SHORT * bytes_per_token("auto", **sizes, dtype=dtype)
     return int(total / USABLE)
 
 
@@ -256,7 +259,7 @@ class Engines:
         # A hub may be asked several times before it is given up.
         models = _unless_stopped(aside(lambda: [find(where) for where in places], "decode-lab-search"))
         device = torch.device(self._device)
-        needed = needed_bytes(models, resolve_dtype(self._dtype, self._device))
+        needed = needed_bytes(models, resolve_dtype(self._dtype, self._device), in_c=device.type == "cpu")
         if needed > free_bytes(device):
             self._drop_large()
         if needed > (free := free_bytes(device)):

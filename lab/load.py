@@ -82,14 +82,13 @@ def load_engine(
         kind = first_kind(device_map)
         place = kind if device_map == "auto" and kind == "cpu" else device_map  # on a Mac, accelerate's choice is Metal
     refuse_limits(max_num_seqs, max_num_batched_tokens, kv_bytes)
-    choose_kernels(kernels, torch.device(kind))  # refuses those that cannot run there
+    in_c = choose_kernels(kernels, torch.device(kind)) == "c"  # refuses those that cannot run there
     weights, dtype = resolve_quantization(quantization, dtype, kind.partition(":")[0])
     torch_dtype = resolve_dtype(dtype, kind)
 
     def load(where: str | Path, name: str, place: str | DeviceMap = place):
-        model = load_model(
-            where, name=name, place=place, dtype=torch_dtype, quantization=weights, rounded=dtype == "auto"
-        )
+        how = {"quantization": weights, "rounded": dtype == "auto", "in_c": in_c}
+        model = load_model(where, name=name, place=place, dtype=torch_dtype, **how)
         tokenizer = load_tokenizer(where, name=name)
         if name == str(where) and os.path.isdir(where):  # a run's file may be passed on, and somebody's path may not
             model.name = Path(os.path.abspath(where)).name

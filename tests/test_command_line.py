@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from lab.memory.capacity import Deployment, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.options import INTERRUPTED, Parser, described
-from lab.trace.events import Committed
+from lab.trace.events import Committed, Finished
 
 ROOT = Path(__file__).parents[1]
 PROMPT = "Once upon a time"
@@ -72,6 +73,16 @@ def test_settings_without_effect_are_reported_beside_the_answer(shell: Shell) ->
         "adaptive_window=true: adaptive_window does nothing where nobody guesses (speculative=off).",
         f"adaptive_window=true: {greedy}",
     ]
+
+
+def test_a_draft_that_nobody_asks_to_guess_is_reported(shell: Shell) -> None:
+    said = "draft does nothing without speculative=draft."
+    short = ["--draft", "mismatched", "--max-tokens", "2"]
+    assert shell("run", PROMPT, *short, "--speculative", "ngram")[2].splitlines()[0] == said
+    assert said not in shell("run", PROMPT, *short, "--speculative", "draft")[2]
+    assert said not in shell("run", PROMPT, *short[2:])[2]
+    assert shell("compare", PROMPT, "", "paged=true", *short, "--repeats", "1")[2].splitlines() == [said]
+    assert not shell("compare", PROMPT, "", "speculative=draft", *short, "--repeats", "1")[2]
 
 
 def test_a_text_cut_off_by_the_context_says_so(shell: Shell, engine) -> None:
@@ -149,6 +160,14 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
     assert json.loads(run)["events"][0]["prompt"] == PROMPT  # without the byte order mark that some editors add
     monkeypatch.setattr(sys, "stdin", None)
     assert shell("run", "-")[0] == 2
+
+
+@pytest.mark.parametrize("command", [["run", ""], ["run", "-"], ["compare", "", "", "paged=true"]])
+def test_an_empty_prompt_is_refused_before_models_are_loaded(shell: Shell, monkeypatch, command: list[str]) -> None:
+    monkeypatch.setattr(command_line, "load_engine", None)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    said = f"python -m lab {command[0]}: The prompt is empty. Write at least one word to go on from.\n"
+    assert shell(*command) == (2, "", said)
 
 
 @pytest.mark.parametrize(
@@ -230,6 +249,28 @@ def test_a_comparison_is_printed_as_a_table_or_json(shell: Shell) -> None:
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
 
 
+@pytest.mark.parametrize(
+    ("settings", "temperature", "said"),
+    [
+        (["", "speculative=draft"], "0.8", True),
+        (["speculative=draft", "speculative=draft, num_speculative_tokens=2"], "0.8", True),
+        (["speculative=draft", "speculative=draft, kv_dtype=int4"], "0.8", False),
+        (["", "kv_dtype=int4"], "0.8", False),
+        (["", "speculative=synthetic, kv_dtype=int4"], "0.8", False),
+        (["speculative=draft", "kv_dtype=int4"], "0", False),
+        (["", "speculative=draft"], "0", False),
+    ],
+)
+def test_above_temperature_0_other_tokens_by_speculation_are_no_difference_in_quality(
+    shell: Shell, settings: list[str], temperature: str, said: bool
+) -> None:
+    how = ["--repeats", "1", "--max-tokens", "48", "--temperature", temperature]
+    for answer in ([], ["--json"]):
+        _, out, notes = shell("compare", PROMPT, *settings, *how, *answer)
+        assert notes.startswith("Above temperature 0, ") == notes.endswith("no difference in quality.\n") == said
+        assert "All wrote" not in out or not said
+
+
 def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shell, monkeypatch) -> None:
     def interrupted(*about):
         raise KeyboardInterrupt
@@ -242,6 +283,28 @@ def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shel
     assert said.endswith("Interrupted.\n")
     answer = json.loads(shell(*command, "--json")[1])
     assert answer["settings"]["speculative=draft"]["acceptance"] > 0
+
+
+@pytest.mark.parametrize(("number", "finished"), [(1, []), (4, ["default"]), (6, ["default", "paged=true"])])
+def test_what_had_finished_before_a_run_failed_is_printed(shell, engine, monkeypatch, number: int, finished) -> None:
+    """Of 6 runs, the first two to warm up."""
+    stream, begun = engine.stream, itertools.count(1)
+
+    def failing(*arguments, **options):
+        fails = next(begun) == number
+        for event in stream(*arguments, **options):
+            failed = {"reason": "error", "message": "the device ran out of memory."}
+            yield replace(event, **failed) if fails and isinstance(event, Finished) else event
+
+    monkeypatch.setattr(engine, "stream", failing)
+    command = ["compare", PROMPT, "", "paged=true", "--repeats", "2", "--max-tokens", "4"]
+    status, table, said = shell(*command)
+    assert status == 1
+    assert [line.split()[-1] for line in table.splitlines()[1:]] == finished
+    assert re.fullmatch(f"(default|paged=true): decoding '{PROMPT}' failed: the device ran out of memory.\n", said)
+    begun = itertools.count(1)
+    status, out, _ = shell(*command, "--json")
+    assert (status, list(json.loads(out)["settings"]), json.loads(out)["differences"]) == (1, finished, None)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,65 @@
-"""The memory a step reports is never that of an earlier run, and reading it costs the step little."""
+"""Free memory is what a container leaves; the memory a step reports is never that of an earlier run, and reading it
+costs the step little."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lab import device_memory
-from lab.device_memory import LOOKS_A_SECOND, memory_in_use
+from lab import cgroup, device_memory
+from lab.device_memory import LOOKS_A_SECOND, free_bytes, memory_in_use
 
 TWO = {torch.device("cuda", 0), torch.device("cuda", 1)}
+
+
+FILES = "anon 500\nactive_file 20\ninactive_file 3\n"
+"""A group's memory.stat: 23 bytes can be given up."""
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        (None, {}, 10_000),
+        ("0::/\n", {}, 10_000),
+        ("0::/\n", {"memory.max": "max", "memory.current": "600", "memory.stat": FILES}, 10_000),
+        ("0::/\n", {"memory.max": "90000", "memory.current": "600", "memory.stat": FILES}, 10_000),
+        ("0::/\n", {"memory.max": "1000", "memory.current": "600", "memory.stat": FILES}, 423),
+        ("0::/\n", {"memory.max": "100", "memory.current": "600", "memory.stat": FILES}, 0),  # lowered just now
+        ("0::/pod/its\n", {"pod/memory.max": "1000", "pod/memory.current": "600", "pod/memory.stat": FILES}, 423),
+        (
+            "9:cpu:/\n4:memory:/docker/unseen\n0::/\n",
+            {
+                "memory/memory.limit_in_bytes": "1000",
+                "memory/memory.usage_in_bytes": "600",
+                "memory/memory.stat": "active_file 1\ninactive_file 1\ntotal_active_file 20\ntotal_inactive_file 3\n",
+            },
+            423,
+        ),
+        (
+            "4:memory:/\n",
+            {
+                "memory/memory.limit_in_bytes": "9223372036854771712",  # none
+                "memory/memory.usage_in_bytes": "600",
+                "memory/memory.stat": FILES,
+            },
+            10_000,
+        ),
+    ],
+)
+def test_no_more_memory_is_free_than_the_control_groups_allow(monkeypatch, tmp_path, own, files, expected):
+    """On a machine where 10,000 bytes are available."""
+    monkeypatch.setattr(device_memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
+    monkeypatch.setattr(cgroup, "OWN", tmp_path / "own")
+    monkeypatch.setattr(cgroup, "GROUPS", tmp_path / "groups")
+    if own is not None:
+        cgroup.OWN.write_text(own)
+    for name, contents in files.items():
+        file = cgroup.GROUPS / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(contents)
+    assert free_bytes(torch.device("cpu")) == expected
 
 
 @pytest.fixture

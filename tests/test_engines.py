@@ -15,7 +15,7 @@ import torch
 import lab.engines as engines_module
 from lab import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
-from lab.engines import EMBEDDED, LISTED, Engines, Pair, listed, needed_bytes, own
+from lab.engines import EMBEDDED, LISTED, USABLE, Engines, Pair, listed, needed_bytes, own
 from lab.kv.graphs import CAPTURING
 from lab.memory.models import find, known
 from lab.pair import loading
@@ -87,6 +87,24 @@ def test_a_pair_needs_at_least_the_memory_of_its_weights(folders) -> None:
     model = find(folders["target"])
     assert needed_bytes([model], torch.float32) > 4 * model.parameters
     assert needed_bytes([model], torch.bfloat16) < needed_bytes([model, model], torch.bfloat16)
+
+
+def test_on_a_cpu_a_pair_needs_memory_for_what_the_step_in_c_copies() -> None:
+    model = find(loading.WEIGHTS / "target")  # whose embedding table is the head, so all of it is copied
+    more = needed_bytes([model], torch.float32, in_c=True) - needed_bytes([model], torch.float32)
+    assert more == pytest.approx(2 * model.parameters / USABLE, rel=0.01)
+    assert needed_bytes([model], torch.bfloat16, in_c=True) == needed_bytes([model], torch.bfloat16)
+    untied = known()["llama-3.1-8b"]
+    assert 46e9 < needed_bytes([untied], torch.float32, in_c=True) * USABLE < 48e9
+
+
+def test_a_pair_is_refused_on_a_cpu_without_room_for_the_copy(monkeypatch) -> None:
+    engines = Engines(any_pair=True, device="cpu")
+    places = own(str(loading.WEIGHTS / "target"), "")
+    without = needed_bytes([find(places.target)], torch.float32)
+    monkeypatch.setattr(engines_module, "free_bytes", lambda device: 1.2 * without)
+    with pytest.raises(LabError, match=r"target needs about 0\.1 GB of memory on cpu"):
+        engines(places)
 
 
 def test_a_pair_from_folders_decodes_as_its_target_alone(folders) -> None:

@@ -12,6 +12,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PreTrainedConfig
 
 from lab.config import LabError, UnsupportedModelError, in_short
+from lab.native.refusal import packed_parameters
 from lab.pair.configuration import read_config
 from lab.pair.hub import not_to_be_had, withheld
 from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
@@ -28,13 +29,15 @@ latent attention (DeepSeek V3)."""
 
 @dataclass(frozen=True)
 class Model:
-    """A model's numbers. ``source``: where they are from; ``hub``: its hub id."""
+    """A model's numbers. ``source``: where they are from; ``hub``: its hub id; ``packed``: the ``parameters`` that a
+    step in C copies (``packed_parameters``)."""
 
     name: str
     shape: ModelShape
     parameters: int
     source: str
     hub: str | None = None
+    packed: int = 0
 
 
 @functools.cache
@@ -42,16 +45,15 @@ def known() -> dict[str, Model]:
     """The bundled models by key, the lab's own pair last. Nothing is fetched, no weights are read."""
     models = {}
     for key, entry in json.loads(PUBLISHED.read_text("utf-8")).items():
-        shape = ModelShape.from_config(published_config(entry["config"]))
-        hub = entry["source"]
-        models[key] = Model(entry["name"], shape, entry["parameters"], f"config.json of {hub}", hub)
+        config, numbers, hub = published_config(entry["config"]), entry["parameters"], entry["source"]
+        shape, packed = ModelShape.from_config(config), packed_parameters(config, numbers)
+        models[key] = Model(entry["name"], shape, numbers, f"config.json of {hub}", hub, packed)
     own = {"target": EMBEDDED_TARGET, EMBEDDED_DRAFTS["matched"]: f"{EMBEDDED_TARGET}, the draft"}
     for folder, name in own.items():
         config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
-        source = f"its own config.json, lab/pair/weights/{folder}"
-        models[f"{EMBEDDED_TARGET}-{folder}"] = Model(
-            f"This lab's {name}", ModelShape.from_config(config), count_parameters(config), source
-        )
+        shape, numbers = ModelShape.from_config(config), count_parameters(config)
+        source, packed = f"its own config.json, lab/pair/weights/{folder}", packed_parameters(config, numbers)
+        models[f"{EMBEDDED_TARGET}-{folder}"] = Model(f"This lab's {name}", shape, numbers, source, packed=packed)
     return models
 
 
@@ -93,7 +95,8 @@ def find(where: str | Path, *, open_to_all: bool = False) -> Model:
             raise ModelLoadError(f"{where} has no config.json that can be read. ({in_short(error)})") from error
         raise not_to_be_had(where, reason) from error
     hub = where if isinstance(where, str) else None
-    return Model(name, shape, count_parameters(config), f"config.json of {name}", hub)
+    numbers = count_parameters(config)
+    return Model(name, shape, numbers, f"config.json of {name}", hub, packed_parameters(config, numbers))
 
 
 def count_parameters(config: PreTrainedConfig) -> int:

@@ -1,4 +1,4 @@
-"""Which models the step in C computes."""
+"""Which models the step in C computes, and how many of their weights it copies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
-from lab.pair.llama import unlike_llama
+from lab.pair.llama import unlike_llama, unlike_llama_config
+from lab.pair.quantization import how_quantised
+from lab.pair.shape import ModelShape
 
 if TYPE_CHECKING:
     from lab.pair.models import LanguageModel
@@ -18,19 +21,39 @@ MOST_LANES = 16
 
 def refusal(model: LanguageModel) -> str | None:
     """Why ``step.c`` cannot compute this model, in a sentence; None if it can."""
-    inner, config = model.model, model.model.config
+    inner = model.model
     if model.device.type != "cpu" or model.dtype != torch.float32:
         return f"it computes float32 on a CPU, and this model is {model.dtype} on {model.device.type}"
     if different := unlike_llama(model):
         return different
     if model.padding:
         return "its vocabulary is made as wide as another model's"
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
-        return f"its rotary embedding changes with the length ({rope['rope_type']})"
-    if any(size % MOST_LANES for size in (config.hidden_size, config.intermediate_size, model.head_dim)):
-        return f"its hidden, intermediate and head sizes are not multiples of {MOST_LANES}"
+    if different := _unlike_config(inner.config):
+        return different
     linears = [module for module in inner.modules() if isinstance(module, nn.Linear)]
     if any(not torch.equal(module.weight, module.weight.bfloat16().float()) for module in linears):
         return "its matrices hold more digits than bfloat16 can"
+    return None
+
+
+def packed_parameters(config: PreTrainedConfig, parameters: int) -> int:
+    """How many of a model's ``parameters`` the step in C copies into bfloat16 (``NativeModel``) if it is loaded in
+    float32: all but an embedding table that is not the head too. (Norms and biases are not copied either, but are few.)
+    0: the configuration describes a model that it cannot compute, or weights stored in another dtype than bfloat16.
+    """
+    refused = unlike_llama_config(config) or _unlike_config(config) or how_quantised(config)
+    if refused or config.dtype not in (None, torch.bfloat16):
+        return 0
+    shape = ModelShape.from_config(config)
+    return parameters - (0 if shape.tied else shape.vocabulary * shape.hidden_size)
+
+
+def _unlike_config(config: PreTrainedConfig) -> str | None:
+    """Why a configuration of Llama's layers describes a model that ``step.c`` cannot compute."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") not in ("default", "linear", "llama3", "yarn"):
+        return f"its rotary embedding changes with the length ({rope['rope_type']})"
+    shape = ModelShape.from_config(config)
+    if any(size % MOST_LANES for size in (shape.hidden_size, shape.intermediate_size, shape.head_dim)):
+        return f"its hidden, intermediate and head sizes are not multiples of {MOST_LANES}"
     return None

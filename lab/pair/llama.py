@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torch import nn
+from transformers import PreTrainedConfig
 
 from lab.pair.devices import is_dispatched
 from lab.pair.quantization import stored_tensors
@@ -18,9 +19,19 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 def unlike_llama(model: LanguageModel) -> str | None:
     """Why a step written for Llama's layers cannot compute this model, in a sentence; None if it can."""
-    inner, config = model.model, model.model.config
+    inner = model.model
     if is_dispatched(inner):
         return "its weights are in several places"
+    if different := unlike_llama_config(inner.config):
+        return different
+    linears = [module for module in inner.modules() if isinstance(module, nn.Linear)]
+    if len(linears) != 7 * model.layers + 1 or not all(map(is_plain, linears)):
+        return "its matrices are not plain ones"
+    return None
+
+
+def unlike_llama_config(config: PreTrainedConfig) -> str | None:
+    """As ``unlike_llama``, as far as a configuration says it."""
     if config.model_type not in FAMILIES:
         return f"it knows the layers of {', '.join(FAMILIES)}, not of {config.model_type}"
     rope = getattr(config, "rope_parameters", None) or {}
@@ -28,9 +39,6 @@ def unlike_llama(model: LanguageModel) -> str | None:
         return "its rotary embedding is partial"
     if config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}, not silu"
-    linears = [module for module in inner.modules() if isinstance(module, nn.Linear)]
-    if len(linears) != 7 * model.layers + 1 or not all(map(is_plain, linears)):
-        return "its matrices are not plain ones"
     return None
 
 

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
+from lab.native.refusal import packed_parameters
 from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.failure import why
@@ -27,7 +28,7 @@ from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
 from lab.pair.refusal import refuse_unsupported
 from lab.pair.shape import ModelShape
-from lab.pair.skeleton import refuse_misfit, refuse_short_files, without_weights
+from lab.pair.skeleton import parameters, refuse_misfit, refuse_short_files, without_weights
 from lab.pair.trial import refuse_disagreement
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -87,6 +88,7 @@ def load_model(
     dtype: torch.dtype,
     quantization: QuantizationConfigMixin | None = None,
     rounded: bool = False,
+    in_c: bool = False,
 ) -> LanguageModel:
     """Load a model from a folder or a hub id. Never runs code that comes with a model.
 
@@ -95,6 +97,7 @@ def load_model(
     Args:
         place: a device, or accelerate's ``device_map``.
         rounded: see ``LanguageModel``.
+        in_c: whether the step in C is to compute it, if it can. That takes memory for a copy of the weights.
         quantization: how its linear layers are to store their weights. None: as they were saved.
 
     Raises:
@@ -122,7 +125,8 @@ def load_model(
         if not embedded:
             refuse_short_files(empty, where, name)
             if quantization is None:
-                refuse_misfit(empty, name, place, dtype)
+                packed = packed_parameters(config, parameters(empty)) if in_c else 0
+                refuse_misfit(empty, name, place, dtype, packed)
         if isinstance(place, dict):
             refuse_incomplete(place, empty, name)
         if loading:

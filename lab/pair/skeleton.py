@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,9 +49,10 @@ def without_weights(config: PreTrainedConfig) -> PreTrainedModel:
     """
     try:
         # Given a dtype, transformers would make it torch's default while it builds, in all threads: a model that is
-        # loaded meanwhile, in another dtype, would leave the wrong one behind.
+        # loaded meanwhile, in another dtype, would leave the wrong one behind. It changes the configuration's dtype,
+        # which says what the weights are stored in: so it gets a copy.
         with torch.device("meta"), _Bounded():
-            return AutoModelForCausalLM.from_config(config, dtype=None, trust_remote_code=False)
+            return AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=None, trust_remote_code=False)
     except UnsupportedModelError:
         raise
     except Exception as error:
@@ -83,18 +85,26 @@ def refuse_short_files(empty: PreTrainedModel, where: str | Path, name: str) -> 
     )
 
 
-def refuse_misfit(empty: PreTrainedModel, name: str, place: str | DeviceMap, dtype: torch.dtype) -> None:
-    """Refuse unquantised weights that alone exceed the free memory of one device.
+def weight_bytes(parameters: int, dtype: torch.dtype, packed: int) -> int:
+    """Bytes that a model's weights take in ``dtype``; of float32, a step in C copies ``packed`` into bfloat16."""
+    return parameters * dtype.itemsize + (packed * torch.bfloat16.itemsize if dtype == torch.float32 else 0)
+
+
+def refuse_misfit(
+    empty: PreTrainedModel, name: str, place: str | DeviceMap, dtype: torch.dtype, packed: int = 0
+) -> None:
+    """Refuse unquantised weights that alone exceed the free memory of one device. ``packed``: see ``weight_bytes``.
 
     Raises:
         ModelLoadError: gives both sizes.
     """
     if not isinstance(place, str) or place == "auto" or how_quantised(empty.config):
         return
-    needed, free = parameters(empty) * dtype.itemsize, free_bytes(torch.device(place))
+    needed, free = weight_bytes(parameters(empty), dtype, packed), free_bytes(torch.device(place))
     if needed > free:
+        copied = " with the copy in bfloat16 for the step in C" if packed and dtype == torch.float32 else ""
         raise ModelLoadError(
             f"{name} could not be loaded: its weights take {needed / 1e9:.1f} GB of memory on {place} in "
-            f"{str(dtype).removeprefix('torch.')}, and {free / 1e9:.1f} GB are free there. Choose a smaller model or "
-            "dtype."
+            f"{str(dtype).removeprefix('torch.')}{copied}, and {free / 1e9:.1f} GB are free there. Choose a smaller "
+            "model or dtype."
         )

@@ -259,6 +259,7 @@ def test_models_refused_by_the_hub_come_from_the_cache_only_for_its_owner(monkey
     monkeypatch.setattr(models, "other_cache", lambda config: None)
     monkeypatch.setattr(models.ModelShape, "from_config", lambda config: kept)
     monkeypatch.setattr(models, "count_parameters", lambda config: 1)
+    monkeypatch.setattr(models, "packed_parameters", lambda config, parameters: 1)
     if open_to_all:
         with pytest.raises(ModelLoadError, match="could not be fetched"):
             models.find("somebody/private", open_to_all=True)

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from lab import SamplingParams
+from lab import SamplingParams, cgroup
 from lab.decode.sampling import sample
 from lab.native import cores as module
 from lab.native import sampling
@@ -20,15 +20,15 @@ UNLIMITED = {"cpu.max": "max 100000", "cpu.cfs_quota_us": "-1", "cpu.cfs_period_
 @pytest.fixture
 def system(monkeypatch, tmp_path):
     """Eight cores, and a tree of control groups: ``system(own, {file: contents})`` writes them and counts the cores."""
-    monkeypatch.setattr(module, "OWN", tmp_path / "own")
-    monkeypatch.setattr(module, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(cgroup, "OWN", tmp_path / "own")
+    monkeypatch.setattr(cgroup, "GROUPS", tmp_path / "groups")
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: range(8), raising=False)
 
     def counted(own: str | None, files: dict[str, str]) -> int:
         if own is not None:
-            module.OWN.write_text(own)
+            cgroup.OWN.write_text(own)
         for name, contents in files.items():
-            file = module.GROUPS / name
+            file = cgroup.GROUPS / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(contents + "\n")
         return module.cores.__wrapped__()

@@ -27,7 +27,7 @@ from lab.kv.blocks import BlockPool
 from lab.kv.storage import Kernels, KVStorage
 from lab.kv.table import BlockTable
 from lab.native.model import NativeModel
-from lab.native.refusal import refusal
+from lab.native.refusal import packed_parameters, refusal
 from lab.pair.models import LanguageModel
 from lab.trace.events import Committed, Distributions, FellBack, Judged
 from tests import tiny_models
@@ -192,17 +192,17 @@ def test_any_number_of_threads_gives_the_same_bits():
 @pytest.mark.usefixtures("_threads")
 def test_concurrent_steps_give_the_same_bits():
     """One gets the threads; the others do not wait for them."""
-    alone, failed = by_threads(1), []
+    alone, same = by_threads(1), []
 
     def steps() -> None:
-        failed.extend(number for number in range(30) if not torch.equal(by_threads(2), alone))
+        same.extend(torch.equal(by_threads(2), alone) for _ in range(30))
 
     callers = [threading.Thread(target=steps) for _ in range(3)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join()
-    assert not failed
+    assert same == [True] * 90
 
 
 @pytest.mark.usefixtures("_threads")
@@ -406,6 +406,32 @@ def test_models_the_step_in_c_does_not_support_run_on_torch():
     run = engine.generate("The king", sampling=SamplingParams(max_tokens=3))
     assert len(run.token_ids) == 3
     assert not [event for event in run.events if isinstance(event, FellBack)]
+
+
+@pytest.mark.parametrize("config", FAMILIES.values(), ids=FAMILIES)
+def test_the_copied_parameters_are_those_of_all_matrices(config):
+    model = exact(config)
+    matrices = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+    others = sum(weight.numel() for weight in model.parameters() if weight.ndim == 1)  # few in a real model
+    copied = packed_parameters(config, sum(weight.numel() for weight in model.parameters()))
+    assert copied - others == sum(weight.numel() for weight in matrices)
+
+
+@pytest.mark.parametrize(
+    ("changes", "copied"),
+    [
+        ({}, True),
+        ({"dtype": torch.bfloat16}, True),
+        ({"dtype": torch.float16}, False),
+        ({"dtype": torch.float32}, False),
+        ({"hidden_act": "gelu"}, False),
+        ({"intermediate_size": 72}, False),
+        ({"quantization_config": {"quant_method": "gptq"}}, False),
+    ],
+)
+def test_only_models_that_c_computes_are_expected_to_be_copied(changes, copied):
+    assert bool(packed_parameters(LlamaConfig(**SHAPE | changes), 100_000)) == copied
+    assert not packed_parameters(tiny_models.CONFIGS["gpt2"], 100_000)
 
 
 def test_the_step_in_c_is_the_default_on_a_cpu():

@@ -407,6 +407,25 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(folder, unload
     assert "its weights take 0.0 GB of memory on cpu in float32, and 0.0 GB are free there" in said
 
 
+@pytest.mark.parametrize(
+    ("stored", "how", "said"),
+    [
+        ("bfloat16", {}, "on cpu in float32 with the copy in bfloat16 for the step in C, and 0.0 GB are free"),
+        ("bfloat16", {"kernels": "reference"}, ""),
+        ("bfloat16", {"dtype": "bfloat16"}, ""),
+        ("float16", {}, ""),  # which bfloat16 cannot hold: no step in C
+    ],
+)
+def test_the_copy_for_the_step_in_c_has_to_fit_too(folder, unloaded, monkeypatch, stored, how, said) -> None:
+    """With five bytes a parameter: the copy needs two beside the four of float32."""
+    where = folder(head_dim=16, dtype=stored)
+    monkeypatch.setattr(skeleton, "free_bytes", lambda device: 5 * find(where).parameters)
+    with pytest.raises(ModelLoadError) as refused:
+        load_engine(where, device="cpu", **how)
+    assert said in str(refused.value)
+    assert ("GB are free" in str(refused.value)) == bool(said)
+
+
 def test_transformers_report_of_weights_that_do_not_fit_is_not_logged(folder, caplog) -> None:
     log = logging.getLogger("transformers")
     log.addHandler(caplog.handler)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import sys
 from itertools import islice
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lab.pair.recipe import __main__ as stages
 from lab.pair.recipe import acceptance, report
 from lab.pair.recipe.bits import surprise
 from lab.pair.recipe.distil import TEMPERATURE, distillation_loss
@@ -200,9 +203,14 @@ def test_an_old_checkpoint_without_a_record_is_read(tmp_path):
     assert math.isnan(record.seconds)
 
 
-def test_a_missing_checkpoint_names_its_stage(tmp_path):
-    with pytest.raises(FileNotFoundError, match="--stage draft"):
-        restore(draft_shape(), tmp_path / "draft.pt")
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [("target", "target"), ("draft", "draft"), ("sharpened", "sharpen"), ("mismatched", "mismatched")],
+)
+def test_a_missing_checkpoint_names_its_stage(tmp_path, name, stage):
+    with pytest.raises(FileNotFoundError, match=f"run --stage {stage} first"):
+        restore(draft_shape(), tmp_path / f"{name}.pt")
+    assert stage in stages.Recipe.stages
 
 
 # Distillation
@@ -226,6 +234,18 @@ def test_samples_continue_training_text_and_resume(tmp_path):
     rows = whole.reshape(4, SAMPLE)
     assert (np.diff(rows[:, :8].astype(int)) == 1).all()  # the prompt is a window of the text
     assert (rows[:, -1] == 0).all()
+
+
+def test_a_text_that_ends_is_followed_by_a_new_one(tmp_path):
+    model, tokens = random_model(2), np.arange(1, 300, dtype=np.uint16)
+    often = 4.0 * (torch.arange(300) == model.config.eos_token_id)
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + often)
+    whole = sample_target(model, tokens, count=6, file=tmp_path / "whole.npy", rows=2)
+    rows = whole.reshape(6, SAMPLE)
+    assert ((rows[:4, :-1] == 0) & (rows[:4, 1:] != 0)).any(1).all()  # at temperature 0.8
+    sample_target(model, tokens, count=2, file=tmp_path / "parts.npy", rows=2)
+    assert np.array_equal(whole, sample_target(model, tokens, count=6, file=tmp_path / "parts.npy", rows=2))
+    assert model.generation_config.eos_token_id == model.config.eos_token_id
 
 
 @torch.no_grad()
@@ -300,6 +320,21 @@ def test_an_exported_model_loads_and_is_the_same(tokenizer, tmp_path):
         text = file.read_text("utf-8")
         json.loads(text)
         assert str(tmp_path) not in text
+
+
+def test_nothing_is_exported_before_all_models_are_there(tokenizer, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(stages, "SHAPES", dict.fromkeys(stages.SHAPES, tiny))
+    torch.save({"model": random_model(0).state_dict(), "optimizers": [], "step": 7}, tmp_path / "target.pt")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    command = ["recipe", "--stage", "export", "--corpus", corpus, "--work", tmp_path, "--out", tmp_path / "weights"]
+    monkeypatch.setattr(sys, "argv", list(map(str, command)))
+    with pytest.raises(SystemExit, match=r"sharpened\.pt is missing"):
+        stages.main()
+    assert not (tmp_path / "weights").exists()
+    for name in ("sharpened", "mismatched"):
+        shutil.copy(tmp_path / "target.pt", tmp_path / f"{name}.pt")
+    stages.main()
+    assert {folder.name for folder in (tmp_path / "weights").iterdir()} == set(stages.SHAPES)
 
 
 def test_prompts_begin_held_out_paragraphs_of_both_kinds(corpus, monkeypatch):

@@ -128,8 +128,9 @@ class Recipe:
         )
 
     def run_export(self) -> None:
-        for name, shape in SHAPES.items():
-            model, _ = restore(shape(), self.work / f"{CHECKPOINTS[name]}.pt")
+        # All of them first: exporting deletes the models that are there.
+        models = {name: restore(shape(), self.work / f"{CHECKPOINTS[name]}.pt")[0] for name, shape in SHAPES.items()}
+        for name, model in models.items():
             export(model, self.tokenizer, self.args.out / name)
         size = sum(file.stat().st_size for file in self.args.out.rglob("*") if file.is_file())
         print(f"wrote {self.args.out}: {size / 1e6:.1f} MB", flush=True)

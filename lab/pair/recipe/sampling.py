@@ -53,13 +53,16 @@ def continuations(model: LlamaForCausalLM, prompts: torch.Tensor, new_tokens: in
     has the full length.
     """
     sampled = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
-    config = GenerationConfig(max_new_tokens=new_tokens, eos_token_id=None, pad_token_id=0, **sampled)
-    before = model.config._attn_implementation
+    config, attention = model.generation_config, model.config._attn_implementation
+    # The model's own, and not an argument: generate takes the end-of-text token of the model's own where an argument
+    # has none.
+    model.generation_config = GenerationConfig(max_new_tokens=new_tokens, eos_token_id=None, pad_token_id=0, **sampled)
     model.set_attn_implementation("grouped")
     try:
-        return model.generate(prompts, attention_mask=torch.ones_like(prompts), generation_config=config)
+        return model.generate(prompts, attention_mask=torch.ones_like(prompts))
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(attention)
+        model.generation_config = config
 
 
 def sample_target(

@@ -20,6 +20,8 @@ CONTEXT = 1024
 SHORT = 256
 SHORT_SHARE = 0.88
 TOKENS_A_STEP = 8192
+STAGES = {"sharpened": "sharpen"}
+"""The stage that writes a checkpoint, where the two have different names."""
 
 Loss = Callable[[LlamaForCausalLM, torch.Tensor], torch.Tensor]
 """(model, tokens [rows, length + 1] int64) -> scalar."""
@@ -87,7 +89,8 @@ def restore(config: LlamaConfig, checkpoint: Path) -> tuple[LlamaForCausalLM, Re
         FileNotFoundError: there is no such checkpoint yet.
     """
     if not checkpoint.exists():
-        raise FileNotFoundError(f"{checkpoint} is missing: run --stage {checkpoint.stem} first.")
+        stage = STAGES.get(checkpoint.stem, checkpoint.stem)
+        raise FileNotFoundError(f"{checkpoint} is missing: run --stage {stage} first.")
     state = torch.load(checkpoint, map_location="cpu", weights_only=True)
     model = LlamaForCausalLM(config)
     model.load_state_dict(state["model"])
