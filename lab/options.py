@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -189,6 +190,11 @@ def read_settings(settings: type[Settings], options: argparse.Namespace) -> Sett
     """The settings that the options of ``add_settings`` give. Raises what the class raises."""
     given = vars(options)
     return settings(**{field.name: given[field.name] for field in fields(settings) if field.name in given})
+
+
+def path(text: str) -> Path:
+    """The type of an option that names a file or folder: a shell does not expand ``--json=~/x.json``."""
+    return Path(os.path.expanduser(text))
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from lab import ConfigError, EngineConfig, SamplingParams
+from lab.bench.__main__ import commands
 from lab.options import config_text, idle, parse_config, parse_configs
 
 
@@ -102,3 +104,11 @@ def test_the_invalid_one_of_several_settings_is_named(texts, message):
 )
 def test_settings_without_effect_are_reported(config, sampling, said):
     assert idle(EngineConfig(**config), SamplingParams(**sampling)) == said
+
+
+@pytest.mark.parametrize("option", ["--json=~/there/it.json", "--json=/there/it.json", "--json=it.json"])
+def test_a_file_may_be_named_from_home(monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    """A shell expands no ~ after an equals sign."""
+    monkeypatch.setenv("HOME", "/home/me")
+    wanted = Path(option.removeprefix("--json=").replace("~", "/home/me"))
+    assert commands().parse_args(["ladder", option]).json == wanted

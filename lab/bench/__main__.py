@@ -43,6 +43,7 @@ from lab.options import (
     add_pair,
     add_settings,
     parse_config,
+    path,
     print_utf8,
     read_settings,
 )
@@ -76,7 +77,7 @@ def commands() -> Parser:
         command.set_defaults(run=run, fail=command.error)
         add_pair(command)
         there = Path(f"runs/bench/{name}.json")
-        command.add_argument("--json", type=Path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
+        command.add_argument("--json", type=path, default=there, metavar="FILE", help=f"the record. {DEFAULT}")
         if tokens:
             about = f"tokens of each output. {DEFAULT}"
             command.add_argument("--max-tokens", type=least, default=tokens, metavar="N", help=about)
@@ -90,13 +91,13 @@ def commands() -> Parser:
     )
     kv = bench("kv", _kv, "what each KV format costs in quality")
     about = "text files. Default: the model card's held-out prompts."
-    kv.add_argument("--text", type=Path, nargs="+", metavar="FILE", help=about)
+    kv.add_argument("--text", type=path, nargs="+", metavar="FILE", help=about)
     ab = bench("ab", _ab, "two settings over the same prompts: quality and speed", tokens=64, repeats=3)
     about = "like kv_dtype=int8,speculative=draft; what --b is compared with. Default: the engine's own."
     ab.add_argument("--a", default="", metavar="SETTINGS", help=about)
     ab.add_argument("--b", required=True, metavar="SETTINGS", help="like --a. Required.")
     about = "a prompt a line. Default: the model card's held-out prompts."
-    ab.add_argument("--prompts", type=Path, metavar="FILE", help=about)
+    ab.add_argument("--prompts", type=path, metavar="FILE", help=about)
     add_settings(ab, SamplingParams, without=("max_tokens", "seed", "stop", "ignore_eos", "logprobs"))
     serve = bench("serve", _serve, "many requests at once against one after another, in time and in memory", repeats=3)
     about = f"how many there are. {DEFAULT}"
@@ -137,8 +138,8 @@ def commands() -> Parser:
     gpu.add_argument("--device", default=best_device(), help=f"cpu, cuda, cuda:1. {DEFAULT}")
     gpu.add_argument("--dtype", default="auto", help=f"float32, bfloat16 or float16. {DEFAULT}")
     about = f"the record: a file, or an existing folder. {DEFAULT}"
-    gpu.add_argument("--out", type=Path, default=Path("runs/bench/gpu.json"), metavar="FILE", help=about)
-    gpu.add_argument("--record", type=Path, metavar="DIR", help="save a few runs there, to be replayed. Default: none.")
+    gpu.add_argument("--out", type=path, default=Path("runs/bench/gpu.json"), metavar="FILE", help=about)
+    gpu.add_argument("--record", type=path, metavar="DIR", help="save a few runs there, to be replayed. Default: none.")
     gpu.add_argument("--small", action="store_true", help="tiny shapes: to try the bench itself, in seconds on a CPU")
     return parser
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lab import Engine, load_engine
 from lab.config import LabError
-from lab.options import Parser, print_utf8
+from lab.options import Parser, path, print_utf8
 from visualize.export import folder
 from visualize.export.site import QUICK, Wanted, make
 from visualize.export.terminal import Terminal
@@ -26,8 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
         "no server: for a static Space, GitHub Pages or a USB stick. Everything is run on this machine first, which "
         "takes some minutes.",
     )
-    parser.add_argument("folder", type=Path, metavar="site/", help="where to write: a new folder, or an earlier site's")
-    parser.add_argument("--run", type=Path, action="append", default=[], metavar="FILE", help="a saved run to add")
+    parser.add_argument("folder", type=path, metavar="site/", help="where to write: a new folder, or an earlier site's")
+    parser.add_argument("--run", type=path, action="append", default=[], metavar="FILE", help="a saved run to add")
     parser.add_argument(
         "--quick",
         action="store_true",

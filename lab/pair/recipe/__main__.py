@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from lab.options import path
 from lab.pair.recipe.distil import TEMPERATURE, distillation_loss
 from lab.pair.recipe.export import export
 from lab.pair.recipe.python_sources import standard_library
@@ -162,11 +163,11 @@ def main() -> None:
         prog="python -m lab.pair.recipe", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--corpus", type=Path, required=True, help="UTF-8; one paragraph a line, books separated by an empty line"
+        "--corpus", type=path, required=True, help="UTF-8; one paragraph a line, books separated by an empty line"
     )
     parser.add_argument("--stage", choices=("all", *Recipe.stages), default="all")
-    parser.add_argument("--work", type=Path, default=Path("runs/pair"), help="checkpoints and token files")
-    parser.add_argument("--out", type=Path, default=WEIGHTS, help="where the finished models go")
+    parser.add_argument("--work", type=path, default=Path("runs/pair"), help="checkpoints and token files")
+    parser.add_argument("--out", type=path, default=WEIGHTS, help="where the finished models go")
     parser.add_argument("--target-tokens", type=float, default=12.5e6)
     parser.add_argument(
         "--sampled-tokens",
