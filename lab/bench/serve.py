@@ -16,9 +16,11 @@ import numpy as np
 
 from lab.bench.interval import Interval, factor_interval
 from lab.bench.measuring import Figures, finish, latencies, serve, summarise, take_turns
+from lab.bench.prompts import PROMPTS as OPENINGS
+from lab.bench.prompts import longest
 from lab.bench.stock_batching import serve_stock
 from lab.bench.workload import Job, LogNormalLengths, exactly, write
-from lab.config import EngineConfig, SamplingParams
+from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine, batched_tokens
 
 Rows = dict[str, Callable[[], Figures]]
@@ -44,6 +46,9 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
 
     Returns:
         A JSON-ready dict: ``throughput``, ``growth`` and ``memory`` by row, and the ratios that matter.
+
+    Raises:
+        LabError: the model's context is too short for the requests; and what ``serve`` raises.
     """
 
     def measure(rows: Rows) -> dict[str, Figures]:
@@ -51,6 +56,7 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
 
     lengths = LogNormalLengths()
     prompt_tokens, output_tokens = lengths.draw(count, seed), lengths.draw(count, seed + 1)
+    _refuse_short(engine, max(prompt_tokens), max(output_tokens))
     report(f"{count} requests, {lengths}, seed {seed}.")
     report(f"Prompts: an opening and {spread(prompt_tokens)}. Outputs: {spread(output_tokens)}.")
     prompts = write(engine, prompt_tokens)
@@ -80,6 +86,17 @@ def run_serve(engine: Engine, count: int, seed: int, repeats: int, report: Calla
         "memory": memory,
         "ratios": ratios(throughput, growth, memory),
     }
+
+
+def _refuse_short(engine: Engine, prompt: int, output: int) -> None:
+    """Raises LabError if the model's context would cut the longest request short, or its prompt would not fit."""
+    opening = longest(engine, OPENINGS)
+    needed = opening + prompt + max(SHARED_TOKENS + output, PARAGRAPH_TOKENS)
+    if needed > engine.context_length:
+        raise LabError(
+            f"{engine.target.name} holds {engine.context_length:,} tokens, and a request of this bench takes up to "
+            f"{needed:,}. Choose a --target with a longer context."
+        )
 
 
 def spread(lengths: list[int]) -> str:

@@ -207,3 +207,10 @@ def test_the_whole_bench_runs_and_reports_every_row(lab, monkeypatch):
     for name in (*shared, *memory, *result["ratios"]):
         assert name in text
     assert "cannot be told" in text
+
+
+def test_a_context_that_would_cut_requests_short_is_refused():
+    """The rows would do different work: transformers does not stop at it."""
+    short = tiny_models.engine("llama", "good", shape={"max_position_embeddings": 320})
+    with pytest.raises(LabError, match=r"holds 320 tokens, and a request of this bench takes up to [4-9]\d\d\."):
+        bench.run_serve(short, 4, 0, 1, lambda line: None)
