@@ -164,6 +164,12 @@ class Lab:
         self.page.goto(f"{self.server}/?{urlencode(link)}" if link else self.server)
         return self.ready()
 
+    def at(self, page: str, **link: Any) -> Page:
+        """Another page, opened by its link, when its settings are applied."""
+        self.page.goto(f"{self.server}/{page}?{urlencode(link)}")
+        self.page.wait_for_selector("body[data-ready]")
+        return self.page
+
     def ready(self) -> Lab:
         """Wait until the charts are drawn and the link's settings are applied."""
         self.page.wait_for_selector(".plot .main-svg", state="attached")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from playwright.sync_api import Page
@@ -17,10 +16,9 @@ Visit = Callable[..., Lab]
 
 
 def opened(lab: Lab, **link: Any) -> Page:
-    lab.page.goto(f"{lab.server}/claims?{urlencode(link)}")
-    lab.page.wait_for_selector("body[data-ready]")
-    lab.page.wait_for_selector(".verdict.fails")  # what is calculated is there at once
-    return lab.page
+    page = lab.at("claims", **link)
+    page.wait_for_selector(".verdict.fails")  # what is calculated is there at once
+    return page
 
 
 def verdicts(page: Page) -> dict[str, str]:

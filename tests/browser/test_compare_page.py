@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -15,12 +14,6 @@ from visualize.compare.lanes import LINK
 
 Visit = Callable[..., Lab]
 HOSTILE = "<img src=x onerror=window.pwned=1>${window.pwned=1}{{value}}"
-
-
-def opened(lab: Lab, **link: Any) -> Page:
-    lab.page.goto(f"{lab.server}/compare?{urlencode(link)}")
-    lab.page.wait_for_selector("body[data-ready]")
-    return lab.page
 
 
 def compared(page: Page) -> None:
@@ -44,7 +37,7 @@ def scrubbed(page: Page, *shares: float) -> list[dict[str, int]]:
 
 def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
     lab = visit()
-    page = opened(lab, lanes="cache,draft-4", max_tokens=40, repeats=2, prompt=HOSTILE)
+    page = lab.at("compare", lanes="cache,draft-4", max_tokens=40, repeats=2, prompt=HOSTILE)
     lab.listen()
     compared(page)
     page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Identical outputs')")
@@ -130,7 +123,7 @@ def test_two_settings_race_and_write_identical_outputs(visit: Visit) -> None:
 
 
 def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
-    page = opened(visit(), lanes="cache,paged,draft-4", max_tokens=40, repeats=1, temperature=1)
+    page = visit().at("compare", lanes="cache,paged,draft-4", max_tokens=40, repeats=1, temperature=1)
     assert page.is_hidden(".partings")
     compared(page)
     rows = page.eval_on_selector_all(
@@ -155,7 +148,7 @@ def test_where_two_outputs_diverge_both_margins_are_shown(visit: Visit) -> None:
 
 
 def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None:
-    page = opened(visit(), lanes="cache,int4", face="theory", repeats=0)
+    page = visit().at("compare", lanes="cache,int4", face="theory", repeats=0)
     assert "repeats was left out" in page.inner_text(".toast-wrap")
     page.wait_for_selector("[data-chart=growth]")
     cut = "lines => lines.filter((line) => line.scrollWidth > line.clientWidth).map((line) => line.textContent)"
@@ -173,7 +166,7 @@ def test_links_carry_the_settings_and_presets_choose_lanes(visit: Visit) -> None
 
 
 def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
-    page = opened(visit(), seed=3)
+    page = visit().at("compare", seed=3)
     unfold(page, "pool")
     expect(page.locator("#seed input")).to_have_value("3")
     page.click("#seed input")
@@ -189,7 +182,7 @@ def test_an_emptied_seed_is_the_usual_one(visit: Visit) -> None:
 
 
 def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
-    page = opened(visit(), lanes="cache,paged", max_tokens=40, repeats=1, speed=1)
+    page = visit().at("compare", lanes="cache,paged", max_tokens=40, repeats=1, speed=1)
     compared(page)
     page.wait_for_selector(".play:has-text('Again')")
     assert "at=" not in page.url
@@ -223,7 +216,7 @@ def test_a_link_reopens_the_race_where_it_was_left(visit: Visit) -> None:
 
 
 def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) -> None:
-    page = opened(visit(), lanes="cache,paged", own=HOSTILE, max_tokens=500, repeats=9)
+    page = visit().at("compare", lanes="cache,paged", own=HOSTILE, max_tokens=500, repeats=9)
     page.click("#run")
     page.wait_for_selector(".contest-say.problem")
     assert "Your own settings: there is no setting" in page.inner_text(".contest-say")
@@ -239,8 +232,8 @@ def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) ->
 @pytest.mark.parametrize("sizes", [[(1280, 720), (1000, 720)], [(390, 844), (768, 1024)]], ids=["wide", "narrow"])
 def test_the_page_fits_the_screen(visit: Visit, sizes: list[tuple[int, int]]) -> None:
     viewports = [{"width": wide, "height": high} for wide, high in sizes]
-    page = opened(
-        visit(viewport=viewports[0], is_mobile=sizes[0][0] < 800),
+    page = visit(viewport=viewports[0], is_mobile=sizes[0][0] < 800).at(
+        "compare",
         lanes="cache,int8,paged,draft-4,all",
         max_tokens=32,
         repeats=1,

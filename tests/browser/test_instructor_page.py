@@ -13,14 +13,8 @@ Visit = Callable[..., Lab]
 COSTS = 3  # a lesson whose answers are arithmetic, over in a second
 
 
-def opened(lab: Lab) -> Page:
-    lab.page.goto(f"{lab.server}/instructor")
-    lab.page.wait_for_selector("body[data-ready]")
-    return lab.page
-
-
 def test_answers_are_measured_on_request(visit: Visit) -> None:
-    page = opened(visit())
+    page = visit().at("instructor")
     expect(page).to_have_title("Instructor · Decode Lab")
     expect(page.get_by_role("heading", level=1)).to_have_text("Teaching this course")  # the only one
     assert "0:03\t1. Decoding one token at a time" in page.inner_text("#guide table >> nth=0")
@@ -61,9 +55,9 @@ def test_a_learners_results_are_filled_in_and_measuring_can_be_stopped(visit: Vi
 
 
 def test_the_page_fits_a_phone_and_prints_in_full(visit: Visit) -> None:
-    page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True))
+    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True).at("instructor")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0
-    page = opened(visit())
+    page = visit().at("instructor")
     page.emulate_media(media="print")
     expect(page.locator("#controls")).to_be_hidden()
     expect(page.locator("#lesson-12 h2")).to_be_visible()

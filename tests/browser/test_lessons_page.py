@@ -20,12 +20,6 @@ BYTES = [kib * 1024 for kib in (512, 320, 2560)]
 HOSTILE = "<img src=x onerror=window.pwned=1>"
 
 
-def opened(lab: Lab, lesson: int | str = "") -> Page:
-    lab.page.goto(f"{lab.server}/lessons" + (f"?lesson={lesson}" if lesson else ""))
-    lab.page.wait_for_selector("body[data-ready]")
-    return lab.page
-
-
 def slide(page: Page, where: str, text: str) -> None:
     """Move the slider to the stop with this text."""
     found = page.evaluate(
@@ -48,7 +42,7 @@ def done(page: Page, lesson: int) -> list[str]:
 
 
 def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -> None:
-    page = opened(visit(), COSTS)
+    page = visit().at("lessons", lesson=COSTS)
     expect(page.locator("#introduction h1")).to_have_text("3. What the cache costs")
     for button in ("#run", "#stop"):
         expect(page.locator(button)).to_be_disabled()
@@ -140,7 +134,7 @@ def test_a_lesson_works_from_the_prediction_to_the_marked_answer(visit: Visit) -
 def test_the_run_shortcut_works_before_plotly_has_loaded(visit: Visit) -> None:
     lab, held = visit(), []
     lab.page.route("**/plotly.min.js", lambda route: held.append(route))
-    page = opened(lab, COSTS)
+    page = lab.at("lessons", lesson=COSTS)
     page.locator("#predict label").first.click()
     page.click("#predict .main")
     expect(page.locator("#run")).to_be_enabled()
@@ -153,7 +147,7 @@ def test_the_run_shortcut_works_before_plotly_has_loaded(visit: Visit) -> None:
 
 
 def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visit) -> None:
-    page = opened(visit(), 2)
+    page = visit().at("lessons", lesson=2)
     page.click("#predict .main")
     expect(page.locator("#predict .verdict")).to_have_class("verdict problem")
     last = page.locator("#predict .handle").last
@@ -179,7 +173,7 @@ def test_a_curve_is_drawn_by_mouse_and_keys_and_a_run_can_be_stopped(visit: Visi
 
 def test_a_curve_can_be_drawn_in_one_stroke(visit: Visit) -> None:
     """Dragged across the plot: each point takes the height at which the stroke passes it."""
-    page = opened(visit(), 2)
+    page = visit().at("lessons", lesson=2)
     plot, handles = page.locator("#predict svg"), page.locator("#predict .handle")
     plot.scroll_into_view_if_needed()
     box, ends = plot.bounding_box(), [handles.first.bounding_box(), handles.last.bounding_box()]
@@ -210,7 +204,7 @@ def test_a_curve_can_be_drawn_in_one_stroke(visit: Visit) -> None:
 
 
 def test_p_and_q_are_shown_under_every_rule_and_can_be_moved(visit: Visit) -> None:
-    page = opened(visit(), 9)
+    page = visit().at("lessons", lesson=9)
     page.click("#predict label >> nth=0")
     page.click("#predict .main")
     page.click("#run")
@@ -245,7 +239,7 @@ def run_of(page: Page) -> str:
 
 
 def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Visit, tmp_path: Path) -> None:
-    page = opened(visit(), COSTS)
+    page = visit().at("lessons", lesson=COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
     page.click("#run:enabled")
@@ -274,7 +268,7 @@ def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Vis
     page.wait_for_selector("#stage .token", timeout=60_000)
     page.wait_for_function(f"localStorage.getItem('decode-lab-course-runs-{COSTS}').length > 1000")
 
-    other = opened(visit(), COSTS)
+    other = visit().at("lessons", lesson=COSTS)
     with other.expect_navigation():
         other.set_input_files(".course input[type=file]", tmp_path / "progress.json")
     other.wait_for_selector("body[data-ready]")
@@ -289,9 +283,9 @@ def test_a_lesson_shows_its_last_run_only_in_the_browser_that_made_it(visit: Vis
 
 
 def test_a_tab_that_stayed_behind_erases_nothing(visit: Visit) -> None:
-    ahead = opened(visit(), COSTS)
+    ahead = visit().at("lessons", lesson=COSTS)
     behind = Lab(ahead.context.new_page(), ahead.url.split("/lessons")[0])
-    stays = opened(behind, COSTS)
+    stays = behind.at("lessons", lesson=COSTS)
     ahead.click("#predict label:has-text('Both about the same')")
     ahead.click("#predict .main")
     ahead.click("#run:enabled")
@@ -319,7 +313,7 @@ def test_a_tab_that_stayed_behind_erases_nothing(visit: Visit) -> None:
 
 
 def test_full_browser_storage_is_reported(visit: Visit) -> None:
-    page = opened(visit(), COSTS)
+    page = visit().at("lessons", lesson=COSTS)
     page.evaluate("localStorage.setItem('full', '')")
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
@@ -333,7 +327,7 @@ def test_full_browser_storage_is_reported(visit: Visit) -> None:
 
 
 def test_more_than_a_lesson_ever_keeps_does_not_keep_the_page_from_loading(visit: Visit) -> None:
-    page = opened(visit(), COSTS)
+    page = visit().at("lessons", lesson=COSTS)
     page.evaluate(
         """([kept, lesson]) => {
           localStorage.setItem(kept, JSON.stringify({ lessons: { [lesson]: { name: "x".repeat(1e6) } } }));
@@ -347,7 +341,7 @@ def test_more_than_a_lesson_ever_keeps_does_not_keep_the_page_from_loading(visit
 
 
 def test_progress_can_be_exported_and_imported(visit: Visit, tmp_path: Path) -> None:
-    page = opened(visit(), COSTS)
+    page = visit().at("lessons", lesson=COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
     expect(page.locator("#run")).to_be_enabled()
@@ -357,7 +351,7 @@ def test_progress_can_be_exported_and_imported(visit: Visit, tmp_path: Path) -> 
     download.value.save_as(file)
     assert json.loads(file.read_text())["lessons"]["3"]["prediction"] == 2
 
-    other = opened(visit(), COSTS)
+    other = visit().at("lessons", lesson=COSTS)
 
     def bring(text: str) -> None:
         path = tmp_path / "brought.json"
@@ -375,19 +369,19 @@ def test_progress_can_be_exported_and_imported(visit: Visit, tmp_path: Path) -> 
     other.wait_for_selector("body[data-ready]")
     expect(other.locator("#run")).to_be_enabled()
     assert done(other, COSTS) == ["predict"]
-    opened(Lab(other, page.url.split("/lessons")[0]), 1)
+    Lab(other, page.url.split("/lessons")[0]).at("lessons", lesson=1)
     expect(other.locator("#run")).to_be_disabled()
     assert other.evaluate("window.pwned") is None
 
 
 def test_a_link_to_an_unknown_lesson_gives_a_notice(visit: Visit) -> None:
-    page = opened(visit(), "99")
+    page = visit().at("lessons", lesson="99")
     assert "There is no such lesson; the lessons are 1, 2," in page.inner_text(".toast-wrap")
     expect(page.locator("#introduction h1")).to_contain_text("1.")
 
 
 def test_the_page_fits_a_phone(visit: Visit) -> None:
-    page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True), COSTS)
+    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True).at("lessons", lesson=COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
     expect(page.locator("#run")).to_be_enabled()
@@ -401,7 +395,7 @@ def test_the_page_fits_a_phone(visit: Visit) -> None:
 
 def test_a_server_that_lost_the_session_says_so_and_no_progress_is_lost(visit: Visit) -> None:
     """It was restarted, or very many others have come since: to the server, the page's session is then unknown."""
-    page = opened(visit(), COSTS)
+    page = visit().at("lessons", lesson=COSTS)
     page.click("#predict label:has-text('Both about the same')")
     page.click("#predict .main")
     expect(page.locator("#run")).to_be_enabled()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -14,16 +14,11 @@ from playwright.sync_api import Browser, Page, expect
 from lab.memory.capacity import POLICIES
 from tests import hub, tiny_models
 from tests.browser.conftest import OVERFLOW, Lab, started
+from tests.waiting import until
 from visualize.pages import ABOUT
 from visualize.vocabulary import KV_FORMATS
 
 Visit = Callable[..., Lab]
-
-
-def opened(lab: Lab, **link: object) -> Page:
-    lab.page.goto(f"{lab.server}/memory?{urlencode(link)}")
-    lab.page.wait_for_selector("body[data-ready]")
-    return lab.page
 
 
 def number(page: Page, label: str) -> str:
@@ -38,7 +33,7 @@ def becomes(page: Page, label: str, value: str) -> None:
 
 
 def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> None:
-    page = opened(visit(), model="llama-2-7b", kv_format="int8", mean=300)
+    page = visit().at("memory", model="llama-2-7b", kv_format="int8", mean=300)
     page.wait_for_selector(".sheet-say:has-text('Llama 2 7B: 32 layers')")
     assert number(page, "KV a token") == "264KiB"
     assert "32 × 32 × 2 × 132" in page.inner_text(".formula")
@@ -75,14 +70,14 @@ def test_a_link_opens_its_numbers_and_a_change_updates_them(visit: Visit) -> Non
     [(80, ["0 GiB", "20", "40", "60", "80"]), (100_000, ["0 GiB", "50,000", "100,000"])],
 )
 def test_the_memory_axis_has_correct_ticks_on_devices_of_any_size(visit: Visit, memory: int, ticks: list[str]) -> None:
-    page = opened(visit(), gpu="other", memory=memory)
+    page = visit().at("memory", gpu="other", memory=memory)
     shown = page.locator("[data-chart=split] .xtick")
     expect(shown).to_have_text(ticks)
     expect(shown.last.locator("text")).to_be_visible()
 
 
 def test_mistakes_are_explained_and_lose_nothing(visit: Visit) -> None:
-    page = opened(visit(), mean="many")
+    page = visit().at("memory", mean="many")
     assert "mean was left out" in page.inner_text(".toast-wrap")
     assert number(page, "KV a token") == "128KiB"
     page.fill("#mean input", "9999")
@@ -126,16 +121,17 @@ def test_a_model_chosen_during_a_look_up_stays(browser: Browser, tmp_path: Path)
         said = page.locator(".sheet-say")
         expect(said).to_contain_text("of nobody/nothing")
         page.fill("#hub textarea, #hub input", "some/model")
-        for id, begin in (
-            ("some/model", lambda: page.keyboard.press("Enter")),
-            ("some/other", lambda: page.goto(f"{address}/memory?model=other&hub=some/other")),
+        for number, id, begin in (
+            (1, "some/model", lambda: page.keyboard.press("Enter")),
+            (2, "some/other", lambda: page.goto(f"{address}/memory?model=other&hub=some/other")),
         ):
             begin()
             expect(said).to_contain_text(f"Asking the hub for {id}")
             page.click("#model input")
             page.click("[role=option]:has-text('Llama 3.1 8B')")
             expect(said).to_contain_text("Llama 3.1 8B: 32 layers")
-            page.wait_for_timeout(5000)  # for the look-up to end
+            until(lambda number=number: len(slow.sent) == number)
+            page.wait_for_timeout(1000)  # for the look-up, now answered, to end
             expect(said).to_contain_text("Llama 3.1 8B: 32 layers")
             page.wait_for_function("!location.search.includes('model=')")
             page.click("#model input")
@@ -146,7 +142,7 @@ def test_a_model_chosen_during_a_look_up_stays(browser: Browser, tmp_path: Path)
 
 def test_a_number_typed_beyond_a_slider_counts_as_the_nearest(visit: Visit) -> None:
     """No message interrupts whoever types one: the browser puts it right when the box is left."""
-    page = opened(visit(), set_aside=90)
+    page = visit().at("memory", set_aside=90)
     box, said = page.locator("#set-aside input[type=number]"), page.locator(".sheet-say")
     page.wait_for_selector(".sheet-say.problem")
     at_most = said.inner_text()
@@ -160,7 +156,7 @@ def test_a_number_typed_beyond_a_slider_counts_as_the_nearest(visit: Visit) -> N
 
 
 def test_an_emptied_slider_counts_as_its_first_value(visit: Visit) -> None:
-    page = opened(visit(), set_aside=90)
+    page = visit().at("memory", set_aside=90)
     page.wait_for_selector(".sheet-say.problem")
     page.fill("#set-aside input[type=number]", "")
     page.wait_for_selector(".sheet:not(.stale)")
@@ -182,7 +178,7 @@ def test_a_field_that_is_hidden_stands_in_nobodys_way(visit: Visit, path: str) -
 
 def test_pages_link_to_each_other_and_share_the_theme(visit: Visit) -> None:
     lab = visit(color_scheme="light")
-    page = opened(lab)
+    page = lab.at("memory")
     ink = "document.querySelector('[data-chart=length] .plot').layout.font.color"
     page.wait_for_selector("[data-chart=length] .main-svg")
     light = page.evaluate(ink)
@@ -210,7 +206,7 @@ def test_pages_link_to_each_other_and_share_the_theme(visit: Visit) -> None:
 
 def test_links_to_other_pages_have_the_settings_before_they_are_clicked(visit: Visit) -> None:
     """For who opens one in a new tab, or copies it."""
-    page = opened(visit(), kv_format="int8")
+    page = visit().at("memory", kv_format="int8")
     deploy = page.locator("nav a:has-text('Deploy')")
     expect(deploy).to_have_attribute("href", re.compile(r"deploy\?kv_format=int8$"))
     page.click("#kv-format label:has-text('Native')")
@@ -220,7 +216,7 @@ def test_links_to_other_pages_have_the_settings_before_they_are_clicked(visit: V
 
 def test_the_address_is_not_rewritten_with_every_step_of_a_slider(visit: Visit) -> None:
     """Safari allows it a hundred times in ten seconds."""
-    page = opened(visit())
+    page = visit().at("memory")
     page.evaluate(
         """() => {
           [window.writings, window.began] = [0, performance.now()];
@@ -235,7 +231,7 @@ def test_the_address_is_not_rewritten_with_every_step_of_a_slider(visit: Visit) 
 
 
 def test_tab_moves_from_an_open_list_to_the_next_control(visit: Visit) -> None:
-    page = opened(visit())
+    page = visit().at("memory")
     page.focus("#model input")
     page.wait_for_function(
         "(list => list && list.scrollHeight > list.clientHeight)(document.querySelector('[role=listbox]'))"
@@ -248,7 +244,7 @@ def test_tab_moves_from_an_open_list_to_the_next_control(visit: Visit) -> None:
 @pytest.mark.parametrize("size", [(1280, 720), (390, 844)], ids=["projector", "phone"])
 def test_the_page_fits_the_screen(visit: Visit, size: tuple[int, int]) -> None:
     wide, high = size
-    page = opened(visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800), gpu="other", memory=48)
+    page = visit(viewport={"width": wide, "height": high}, is_mobile=wide < 800).at("memory", gpu="other", memory=48)
     across, down = page.evaluate(OVERFLOW)
     assert across == 0
     if wide > 800:

@@ -31,12 +31,6 @@ def _well_behaved(vllm: ScriptedVLLM) -> Iterator[None]:
     vllm.__init__()
 
 
-def opened(lab: Lab) -> Page:
-    lab.page.goto(f"{lab.server}/server")
-    lab.page.wait_for_selector("body[data-ready]")
-    return lab.page
-
-
 def says(page: Page, selector: str, words: str) -> None:
     page.wait_for_function(
         "([selector, words]) => document.querySelector(selector).textContent.includes(words)", arg=[selector, words]
@@ -44,7 +38,7 @@ def says(page: Page, selector: str, words: str) -> None:
 
 
 def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vllm: ScriptedVLLM) -> None:
-    page = opened(visit())
+    page = visit().at("server")
     page.wait_for_function(f"({POINTS})('speed') >= 2")
     page.wait_for_function(f"({POINTS})('acceptance') === 4")
     before = page.evaluate(POINTS, "usage")
@@ -69,7 +63,7 @@ def test_charts_update_and_a_prompt_is_answered_with_its_rounds(visit: Visit, vl
 
 def test_an_answer_that_cannot_be_heard_is_asked_for_again(browser: Browser, server: str, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.02
-    page = opened(Lab(browser.new_page(), server))  # not ``visit``: the browser logs the refusal as an error
+    page = Lab(browser.new_page(), server).at("server")  # not ``visit``: the browser logs the refusal as an error
     says(page, ".sheet-say", "serves")
     page.route("**/channels/*", lambda route: route.fulfill(status=502))
     page.fill("#prompt textarea", "Once")
@@ -85,7 +79,7 @@ def test_an_answer_that_cannot_be_heard_is_asked_for_again(browser: Browser, ser
 
 def test_an_answer_can_be_stopped_and_an_empty_prompt_is_refused(visit: Visit, vllm: ScriptedVLLM) -> None:
     vllm.endless, vllm.pause = True, 0.02
-    page = opened(visit())
+    page = visit().at("server")
     says(page, ".sheet-say", "serves")
     page.fill("#prompt textarea", "  ")
     page.click("#run")
@@ -100,7 +94,7 @@ def test_an_answer_can_be_stopped_and_an_empty_prompt_is_refused(visit: Visit, v
 
 
 def test_a_lost_server_is_reported_and_the_charts_resume_when_it_is_back(visit: Visit, vllm: ScriptedVLLM) -> None:
-    page = opened(visit())
+    page = visit().at("server")
     page.wait_for_function(f"({POINTS})('speed') >= 1")
     vllm.wrong["/metrics"] = "html"
     page.wait_for_selector(".sheet-say.problem")
@@ -136,7 +130,7 @@ def test_the_other_pages_link_to_it_and_a_link_fills_in_the_prompt(visit: Visit)
 
 
 def test_the_page_fits_a_phone_and_is_accessible(visit: Visit) -> None:
-    page = opened(visit(viewport={"width": 390, "height": 844}, is_mobile=True))
+    page = visit(viewport={"width": 390, "height": 844}, is_mobile=True).at("server")
     page.wait_for_function(f"({POINTS})('speed') >= 1")
     across, _ = page.evaluate(OVERFLOW)
     assert across == 0
