@@ -37,6 +37,7 @@ from lab.kv.plan import BlockPlan
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
 PART = {"device": "cpu", "dtype": "auto", "small": True}
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
 
 
 def scripted_pair(rate: float) -> Engine:
@@ -53,6 +54,7 @@ def here(name, out, until, options, report):
     return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
 
 
+@interpreted
 def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     right = attend_kernel.attend
     monkeypatch.setattr(attend_kernel, "attend", lambda layer, query, plan: 1.1 * right(layer, query, plan))
@@ -63,6 +65,7 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     assert all("off by" in said[f"64 tokens x 1, {kind}"] for kind in ("auto paged", "int8 paged", "int4 contiguous"))
 
 
+@interpreted
 def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "apart", here)
     out, folder = tmp_path / "gpu.json", tmp_path / "runs"
@@ -220,6 +223,7 @@ def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
     assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
 
 
+@interpreted
 def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
     monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
     sheet = Sheet()
@@ -228,7 +232,7 @@ def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
     assert sheet.result["products"] == []
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
+@interpreted
 def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     """Otherwise the difference between two rows would be that between layers, too."""
     target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)

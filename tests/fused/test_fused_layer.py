@@ -222,7 +222,7 @@ def test_changed_weights_take_effect():
 
 def test_merging_changed_weights_is_not_taken_for_another_change():
     """It moves them."""
-    model = LanguageModel(tiny_models.random_model("llama"), "random")
+    model = model_of("llama")
     lab = Engine(model, tiny_models.tokenizer(), kernels="triton", kv_bytes=10**8)
     sampling = SamplingParams(max_tokens=2, ignore_eos=True)
     lab.generate("A", None, sampling)
