@@ -215,6 +215,21 @@ def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
     assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
 
 
+def test_a_row_with_too_little_time_to_compile_is_left_out_and_ratios_do_not_wait_for_it():
+    ours, theirs = pair.RATIOS[0]
+    sheet = Sheet(until=time.time() + 50)
+
+    def last(prompt):
+        assert list(sheet.result["ratios"]) == [f"{ours} / {theirs}"]
+        return 10
+
+    rows = dict.fromkeys((ours, theirs), lambda prompt: time.sleep(0.01) or 10) | {"slow": None, "last": last}
+    pair.time_rows(sheet, scripted_pair(0.5), "rows", rows, ("one",), 2, reserve=1, needed={"slow": 60, "last": 1})
+    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {ours: 2, theirs: 2, "last": 2}
+    assert [line.partition(" (")[0] for line in sheet.result["left_out"]] == ["slow"]
+    assert "failures" not in sheet.result
+
+
 def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
     sheet = Sheet(until=time.time())
     run_capacity(sheet, device=CPU, dtype=torch.float32, small=True)
