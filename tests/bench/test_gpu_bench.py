@@ -84,6 +84,8 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     assert {"decode", "decode, layers of transformers"} <= set(parts["2"]["decode"])
     for row in parts["2"]["decode"].values():
         assert 0 < row["of_copy"] == pytest.approx(row["gb_per_second"] / parts["2"]["copy_gb_per_second"])
+        in_pass = row["mean_bytes"] / row["pass_ms"] / 1e6  # GB/s
+        assert row["of_copy_in_pass"] == pytest.approx(in_pass / parts["2"]["copy_gb_per_second"])
     assert {(row["acceptance"], row["gamma"], row["spread"]["samples"]) for row in parts["2"]["speculation"]} == {
         (rate, gamma, 3) for rate in (0.5, 0.7, 0.9) for gamma in (1, 3)
     }
@@ -100,6 +102,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     for words in (
         "tokens/s  cache",
         "of a copy",
+        "within the pass",
         "acceptance 0.7",
         "attention by flash, transformers' layers",
         "64 x 2",
