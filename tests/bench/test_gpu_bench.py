@@ -104,6 +104,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
         "of a copy",
         "within the pass",
         "acceptance 0.7",
+        "judged by the second: ",
         "attention by flash, transformers' layers",
         "64 x 2",
         "tiny: down, added, GB/s",
@@ -329,6 +330,15 @@ def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
     lab.draft.script.copy_(lab.target.script)
     always = lab.generate(prompt(5), config, SamplingParams(max_tokens=41, ignore_eos=True))
     assert always.metrics.draft_acceptance_rate == 1
+
+
+def test_in_every_hundred_positions_a_draft_is_right_as_often_as_asked_for():
+    script = random_script(TINY_TARGET, CPU)
+    for rate in (0.5, 0.7, 0.9):
+        first, other = ((guess(script, rate, seed) == script)[:2000].view(-1, 100) for seed in (0, 1))
+        assert (first.sum(1) == round(100 * rate)).all()
+        assert not torch.equal(first, other)
+        assert not torch.equal(first[0], first[1])
 
 
 def test_output_lengths_are_geometric_and_follow_the_seed():
