@@ -14,6 +14,7 @@ from torch import nn
 from lab.fused.kernels import rotate
 from lab.fused.product import add_product, gated_product, normed_product
 from lab.kv.attention import attend_by_kernels, launching
+from lab.kv.graphs import CAPTURING
 from lab.kv.plan import BlockPlan, StepPlan
 from lab.pair.llama import is_plain, unlike_llama
 from lab.pair.models import LanguageModel
@@ -28,9 +29,11 @@ def fused(model: LanguageModel) -> LanguageModel:
 def merge(model: LanguageModel) -> None:
     """Merge the matrices of fused layers that are not merged yet: before the first step, and after weights or adapters
     have changed."""
-    for module in model.model.modules():
-        if isinstance(module, FusedLayer):
-            module.merge()
+    copied = [module.merge() for module in model.model.modules() if isinstance(module, FusedLayer)]
+    if any(copied) and model.device.type == "cuda":
+        # The allocator keeps the memory of each part by itself, and nothing larger than a part fits into it.
+        with CAPTURING:
+            torch.cuda.empty_cache()
 
 
 class FusedLayer(nn.Module):
@@ -47,8 +50,12 @@ class FusedLayer(nn.Module):
         self.layer = layer
         self._merged: tuple[Merged, Merged] | None = None
 
-    def merge(self) -> None:
-        """Merge the layer's matrices. Nothing is copied if they are merged already, even with other numbers in them."""
+    def merge(self) -> bool:
+        """Merge the layer's matrices. Nothing is copied if they are merged already, even with other numbers in them.
+
+        Returns:
+            Whether anything was copied, and so memory given back.
+        """
         attention, mlp = self.layer.self_attn, self.layer.mlp
         together = (attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)
         added = attention.o_proj, mlp.down_proj
@@ -56,6 +63,8 @@ class FusedLayer(nn.Module):
             self._merged = None
         elif self._merged is None or not all(map(Merged.holds, self._merged, together)):
             self._merged = tuple(map(Merged, together))
+            return True
+        return False
 
     def forward(
         self,

@@ -16,6 +16,7 @@ from lab.decode.engine import Engine
 from lab.fused import layer as fused_layer
 from lab.fused import product
 from lab.fused.layer import FusedLayer, fused, merge
+from lab.kv.graphs import CAPTURING
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage
 from lab.pair.llama import unlike_llama
@@ -232,6 +233,18 @@ def test_merging_changed_weights_is_not_taken_for_another_change():
     (pool,) = lab._pools
     lab.generate("A", None, sampling)
     assert list(lab._pools) == [pool]
+
+
+def test_the_memory_of_merged_matrices_is_given_back_to_a_gpu_and_not_during_a_capture(monkeypatch):
+    """Once for all layers, and only if something was merged."""
+    emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(CAPTURING.locked()))
+    ours = fused(model_of("llama"))
+    ours.device = torch.device("cuda")
+    for _ in range(2):
+        merge(ours)
+    assert emptied == [True]
+    assert not CAPTURING.locked()
 
 
 def test_an_adapter_is_not_bypassed():
