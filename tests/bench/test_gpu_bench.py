@@ -57,7 +57,7 @@ def here(name, out, until, options, report):
 @interpreted
 def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     right = attend_kernel.attend
-    monkeypatch.setattr(attend_kernel, "attend", lambda layer, query, plan: 1.1 * right(layer, query, plan))
+    monkeypatch.setattr(attend_kernel, "attend", lambda *args, **how: 1.1 * right(*args, **how))
     sheet = Sheet()
     run_part("3", sheet, **PART)
     assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
@@ -92,6 +92,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     assert {"auto", "math", "flash"} <= set(parts["2"]["prefill"])
     kinds = {(case["format"], case["blocks"]) for case in parts["3"]["cases"]}
     assert len(kinds) == 7  # three formats, contiguous and paged; and SDPA
+    assert [(row["context"], row["splits"]) for row in parts["3"]["splits"]] == [(64, 1), (64, 2), (64, 4)]
     assert len(parts["3"]["products"]) == 4 * 3 * 2  # products of a layer, numbers of rows, implementations
     rows = parts["4"]["rows"]
     assert rows["contiguous"]["most_sequences"] < rows["paged"]["most_sequences"]
@@ -107,6 +108,7 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
         "judged by the second: ",
         "attention by flash, transformers' layers",
         "64 x 2",
+        "64 x 1, microseconds by splits: 1: ",
         "tiny: down, added, GB/s",
         "paged INT8: at",
     ):
