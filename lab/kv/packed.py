@@ -69,7 +69,6 @@ class Layout(NamedTuple):
 
     def split(self, joined: torch.Tensor | np.ndarray) -> Packed:
         """Views of ``joined``, [sum of ``sizes``]; of an array: arrays."""
-        # By slices: torch's own split takes ten times as long as numpy's slices.
         parts = [joined[end - size : end] for size, end in zip(self.sizes, accumulate(self.sizes), strict=True)]
         return Packed(*parts[:-1], parts[-1].reshape(self.sequences, self.height))
 
@@ -94,14 +93,14 @@ class Layout(NamedTuple):
         known, new = len(counts), sum(counts)
         joined = torch.zeros(sum(self.sizes), dtype=torch.int32, pin_memory=device.type == "cuda")
         packed = self.split(joined.numpy())
-        for row, blocks in zip(packed.tables, tables, strict=False):
+        for table, blocks in zip(packed.tables, tables, strict=False):  # the rest are padding
             part = blocks[: self.height]
-            row[: len(part)] = part
+            table[: len(part)] = part
         lengths, ends, positions = packed.lengths[:known], packed.starts[1 : known + 1], packed.positions[:new]
         lengths[:] = list(map(add, starts, counts))
         ends[:] = list(accumulate(counts))
         packed.starts[known + 1 :] = new
-        # Of numpy's ways those are taken that are quick for a few numbers: divmod and flatnonzero are not.
+        # Without divmod and flatnonzero, which for a few numbers take several times as long as what is used here.
         sequence, row = np.arange(known).repeat(counts), np.arange(new, dtype=np.int32)
         np.add(row, (lengths - ends)[sequence], out=positions)
         block = positions // block_size
