@@ -11,12 +11,7 @@ def on_device(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
     A copy to a GPU from ordinary memory waits until the GPU has done everything queued before. From pinned memory it is
     queued like the rest. Torch keeps the pinned memory until the copy has been made.
     """
-    return pinned(numbers, device).to(device, non_blocking=True)
-
-
-def pinned(numbers: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """``numbers`` in pinned memory, which a GPU copies from by itself."""
-    return numbers.pin_memory() if device.type == "cuda" else numbers
+    return (numbers.pin_memory() if device.type == "cuda" else numbers).to(device, non_blocking=True)
 
 
 def several_on_device(lists: list[list[int]], device: torch.device) -> list[torch.Tensor]:

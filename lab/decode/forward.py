@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from itertools import groupby
+from operator import add
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from lab.kv.attention import KernelError
 from lab.kv.graphs import Bucket
-from lab.kv.packed import Packed
+from lab.kv.packed import Layout
 from lab.kv.plan import Group, SdpaChoice, StepPlan
 from lab.kv.storage import KVStorage
 from lab.kv.table import BlockTable, side_by_side
@@ -70,18 +70,21 @@ def forward(
 
 def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage) -> torch.Tensor:
     counts = [len(new.token_ids) for new in batch]  # only once: asking a tensor costs more than using the number
-    packed, size = _packed(batch, counts), batch[0].table.pool.block_size
+    starts, keep = [new.start for new in batch], [new.keep for new in batch]
+    longest_new, longest, kept = max(counts), max(map(add, starts, counts)), sum(keep)
+    step, size = (counts, starts, keep, [new.table.blocks for new in batch]), batch[0].table.pool.block_size
     token_ids = torch.cat([new.token_ids for new in batch])
-    longest_new, longest = max(counts), int(packed.lengths.max())
     graphs = storage.graphs
     # A prompt's chunk (few of its logits are wanted) is not captured: a step of its shape hardly comes again.
-    if graphs and graphs.on and all(count - new.keep <= 1 for count, new in zip(counts, batch, strict=True)):
+    if graphs and graphs.on and all(count - wanted <= 1 for count, wanted in zip(counts, keep, strict=True)):
         bucket = Bucket.of(len(batch), longest_new, longest)
         if bucket:
-            logits = graphs.forward(model, token_ids, packed, bucket, size, storage)
+            packed = bucket.layout(size).pack(*step, size, model.device)
+            logits = graphs.forward(model, token_ids, packed, kept, bucket, size, storage)
             if logits is not None:
                 return logits
-    there = packed.split(on_device(packed.joined(), model.device))
+    layout = Layout(sum(counts), kept, len(batch), -(-longest // size))
+    there = layout.split(layout.pack(*step, size, model.device).to(model.device, non_blocking=True))
     plan = there.plan(size, longest_new, longest, storage)
     try:
         return model.forward(token_ids, there.positions, plan, there.kept)
@@ -90,30 +93,6 @@ def _by_kernels(model: LanguageModel, batch: list[NewTokens], storage: KVStorage
             raise
         graphs.give_up("Memory ran short, and theirs was needed.")
     return model.forward(token_ids, there.positions, plan, there.kept)
-
-
-def _packed(batch: list[NewTokens], new_tokens: list[int]) -> Packed:
-    """Pack a batch with so many ``new_tokens``, in numpy: it needs half of torch's time for many small operations."""
-    size = batch[0].table.pool.block_size
-    counts = np.array(new_tokens, np.int32)
-    lengths = np.array([new.start for new in batch], np.int32) + counts
-    kept = np.array([new.keep for new in batch], np.int32)
-    starts = np.zeros(len(batch) + 1, np.int32)
-    ends = counts.cumsum(out=starts[1:])
-    height = -(-int(lengths.max()) // size)
-    tables = np.frombuffer(side_by_side([new.table.blocks for new in batch], height), np.int32).reshape(-1, height)
-    sequence = np.arange(len(batch)).repeat(counts)
-    row = np.arange(len(sequence), dtype=np.int32)
-    positions = row + (lengths - ends)[sequence]
-    block, offset = np.divmod(positions, size)
-    return Packed(
-        positions=torch.from_numpy(positions),
-        write=torch.from_numpy(tables[sequence, block] * size + offset),
-        kept=torch.from_numpy(np.flatnonzero(row >= (ends - kept)[sequence]).astype(np.int32)),
-        starts=torch.from_numpy(starts),
-        lengths=torch.from_numpy(lengths),
-        tables=torch.from_numpy(tables),
-    )
 
 
 def _by_reference(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -29,9 +30,26 @@ from lab.device_memory import memory_in_use
 from lab.kv.cache import Budget, Cache, PoolSetting
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
+from lab.trace.roofline import Work
 from lab.transfer import several_on_device
 
 log = logging.getLogger(__name__)
+
+
+class Known(NamedTuple):
+    """What a step reports of its pass, found out before its output is there: a GPU is computing it meanwhile.
+
+    Attributes:
+        spans: the tokens of each sequence.
+        work: the target's.
+        reserved: slots of each sequence. Rejected proposals give their blocks back before the step is reported.
+        memory: bytes in use.
+    """
+
+    spans: list[Span]
+    work: Work
+    reserved: list[int]
+    memory: int
 
 
 class Pool:
@@ -107,8 +125,6 @@ class Pool:
         """Compute one batch. Raises what the target's forward pass raises; then nothing is committed."""
         clock = StepClock(self._target.device)
         turns = self.scheduler.schedule()
-        # Noted here: rejected proposals have given their blocks back by the time the step is reported.
-        reserved = [turn.sequence.table.capacity if turn.sequence.table else 0 for turn in turns]
         clock.mark("rest")
         drafted = self._drafters.propose(turns, clock)
         rounds = [Round(turn.sequence, drafted.proposals.get(turn.sequence)) for turn in turns]
@@ -117,13 +133,20 @@ class Pool:
         logits = forward(self._target, batch, self.cache.target if self.cache else None, sdpa)
         self._tell_failures(turns)
         clock.mark("verify")
+        known = self._known(turns, batch)
+        clock.mark("rest")
         complete = [round for turn, round in zip(turns, rounds, strict=True) if turn.complete]
         judged = judge(logits, complete, native=self._target.native.model is not None) if complete else []
         outcomes = dict(zip((round.sequence for round in complete), judged, strict=True))
         clock.mark("sample")
 
         told = [self._tell(turn, round, outcomes.get(turn.sequence)) for turn, round in zip(turns, rounds, strict=True)]
-        self._close(clock, turns, told, batch, drafted, reserved)
+        self._close(clock, turns, told, drafted, known)
+
+    def _known(self, turns: list[Turn], batch: list[NewTokens]) -> Known:
+        spans = [Span(new.start, new.stop, new.keep) for new in batch]
+        reserved = [turn.sequence.table.capacity if turn.sequence.table else 0 for turn in turns]
+        return Known(spans, self._passes.of(spans), reserved, memory_in_use(self._devices))
 
     def _new_tokens(self, turns: list[Turn], rounds: list[Round]) -> list[NewTokens]:
         """Each turn's part of the target's forward pass: known tokens, then proposals."""
@@ -191,21 +214,16 @@ class Pool:
         clock: StepClock,
         turns: list[Turn],
         kinds: list[str],
-        batch: list[NewTokens],
         drafted: Drafted,
-        reserved: list[int],
+        known: Known,
     ) -> None:
-        """Report the step's time to every sequence in it, and finish those that are done. ``reserved``: slots that each
-        sequence had during the step.
-        """
+        """Report the step's time to every sequence in it, and finish those that are done."""
         parts, total = clock.read()
         total = max(total, sum(parts.values()))
         draft_ms = parts["draft"] + sum(parts[drafter] for drafter in drafted.windows)
         around = total - parts["verify"] - draft_ms
-        memory = memory_in_use(self._devices)
         broken = {sequence for sequence, _ in self.failed}
-        spans = [Span(new.start, new.stop, new.keep) for new in batch]
-        tokens, verifying = sum(stop - start for start, stop, _ in spans), self._passes.of(spans)
+        tokens = sum(stop - start for start, stop, _ in known.spans)
         # Reading a text, for the first time or again, costs less per token than a round does.
         reading = "prefill" in kinds or any(turn.count > 1 and turn.sequence.table for turn in turns)
         if not reading:
@@ -213,7 +231,7 @@ class Pool:
         for drafter, window in drafted.windows.items():
             if window:
                 drafter.times.observe(window, parts[drafter])
-        for turn, kind, (start, stop, _), slots in zip(turns, kinds, spans, reserved, strict=True):
+        for turn, kind, (start, stop, _), slots in zip(turns, kinds, known.spans, known.reserved, strict=True):
             sequence = turn.sequence
             if sequence in broken or sequence.finished:
                 continue
@@ -232,12 +250,12 @@ class Pool:
                 total_ms=total,
                 draft_bytes=drafted.work.bytes,
                 draft_flops=drafted.work.flops,
-                verify_bytes=verifying.bytes,
-                verify_flops=verifying.flops,
+                verify_bytes=known.work.bytes,
+                verify_flops=known.work.flops,
                 kv_tokens=sequence.computed,
                 kv_reserved_bytes=slots * kv_bytes,
                 kv_used_bytes=sequence.computed * kv_bytes,
-                memory_bytes=memory,
+                memory_bytes=known.memory,
             )
             sequence.step += 1
             if sequence.reason:

@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from lab.kv.storage import PlainLayer
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """``weight * x / sqrt(mean(x^2) + epsilon)``, row by row (Zhang and Sennrich, 1910.07467).
@@ -37,8 +39,12 @@ def rotate(
     sine: torch.Tensor,
     norms: tuple[torch.Tensor, torch.Tensor] | None = None,
     epsilon: float = 0.0,
+    layer: PlainLayer | None = None,
+    slots: torch.Tensor | None = None,
 ) -> None:
     """Rotary embedding of queries and keys, in place (RoFormer: Su et al., 2104.09864, on halves as in Llama).
+
+    With ``layer`` and ``slots`` it does what ``lab.kv.store_kernel.store`` does in the same launch.
 
     Args:
         qkv: [N, (heads + 2 * kv_heads) * head_dim], contiguous rows: each token's queries, keys and values, head by
@@ -46,9 +52,13 @@ def rotate(
         cosine, sine: [N, head_dim].
         norms: weights, [head_dim] each, of an RMSNorm of every query and every key beforehand (Qwen3).
         epsilon: of those norms.
+        layer: where keys, rotated, and values are written as well. None: nowhere.
+        slots: [N] int32 or int64, where in the layer; -1: a row of padding, which is not written.
     """
     dim = cosine.shape[-1]
-    query_norm, key_norm = norms or (cosine, cosine)  # placeholders, not read
+    # Placeholders are not read, nor written to.
+    query_norm, key_norm = norms or (cosine, cosine)
+    keys, values = layer.tensors if layer else (qkv[:, None],) * 2
     _rotate_kernel[len(qkv), heads + kv_heads](
         qkv,
         cosine,
@@ -56,12 +66,18 @@ def rotate(
         query_norm,
         key_norm,
         epsilon,
+        cosine if slots is None else slots,
+        keys,
+        values,
         qkv.stride(0),
         cosine.stride(0),
+        *keys.stride()[:2],
         HEADS=heads,
+        KV_HEADS=kv_heads,
         HALF=dim // 2,
         PADDED=triton.next_power_of_2(dim // 2),
         NORMED=norms is not None,
+        STORED=layer is not None,
         num_warps=1,
     )
 
@@ -95,7 +111,7 @@ def _rms_norm_kernel(out, x, weight, epsilon, SIZE: tl.constexpr, PADDED: tl.con
     tl.store(out + row * SIZE + i, normed.to(out.dtype.element_ty), mask=i < SIZE)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=("slots",))  # part of a larger tensor, beginning anywhere
 def _rotate_kernel(
     qkv,
     cosine,
@@ -103,12 +119,19 @@ def _rotate_kernel(
     query_norm,
     key_norm,
     epsilon,
+    slots,
+    keys,
+    values,
     qkv_row,
     angle_row,
+    stored_slot,
+    stored_head,
     HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
     HALF: tl.constexpr,
     PADDED: tl.constexpr,
     NORMED: tl.constexpr,
+    STORED: tl.constexpr,
 ):
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, PADDED)
@@ -129,6 +152,15 @@ def _rotate_kernel(
     high = high * _numbers(cosines + HALF, inside) + low * _numbers(sines + HALF, inside)
     tl.store(low_at, turned.to(qkv.dtype.element_ty), mask=inside)
     tl.store(high_at, high.to(qkv.dtype.element_ty), mask=inside)
+    if STORED:
+        slot = tl.load(slots + token).to(tl.int64)
+        if (head >= HEADS) & (slot >= 0):
+            at = slot * stored_slot + (head - HEADS) * stored_head + i
+            tl.store(keys + at, turned.to(keys.dtype.element_ty), mask=inside)
+            tl.store(keys + at + HALF, high.to(keys.dtype.element_ty), mask=inside)
+            value_at = low_at + KV_HEADS * 2 * HALF
+            tl.store(values + at, tl.load(value_at, mask=inside), mask=inside)
+            tl.store(values + at + HALF, tl.load(value_at + HALF, mask=inside), mask=inside)
 
 
 @triton.jit

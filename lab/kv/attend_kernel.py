@@ -45,7 +45,8 @@ query heads per KV head and one new token, 6% of the bytes of these tokens' bflo
 With heads of 128 the tokens are two tiles, or one of INT8 or INT4. Reasoned, not measured."""
 LONGEST_WHOLE = 512
 """Most tokens of a sequence that is not split. Up to this length, the shortest context that is captured, launching a
-second kernel is assumed to take longer than it saves."""
+second kernel is assumed to take longer than it saves. Not measured; part 3 of ``python -m lab.bench gpu`` times both.
+"""
 RESIDENT, RESIDENT_WIDE = 4, 2
 """Programs that a multiprocessor runs at once: of 16 rows, and of more."""
 REGISTERS = 128

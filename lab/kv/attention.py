@@ -165,8 +165,12 @@ def attend_by_kernels(
     value: torch.Tensor,
     plan: BlockPlan,
     scaling: float | None = None,
+    *,
+    stored: bool = False,
 ) -> torch.Tensor:
     """Store the new keys and values, then attend: query [N, heads, d]; key, value [N, kv_heads, d] -> [N, heads, d].
+
+    ``stored``: they are stored already.
 
     Raises:
         KernelError: see there.
@@ -177,7 +181,8 @@ def attend_by_kernels(
 
     layer = plan.storage.layers[layer_idx]
     with launching(query):
-        store(layer, plan.write, key, value)
+        if not stored:
+            store(layer, plan.write, key, value)
         return attend(layer, query, plan, scaling)
 
 

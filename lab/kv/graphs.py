@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from lab.config import in_short
-from lab.kv.packed import Packed
+from lab.kv.packed import Layout
 from lab.kv.storage import KVStorage
-from lab.transfer import on_device, pinned
 
 if TYPE_CHECKING:
     from lab.pair.models import LanguageModel
@@ -54,6 +53,10 @@ class Bucket(NamedTuple):
     @property
     def rows(self) -> int:
         return self.sequences * self.new
+
+    def layout(self, block_size: int) -> Layout:
+        """Where the index tensors of such a step are."""
+        return Layout(self.rows, self.rows, self.sequences, -(-self.context // block_size))
 
     @classmethod
     def of(cls, sequences: int, longest_new: int, longest: int) -> Bucket | None:
@@ -129,7 +132,8 @@ class Graphs:
         self,
         model: LanguageModel,
         token_ids: torch.Tensor,
-        packed: Packed,
+        packed: torch.Tensor,
+        kept: int,
         bucket: Bucket,
         block_size: int,
         storage: KVStorage,
@@ -138,7 +142,9 @@ class Graphs:
 
         Args:
             token_ids: [N] int64 on the device.
-            packed: on the host.
+            packed: the step's index tensors in the bucket's layout, joined, on the host; for a GPU in pinned memory,
+                which it copies from by itself.
+            kept: K, the rows whose logits are wanted.
 
         Returns:
             [K, vocabulary] float32 logits; None if it failed, and graphs are given up.
@@ -147,11 +153,10 @@ class Graphs:
         if captured is None:
             return None
         try:
-            padded = packed.padded(bucket.rows, bucket.sequences, -(-bucket.context // block_size))
             captured.token_ids[: len(token_ids)].copy_(token_ids)
-            captured.numbers.copy_(pinned(padded.joined(), model.device), non_blocking=True)
+            captured.numbers.copy_(packed, non_blocking=True)
             captured.replay()
-            return captured.logits[: len(packed.kept)].clone()
+            return captured.logits[:kept].clone()
         except Exception as error:
             self._fail(error)
             return None
@@ -162,10 +167,10 @@ class Graphs:
 
     def _capture(self, model: LanguageModel, bucket: Bucket, block_size: int, storage: KVStorage) -> Captured:
         """Record a step of nothing but padding. (What is kept of the recording does not refer to this object.)"""
-        nothing = Packed.nothing().padded(bucket.rows, bucket.sequences, -(-bucket.context // block_size))
-        numbers = on_device(nothing.joined(), model.device)
+        layout, nothing = bucket.layout(block_size), ((), (), (), ())
+        numbers = layout.pack(*nothing, block_size, model.device).to(model.device)
         token_ids = torch.zeros(bucket.rows, dtype=torch.long, device=model.device)
-        packed = nothing.split(numbers)
+        packed = layout.split(numbers)
         plan = packed.plan(block_size, bucket.new, bucket.context, storage)
         if self._place is None:
             self._place = Place(model.device)

@@ -339,7 +339,8 @@ class StepTimed(Event):
     ``target_tokens``: those of this sequence. ``kv_tokens``: tokens whose keys and
     values are kept. The ``kv_`` bytes are those of the cache: reserved while the step was computed, proposals
     included, and used by the tokens that are kept. ``memory_bytes`` are those of
-    the device (CUDA: peak since the engine was last idle; CPU: resident size of the process).
+    the device while it computes the target's pass (CUDA: peak since the engine was last idle; CPU: resident size of
+    the process).
     """
 
     kind: ClassVar[str] = "step_timed"

@@ -37,6 +37,7 @@ from lab.kv.plan import BlockPlan
 CPU = torch.device("cpu")
 OPTIONS = {"dtype": torch.float32, "device": CPU}
 PART = {"device": "cpu", "dtype": "auto", "small": True}
+interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
 
 
 def scripted_pair(rate: float) -> Engine:
@@ -53,9 +54,10 @@ def here(name, out, until, options, report):
     return json.loads(out.with_name("sheet").read_text("utf-8")) | {"seconds": 1.0}
 
 
+@interpreted
 def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     right = attend_kernel.attend
-    monkeypatch.setattr(attend_kernel, "attend", lambda layer, query, plan: 1.1 * right(layer, query, plan))
+    monkeypatch.setattr(attend_kernel, "attend", lambda *args, **how: 1.1 * right(*args, **how))
     sheet = Sheet()
     run_part("3", sheet, **PART)
     assert {case["blocks"] for case in sheet.result["cases"]} == {"sdpa"}
@@ -63,6 +65,7 @@ def test_a_kernel_that_computes_something_else_gets_no_figure(monkeypatch):
     assert all("off by" in said[f"64 tokens x 1, {kind}"] for kind in ("auto paged", "int8 paged", "int4 contiguous"))
 
 
+@interpreted
 def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "apart", here)
     out, folder = tmp_path / "gpu.json", tmp_path / "runs"
@@ -81,12 +84,15 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     assert {"decode", "decode, layers of transformers"} <= set(parts["2"]["decode"])
     for row in parts["2"]["decode"].values():
         assert 0 < row["of_copy"] == pytest.approx(row["gb_per_second"] / parts["2"]["copy_gb_per_second"])
+        in_pass = row["mean_bytes"] / row["pass_ms"] / 1e6  # GB/s
+        assert row["of_copy_in_pass"] == pytest.approx(in_pass / parts["2"]["copy_gb_per_second"])
     assert {(row["acceptance"], row["gamma"], row["spread"]["samples"]) for row in parts["2"]["speculation"]} == {
         (rate, gamma, 3) for rate in (0.5, 0.7, 0.9) for gamma in (1, 3)
     }
     assert {"auto", "math", "flash"} <= set(parts["2"]["prefill"])
     kinds = {(case["format"], case["blocks"]) for case in parts["3"]["cases"]}
     assert len(kinds) == 7  # three formats, contiguous and paged; and SDPA
+    assert [(row["context"], row["splits"]) for row in parts["3"]["splits"]] == [(64, 1), (64, 2), (64, 4)]
     assert len(parts["3"]["products"]) == 4 * 3 * 2  # products of a layer, numbers of rows, implementations
     rows = parts["4"]["rows"]
     assert rows["contiguous"]["most_sequences"] < rows["paged"]["most_sequences"]
@@ -97,9 +103,12 @@ def test_every_part_measures_and_is_in_the_table(tmp_path, monkeypatch):
     for words in (
         "tokens/s  cache",
         "of a copy",
+        "within the pass",
         "acceptance 0.7",
+        "judged by the second: ",
         "attention by flash, transformers' layers",
         "64 x 2",
+        "64 x 1, microseconds by splits: 1: ",
         "tiny: down, added, GB/s",
         "paged INT8: at",
     ):
@@ -212,6 +221,21 @@ def test_short_of_time_rounds_are_left_out_before_rows(tmp_path):
     assert sheet.result["left_out"][0].startswith("rounds 2 to 3 of static")
 
 
+def test_a_row_with_too_little_time_to_compile_is_left_out_and_ratios_do_not_wait_for_it():
+    ours, theirs = pair.RATIOS[0]
+    sheet = Sheet(until=time.time() + 50)
+
+    def last(prompt):
+        assert list(sheet.result["ratios"]) == [f"{ours} / {theirs}"]
+        return 10
+
+    rows = dict.fromkeys((ours, theirs), lambda prompt: time.sleep(0.01) or 10) | {"slow": None, "last": last}
+    pair.time_rows(sheet, scripted_pair(0.5), "rows", rows, ("one",), 2, reserve=1, needed={"slow": 60, "last": 1})
+    assert {name: found["samples"] for name, found in sheet.result["rows"].items()} == {ours: 2, theirs: 2, "last": 2}
+    assert [line.partition(" (")[0] for line in sheet.result["left_out"]] == ["slow"]
+    assert "failures" not in sheet.result
+
+
 def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
     sheet = Sheet(until=time.time())
     run_capacity(sheet, device=CPU, dtype=torch.float32, small=True)
@@ -220,6 +244,7 @@ def test_short_of_time_fewer_requests_are_served_and_no_row_is_lost():
     assert sheet.result["left_out"][0].startswith("paged: three in four of the requests")
 
 
+@interpreted
 def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
     monkeypatch.setattr(product, "_launch", lambda out, *_, **__: out.zero_())
     sheet = Sheet()
@@ -228,7 +253,7 @@ def test_a_wrong_product_is_reported_and_not_timed(monkeypatch):
     assert sheet.result["products"] == []
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles here, and for no CPU")
+@interpreted
 def test_attention_back_ends_read_a_prompt_within_the_same_layers(monkeypatch):
     """Otherwise the difference between two rows would be that between layers, too."""
     target = Scripted(TINY_TARGET, random_script(TINY_TARGET, CPU), "target", **OPTIONS)
@@ -307,6 +332,15 @@ def test_a_scripted_pair_follows_its_script_at_the_acceptance_asked_for():
     lab.draft.script.copy_(lab.target.script)
     always = lab.generate(prompt(5), config, SamplingParams(max_tokens=41, ignore_eos=True))
     assert always.metrics.draft_acceptance_rate == 1
+
+
+def test_in_every_hundred_positions_a_draft_is_right_as_often_as_asked_for():
+    script = random_script(TINY_TARGET, CPU)
+    for rate in (0.5, 0.7, 0.9):
+        first, other = ((guess(script, rate, seed) == script)[:2000].view(-1, 100) for seed in (0, 1))
+        assert (first.sum(1) == round(100 * rate)).all()
+        assert not torch.equal(first, other)
+        assert not torch.equal(first[0], first[1])
 
 
 def test_output_lengths_are_geometric_and_follow_the_seed():

@@ -81,7 +81,7 @@ def test_torch_compile_is_refused_where_a_step_in_c_computes(engine, monkeypatch
 
 @pytest.mark.parametrize("kernels", ["auto", "reference"])
 def test_another_engine_of_the_same_models_has_the_same_kernels(kernels):
-    lab = load_engine(kernels=kernels)
+    lab = load_engine(device="cpu", kernels=kernels)
     other = lab.another(max_num_seqs=2)
     assert other.kernels == lab.kernels
     assert other.generate(PROMPT, None, SAMPLING).token_ids == lab.generate(PROMPT, None, SAMPLING).token_ids

@@ -185,15 +185,15 @@ def test_a_failing_commit_ends_only_the_request_concerned(lab, monkeypatch):
 
 def test_a_request_that_got_its_last_token_in_a_failed_step_is_finished(lab, monkeypatch):
     """The others go on in another format."""
-    memory, steps = pool.memory_in_use, []
+    read, steps = pool.StepClock.read, []
 
-    def failing_once(devices):
-        steps.append(devices)
+    def failing_once(clock):
+        steps.append(clock)
         if len(steps) == 3:
             raise RuntimeError("nobody knows")
-        return memory(devices)
+        return read(clock)
 
-    monkeypatch.setattr(pool, "memory_in_use", failing_once)
+    monkeypatch.setattr(pool.StepClock, "read", failing_once)
     config = replace(PLAIN, kv_dtype="int8")
     short, long = (lab.submit(PROMPT, config, SamplingParams(max_tokens=n, ignore_eos=True)) for n in (3, 12))
     short, long = short.result(), long.result()

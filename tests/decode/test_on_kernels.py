@@ -92,7 +92,7 @@ def test_a_mixed_batch_gives_the_tokens_of_each_request_alone(reference):
         (attend_kernel, "attend", 3, "int8"),
         (attend_kernel, "attend", 11, "contiguous"),
         (store_kernel, "store", 0, "int8"),
-        (store_kernel, "store", 3, "contiguous"),
+        (store_kernel, "store", 3, "int4"),
         (store_kernel, "store", 11, "int8"),
     ],
 )

@@ -224,21 +224,21 @@ def test_a_block_copy_that_runs_out_of_memory_leaks_no_block(lab, monkeypatch):
 def test_a_request_that_failed_in_a_step_out_of_memory_ends_at_once(lab, monkeypatch, name):
     """One that got its last token in that step is finished; the others go on."""
     expected = alone(lab, name)
-    judge, memory, steps = pool.judge, pool.memory_in_use, []
+    judge, read, steps = pool.judge, pool.StepClock.read, []
 
     def one_not_finite(logits, rounds, **how):
         return [
             replace(judged, finite=len(steps) != 2 or i != 1) for i, judged in enumerate(judge(logits, rounds, **how))
         ]
 
-    def short_once(devices):
-        steps.append(devices)
+    def short_once(clock):
+        steps.append(clock)
         if len(steps) == 3:
             raise ERRORS["gpu"]
-        return memory(devices)
+        return read(clock)
 
     monkeypatch.setattr(pool, "judge", one_not_finite)
-    monkeypatch.setattr(pool, "memory_in_use", short_once)
+    monkeypatch.setattr(pool.StepClock, "read", short_once)
     samplings = [replace(SAMPLING, max_tokens=tokens) for tokens in (24, 24, 24, 3)]
     requests = [lab.submit(prompt, CONFIGS[name], each) for prompt, each in zip(PROMPTS, samplings, strict=True)]
     for _ in range(3):

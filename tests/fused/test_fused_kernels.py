@@ -9,6 +9,8 @@ from torch.nn import functional as F
 pytest.importorskip("triton", reason="the package triton is not installed (requirements-test.txt)")
 
 from lab.fused.kernels import rms_norm, rotate, swiglu
+from lab.kv.storage import KVStorage
+from lab.kv.store_kernel import store
 
 pytestmark = pytest.mark.usefixtures("new_inputs", "poisoned_outputs")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -75,6 +77,28 @@ def test_queries_and_keys_are_rotated_and_values_are_not(dtype, normed, heads, k
     turned, untouched = qkv.view(tokens, -1, dim).split((heads + kv_heads, kv_heads), 1)
     assert error(turned, torch.cat(exact, 1), torch.cat(size, 1)) < 1
     assert torch.equal(untouched, value)
+
+
+@DTYPES
+@pytest.mark.parametrize("normed", [False, True])
+def test_rotated_keys_and_values_are_stored_in_the_same_launch(dtype, normed):
+    """The same bits, in no slot but their own, and none of a row of padding."""
+    tokens, heads, kv_heads, dim = 4, 3, 2, 12
+    qkv = torch.randn(tokens, (heads + 2 * kv_heads) * dim, device=DEVICE).to(dtype)
+    norms = tuple(torch.randn(2, dim, device=DEVICE).to(dtype)) if normed else None
+    shape = {"layers": 1, "kv_heads": kv_heads, "head_dim": dim, "dtype": dtype, "device": DEVICE}
+    ours, theirs = (KVStorage("auto", 9, **shape).layers[0] for _ in range(2))
+    for tensor in (*ours.tensors, *theirs.tensors):
+        tensor.zero_()
+    slots = torch.tensor([5, -1, 0, 7], dtype=torch.int32, device=DEVICE)
+    alone, known = qkv.clone(), angles(tokens, dim, dtype)
+    rotate(alone, heads, kv_heads, *known, norms, 1e-6)
+    rotate(qkv, heads, kv_heads, *known, norms, 1e-6, ours, slots)
+    assert torch.equal(qkv, alone)
+    store(theirs, slots, *alone.view(tokens, -1, dim).split((heads, kv_heads, kv_heads), 1)[1:])
+    for stored, expected in zip(ours.tensors, theirs.tensors, strict=True):
+        assert expected[5].any()
+        assert torch.equal(stored, expected)
 
 
 def test_nan_stays_nan_and_within_its_own_row():

@@ -16,6 +16,7 @@ from lab.decode.engine import Engine
 from lab.fused import layer as fused_layer
 from lab.fused import product
 from lab.fused.layer import FusedLayer, fused, merge
+from lab.kv.graphs import CAPTURING
 from lab.kv.plan import BlockPlan
 from lab.kv.storage import KVStorage
 from lab.pair.llama import unlike_llama
@@ -57,9 +58,9 @@ def merged(model: LanguageModel) -> LanguageModel:
     return model
 
 
-def storage_for(model: LanguageModel) -> KVStorage:
+def storage_for(model: LanguageModel, kv_format: str = "auto") -> KVStorage:
     sizes = {"layers": model.layers, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
-    return KVStorage("auto", BLOCK * BLOCKS, **sizes, dtype=model.dtype, device=DEVICE)
+    return KVStorage(kv_format, BLOCK * BLOCKS, **sizes, dtype=model.dtype, device=DEVICE)
 
 
 def step(model: LanguageModel, storage: KVStorage, sequences: list[tuple[list[int], int, int]], seed: int = 0):
@@ -119,9 +120,9 @@ class Launches(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(("family", "before"), [("llama", 39), ("qwen3", 55)])
-def test_a_layer_takes_seven_launches(monkeypatch, family, before):
-    """In bfloat16: four products, store, attend and rotate. Ten for many rows: torch's products fuse nothing but the
-    addition to the residual.
+def test_a_layer_takes_six_launches(monkeypatch, family, before):
+    """In bfloat16: four products, rotate (which stores) and attend. Nine for many rows: torch's products fuse nothing
+    but the addition to the residual. One more where keys and values are quantised.
     """
     plain = model_of(family)
     plain.model.bfloat16()
@@ -134,8 +135,8 @@ def test_a_layer_takes_seven_launches(monkeypatch, family, before):
 
         return launch
 
-    def attend(layer_idx, query, *args):
-        ran.extend(("store", "attend"))
+    def attend(layer_idx, query, *args, stored=False):
+        ran.extend(["attend"] if stored else ["store", "attend"])
         return torch.empty(query.shape, dtype=query.dtype, device=query.device)
 
     def half(x):
@@ -148,11 +149,11 @@ def test_a_layer_takes_seven_launches(monkeypatch, family, before):
     monkeypatch.setattr(fused_layer, "attend_by_kernels", attend)
     monkeypatch.setattr("lab.kv.attention.attend_by_kernels", attend)
 
-    def launched(model: LanguageModel, rows: int) -> tuple[int, list[str]]:
+    def launched(model: LanguageModel, rows: int, kv_format: str = "auto") -> tuple[int, list[str]]:
         x = torch.randn(1, rows, 48, dtype=torch.bfloat16, device=DEVICE)
         inputs = {
             "position_embeddings": plain.model.model.rotary_emb(x, torch.arange(rows, device=DEVICE)[None]),
-            "plan": BlockPlan(*[None] * 4, 1, 1, 1, None),
+            "plan": BlockPlan(*[None] * 4, 1, 1, 1, storage_for(plain, kv_format)),
         }
         ran.clear()
         with torch.no_grad(), Launches() as by_torch:
@@ -161,10 +162,12 @@ def test_a_layer_takes_seven_launches(monkeypatch, family, before):
 
     by_torch, by_kernels = launched(plain, 1)
     assert by_torch + len(by_kernels) == before
-    assert launched(ours, 1) == (0, ["product", "rotate", "store", "attend", "product", "product", "product"])
+    assert launched(ours, 1) == (0, ["product", "rotate", "attend", "product", "product", "product"])
+    for quantised in ("int8", "int4"):
+        assert launched(ours, 1, quantised)[1][:4] == ["product", "rotate", "store", "attend"]
     few = product.MOST_ROWS
     assert launched(ours, few) == launched(ours, 1)
-    assert launched(ours, few + 1) == (4, ["rms_norm", "rotate", "store", "attend", "rms_norm", "swiglu"])
+    assert launched(ours, few + 1) == (4, ["rms_norm", "rotate", "attend", "rms_norm", "swiglu"])
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -222,7 +225,7 @@ def test_changed_weights_take_effect():
 
 def test_merging_changed_weights_is_not_taken_for_another_change():
     """It moves them."""
-    model = LanguageModel(tiny_models.random_model("llama"), "random")
+    model = model_of("llama")
     lab = Engine(model, tiny_models.tokenizer(), kernels="triton", kv_bytes=10**8)
     sampling = SamplingParams(max_tokens=2, ignore_eos=True)
     lab.generate("A", None, sampling)
@@ -232,6 +235,18 @@ def test_merging_changed_weights_is_not_taken_for_another_change():
     (pool,) = lab._pools
     lab.generate("A", None, sampling)
     assert list(lab._pools) == [pool]
+
+
+def test_the_memory_of_merged_matrices_is_given_back_to_a_gpu_and_not_during_a_capture(monkeypatch):
+    """Once for all layers, and only if something was merged."""
+    emptied: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(CAPTURING.locked()))
+    ours = fused(model_of("llama"))
+    ours.device = torch.device("cuda")
+    for _ in range(2):
+        merge(ours)
+    assert emptied == [True]
+    assert not CAPTURING.locked()
 
 
 def test_an_adapter_is_not_bypassed():

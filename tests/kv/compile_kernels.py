@@ -101,4 +101,8 @@ for few, bias in ((x, None), (x[:1], weight[:64])):  # a single row is compiled 
 rms_norm(x, weight, 1e-5)
 swiglu(torch.randn(2, 2 * 14336).bfloat16())
 for norms in (None, (weight[:128], weight[:128])):
-    rotate(torch.randn(2, 48 * 128).bfloat16(), 32, 8, *torch.randn(2, 2, 128).bfloat16(), norms, 1e-6)
+    shape = {"kv_heads": 8, "head_dim": 128, "dtype": torch.bfloat16}
+    layer = KVStorage("auto", 32, layers=1, **shape, device=torch.device("cpu")).layers[0]
+    for stored in ((), (layer, torch.arange(2, dtype=torch.int32))):
+        qkv, angles = torch.randn(2, 48 * 128).bfloat16(), torch.randn(2, 2, 128).bfloat16()
+        rotate(qkv, 32, 8, *angles, norms, 1e-6, *stored)

@@ -1,4 +1,5 @@
-"""Part 3: kernels alone. Attention over long caches: formats, paged against contiguous, against SDPA. Products."""
+"""Part 3: kernels alone. Attention over long caches: formats, paged against contiguous, against SDPA. Attention over
+short ones, split or not. Products."""
 
 from __future__ import annotations
 
@@ -23,13 +24,17 @@ CONTEXTS = (32_768, 8_192, 1_024, 131_072)
 BATCHES = (1, 8, 32)
 COLUMNS = (("auto", "contiguous"), ("auto", "paged"), ("int8", "paged"), ("int4", "paged"), ("auto", "sdpa"))
 """Columns of the table: formats, and how the cache is laid out."""
+SPLIT_CONTEXTS = (384, 128)
+SPLITS = (1, 2, 4)
+"""``attend_kernel.LONGEST_WHOLE`` is reasoned, not measured: these decide whether a single short sequence is split."""
 OTHERS = (("int8", "contiguous"), ("int4", "contiguous"))
 
 
 def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, small: bool) -> None:
     """Fill ``cases``: microseconds of one layer's attention for one new token per sequence, and GB/s of keys, values
     and scales; and ``ratios``. The table's columns come first. A case that does not fit in half of the free memory is
-    left out. Before them come the ``products``, which take little time.
+    left out. Before them come the ``products`` and the ``splits`` (microseconds of one sequence's attention by the
+    programs that share it), which take little time.
 
     Raises:
         ConfigError: the kernels cannot run here.
@@ -40,6 +45,9 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
         shape, contexts, batches, repeats = TINY_TARGET, (64,), (1, 2), 2
     for model, its_shape in (("tiny", shape),) if small else (("8B", LLAMA_8B), ("1B", LLAMA_1B)):
         time_products(sheet, model, its_shape, device, repeats)
+    with sheet.attempt("splits"):
+        time_splits(sheet, shape, device, dtype, contexts[:1] if small else SPLIT_CONTEXTS, repeats)
+    clean_up(device)
     cases: list[dict] = []
     sheet.result |= {"cases": cases, "ratios": []}
     took = 0.0
@@ -57,6 +65,23 @@ def run_attention(sheet: Sheet, *, device: torch.device, dtype: torch.dtype, sma
                     clean_up(device)
                     took = time.perf_counter() - began
                 sheet.say(f"  {told} done")
+
+
+def time_splits(
+    sheet: Sheet, shape: Shape, device: torch.device, dtype: torch.dtype, contexts: tuple[int, ...], repeats: int
+) -> None:
+    """Fill ``splits``, for one new token of one sequence in a paged cache."""
+    rows = sheet.result["splits"] = []
+    kept = {"kv_heads": shape.kv_heads, "head_dim": shape.head_dim, "dtype": dtype}
+    query = torch.randn(1, shape.heads, shape.head_dim, dtype=dtype, device=device)
+    for context in contexts:
+        layers = layers_to_rotate(context * bytes_per_token("auto", layers=1, **kept), device)
+        storage = KVStorage("auto", context, layers=layers, device=device, **kept)
+        for splits in SPLITS:
+            over, _ = _by_kernel(query, context, 1, storage, paged=True, splits=splits)
+            seconds = layer_seconds(over, layers, device, repeats)
+            rows.append({"context": context, "splits": splits, "microseconds": 1e6 * seconds})
+    sheet.say("  splits done")
 
 
 def time_case(
@@ -98,9 +123,9 @@ def time_case(
 
 
 def _by_kernel(
-    query: torch.Tensor, context: int, batch: int, storage: KVStorage, *, paged: bool
+    query: torch.Tensor, context: int, batch: int, storage: KVStorage, *, paged: bool, splits: int | None = None
 ) -> tuple[Callable[[int], torch.Tensor], torch.Tensor]:
-    """A layer's attention, and the table of blocks, [batch, height]."""
+    """A layer's attention, and the table of blocks, [batch, height]. ``splits``: see ``attend``."""
     from lab.kv.attend_kernel import attend
 
     for layer in storage.layers:
@@ -118,7 +143,7 @@ def _by_kernel(
         longest=context,
         storage=storage,
     )
-    return lambda layer: attend(storage.layers[layer], query, plan), plan.tables
+    return lambda layer: attend(storage.layers[layer], query, plan, splits=splits), plan.tables
 
 
 def _slots(blocks: torch.Tensor) -> torch.Tensor:
@@ -177,4 +202,7 @@ def format_attention(result: dict) -> list[str]:
             told = f"({ratio:.2f})" if ratio else ""
             cells += f"{case['gb_per_second']:8.0f} {told:7}" if case else f"{'-':>8}{'':8}"
         lines.append(f"{context:>10,} x {batch:<27}{cells}".rstrip())
+    for context in dict.fromkeys(row["context"] for row in result.get("splits", ())):
+        cells = (f"{r['splits']}: {r['microseconds']:.1f}" for r in result["splits"] if r["context"] == context)
+        lines.append(f"{context:>10,} x 1, microseconds by splits: {'  '.join(cells)}")
     return lines + format_products(result)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 
 import torch
 
@@ -17,6 +19,10 @@ from lab.load import load_engine
 
 GAMMA = 4
 SPECULATION = f"cache + speculation (gamma {GAMMA})"
+STATIC = "transformers generate, static cache"
+COMPILING_SECONDS = {"cache, compiled": 20.0, "cache, compiled, no graphs": 20.0, STATIC: 60.0}
+"""What rows are assumed to take at least before they have a figure, when nothing of them was compiled before. Not
+measured."""
 RATIOS = (
     ("cache", "transformers generate"),
     ("cache", "cache, no graphs"),
@@ -25,8 +31,9 @@ RATIOS = (
 
 
 def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> None:
-    """Fill ``rows``: output tokens per second of whole greedy calls, medians and quartiles; and ``static``, with one
-    prompt only, because transformers compiles its static cache anew for each length. What says most comes first.
+    """Fill ``rows``: output tokens per second of whole greedy calls, medians and quartiles; ``ratios`` between them;
+    and ``static``, with one prompt only, because transformers compiles its static cache anew for each length. What says
+    most comes first, and what takes longest to compile last.
     """
     max_tokens = 6 if small else 128
     prompts, rounds = (PROMPTS[:1], 2) if small else (PROMPTS[:4], 4)
@@ -55,6 +62,8 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
                 for prompt in prompts:
                     lab(config)(prompt)
     time_rows(sheet, engine, "rows", first | ladder, prompts, rounds, reserve=70)
+    if singly and sheet.has_time(10, "the other rows without graphs"):
+        time_rows(sheet, engine, "rows", singly, prompts[:2], 2, reserve=60)
 
     sheet.say("torch.compile, and transformers' static cache (compiled by transformers on a GPU):")
     compiled = EngineConfig(torch_compile=not small)
@@ -63,12 +72,9 @@ def run_pair(sheet: Sheet, *, device: torch.device, dtype: str, small: bool) -> 
     if engine.cuda_graphs:
         rows["cache, no graphs"] = first["cache, no graphs"]
         rows["cache, compiled, no graphs"] = lab(replace(compiled, cuda_graphs=False))
-    rows["transformers generate, static cache"] = stock(cache="static")  # whole, and longer to compile than the others
-    time_rows(sheet, engine, "static", rows, prompts[:1], rounds, reserve=15)
-
-    if singly and sheet.has_time(10, "the other rows without graphs"):
-        time_rows(sheet, engine, "rows", singly, prompts[:2], 2, reserve=2)
-    sheet.result["ratios"] = ratios(sheet.result)
+    rows[STATIC] = stock(cache="static")  # whole, and longer to compile than the others
+    needed = {} if small else COMPILING_SECONDS
+    time_rows(sheet, engine, "static", rows, prompts[:1], rounds, reserve=2, needed=needed)
 
 
 def time_rows(
@@ -80,11 +86,13 @@ def time_rows(
     rounds: int,
     *,
     reserve: float,
+    needed: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Time all rows once per round, each round with the next prompt and in another order.
 
     The first round warms up every row before timing it, so that each has a figure early. Another round begins only if
-    it would leave ``reserve`` seconds for what comes later. A row that fails is not run again.
+    it would leave ``reserve`` seconds for what comes later. A row that fails is not run again, and one that
+    has fewer seconds than it ``needed`` is left out. ``ratios`` are up to date after every row.
     """
     found: dict[str, dict] = sheet.result.setdefault(into, {})
     rates: dict[str, list[float]] = {name: [] for name in rows}
@@ -94,7 +102,7 @@ def time_rows(
             break
         took = 0.0
         for name in order:
-            if len(rates[name]) < number:
+            if len(rates[name]) < number or (not number and not sheet.has_time(needed.get(name, 0), name)):
                 continue
             with sheet.attempt(name):
                 if not number:
@@ -103,6 +111,7 @@ def time_rows(
                 took += seconds
                 rates[name].append(tokens / seconds)
                 found[name] = spread(rates[name])
+                sheet.result["ratios"] = ratios(sheet.result)
         sheet.say(f"  round {number + 1} of {rounds} done")
 
 
