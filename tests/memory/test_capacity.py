@@ -116,6 +116,9 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama().weight_bytes == 2 * 8_030_261_248
     assert llama().cache_bytes == 72 * GiB - 16_060_522_496
     assert llama().sequences("contiguous") == (72 * GiB - 16_060_522_496) // (8192 * 131_072) == 57
+    split = llama().split("contiguous")
+    assert (split.weights, split.set_aside) == (16_060_522_496, 8 * GiB)
+    assert (split.tokens, split.vain) == (57 * 1000 * 131_072, 57 * (8192 - 1000) * 131_072)
     tables = 2 * 128_256 * 4096  # which AWQ and GPTQ leave in 16 bits
     assert llama(weights="int4").weight_bytes == 2 * tables + (8_030_261_248 - tables) // 2
     assert llama(weights="int8").weight_bytes == 2 * tables + (8_030_261_248 - tables)
