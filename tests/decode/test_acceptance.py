@@ -147,12 +147,25 @@ def test_a_batch_is_judged_as_each_of_its_rounds_alone(gamma):
     assert together.next_token.tolist() == [verdict.next_token.item() for verdict in alone]
 
 
-def test_a_proposal_of_a_broken_draft_is_rejected_and_replaced_from_p():
+@pytest.mark.parametrize("likely", [torch.nan, 0.5])
+def test_a_proposal_of_a_broken_draft_is_rejected_and_replaced_from_p(likely):
+    """One number that is not finite is enough."""
     p = torch.tensor([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
-    q = torch.tensor([[0.25, 0.75, 0.0], [torch.nan, torch.nan, torch.nan]])
-    u_next = torch.tensor([0.9, 0.9, 0.9], dtype=torch.float64)
-    verdict = judge_sampled(p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
-    assert (verdict.accepted.item(), verdict.next_token.item()) == (1, 2)
+    q = torch.tensor([[0.25, 0.75, 0.0], [likely, torch.nan, likely]])
+    for u_next, token in ((0.1, 1), (0.9, 2)):
+        u_next = torch.tensor([0.9, u_next, 0.9], dtype=torch.float64)
+        verdict = judge_sampled(p, q, torch.tensor([1, 1]), torch.zeros(2).double(), u_next)
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)
+
+
+def test_the_token_after_the_last_proposal_is_drawn_from_p():
+    """Nothing was rejected, so nothing of q is subtracted."""
+    p = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.25, 0.5]])
+    q = torch.tensor([[0.5, 0.5, 0.0]])
+    for u_next, token in ((0.2, 0), (0.3, 1), (0.6, 2)):
+        u_next = torch.tensor([0.9, u_next], dtype=torch.float64)
+        verdict = judge_sampled(p, q, torch.tensor([0]), torch.zeros(1).double(), u_next)
+        assert (verdict.accepted.item(), verdict.next_token.item()) == (1, token)
 
 
 def test_each_row_may_have_its_own_sampling():

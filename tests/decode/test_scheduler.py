@@ -404,6 +404,20 @@ def test_seats_are_limited_and_given_in_order_of_arrival():
     assert [kinds(run, Admitted)[0].waiting for run in runs] == [4, 3, 2, 1, 0]
 
 
+@pytest.mark.parametrize("running", [1, 2, 3, 4, 5])
+def test_of_a_batch_that_was_too_large_the_older_half_goes_on(running):
+    lab = engine(max_num_seqs=5)
+    requests = [lab.submit(text(4, seed), PLAIN, GREEDY) for seed in range(running)]
+    lab.step()
+    [pool] = lab._pools
+    batch, kept = list(pool.scheduler.running), max(1, running // 2)
+    pool.scheduler.shrink()
+    assert pool.scheduler.running == batch[:kept]
+    assert list(pool.scheduler.waiting) == batch[kept:]
+    for seed, run in enumerate(drain(requests)):
+        assert run.token_ids == alone(text(4, seed), PLAIN, GREEDY)
+
+
 def test_seats_are_restored_after_a_batch_that_was_too_large():
     """Also when other requests have joined meanwhile."""
     lab = engine(max_num_seqs=4)
@@ -415,8 +429,8 @@ def test_seats_are_restored_after_a_batch_that_was_too_large():
     most = []
     while lab.step():
         most.append(lab.queue()[0])
-    assert max(most[:5]) == 2
-    assert max(most[-25:]) == 4
+    assert max(most[:8]) == 2  # until both of the older half are done, one after six tokens and one after nine
+    assert most[8] == max(most[-25:]) == 4
     for run in drain(requests):
         assert run.token_ids
 

@@ -43,6 +43,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.slots: dict[int, tuple[int, ...]] = {}
         self.open: list[Owner] = []
         self.tables: dict[int, list[int]] = {}  # rebuilt from events alone
+        self.by_owner: dict[int, BlockTable] = {}
+        self.shared: dict[int, int] = {}  # by owner: how many of its tokens shared blocks held, by the events
         self.priorities: dict[int, int] = {}  # by owner
         self.cached: dict[int, None] = {}  # cached blocks by the events, in the order in which they were freed
         self.priority: dict[int, int] = {}  # of stored blocks: the highest of those who stored or shared them
@@ -56,6 +58,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     def emit(self, event_type, **fields):
         block, owner = fields["block"], fields.get("owner")
+        if event_type is BlockShared:
+            self.shared[owner] += fields["fill"]
+            assert 0 < fields["fill"] <= self.size
+        elif "fill" in fields:
+            assert fields["fill"] == min(max(0, self.by_owner[owner].length - fields["index"] * self.size), self.size)
         if event_type is BlockEvicted:
             # The plain definition of what is evicted: min() returns the first of equals.
             first = min(self.cached, key=self.priority.__getitem__) if self.by_priority else next(iter(self.cached))
@@ -113,8 +120,10 @@ class PoolMachine(RuleBasedStateMachine):
 
     def new_table(self, paged: bool, priority: int) -> BlockTable:
         self.started += 1
-        self.tables[self.started], self.priorities[self.started] = [], priority
-        return BlockTable(self.pool, self.started, self.emit, paged=paged, copy=self.copy)
+        self.tables[self.started], self.priorities[self.started], self.shared[self.started] = [], priority, 0
+        table = BlockTable(self.pool, self.started, self.emit, paged=paged, copy=self.copy)
+        self.by_owner[self.started] = table
+        return table
 
     # -- what sequences do ------------------------------------------------------------------------
 
@@ -127,6 +136,7 @@ class PoolMachine(RuleBasedStateMachine):
             assert len(found) * self.size < len(tokens)  # at least one token is always computed
             table.adopt_prefix(found, priority)
         before = table.length
+        assert self.shared[table.owner] == before
         try:
             table.reserve(len(tokens))
         except PoolExhaustedError:
@@ -143,6 +153,7 @@ class PoolMachine(RuleBasedStateMachine):
         table = self.new_table(True, leader.priority)
         length = data.draw(st.integers(0, leader.table.length)) if leader.table.paged else 0
         table.adopt_table(leader.table, length)
+        assert self.shared[table.owner] == table.length == length
         owner = Owner(table, leader.tokens[:length], leader.priority, leader.stored)
         self.open.append(owner)
         return owner
@@ -201,6 +212,7 @@ class PoolMachine(RuleBasedStateMachine):
         for owner in self.open:
             table = owner.table
             assert table.length <= table.capacity
+            assert table.missing(table.length) == 0  # nothing is copied before it is written to
             if table.paged:
                 assert table.capacity - table.length < self.size
             else:
@@ -274,7 +286,7 @@ def test_adopting_a_block_makes_it_recent():
     pool = BlockPool(num_blocks=4, block_size=2)
     first, second = leave_behind(pool, 0, [1, 1, 2, 2]), leave_behind(pool, 1, [3, 3, 4, 4])
     table = BlockTable(pool, 2, ignore, paged=True)
-    table.adopt_prefix(pool.find([1, 1, 2, 2, 9], ROOT))
+    table.adopt_prefix(pool.find([1, 1, 2, 2, 9], ROOT), 0)
     table.release()
     assert evicted(pool, 4) == [second[1], second[0], first[1], first[0]]
 
@@ -380,6 +392,60 @@ def test_the_last_owner_writes_in_place():
     assert [list(table.blocks) for table in tables] == [[0, 2], [0, 3], [0, 1]]
 
 
+def test_a_copy_that_fails_changes_neither_table_nor_pool():
+    """Out of memory, most likely: the request ends, and what was taken for it is free again."""
+
+    def fails(source, to):
+        raise MemoryError
+
+    pool = BlockPool(num_blocks=6, block_size=4)
+    first, second = (BlockTable(pool, owner, ignore, paged=True, copy=fails) for owner in range(2))
+    first.reserve(6)
+    first.roll_back(6)
+    second.adopt_table(first, 5)
+    before = pool.occupancy()
+    with pytest.raises(MemoryError):
+        second.reserve(14)  # a copy of the tail, and two more
+    assert pool.occupancy() == before
+    assert (second.blocks, second.length) == (first.blocks, 5)
+    first.release()
+    second.release()
+    assert pool.occupancy().live == 0
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_shared_blocks_are_not_hashed_again(monkeypatch, found):
+    """Otherwise a long document would be hashed again for every request that begins with it."""
+    pool, tokens = BlockPool(num_blocks=12, block_size=2), list(range(9))
+    first, second = (BlockTable(pool, owner, ignore, paged=True, copy=ignore) for owner in range(2))
+    first.reserve(7)
+    first.roll_back(7)
+    first.store_full(tokens, 7, ROOT, 0)
+    if found:
+        second.adopt_prefix(pool.find(tokens[:7], ROOT), 0)
+    else:
+        second.adopt_table(first, 6)
+    hashed, digest = [], prefix_module.digest
+    monkeypatch.setattr(prefix_module, "digest", lambda *link: hashed.append(link[1]) or digest(*link))
+    second.reserve(9)
+    second.roll_back(9)
+    second.store_full(tokens, 9, ROOT, 0)
+    assert hashed == [(6, 7)]
+    assert [block for block, _ in pool.find(tokens, ROOT)] == list(second.blocks[:4])
+
+
+def test_a_released_table_begins_anew():
+    pool = BlockPool(num_blocks=4, block_size=2)
+    table = BlockTable(pool, 0, ignore, paged=True)
+    for tokens in ([1, 1, 2, 2], [5, 5, 6, 6]):
+        table.reserve(4)
+        table.roll_back(4)
+        table.store_full(tokens, 4, ROOT, 0)
+        assert [block for block, _ in pool.find([*tokens, 9], ROOT)] == list(table.blocks)
+        table.release()
+        assert (table.length, table.capacity) == (0, 0)
+
+
 def test_contiguous_tables_need_adjacent_blocks():
     pool = BlockPool(num_blocks=4, block_size=1)
     tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
@@ -393,6 +459,16 @@ def test_contiguous_tables_need_adjacent_blocks():
     paged = BlockTable(pool, 9, ignore, paged=True)
     paged.reserve(2)
     assert sorted(paged.blocks) == [0, 2]
+
+
+def test_a_contiguous_table_never_grows():
+    pool = BlockPool(num_blocks=4, block_size=2)
+    table = BlockTable(pool, 0, ignore, paged=False)
+    table.reserve(3)
+    table.reserve(4)  # which it has room for
+    with pytest.raises(AssertionError, match="reserved once"):
+        table.reserve(5)
+    assert list(table.blocks) == [0, 1]
 
 
 def test_only_a_held_block_can_be_given_back_or_shared():

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
 from lab.kv.cache import Budget, Cache
-from lab.memory.capacity import GPUS, POLICIES, WEIGHT_BITS, Deployment, GiB
+from lab.memory.capacity import (
+    GPU_KEYS,
+    GPUS,
+    MOST_GIB,
+    MOST_PARAMETERS,
+    POLICIES,
+    WEIGHT_BITS,
+    Deployment,
+    GiB,
+    device_bytes,
+)
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.pair.loading import WEIGHTS, load_model
@@ -106,6 +116,9 @@ def test_a_model_worked_out_by_hand() -> None:
     assert llama().weight_bytes == 2 * 8_030_261_248
     assert llama().cache_bytes == 72 * GiB - 16_060_522_496
     assert llama().sequences("contiguous") == (72 * GiB - 16_060_522_496) // (8192 * 131_072) == 57
+    split = llama().split("contiguous")
+    assert (split.weights, split.set_aside) == (16_060_522_496, 8 * GiB)
+    assert (split.tokens, split.vain) == (57 * 1000 * 131_072, 57 * (8192 - 1000) * 131_072)
     tables = 2 * 128_256 * 4096  # which AWQ and GPTQ leave in 16 bits
     assert llama(weights="int4").weight_bytes == 2 * tables + (8_030_261_248 - tables) // 2
     assert llama(weights="int8").weight_bytes == 2 * tables + (8_030_261_248 - tables)
@@ -197,13 +210,24 @@ def test_blocks_of_lengths_of_any_size_are_within_bounds(longest: int, share: fl
         ({"weights": "int2"}, "weights must be one of 'float32'"),
         ({"kv_dtype": "fp8"}, "kv_dtype must be one of 'auto'"),
         ({"memory": 0}, "must be above 0"),
+        ({"memory": MOST_GIB * GiB + 1}, "at most 1,048,576 GiB"),
         ({"set_aside": 1.0}, "from 0 to below 1"),
+        ({"set_aside": -0.1}, "from 0 to below 1"),
+        ({"parameters": MOST_PARAMETERS + 1}, "parameters must be a whole number"),
         ({"block_size": 0}, "block_size must be a whole number"),
     ],
 )
 def test_invalid_settings_are_refused(change: dict, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         llama(**change)
+
+
+@pytest.mark.parametrize(
+    "change", [{"memory": 1}, {"memory": MOST_GIB * GiB}, {"block_size": 1}, {"block_size": 1024}, {"parameters": 1}]
+)
+def test_settings_at_the_border_are_accepted(change: dict) -> None:
+    for policy in POLICIES:
+        assert llama(**change).sequences(policy) >= 0
 
 
 @pytest.mark.parametrize(("mean", "longest"), [(0, 10), (11, 10), (float("nan"), 10), (1, 0), (1, 1.5), (5, 10**9)])
@@ -216,3 +240,23 @@ def test_the_memory_of_a_gpu_agrees_with_its_name() -> None:
     for name, size in GPUS.items():
         said = [int(word) for word in name.split() if word.isdigit() and name.endswith("GB")]
         assert said in ([], [size])
+
+
+def test_a_device_is_named_or_has_as_many_bytes_as_are_given() -> None:
+    assert [device_bytes(key) for key in GPU_KEYS] == [size * GiB for size in GPUS.values()]
+    for gpu in ("t4", "no-such-gpu"):
+        assert device_bytes(gpu, 24) == 24 * GiB
+        assert device_bytes(gpu, 0.5) == GiB // 2
+        assert device_bytes(gpu, 1e-12) == 1  # never none
+        assert device_bytes(gpu, MOST_GIB) == MOST_GIB * GiB
+
+
+def test_an_unknown_device_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"one of t4, l4, .* not 'no-such-gpu'"):
+        device_bytes("no-such-gpu")
+
+
+@pytest.mark.parametrize("memory", [0, -1, MOST_GIB + 1, float("nan"), float("inf"), True, "24"])
+def test_an_impossible_size_of_a_device_is_refused(memory: object) -> None:
+    with pytest.raises(ConfigError, match="above 0 and at most 1,048,576"):
+        device_bytes("t4", memory)

@@ -375,6 +375,8 @@ def test_a_pass_reads_half_the_bytes_of_its_matrices():
     matrices = sum(module.weight.numel() for module in native.target.model.modules() if isinstance(module, nn.Linear))
     assert passes[0].bytes - passes[1].bytes == 2 * matrices
     assert passes[0].flops == passes[1].flops
+    reference, native = (PassWork(engine.target, None).of([Span(0, 9, keep=0)]) for engine in (reference, native))
+    assert reference.bytes - native.bytes == 2 * (matrices - 48 * tiny_models.VOCABULARY)  # the head is not read
 
 
 def test_non_finite_weights_end_the_run():

@@ -81,6 +81,21 @@ def test_the_first_round_counts_whatever_its_number():
     assert measure(events).mean_acceptance_length == 2
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_there_are_as_many_positions_as_proposals_in_the_longest_round(count):
+    events = [event for position in range(count) for event in proposal(1, position, accepted=True)]
+    assert measure(events).acceptance_by_position == (1.0,) * count
+
+
+def test_tokens_less_than_a_millisecond_apart_have_a_rate():
+    assert measure([commit(10, 0, "plain"), commit(10.5, 1, "plain")]).tokens_per_second == pytest.approx(2000)
+
+
+def test_a_run_without_a_cache_holds_no_bytes_of_one():
+    metrics = measure([timed(10, 0, "prefill", 0, 0)])
+    assert (metrics.kv_reserved_bytes, metrics.kv_used_bytes) == (0, 0)
+
+
 def test_cached_prompt_tokens_are_those_of_the_prefill():
     assert measure(EVENTS).cached_prompt_tokens == 0
     found = Prefilled(t_ms=9, tokens=61, cached_tokens=48)

@@ -33,6 +33,18 @@ def test_the_longer_of_memory_and_compute_time_is_the_limit(work, ms, bound):
     assert LIMITS.bound(work) == bound
 
 
+def test_nothing_to_do_takes_no_time():
+    assert LIMITS.least_ms(Work()) == 0
+
+
+@pytest.mark.parametrize("wrong", [0, -1e9, float("nan")])
+def test_limits_that_are_not_above_0_are_refused(wrong):
+    for limits in ((wrong, 1.0), (1.0, wrong)):
+        with pytest.raises(ValueError, match="above 0"):
+            Limits(*limits)
+    assert Limits(0.5, 0.5).least_ms(Work(1, 1)) == 2000
+
+
 def test_draft_and_target_each_have_their_own_limit():
     """2 ms of bytes, then 3 ms of FLOPs, in 4 + 6 ms: they cannot overlap, as the target waits for the draft."""
     step = timed(4.0, 6.0, Work(2_000_000, 0), Work(1_000_000, 30_000_000))
