@@ -64,7 +64,7 @@ class BlockTable:
         if not self.paged and self.blocks:
             raise AssertionError("a contiguous table is reserved once, whole")
         taken = self.pool.take(missing, self._emit, neighbours=not self.paged)
-        if tokens > self.length and self._tail_is_shared():
+        if self._tail_is_shared():
             try:
                 self._copy_tail(taken[0])
             except Exception:  # out of memory, most likely
@@ -93,7 +93,7 @@ class BlockTable:
 
     # -- sharing -----------------------------------------------------------------------------
 
-    def adopt_prefix(self, found: list[tuple[int, Prefix]], priority: int = 0) -> None:
+    def adopt_prefix(self, found: list[tuple[int, Prefix]], priority: int) -> None:
         """Begin with full blocks that were found by their prefix (``BlockPool.find``), for a sequence of this
         ``priority``."""
         for block, prefix in found:

@@ -397,6 +397,52 @@ def test_a_draft_prefills_a_long_prompt_in_the_same_chunks(monkeypatch):
     assert read == []
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_a_draft_does_not_read_again_what_is_shared(monkeypatch, found):
+    """Neither what a prefix was found for nor what another continuation of the prompt has read."""
+    lab, read = engine(), []
+    forward = lab.draft.forward
+    monkeypatch.setattr(lab.draft, "forward", lambda ids, *rest: (read.append(len(ids)), forward(ids, *rest))[1])
+    config = replace(CACHED, enable_prefix_caching=found, speculative="draft", num_speculative_tokens=2)
+    if found:
+        expected = lab.generate(text(14), config, GREEDY).token_ids
+        runs = [lab.generate(text(14), config, GREEDY)]
+    else:
+        expected = alone(text(14), config, GREEDY)
+        runs = drain(lab.prepare(text(14), config, GREEDY, continuations=2)())
+    assert [run.token_ids for run in runs] == [expected] * len(runs)
+    assert len([count for count in read if count > 6]) == 1  # whole only once
+
+
+@pytest.mark.parametrize("length", [27, 28, 29, 32, 33])
+def test_what_is_read_again_after_a_preemption_does_not_shorten_the_next_window(length):
+    """If both are too many tokens for a step, the last known token waits for the next step."""
+    lab = engine(max_num_batched_tokens=33)
+    config = replace(PLAIN, num_blocks=60, speculative="draft", num_speculative_tokens=5)
+    older = lab.submit(text(3), config, SamplingParams(max_tokens=30, ignore_eos=True))
+    sampling = SamplingParams(max_tokens=7, ignore_eos=True)
+    request = lab.submit(text(length), config, sampling)
+    lab.step()
+    [pool] = lab._pools
+    (_, again), turns, schedule = pool.scheduler.running, [], pool.scheduler.schedule
+    if not again.generated:
+        lab.step()
+    assert again.generated == 1
+    pool.scheduler.shrink()
+    known = len(again.tokens)
+
+    def watched():
+        made = schedule()
+        turns.extend((turn.count, turn.window) for turn in made if turn.sequence is again)
+        return made
+
+    pool.scheduler.schedule = watched
+    older, run = drain([older, request])
+    assert run.token_ids == alone(text(length), config, sampling)
+    expected = [(known, 5)] if known + 5 <= 33 else [(known - 1, 0), (1, 5)]
+    assert turns[: len(expected)] == expected
+
+
 def test_seats_are_limited_and_given_in_order_of_arrival():
     lab = engine(max_num_seqs=2)
     runs = drain([lab.submit(text(4, seed), PLAIN, SamplingParams(max_tokens=5 + seed)) for seed in range(5)])
