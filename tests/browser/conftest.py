@@ -147,10 +147,15 @@ def browser() -> Iterator[Browser]:
 
 
 def unfold(page: Page, fold: str) -> None:
-    """Open an accordion. Gradio gives the fields in it their values once more a frame after they appear, and would undo
-    what a test, faster than a person, has filled in by then."""
+    """Open an accordion, and wait until its fields can be filled in."""
     page.click(f"#{fold} > button")
     page.wait_for_selector(f"#{fold} :is(input, textarea)")
+    appeared(page)
+
+
+def appeared(page: Page) -> None:
+    """Gradio gives fields their values once more a frame after they have appeared, and would undo what a test, faster
+    than a person, has filled in by then."""
     page.evaluate("async () => { for (let i = 0; i < 6; i++) await new Promise(requestAnimationFrame); }")
 
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from lab.memory.capacity import POLICIES
 from tests import hub, tiny_models
-from tests.browser.conftest import OVERFLOW, Lab, started
+from tests.browser.conftest import OVERFLOW, Lab, appeared, started
 from tests.waiting import until
 from visualize.pages import ABOUT
 from visualize.vocabulary import KV_FORMATS
@@ -167,8 +167,9 @@ def test_an_emptied_slider_counts_as_its_first_value(visit: Visit) -> None:
 def test_a_field_that_is_hidden_stands_in_nobodys_way(visit: Visit, path: str) -> None:
     lab = visit()
     page = lab.page
-    page.goto(f"{lab.server}/{path}?gpu=other")
-    page.wait_for_selector("body[data-ready]")
+    lab.at(path, gpu="other")
+    page.wait_for_selector("#memory input")
+    appeared(page)
     page.fill("#memory input", "0")
     page.wait_for_selector(".sheet-say.problem:has-text('Memory, GiB must be a number')")
     lab.pick("gpu", "H100")

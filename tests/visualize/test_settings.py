@@ -267,7 +267,10 @@ def test_recording_distributions_states_its_measured_cost() -> None:
     assert recorded["logprobs"] == LOGPROBS
     cost = f"{recorded['added_ms']['median'] / recorded['plain_ms']:+.0%}"
     assert logprobs_cost() == cost
-    assert SAYS["distributions"] == f"Shows p and q. Slower: {cost} for the embedded pair, measured elsewhere."
+    assert SAYS["distributions"] == f"Shows p and q. Slower: {cost} elsewhere."
+    for pair, said in (("matched", SAYS["distributions"]), (OTHER, "Shows p and q. Slower.")):
+        updates, _ = state(Settings(speculation="draft", pair=pair), {})
+        assert updates["distributions"]["info"] == said
 
 
 def test_a_link_may_name_only_pairs_that_the_server_has() -> None:

@@ -20,7 +20,7 @@ def _missing_attention() -> str:
 
 
 def _recording_costs() -> str:
-    return f" Slower: {cost} for the embedded pair, measured elsewhere." if (cost := logprobs_cost()) else ""
+    return f" Slower: {cost} elsewhere." if (cost := logprobs_cost()) else ""
 
 
 SAYS = {
@@ -114,6 +114,8 @@ def state(settings: Settings, put_out: Mapping[str, Any]) -> tuple[dict[str, dic
     if "kv_format" not in reasons:
         known = kv_error(settings.kv_format) if settings.pair in EMBEDDED else ""
         updates["kv_format"]["info"] = known or SAYS["kv_format"]
+    if "distributions" not in reasons and settings.pair not in EMBEDDED:
+        updates["distributions"]["info"] = "Shows p and q. Slower."
     updates["speculation"]["info"] = DRAFTERS[settings.speculation].about
     updates["gamma"]["label"] = f"Max {LABELS['gamma'].lower()}" if settings.adaptive_window else LABELS["gamma"]
     models, other = settings.speculation == "draft" or settings.pair not in EMBEDDED, settings.pair == OTHER
