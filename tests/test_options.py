@@ -6,9 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
-from lab.bench.__main__ import commands
+from lab.bench import __main__ as benches
 from lab.options import config_text, idle, parse_config, parse_configs
 
 
@@ -111,4 +112,16 @@ def test_a_file_may_be_named_from_home(monkeypatch: pytest.MonkeyPatch, option: 
     """A shell expands no ~ after an equals sign."""
     monkeypatch.setenv("HOME", "/home/me")
     wanted = Path(option.removeprefix("--json=").replace("~", "/home/me"))
-    assert commands().parse_args(["ladder", option]).json == wanted
+    assert benches.commands().parse_args(["ladder", option]).json == wanted
+
+
+def test_all_that_a_bench_compares_gets_as_many_threads_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch counts the machine's, of which a container may have only some; the step in C takes no more than these."""
+    given: list[int] = []
+    monkeypatch.setattr("sys.argv", ["bench", "ladder"])
+    monkeypatch.setattr(benches, "cores", lambda: 2)
+    monkeypatch.setattr(benches, "_measure", lambda args: None)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    assert benches.main() == 0
+    assert given == [2]

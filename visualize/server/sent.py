@@ -30,14 +30,13 @@ IN_MEMORY = 2**20
 
 
 def keep_deleting() -> None:
-    """Have old files deleted for as long as the server runs. Gradio goes through the very set to which uploads add
-    theirs, and a file that arrives meanwhile would end its deleting for good."""
+    """Have old files deleted for as long as the server runs: any error would end Gradio's deleting for good, and it
+    goes through the very set to which uploads add theirs meanwhile. What is left over waits for the next check."""
     once = route_utils.delete_files_created_by_app
 
     def delete(pages: gr.Blocks, age: int | None) -> None:
-        while True:
-            with suppress(RuntimeError):
-                return once(pages, age)
+        with suppress(RuntimeError, OSError):
+            once(pages, age)
 
     route_utils.delete_files_created_by_app = delete
 
