@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import urllib.request
 from collections.abc import Callable
 from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
@@ -10,6 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Lab, unfold
+from tests.waiting import until
 from visualize.compare.lanes import LINK
 
 Visit = Callable[..., Lab]
@@ -319,3 +322,23 @@ def test_a_run_that_fails_before_its_first_frame_hides_the_compare_link(visit: V
     lab.page.click("#run")
     lab.page.wait_for_selector(".say.problem")
     assert link.is_hidden()
+
+
+def test_a_closed_page_ends_its_comparison(visit: Visit) -> None:
+    """Which would take minutes."""
+    lab = visit()
+    page = lab.at("compare", lanes="cache,no-cache", max_tokens=500, repeats=9)
+
+    def busy() -> bool:
+        told = urllib.request.urlopen(f"{lab.server}/metrics", timeout=30).read().decode()
+        return re.search(r"^decode_lab:visits (.*)$", told, re.MULTILINE)[1] != "0.0"
+
+    def idle() -> bool:
+        """For longer than between two of its runs."""
+        return not any(busy() for _ in range(30))
+
+    until(idle)  # whatever the tests before have left
+    page.click("#run")
+    until(busy)
+    page.close()
+    until(idle)
