@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,6 +26,9 @@ class Proxy(BaseHTTPRequestHandler):
     """Passes requests on as proxies do by default: with the server's address as ``Host``, the browser's ``Origin`` as
     it is, and an answer's parts as they come."""
 
+    seconds = 0.0
+    """From one part of a stream to the next, at least."""
+
     def __init__(self, server: str, *about) -> None:
         self._server = urlsplit(server).netloc
         super().__init__(*about)
@@ -39,9 +44,11 @@ class Proxy(BaseHTTPRequestHandler):
             if name.lower() not in ("connection", "transfer-encoding"):
                 self.send_header(name, value)
         self.end_headers()
+        streams = answer.getheader("Content-Type", "").startswith("text/event-stream")
         try:
             while part := answer.read1(2**16):
                 self.wfile.write(part)
+                time.sleep(self.seconds if streams else 0)
         except OSError:
             pass  # the browser has left
         finally:
@@ -62,14 +69,21 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert "Traceback" not in Path(log).read_text()
 
 
+@contextmanager
+def passing_on(server: str, proxy: type[Proxy] = Proxy) -> Iterator[int]:
+    """The port of a proxy of ``server``."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(proxy, server)) as listens:
+        listens.daemon_threads = True
+        threading.Thread(target=listens.serve_forever, daemon=True).start()
+        yield listens.server_port
+        listens.shutdown()
+
+
 @pytest.fixture(scope="module")
 def proxy(behind: str) -> Iterator[int]:
     """The proxy's port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Proxy, behind)) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
-        server.shutdown()
+    with passing_on(behind) as port:
+        yield port
 
 
 @pytest.mark.parametrize("path", [TAKEN_OFF, ROOT], ids=["taken off", "passed on"])
@@ -91,6 +105,25 @@ def test_the_lab_works_below_a_proxys_path(browser: Browser, proxy: int, path: s
     assert lab.page.url == f"{address}/memory"
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
     lab.page.close()
+
+
+class Slow(Proxy):
+    """A stream's end arrives after the answer to what a page asks for meanwhile, as over a bad line."""
+
+    seconds = 0.5
+
+
+@pytest.mark.parametrize("page", ["memory", "deploy", "lessons"])
+def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(browser: Browser, behind: str, page: str) -> None:
+    with passing_on(behind, Slow) as port:
+        lab = Lab(browser.new_page(), f"http://lab.localhost:{port}{ROOT}")
+        asked: list[str] = []
+        lab.page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+        lab.at(page)
+        lab.page.wait_for_timeout(3000)  # for what the page asks for when it is ready
+        streams = asked.count(f"{ROOT}/gradio_api/queue/data")
+        assert streams <= asked.count(f"{ROOT}/gradio_api/queue/join"), "none is opened without need"
+        lab.page.close()
 
 
 def test_by_a_name_that_the_server_was_not_told_the_page_says_so(browser: Browser, proxy: int) -> None:

@@ -1,5 +1,5 @@
 """What the pages' HTML has before Gradio's scripts run: each page its own title and a line about it, its own address,
-``unloaded.js`` and ``presence.js``.
+``unloaded.js``, ``presence.js`` and ``answers.js``.
 
 Gradio's says of every page of every app that it is Gradio, and "Click to try out the app!", which is then what a chat
 shows under a link to a run.
@@ -47,5 +47,5 @@ def _introduced(config: dict[str, Any]) -> Markup:
     name = config["current_page"].capitalize() or "Lab"
     if name != "Lab":
         config["title"] = f"{name} · {TITLE}"
-    scripts = "".join(f"<script>{read(script)}</script>" for script in ("unloaded.js", "presence.js"))
+    scripts = "".join(f"<script>{read(script)}</script>" for script in ("unloaded.js", "presence.js", "answers.js"))
     return Markup(f"{introduction(config['title'], ABOUT[name])}\n{scripts}")

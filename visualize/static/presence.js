@@ -8,18 +8,10 @@
   const { fetch } = window;
   window.fetch = (request, options) => {
     const address = new URL(request.url ?? request, location);
-    if (/\/queue\/join$/.test(address.pathname)) return asking(fetch(request, options));
     if (!/\/heartbeat\/\w+$/.test(address.pathname)) return fetch(request, options);
     attend(address);
     return new Promise(() => {}); // Gradio only waits for its end
   };
-
-  /** Tell the page's scripts (header.js) if what was asked for is refused: of that Gradio's events say nothing. */
-  async function asking(answer) {
-    const refused = () => document.dispatchEvent(new Event("decode-lab-refused"));
-    answer.then(({ ok }) => ok || refused(), refused);
-    return answer;
-  }
 
   function attend(address) {
     let connection = null;
