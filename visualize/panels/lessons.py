@@ -48,99 +48,12 @@ BROWSER_KEEPS = f"""() => {{
 
 
 def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
-    """Lay the page out, inside a route of ``pages``. Its runs wait in ``line`` with those of the other pages; their
-    results become ``answers`` for the instructor."""
-    tasks, shelf = OneEach(), Shelf()
-
-    def opened(request: gr.Request, kept: str, runs: str) -> list[Any]:
-        number, notice = sheet.number_of(request.query_params)
-        warn(filter(None, [notice]))
-        lesson = course()[number]
-        learner = restored(lesson, kept)
-        look = observed_in(request, lesson, learner, remembered(lesson, learner, runs))
-        return [number, sheet.introduction(lesson), *_shown(lesson, learner, keep=False), *look]
-
-    def observed_in(
-        request: gr.Request, lesson: Lesson, learner: Learner, seen: Seen | None, fresh: bool = False
-    ) -> list[Any]:
-        """The outcome with its charts, and the run to play. ``fresh``: it was just made."""
-        outcome = sheet.outcome(lesson, learner) | {"fresh": fresh}
-        if seen is None:
-            return [as_line(outcome), gr.skip()]
-        look = as_line(outcome | {"panels": seen.panels})
-        if seen.played is None:
-            return [look, gr.skip()]
-        id = uuid.uuid4().hex
-        shelf.put(request.session_hash, id, seen.played.events)
-        return [look, gr.update(value=recorded(seen.played, id, elsewhere=not fresh), visible=True)]
-
-    def predict(request: gr.Request, number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
-        if learner is None:
-            return _forgotten(8)
-        lesson, task = course()[number], tasks.last(request.session_hash)
-        try:
-            if task and task.goes_on and learner.figures is None:
-                raise LabError("A run is under way. It tests the prediction that you made before it.")
-            prediction = checked(lesson.front.predict, getattr(given, "answer", None))
-        except LabError as error:
-            said = sheet.prediction(lesson, learner) | {"problem": str(error)}
-            return [learner, gr.skip(), as_line(said), *[gr.skip()] * 5]
-        if learner.figures is None:  # after a run the prediction is final
-            learner = Learner(prediction)
-        return [*_shown(lesson, learner), as_line(sheet.outcome(lesson, learner))]
-
-    def run(request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
-        if learner is None:
-            yield _forgotten(9)
-            return
-        lesson, unchanged = course()[number], [gr.skip()] * 7
-        if learner.prediction is None:
-            return
-        task = tasks.begin(request.session_hash, lambda: LessonRun(line, load, lesson.front.preset))
-        for record in follow(task):
-            if not task.whole:
-                yield [*unchanged, as_line(record), gr.skip()]
-        if task and task.whole:
-            learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
-            answers.put(number, learner.figures)
-            runs = task.measured["runs"].runs if "runs" in task.measured else None
-            look = observed_in(request, lesson, learner, observation.seen(lesson, task.measured), fresh=True)
-            yield [*_shown(lesson, learner, runs), *look]
-
-    def change(request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
-        if learner is None:
-            yield _forgotten(3)
-            return
-        lesson = course()[number]
-        if learner.figures is None:
-            return
-        task = tasks.begin(request.session_hash, lambda: LessonRun(line, load, lesson.changed))
-        for record in follow(task):
-            if not task.whole:
-                yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
-        if task and task.whole:
-            learner = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
-            yield [learner, _kept(lesson, learner), as_line(sheet.change(lesson, learner))]
-
-    def check(number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
-        if learner is None:
-            return _forgotten(3)
-        lesson, problem = course()[number], ""
-        try:
-            learner = replace(learner, answer=checked(lesson.front.check, getattr(given, "answer", None)))
-        except LabError as error:
-            problem = str(error)
-        return [learner, _kept(lesson, learner), as_line(sheet.check(lesson, learner) | {"problem": problem})]
+    """Lay the page out, inside a route of ``pages``: see ``_Actions``."""
+    shelf = Shelf()
+    actions = _Actions(load, line, answers, shelf)
 
     def take_away(wanted: list[str]) -> dict[str, str]:
         return shelf.take_away(wanted)
-
-    def stop(request: gr.Request) -> None:
-        tasks.stop(request.session_hash)
-
-    def leave(request: gr.Request) -> None:
-        tasks.leave(request.session_hash)
-        shelf.clear(request.session_hash)
 
     header.build("Lessons")
     at, learner = gr.State(), gr.State()
@@ -162,14 +75,116 @@ def build(pages: gr.Blocks, load: Load, line: Line, answers: Answers) -> None:
             tried = component("try", {"does": "Run it so"}, elem_id="try")
             answered = component("question", sheet.CHECK, elem_id="check")
     shown = [learner, progress, asked, press, explained, tried, answered]
-    asked.submit(predict, [at, learner], [*shown, observed], **QUIET)
-    begins(press.click(run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET))
-    tried.submit(change, [at, learner], [learner, progress, tried], trigger_mode="multiple", **QUIET)
-    answered.submit(check, [at, learner], [learner, progress, answered], **QUIET)
-    halt.click(stop, queue=False, **QUIET)
+    asked.submit(actions.predict, [at, learner], [*shown, observed], **QUIET)
+    begins(press.click(actions.run, [at, learner], [*shown, observed, player], trigger_mode="multiple", **QUIET))
+    tried.submit(actions.change, [at, learner], [learner, progress, tried], trigger_mode="multiple", **QUIET)
+    answered.submit(actions.check, [at, learner], [learner, progress, answered], **QUIET)
+    halt.click(actions.stop, queue=False, **QUIET)
     everything = [at, introduction, *shown, observed, player]
-    ready(pages.load(opened, [kept, kept_runs], everything, js=BROWSER_KEEPS, **QUIET))
-    pages.unload(leave)
+    ready(pages.load(actions.opened, [kept, kept_runs], everything, js=BROWSER_KEEPS, **QUIET))
+    pages.unload(actions.leave)
+
+
+class _Actions:
+    """What learners do on the page, each answered with updates of what it changes. Their runs wait in ``line`` with
+    those of the other pages; their results become ``answers`` for the instructor, and the runs on the stage are put on
+    ``shelf``."""
+
+    def __init__(self, load: Load, line: Line, answers: Answers, shelf: Shelf) -> None:
+        self._load, self._line, self._answers, self._shelf = load, line, answers, shelf
+        self._tasks = OneEach()
+
+    def opened(self, request: gr.Request, kept: str, runs: str) -> list[Any]:
+        """The lesson that the address names, as the learner of this browser left it."""
+        number, notice = sheet.number_of(request.query_params)
+        warn(filter(None, [notice]))
+        lesson = course()[number]
+        learner = restored(lesson, kept)
+        look = self._observed(request, lesson, learner, remembered(lesson, learner, runs))
+        return [number, sheet.introduction(lesson), *_shown(lesson, learner, keep=False), *look]
+
+    def _observed(
+        self, request: gr.Request, lesson: Lesson, learner: Learner, seen: Seen | None, fresh: bool = False
+    ) -> list[Any]:
+        """The outcome with its charts, and the run to play. ``fresh``: it was just made."""
+        outcome = sheet.outcome(lesson, learner) | {"fresh": fresh}
+        if seen is None:
+            return [as_line(outcome), gr.skip()]
+        look = as_line(outcome | {"panels": seen.panels})
+        if seen.played is None:
+            return [look, gr.skip()]
+        id = uuid.uuid4().hex
+        self._shelf.put(request.session_hash, id, seen.played.events)
+        return [look, gr.update(value=recorded(seen.played, id, elsewhere=not fresh), visible=True)]
+
+    def predict(self, request: gr.Request, number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
+        """Take a prediction, if there was no run yet, and open what comes after it."""
+        if learner is None:
+            return _forgotten(8)
+        lesson, task = course()[number], self._tasks.last(request.session_hash)
+        try:
+            if task and task.goes_on and learner.figures is None:
+                raise LabError("A run is under way. It tests the prediction that you made before it.")
+            prediction = checked(lesson.front.predict, getattr(given, "answer", None))
+        except LabError as error:
+            said = sheet.prediction(lesson, learner) | {"problem": str(error)}
+            return [learner, gr.skip(), as_line(said), *[gr.skip()] * 5]
+        if learner.figures is None:  # after a run the prediction is final
+            learner = Learner(prediction)
+        return [*_shown(lesson, learner), as_line(sheet.outcome(lesson, learner))]
+
+    def run(self, request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+        """Make the lesson's runs, and show what they measured beside the prediction."""
+        if learner is None:
+            yield _forgotten(9)
+            return
+        lesson, unchanged = course()[number], [gr.skip()] * 7
+        if learner.prediction is None:
+            return
+        task = self._tasks.begin(request.session_hash, lambda: LessonRun(self._line, self._load, lesson.front.preset))
+        for record in follow(task):
+            if not task.whole:
+                yield [*unchanged, as_line(record), gr.skip()]
+        if task and task.whole:
+            learner = Learner(learner.prediction, {kind: found.figures for kind, found in task.measured.items()})
+            self._answers.put(number, learner.figures)
+            runs = task.measured["runs"].runs if "runs" in task.measured else None
+            look = self._observed(request, lesson, learner, observation.seen(lesson, task.measured), fresh=True)
+            yield [*_shown(lesson, learner, runs), *look]
+
+    def change(self, request: gr.Request, number: int, learner: Learner | None) -> Iterator[list[Any]]:
+        """Make the runs again as the lesson suggests, and say what changed."""
+        if learner is None:
+            yield _forgotten(3)
+            return
+        lesson = course()[number]
+        if learner.figures is None:
+            return
+        task = self._tasks.begin(request.session_hash, lambda: LessonRun(self._line, self._load, lesson.changed))
+        for record in follow(task):
+            if not task.whole:
+                yield [gr.skip(), gr.skip(), as_line(sheet.change(lesson, learner) | record)]
+        if task and task.whole:
+            learner = replace(learner, tried={kind: found.figures for kind, found in task.measured.items()})
+            yield [learner, _kept(lesson, learner), as_line(sheet.change(lesson, learner))]
+
+    def check(self, number: int, learner: Learner | None, given: gr.EventData) -> list[Any]:
+        """Mark the answer to the lesson's last question."""
+        if learner is None:
+            return _forgotten(3)
+        lesson, problem = course()[number], ""
+        try:
+            learner = replace(learner, answer=checked(lesson.front.check, getattr(given, "answer", None)))
+        except LabError as error:
+            problem = str(error)
+        return [learner, _kept(lesson, learner), as_line(sheet.check(lesson, learner) | {"problem": problem})]
+
+    def stop(self, request: gr.Request) -> None:
+        self._tasks.stop(request.session_hash)
+
+    def leave(self, request: gr.Request) -> None:
+        self._tasks.leave(request.session_hash)
+        self._shelf.clear(request.session_hash)
 
 
 def _shown(lesson: Lesson, learner: Learner, runs: Runs | None = None, keep: bool = True) -> list[Any]:
