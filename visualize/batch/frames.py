@@ -25,7 +25,7 @@ from visualize.batch.blocks import Blocks
 from visualize.batch.readouts import Asked, Before, Tally, rows
 from visualize.batch.sequences import Sequences
 from visualize.figures import batch as figures
-from visualize.run.frames import Frame
+from visualize.run.frames import Frame, news
 from visualize.run.readouts import small
 from visualize.text import visible
 
@@ -109,9 +109,7 @@ class BatchReducer:
         before = self._before.readings if self._alike else None
         shown = rows(self._tally.readings(), before, self._tally.notes(), over=over)
         for part, values in (("captions", self._captions()), ("readouts", shown), ("layout", layout)):
-            told = self._told[part]
-            changes[part] = {name: value for name, value in values.items() if told.get(name) != value}
-            told |= values
+            changes[part] = news(self._told[part], values)
         return frame | {name: value for name, value in changes.items() if value}
 
     def _head(self, step: Step) -> dict[str, Any]:

@@ -49,6 +49,13 @@ from visualize.vocabulary import sentences
 Frame = dict[str, Any]
 
 
+def news(told: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Those of ``values`` that differ from what was last ``told``; after that they are told too."""
+    new = {name: value for name, value in values.items() if told.get(name) != value}
+    told |= new
+    return new
+
+
 class Reducer:
     """Turns one run's events, fed in order and in chunks of any size, into frames.
 
@@ -111,12 +118,9 @@ class Reducer:
         changes["charts"] = {name: patches for name, patches in charts.items() if patches}
         changes["layout"] = self._moved(changes.get("layout", {}))
         captions = changes.get("captions", {}) | {"blocks": self._pool.caption()}
-        changes["captions"] = {name: text for name, text in captions.items() if self._captions.get(name) != text}
-        self._captions |= captions
+        changes["captions"] = news(self._captions, captions)
         over = isinstance(event, Finished)
-        readouts = rows(self._meter.metrics(), self._config, self._before, over=over)
-        changes["readouts"] = {name: row for name, row in readouts.items() if self._readouts.get(name) != row}
-        self._readouts = readouts
+        changes["readouts"] = news(self._readouts, rows(self._meter.metrics(), self._config, self._before, over=over))
         frame |= {name: value for name, value in changes.items() if value} | self._admitted
         self._admitted = {}
         if self._notice != self._narrator.notice:
@@ -125,13 +129,8 @@ class Reducer:
 
     def _moved(self, layout: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """The axes whose range changed."""
-        moved = {}
-        for chart, paths in layout.items():
-            known = self._axes.setdefault(chart, {})
-            if new := {path: value for path, value in paths.items() if known.get(path) != value}:
-                known |= new
-                moved[chart] = new
-        return moved
+        moved = {chart: news(self._axes.setdefault(chart, {}), paths) for chart, paths in layout.items()}
+        return {chart: paths for chart, paths in moved.items() if paths}
 
     def _head(self, run: RunStarted) -> dict[str, Any]:
         self._started, self._config = run, run.config
