@@ -10,7 +10,10 @@ import gradio as gr
 import pytest
 from gradio import route_utils
 
+import app
+from lab.engines import Engines
 from visualize.server.sent import keep_deleting
+from visualize.server.work import Line
 
 
 class Arriving(set[str]):
@@ -41,3 +44,15 @@ def test_a_file_that_arrives_while_old_ones_are_deleted_ends_nothing(
     for _ in range(2):  # the schedule goes on after the first
         route_utils.delete_files_created_by_app(pages, None)
     assert not [name for name in names if os.path.exists(name)]
+
+
+def test_the_labs_own_server_keeps_deleting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(pages: gr.Blocks, age: int | None) -> None:
+        raise RuntimeError("Set changed size during iteration")
+
+    monkeypatch.setattr(route_utils, "delete_files_created_by_app", fails)
+    for change in ("share_configurations", "keep_no_values"):  # these would outlive the test
+        monkeypatch.setattr(app, change, lambda *_: None)
+    engines = Engines()
+    pages = app.build(engines, engines, Line(), told={})
+    route_utils.delete_files_created_by_app(pages, None)
