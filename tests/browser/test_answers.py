@@ -15,15 +15,22 @@ Visit = Callable[..., Lab]
 SERVER = """
 window.streams = [];
 window.taken = {};
+window.refuses = false;
+window.ticking = [];
+window.setInterval = (tick) => ticking.push(tick);
+window.clearInterval = (number) => { ticking[number - 1] = () => {}; };
+window.tick = (times) => { for (let i = 0; i < times; i += 1) ticking.forEach((tick) => tick()); };
 window.fetch = async (address) => {
   if (address.endsWith("/queue/data")) {
     let to;
     const body = new ReadableStream({ start: (controller) => { to = controller; } }, { highWaterMark: 100 });
     streams.push(to);
-    return new Response(body);
+    return refuses ? new Response("", { status: 502 }) : new Response(body);
   }
   const id = new URL(address).searchParams.get("id");
-  const status = await new Promise((resolve) => { taken[id] = resolve; });
+  const status = await new Promise((resolve, reject) => {
+    taken[id] = (status) => (status ? resolve(status) : reject(new TypeError("Failed to fetch")));
+  });
   return new Response(JSON.stringify({ event_id: id }), { status });
 };
 window.say = (number, text) => streams[number].enqueue(new TextEncoder().encode(text));
@@ -47,8 +54,8 @@ window.listen = async () => {
 """
 
 
-def message(msg: str, event: str | None = None) -> str:
-    return f"data: {json.dumps({'msg': msg, 'event_id': event}, separators=(',', ':'))}\n\n"
+def message(msg: str, **more: str) -> str:
+    return f"data: {json.dumps({'msg': msg, **more}, separators=(',', ':'))}\n\n"
 
 
 CLOSE = message("close_stream")
@@ -73,11 +80,16 @@ def say(number: int, text: str) -> str:
 
 
 def done(event: str) -> str:
-    return message("process_completed", event)
+    return message("process_completed", event_id=event)
 
 
 def heard(page: Page) -> list[str]:
     return ["".join(parts) for parts in page.evaluate("heard")]
+
+
+def loads_again(page: Page) -> bool:
+    """Whether Gradio will do that, and the next page is told so."""
+    return page.evaluate("sessionStorage.getItem('decode-lab-lost')") == "yes"
 
 
 def test_a_stream_whose_end_is_late_is_followed_by_the_next(page: Page) -> None:
@@ -98,20 +110,67 @@ def test_a_stream_ends_when_all_is_answered_in_whichever_order(page: Page) -> No
 
 
 def test_what_is_said_of_an_event_in_progress_is_passed_on(page: Page) -> None:
-    said = message("estimation", "a") + message("process_generating", "a") + message("heartbeat")
+    said = message("estimation", event_id="a") + message("process_generating", event_id="a") + message("heartbeat")
     do(page, "join('a')", "taken.a(200)", "listen()", say(0, said))
     assert heard(page) == [said]
 
 
-def test_answers_lost_with_the_server_are_not_awaited_in_later_streams(page: Page) -> None:
-    do(page, "join('a')", "taken.a(200)", "listen()", "streams[0].error(new Error('the line is dead'))")
+BREAKS = {
+    "with an error": "streams[0].error(new Error('the line is dead'))",
+    "as if it were over": "streams[0].close()",
+    "within a message": f"{say(0, done('b')[:9])}; streams[0].close()",
+    "without a word": "tick(8)",
+}
+
+
+@pytest.mark.parametrize("breaks", BREAKS.values(), ids=BREAKS)
+def test_a_stream_that_breaks_while_an_answer_is_awaited_is_told_to_have_broken(page: Page, breaks: str) -> None:
+    do(page, "join('a')", "taken.a(200)", "listen()", say(0, message("estimation", event_id="a")), breaks)
+    [said] = heard(page)
+    assert "Error: " in said
+    assert "END" not in said
+    assert loads_again(page)
     do(page, "join('b')", "taken.b(200)", "listen()", say(1, done("b")), say(1, CLOSE), "streams[1].close()")
-    assert heard(page) == ["Error: the line is dead", done("b") + CLOSE + "END"]
+    assert heard(page) == [said, done("b") + CLOSE + "END"]  # what was lost is awaited no more
     assert page.evaluate("streams.length") == 2
+
+
+@pytest.mark.parametrize("breaks", BREAKS.values(), ids=BREAKS)
+def test_a_stream_that_breaks_when_all_is_answered_is_told_to_have_ended(page: Page, breaks: str) -> None:
+    do(page, "join('a')", "taken.a(200)", "listen()", say(0, done("a")), breaks)
+    assert heard(page) == [done("a") + CLOSE + "END"]
+    assert not loads_again(page)
+
+
+def test_a_stream_that_says_something_now_and_then_is_kept(page: Page) -> None:
+    do(page, "join('a')", "taken.a(200)", "listen()", "tick(7)", say(0, message("heartbeat")), "tick(7)")
+    do(page, say(0, ": a proxy says that it is there\n\n"), "tick(7)", say(0, done("a")), say(0, CLOSE))
+    assert heard(page) == [message("heartbeat") + done("a") + CLOSE + "END"]
+
+
+def test_if_the_next_stream_is_refused_the_answer_is_told_to_be_lost(page: Page) -> None:
+    do(page, "join('a')", "taken.a(200)", "listen()", say(0, done("a")), "join('b')", "taken.b(200)", "refuses = true")
+    do(page, say(0, CLOSE))
+    [said] = heard(page)
+    assert said == done("a") + "Error: The next stream was refused: 502."
+    assert loads_again(page)
+
+
+def test_what_the_server_says_to_all_events_ends_the_stream(page: Page) -> None:
+    said = message("unexpected_error", message="There is no such session here.")
+    do(page, "join('a')", "taken.a(200)", "listen()", say(0, said), "streams[0].close()")
+    assert heard(page) == [said + CLOSE + "END"]
+
+
+def test_an_event_that_the_server_never_got_is_told(page: Page) -> None:
+    do(page, "join('a')", "taken.a(0)")
+    assert page.evaluate("refused") == 1
+    assert loads_again(page)
 
 
 def test_a_refusal_is_told_and_not_awaited(page: Page) -> None:
     do(page, "join('a')", "join('b')", "taken.a(200)", "listen()", "taken.b(429)", say(0, done("a") + CLOSE))
     assert page.evaluate("refused") == 1
-    assert heard(page) == [done("a") + CLOSE]
+    assert heard(page) == [done("a") + CLOSE + "END"]
     assert page.evaluate("streams.length") == 1
+    assert not loads_again(page)

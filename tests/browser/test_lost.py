@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser, Route
+from playwright.sync_api import Browser, Route, expect
 
 from tests.browser.conftest import Lab
 
@@ -130,3 +131,43 @@ def test_the_connection_by_which_a_tab_is_known_is_asked_for_again(browser: Brow
         lab.open()
     assert len(asked) == 2
     lab.page.close()
+
+
+def test_until_the_links_settings_are_there_nothing_begins_and_the_page_says_why(visit: Callable[..., Lab]) -> None:
+    lab = visit()
+    page = lab.page
+    page.add_init_script(HASTY % "20000: 300")
+    held: list[Route] = []
+    answering = threading.Event()
+    page.route("**/queue/join*", lambda route: route.continue_() if answering.is_set() else held.append(route))
+    page.goto(f"{lab.server}/?speculation=off&max_tokens=12")
+    about = page.locator(".lab-header p")
+    expect(about).to_have_text("The server has not answered yet. If it stays so, load this page again.")
+    expect(page.locator("#settings")).to_have_css("pointer-events", "none")
+    page.click("#run", force=True)
+    page.keyboard.press("Control+Enter")
+    answering.set()
+    for route in held:
+        route.continue_()
+    lab.ready()
+    expect(about).to_have_text("A language model decoding with nothing hidden: guesses, verdicts, cache, time.")
+    expect(page.locator("#settings")).not_to_have_css("pointer-events", "none")
+    assert page.locator(".token").count() == 0
+    lab.run()
+    lab.finish()
+    assert lab.seen()["say"].startswith("Finished with 12 tokens")
+
+
+def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again(visit: Callable[..., Lab]) -> None:
+    lab = visit().open(max_tokens=12, run=1)
+    page = lab.page
+    page.wait_for_selector("body[data-ready]:not(.running):not(.begun) .token:not(.prompt)")
+    page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")  # as answers.js does
+    page.reload()
+    lab.ready()
+    said = "The connection was lost, and what ran has ended. Run begins it again."
+    expect(page.locator(".lab-header p")).to_have_text(said)
+    page.wait_for_timeout(500)
+    assert page.locator(".token").count() == 0
+    page.reload()  # by a person
+    page.wait_for_selector(".token:not(.prompt)")

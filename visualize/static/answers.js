@@ -1,16 +1,34 @@
-// The server ends the stream from which Gradio reads the answers to a page's events after the last that it knows of. For
-// the next event Gradio asks for a new one; but if the news of the end is still under way, it takes the old stream for
-// open, and would wait for ever (6.31). Here such an end is not passed on: the next stream follows in its place. In the
-// head, before Gradio's own scripts.
+// Gradio (6.31) reads the answers to a page's events from one stream, which the server ends after the last that it knows
+// of, and asks for another with the next event. Where the news of the end is under way meanwhile, or lost, or the stream
+// breaks in another way than Gradio expects, it takes a stream for open that is not, and the page waits for ever. So here
+// an end that comes late is not passed on: the next stream follows in its place. And a stream that breaks, however, is
+// told to have ended if nothing is awaited, else to have broken: Gradio then loads the page again, once the server
+// answers. In the head, before Gradio's own scripts.
 {
+  const TICK = 5000; // milliseconds. Ticks are counted, not time: a computer that sleeps has not waited.
+  const SILENT = 8; // ticks without a word from a stream; the server says something every fifteen seconds
+  const TAKEN = 120_000; // milliseconds in which an event is taken, with all that a slow line has to send
+  const CLOSE = '{"msg":"close_stream"}';
+  const encoder = new TextEncoder();
   const { fetch } = window;
   const [awaited, early] = [new Set(), new Set()]; // events, by id: not answered yet; answered before Gradio hears that they were taken
+  let left = false; // by whoever looks at it, which breaks connections too
+  addEventListener("beforeunload", () => (left = true));
   window.fetch = (request, options) => {
     const { pathname } = new URL(request.url ?? request, location);
-    const ask = () => fetch(request, options);
-    if (/\/queue\/join$/.test(pathname)) return asked(ask());
-    return /\/queue\/data$/.test(pathname) ? followed(ask) : ask();
+    const posted = () => fetch(request, { signal: AbortSignal.timeout(TAKEN), ...options }).catch(lost);
+    if (/\/queue\/join$/.test(pathname)) return asked(posted());
+    if (/\/run\/predict$/.test(pathname)) return posted();
+    return /\/queue\/data$/.test(pathname) ? followed(() => fetch(request, options)) : fetch(request, options);
   };
+
+  /** Note that Gradio will load the page again (header.js), and pass the error on. */
+  function lost(error) {
+    try {
+      if (!left) sessionStorage.setItem("decode-lab-lost", "yes");
+    } catch {} // the browser stores nothing
+    throw error;
+  }
 
   /** Note an event that is taken. Of one that is refused, Gradio's events say nothing: tell the page (header.js). */
   async function asked(answer) {
@@ -19,47 +37,65 @@
       refused();
       throw error;
     });
-    if (!response.ok) refused();
-    else {
-      const { event_id } = await response.clone().json();
-      early.delete(event_id) || awaited.add(event_id);
-    }
+    const { event_id } = response.ok ? await response.clone().json().catch(() => ({})) : {};
+    if (!event_id) refused();
+    else early.delete(event_id) || awaited.add(event_id);
     return response;
   }
 
   /** A stream, and each next one if an event is still awaited at its end, as one response. */
   async function followed(ask) {
     const first = await ask();
+    if (!first.ok) return first;
     const body = new ReadableStream({
       async start(reader) {
         try {
-          for (let stream = first; stream.ok && (await passOn(stream, reader)); ) stream = await ask();
-          reader.close();
+          for (let stream = first; ; stream = await ask()) {
+            if (!stream.ok) throw new Error(`The next stream was refused: ${stream.status}.`);
+            await passOn(stream, reader);
+            if (!awaited.size) break;
+          }
+          end(reader);
         } catch (error) {
-          reader.error(error); // also where Gradio gave it up, at its end
+          if (awaited.size) lost(error);
+          end(reader);
         } finally {
           awaited.clear(); // lost with the server, or read from the next stream, which Gradio asks for
         }
       },
     });
-    return new Response(first.ok ? body : first.body, first);
+    return new Response(body, first);
   }
 
-  /** Pass a stream's messages on. Returns whether its end was withheld, because an event is still awaited. */
+  const tell = (reader, message) => reader.enqueue(encoder.encode(`data: ${message}\n\n`));
+
+  function end(reader) {
+    tell(reader, CLOSE);
+    reader.close();
+  }
+
+  /** Pass a stream's messages on, up to its end. Throws if it breaks before. */
   async function passOn(stream, reader) {
-    const encoder = new TextEncoder();
     const parts = stream.body.pipeThrough(new TextDecoderStream()).getReader();
+    const next = () => {
+      let ticks = 0;
+      const quiet = setInterval(() => ++ticks === SILENT && parts.cancel(), TICK); // a connection may die without a word
+      return parts.read().finally(() => clearInterval(quiet));
+    };
     let text = "";
-    for (let part = await parts.read(); !part.done; part = await parts.read()) {
+    for (let part = await next(); !part.done; part = await next()) {
       const messages = (text + part.value).split("\n\n");
       text = messages.pop();
-      for (const message of messages) {
-        const { msg, event_id } = JSON.parse(message.replace(/^data: /, ""));
+      for (const line of messages) {
+        if (!line.startsWith("data: ")) continue; // a proxy's comment, to keep the connection open
+        const message = line.slice("data: ".length);
+        const { msg, event_id } = JSON.parse(message);
+        if (msg === "close_stream") return;
+        if (msg === "unexpected_error") awaited.clear(); // told of all events
         if (msg === "process_completed") awaited.delete(event_id) || early.add(event_id);
-        if (msg === "close_stream" && awaited.size) return true;
-        reader.enqueue(encoder.encode(`${message}\n\n`));
+        tell(reader, message);
       }
     }
-    return false;
+    throw new Error("The stream broke off.");
   }
 }

@@ -35,10 +35,12 @@ window.addEventListener("keydown", (event) => {
 const STOPPABLE = ".running, .begun";
 const STARTS = "#run, #open";
 const stop = () => keyed("#stop", "Escape");
+const served = "gradio_config" in window; // and not a page on its own
+const startable = () => (body.dataset.ready || !served) && !body.matches(".running"); // the link's settings are there
 let early = false;
 document.addEventListener("click", (event) => {
   const { target } = event;
-  if (target.closest(STARTS)?.ariaDisabled === "true") {
+  if (target.closest(STARTS) && !startable()) {
     event.preventDefault();
     event.stopImmediatePropagation();
   } else if (target.closest("#run")) {
@@ -51,7 +53,7 @@ new MutationObserver(() => {
   if (body.matches(".begun.running")) body.classList.remove("begun");
   early &&= body.matches(".begun");
   document.querySelector("#stop")?.setAttribute("aria-disabled", !body.matches(STOPPABLE));
-  for (const button of document.querySelectorAll(STARTS)) button.ariaDisabled = body.matches(".running");
+  for (const button of document.querySelectorAll(STARTS)) button.ariaDisabled = !startable();
 }).observe(body, { attributeFilter: ["class", "data-ready"] });
 
 document.addEventListener("decode-lab-refused", () => body.classList.remove("begun"));
@@ -62,9 +64,31 @@ function whenReady(act) {
   else new MutationObserver((_, observer) => (observer.disconnect(), act())).observe(body, { attributeFilter: ["data-ready"] });
 }
 
+// Gradio loads a page again that has lost its server (answers.js): what ran is then not begun anew, unasked.
+const LOST = "decode-lab-lost";
+const lost = kept(LOST, "sessionStorage") && performance.getEntriesByType("navigation")[0]?.type === "reload";
+keep(LOST, null, "sessionStorage");
+
+/** Say what is to be known now in the place of what the page is. Returns how to take that back. */
+function told(text) {
+  const about = $(".lab-header p");
+  const before = { textContent: about.textContent, className: "" };
+  Object.assign(about, { textContent: text, className: "told", role: "status" });
+  return () => Object.assign(about, before);
+}
+if (lost) told("The connection was lost, and what ran has ended. Run begins it again.");
+
+const WAITS = 20_000; // milliseconds
+if (served) {
+  let takeBack = () => {};
+  const waits = setTimeout(() => (takeBack = told("The server has not answered yet. If it stays so, load this page again.")), WAITS);
+  whenReady(() => (clearTimeout(waits), takeBack()));
+}
+
 // A link may ask for the run itself, but not with models that it names: whoever made it does not choose what is loaded.
 const byLink = new URLSearchParams(location.search);
-if (byLink.get("run") === "1" && byLink.get("pair") !== "other") whenReady(() => document.querySelector("#run")?.click());
+const runs = byLink.get("run") === "1" && byLink.get("pair") !== "other" && !lost;
+if (runs) whenReady(() => document.querySelector("#run")?.click());
 
 // Where there is no room for the pages' names side by side, this one's is scrolled into view.
 const here = $("[aria-current]");
