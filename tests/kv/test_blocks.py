@@ -460,6 +460,10 @@ def test_contiguous_tables_need_adjacent_blocks():
     paged = BlockTable(pool, 9, ignore, paged=True)
     paged.reserve(2)
     assert sorted(paged.blocks) == [1, 3]
+    paged.release()
+    tables[3].release()
+    scattered.reserve(2)  # behind the one that lies alone
+    assert list(scattered.blocks) == [3, 4]
 
 
 def test_a_contiguous_table_never_grows():
