@@ -112,6 +112,8 @@ def last(document, kind):
     [
         (lambda d: d.update(format="other"), "its format is not"),
         (lambda d: d.update(version=99), "version 99"),
+        (lambda d: d.update(version=VERSION - 1), f"version {VERSION - 1}; this lab reads {VERSION}"),
+        (lambda d: d.pop("version"), "version None"),
         (lambda d: d.update(events=[]), "begins with a run_started"),
         (lambda d: d.update(events=None), "damaged"),
         (lambda d: d.pop("events"), "damaged: 'events'"),
@@ -146,7 +148,7 @@ def test_damaged_files_are_refused(run, tmp_path, change, message):
 def test_files_that_are_no_runs_are_refused(tmp_path, content):
     path = tmp_path / "run.json"
     path.write_bytes(content)
-    with pytest.raises(RunFileError, match=r"run\.json"):
+    with pytest.raises(RunFileError, match=r"^run\.json"):  # it does not say where the file is
         Run.load(path)
 
 

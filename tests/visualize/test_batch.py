@@ -18,18 +18,21 @@ from lab.trace.events import (
     Admitted,
     BlockEvicted,
     BlockFreed,
+    CacheDropped,
     Committed,
+    Finished,
     Preempted,
     RunStarted,
 )
 from lab.trace.recorder import Entry, Run, Step
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
-from tests.visualize.picture import draw
+from tests.visualize.picture import apply, draw
 from visualize.batch.frames import SMOOTH, BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
 from visualize.batch.narrate import said
+from visualize.batch.sequences import TAIL, Sequences
 from visualize.figures import batch as figures
 from visualize.run.transcript import lines
 from visualize.server.live import transcript
@@ -104,6 +107,36 @@ def test_each_sequences_text_is_complete() -> None:
         shown.apply(frame)
     for owner, events in runs.items():
         assert "".join(t["text"] for t in shown.tokens if t["owner"] == owner) == Run(events).text
+
+
+def test_what_became_of_a_sequence_is_in_its_row_whatever_its_number() -> None:
+    begun = ran([job("ab", 1)])[0].entries[0].event
+    joined = Admitted(t_ms=0, owner=3, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
+    became = {
+        "waiting": CacheDropped(t_ms=0, reason="The weights have changed."),
+        "failed": Finished(t_ms=0, reason="error", text="", message="The device ran out of memory."),
+        "cancelled": Finished(t_ms=0, reason="cancelled", text="", message=""),
+        "finished": Finished(t_ms=0, reason="length", text="", message=""),
+    }
+    sequences, columns, owners = Sequences(), Sequences.columns(), (9, 3, 5, 8)
+    for events in ([begun] * 4, [joined] * 4, became.values()):
+        for owner, event in zip(owners, events, strict=True):
+            sequences.take(owner, event)
+        assert sequences.changed() == list(owners)
+        apply(columns, sequences.patches())
+        assert sequences.changed() == []
+    assert columns[0]["number"] == list(owners)
+    assert columns[0]["wanted"] == [1] * 4
+    assert columns[0]["state"] == list(became)
+    assert sequences.counts() == dict.fromkeys(became, 1)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_of_a_long_prompt_the_end_is_shown(longer: int) -> None:
+    begun = ran([job("ab", 1)])[0].entries[0].event
+    sequences, prompt = Sequences(), "ab" * longer + "".join(map(chr, range(65, 65 + TAIL)))
+    sequences.take(0, replace(begun, prompt=prompt))
+    assert sequences.seen[0].prompt == "…" * longer + prompt[2 * longer :]
 
 
 # -- numbers and words -----------------------------------------------------------------------
@@ -199,6 +232,9 @@ def test_cached_tokens_found_after_a_preemption_are_counted_separately() -> None
         shown.apply(frame)
     assert shown.readouts["found"] == [str(first), "tok", "of 32"]
     assert shown.readouts["preempted"][2] == f"{again} found"
+    assert {row["number"]: row["found"] for row in table(shown, "sequences")} == {
+        owner: each[-1] for owner, each in found.items()
+    }
 
 
 def test_prompts_that_wait_are_not_among_those_that_could_be_found() -> None:
