@@ -93,6 +93,7 @@ def test_frames_do_not_depend_on_how_steps_are_cut(run: tuple[list[Job], list[St
         frames += reducer.feed(steps[start:stop])
     assert frames == whole
     assert [frame["seq"] for frame in frames] == list(range(len(steps) + 1))
+    assert [frame["step"] for frame in frames] == [*range(len(steps)), -1]
     assert json.loads(json.dumps(frames)) == frames
 
 
@@ -163,8 +164,25 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
 
 
-def test_the_speed_is_the_mean_over_the_last_steps() -> None:
-    steps = ran([job("ab", 24, i) for i in range(3)], every=2)
+def test_a_run_that_ends_before_anything_came_has_no_frames_and_nothing_to_compare() -> None:
+    steps, asked = ran([job("ab", 8, i) for i in range(3)]), Inputs(sequences=3).asked()
+    first = BatchReducer(3, asked)
+    assert first.feed([Step([], True)]) == []
+    assert first.after() is None
+    first.feed(steps)
+    before = first.after()
+    assert before is not None
+    second = BatchReducer(3, asked, before)
+    assert second.feed([Step([], True)]) == []
+    assert second.after() is before
+
+
+def test_the_speed_is_the_mean_over_the_last_steps_from_the_first_arrival_on() -> None:
+    ran_at_once = ran([job("ab", 24, i) for i in range(3)], every=2)
+    steps = [  # on a clock that began a second earlier
+        step._replace(entries=[entry._replace(t_ms=entry.t_ms + 1000) for entry in step.entries])
+        for step in ran_at_once
+    ]
     shown = picture()
     for frame in BatchReducer(3).feed(steps):
         shown.apply(frame)
@@ -172,6 +190,7 @@ def test_the_speed_is_the_mean_over_the_last_steps() -> None:
     at = [timed[0].entries[0].t_ms, *(step.entries[-1].t_ms for step in timed)]
     made = [sum(len(e.event.token_ids) for e in step.entries if isinstance(e.event, Committed)) for step in timed]
     drawn = shown.columns["speed"][0]["y"]
+    assert drawn[0] == pytest.approx(1000 * made[0] / (at[1] - at[0]), rel=0.01, abs=0.6)
     for last in (SMOOTH + 2, len(timed) - 1):
         mean = 1000 * sum(made[last + 1 - SMOOTH : last + 1]) / (at[last + 1] - at[last + 1 - SMOOTH])
         assert drawn[last] == pytest.approx(mean, rel=0.01)
@@ -250,6 +269,24 @@ def test_prompts_that_wait_are_not_among_those_that_could_be_found() -> None:
     assert {"of 8", "of 32"} <= set(notes)
 
 
+def test_failed_and_stopped_sequences_are_done_too() -> None:
+    steps, reasons = ran([job("ab", 3, i) for i in range(3)]), iter(("length", "error", "cancelled"))
+    shown = picture()
+    for frame in BatchReducer(4).feed(
+        step._replace(
+            entries=[
+                entry._replace(event=replace(entry.event, reason=next(reasons)))
+                if isinstance(entry.event, Finished)
+                else entry
+                for entry in step.entries
+            ]
+        )
+        for step in steps
+    ):
+        shown.apply(frame)
+    assert shown.captions["done"] == "3 of 4"
+
+
 def test_a_batch_run_is_narrated_at_every_step() -> None:
     frames = BatchReducer(5).feed(ran([job(LETTERS[:3], 9, i) for i in range(5)], every=2, seats=2))
     shown, words = picture(), set()
@@ -259,21 +296,14 @@ def test_a_batch_run_is_narrated_at_every_step() -> None:
     assert {"Sequence", "One", "Done:"} <= words
 
 
-def test_hostile_prompts_stay_text() -> None:
-    lab = ENGINE
-    steps = [
-        Step(
-            [
-                Entry(0.0, 0, event)
-                for event in lab.stream("ab", EngineConfig(paged=True), SamplingParams(max_tokens=2))
-            ],
-            True,
-        )
-    ]
-    started = steps[0].entries[0].event
-    object.__setattr__(started, "prompt", HOSTILE)
-    [row] = table(picture().apply(BatchReducer(1).feed(steps)[0]), "sequences")
-    assert row["prompt"] == HOSTILE.replace("\u202e", "⟨RLO⟩")
+def test_hostile_prompts_and_tokens_stay_text() -> None:
+    hostile = {RunStarted: {"prompt": HOSTILE}, Committed: {"text": HOSTILE}}
+    events = ENGINE.stream("ab", EngineConfig(paged=True), SamplingParams(max_tokens=1))
+    entries = [Entry(0.0, 0, replace(event, **hostile.get(type(event), {}))) for event in events]
+    shown = picture().apply(BatchReducer(1).feed([Step(entries, True)])[0])
+    text = HOSTILE.replace("\u202e", "⟨RLO⟩")
+    assert [row["prompt"] for row in table(shown, "sequences")] == [text]
+    assert [token["text"] for token in shown.tokens] == [text]
 
 
 # -- charts ----------------------------------------------------------------------------------
@@ -281,9 +311,11 @@ def test_hostile_prompts_stay_text() -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_charts_can_be_drawn(dark: bool) -> None:
-    shown = picture()
-    for frame in BatchReducer(3).feed(ran([job("ab", 9, i) for i in range(3)], every=1)):
-        shown.apply(frame)
+    shown, reducer = picture(), BatchReducer(3)
+    for step in ran([job("ab", 9, i) for i in range(3)], every=1):
+        slower = [entry._replace(t_ms=entry.t_ms**2) for entry in step.entries]  # than the step before
+        for frame in reducer.feed([step._replace(entries=slower)]):
+            shown.apply(frame)
     for name, make in figures.CHARTS.items():
         figure = draw(make(dark), shown.columns[name], shown.layout[name])
         last = shown.columns[name][0]["x"][-1]
