@@ -253,14 +253,19 @@ def test_an_idle_pool_keeps_its_cache_until_the_memory_is_needed():
     assert found() == 0
 
 
-def test_requests_with_a_draft_find_only_blocks_that_hold_its_keys_and_values():
+def test_requests_with_a_draft_find_only_blocks_that_hold_its_keys_and_values(monkeypatch):
     lab = tiny_models.engine("llama", "good")
 
-    def found(drafter: str) -> int:
-        run = lab.generate(PROMPTS[0], replace(CONFIGS["cached"], speculative=drafter), SamplingParams(max_tokens=6))
-        return kinds(run, Prefilled)[0].cached_tokens
+    def found(drafter: str, tokens: int = 6) -> int:
+        config = replace(CONFIGS["cached"], speculative=drafter)
+        return kinds(lab.generate(PROMPTS[0], config, SamplingParams(max_tokens=tokens)), Prefilled)[0].cached_tokens
 
-    assert [found(drafter) for drafter in ("off", "draft", "draft", "ngram", "off")] == [0, 0, 24, 24, 24]
+    assert found("off") == 0
+    with monkeypatch.context() as broken:
+        broken.setattr(lab.draft, "forward", lambda *_: 1 / 0)
+        assert found("draft") == 0
+    assert found("draft", 2) == 0  # with no room for guesses, the draft reads nothing
+    assert [found(drafter) for drafter in ("draft", "draft", "ngram", "off")] == [0, 24, 24, 24]
 
 
 @pytest.mark.parametrize(
