@@ -151,6 +151,15 @@ def test_plain_storage_has_fewer_blocks_in_the_same_memory_and_the_text_has_to_f
     assert [event for event in run.events if isinstance(event, RunStarted)] == [run.started]
 
 
+def test_a_drafter_that_was_given_up_is_not_tried_again_in_another_pool(lab, monkeypatch):
+    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, 0, RuntimeError("gone")))
+    monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 9, RuntimeError("bad"))))
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    run = lab.generate(PROMPT, replace(PLAIN, kv_dtype="int8", speculative="draft"), sampling)
+    assert [event.part for event in fell_back(run)] == ["drafter", "kv_format"]
+    assert run.reason == "length"
+
+
 def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
     """After the one fallback, from INT8, there is nothing left to fall back to."""
     monkeypatch.setattr(lab.target, "forward", failing(lab.target.forward, 4, RuntimeError("gone")))
