@@ -384,6 +384,14 @@ def test_a_prefill_that_would_dwarf_the_passes_is_labelled_as_cut_off(times: flo
     assert 0 not in over.layout["timing"]["yaxis2.tickvals"], "its label would touch the number of a pass"
 
 
+def test_the_label_of_the_prefill_is_beside_the_latest_one() -> None:
+    events = [
+        replace(event, step_kind="prefill") if isinstance(event, StepTimed) and event.step == 5 else event
+        for event in script(CONFIGS["plain"], max_tokens=8)
+    ]
+    assert picture(Reducer().feed(events)).columns["timing"][4]["x"] == [5]
+
+
 def test_rare_events_linger() -> None:
     events = script(CONFIGS["speculative"], max_tokens=12)
     at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed) and event.step == 1)
