@@ -34,10 +34,9 @@ class Prefix:
 
     def same(self, other: Prefix) -> bool:
         """Whether the two are equal, token by token. Chains that share a link are compared only back to it."""
-        one: Prefix | None = self
-        two: Prefix | None = other
+        one, two = self, other
         while one is not two:
-            if one is None or two is None or one.tokens != two.tokens:
+            if one.tokens != two.tokens:  # as at a root, whose identity is no block's tokens
                 return False
             one, two = one.parent, two.parent
         return True

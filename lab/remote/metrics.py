@@ -187,4 +187,4 @@ def _share(part: float | None, whole: float | None) -> float | None:
 
 def _whole(text: str) -> int | None:
     """The whole number in a label, if it is a short one."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 9 else None
+    return int(text) if text.isdecimal() and len(text) <= 9 else None

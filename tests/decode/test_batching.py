@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lab import ConfigError, EngineConfig, SamplingParams
-from lab.trace.events import Admitted, CacheDropped, Event, Finished, Prefilled, StepTimed
+from lab.trace.events import Admitted, CacheDropped, Event, Finished, Prefilled, RunStarted, StepTimed
 from tests import tiny_models
 
 PROMPTS = [
@@ -253,6 +253,21 @@ def test_an_idle_pool_keeps_its_cache_until_the_memory_is_needed():
     assert found() == 0
 
 
+def test_requests_with_a_draft_find_only_blocks_that_hold_its_keys_and_values(monkeypatch):
+    lab = tiny_models.engine("llama", "good")
+
+    def found(drafter: str, tokens: int = 6) -> int:
+        config = replace(CONFIGS["cached"], speculative=drafter)
+        return kinds(lab.generate(PROMPTS[0], config, SamplingParams(max_tokens=tokens)), Prefilled)[0].cached_tokens
+
+    assert found("off") == 0
+    with monkeypatch.context() as broken:
+        broken.setattr(lab.draft, "forward", lambda *_: 1 / 0)
+        assert found("draft") == 0
+    assert found("draft", 2) == 0  # with no room for guesses, the draft reads nothing
+    assert [found(drafter) for drafter in ("draft", "draft", "ngram", "off")] == [0, 24, 24, 24]
+
+
 @pytest.mark.parametrize(
     "limit",
     [
@@ -307,6 +322,9 @@ def test_changed_weights_drop_the_cache_even_in_mid_run():
     assert len(kinds(changed, CacheDropped)) == 1
     said = [*changed.prompt_token_ids, *changed.token_ids[:4]]
     assert changed.token_ids[4:] == tiny_models.continuation(other, said, 8)
+    assert len(kinds(changed, RunStarted)) == 1
+    again = lab.generate(PROMPTS[2], config, sampling)
+    assert kinds(again, Prefilled)[0].cached_tokens == (len(again.prompt_token_ids) - 1) // 4 * 4
 
 
 def test_an_identity_changes_with_weights_dtype_and_adapters():

@@ -300,6 +300,17 @@ def test_a_second_ctrl_c_ends_the_step_and_all_that_is_under_way(ctrl_c, kernels
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_second_ctrl_c_ends_a_request_in_preparation_too(ctrl_c):
+    lab = load_engine(device="cpu", watch=(watch := Pressing(times=2)))
+    configs = (SPECULATE, EngineConfig(speculative="synthetic"))
+    one, prepared = [lab.submit(PROMPT, config, SamplingParams(max_tokens=12, ignore_eos=True)) for config in configs]
+    watch.left = 10
+    with pytest.raises(KeyboardInterrupt):
+        one.result()
+    run = prepared.result()
+    assert (run.reason, run.finished.message, run.token_ids) == ("error", BROKEN_OFF, [])
+
+
 def test_a_block_that_was_being_given_back_is_not_given_back_again(ctrl_c):
     pressed: list[BlockFreed] = []
 

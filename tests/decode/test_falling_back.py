@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lab import EngineConfig, SamplingParams
+from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer
-from lab.trace.events import Admitted, FellBack, Prefilled, Proposed, StepTimed
+from lab.trace.events import Admitted, FellBack, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.recorder import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
@@ -130,6 +130,34 @@ def test_failing_quantised_storage_falls_back_to_plain_storage(lab, monkeypatch,
     begun = [*run.prompt_token_ids, *run.token_ids[:said]]
     assert run.token_ids[said:] == tiny_models.continuation(lab, begun, 30 - said)
     assert lab.occupancy().live == 0
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reason", "message"), [(32, "length", ""), (9, "error", "need 9 cache blocks of 4")]
+)
+def test_plain_storage_has_fewer_blocks_in_the_same_memory_and_the_text_has_to_fit(
+    monkeypatch, blocks, reason, message
+):
+    config = replace(PLAIN, kv_dtype="int8", num_blocks=blocks)
+    budget = tiny_models.engine("llama")._budget
+    lab = tiny_models.engine("llama", kv_bytes=budget.pool_bytes(budget.setting(config)))
+    with pytest.raises(ConfigError, match=f"num_blocks={blocks} does not fit"):
+        lab.generate(PROMPT, replace(config, kv_dtype="auto"))
+    monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 3, RuntimeError("bad"))))
+    run = lab.generate(PROMPT, config, SamplingParams(max_tokens=8, ignore_eos=True))
+    assert [event.part for event in fell_back(run)] == ["kv_format"]
+    assert run.reason == reason
+    assert message in run.finished.message
+    assert [event for event in run.events if isinstance(event, RunStarted)] == [run.started]
+
+
+def test_a_drafter_that_was_given_up_is_not_tried_again_in_another_pool(lab, monkeypatch):
+    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, 0, RuntimeError("gone")))
+    monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(failing(Int8Layer.dequantise, 9, RuntimeError("bad"))))
+    sampling = SamplingParams(max_tokens=8, ignore_eos=True)
+    run = lab.generate(PROMPT, replace(PLAIN, kv_dtype="int8", speculative="draft"), sampling)
+    assert [event.part for event in fell_back(run)] == ["drafter", "kv_format"]
+    assert run.reason == "length"
 
 
 def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):

@@ -123,6 +123,7 @@ def test_no_request_of_a_batch_is_lost(lab, monkeypatch, name, at):
     assert [run.token_ids for run in runs] == expected
     assert of(runs[-1], Preempted)
     assert not of(runs[0], Preempted)  # the oldest goes on
+    assert not any(of(run, FellBack) for run in runs)  # what was drafted for the failed step is drafted again
 
 
 def test_a_device_too_small_for_the_batch_serves_it_in_parts(lab, monkeypatch):

@@ -16,7 +16,7 @@ from lab.config import EngineConfig, SamplingParams
 from lab.decode import clock, drafters
 from lab.decode.window import PROBE_EVERY, Costs, Line, Window, best_window, tokens_per_round
 from lab.trace import recorder
-from lab.trace.events import Committed, Event, Preempted, Proposed, StepTimed, WindowChanged
+from lab.trace.events import Committed, Event, Judged, Preempted, Proposed, StepTimed, WindowChanged
 from tests import tiny_models
 
 PROPOSAL, PASS, TOKEN = 0.9, 6.5, 0.45  # milliseconds: about what the embedded pair takes on one CPU core
@@ -450,6 +450,20 @@ def test_only_recent_steps_count():
         for _ in range(200):
             costs.observe(1, ms, 0.0)
     assert costs.pass_ms(1) == 10
+
+
+def test_a_window_learns_from_the_guesses_that_were_judged(monkeypatch):
+    seen = []
+    monkeypatch.setattr(Window, "observe", lambda _, accepted, judged, *__: seen.append([accepted, judged]))
+    config = EngineConfig(speculative="draft", num_speculative_tokens=4)
+    sampling = SamplingParams(max_tokens=40, temperature=1.0, seed=2, ignore_eos=True)
+    run = tiny_models.engine("llama", "good").generate("The king", config, sampling)
+    verdicts = [event for event in run.events if isinstance(event, Judged)]
+    by_step = [list(some) for _, some in itertools.groupby(verdicts, key=lambda event: event.step)]
+    told = [[sum(event.accepted for event in some), len(some)] for some in by_step]
+    assert seen == told[: len(seen)]
+    assert len(seen) >= len(told) - 1  # a round that ends the text teaches nothing any more
+    assert any(accepted < judged < 4 for accepted, judged in seen)
 
 
 def test_a_window_that_will_not_be_used_is_not_reported(monkeypatch):

@@ -447,18 +447,23 @@ def test_a_released_table_begins_anew():
 
 
 def test_contiguous_tables_need_adjacent_blocks():
-    pool = BlockPool(num_blocks=4, block_size=1)
+    pool = BlockPool(num_blocks=5, block_size=1)
+    assert leave_behind(pool, 8, [1]) == [0]  # a cached block is not among those that they can have
     tables = [BlockTable(pool, owner, ignore, paged=False) for owner in range(4)]
     for table in tables:
         table.reserve(1)
     tables[0].release()
     tables[2].release()
     scattered = BlockTable(pool, 9, ignore, paged=False)
-    with pytest.raises(PoolExhaustedError, match=r"2 cache blocks side by side are needed and 2 of 4 are free"):
+    with pytest.raises(PoolExhaustedError, match=r"2 cache blocks side by side are needed and 2 of 5 are free"):
         scattered.reserve(2)
     paged = BlockTable(pool, 9, ignore, paged=True)
     paged.reserve(2)
-    assert sorted(paged.blocks) == [0, 2]
+    assert sorted(paged.blocks) == [1, 3]
+    paged.release()
+    tables[3].release()
+    scattered.reserve(2)  # behind the one that lies alone
+    assert list(scattered.blocks) == [3, 4]
 
 
 def test_a_contiguous_table_never_grows():
@@ -483,20 +488,13 @@ def test_only_a_held_block_can_be_given_back_or_shared():
 
 def test_each_block_of_a_long_prefix_is_compared_once(monkeypatch):
     """Otherwise a long document would be compared as often as it has blocks, in every step that a request waits."""
-    same, walked = Prefix.same, []
-
-    def counted(one, two):
-        links, here, there = 0, one, two
-        while here is not there:
-            links, here, there = links + 1, here.parent, there.parent
-        walked.append(links)
-        return same(one, two)
-
     pool, root, tokens = BlockPool(40, 2), Prefix.root("models"), list(range(61))
     prefix = root
     for index, block in enumerate(pool.take(30, lambda *_, **__: None)):
         prefix = prefix.then(tokens[2 * index : 2 * index + 2])
         assert pool.store(block, prefix)
-    monkeypatch.setattr(Prefix, "same", counted)
+    parent, walked = Prefix.parent, []
+    counted = property(lambda link: walked.append(link) or parent.__get__(link), parent.__set__)
+    monkeypatch.setattr(Prefix, "parent", counted)
     assert len(pool.find(tokens, root)) == 30
-    assert walked == [1] * 30
+    assert len(walked) == 2 * 30  # once in each of the two chains

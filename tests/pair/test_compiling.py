@@ -78,6 +78,17 @@ def test_if_the_compiler_fails_layers_run_uncompiled(monkeypatch):
     assert run(engine, torch_compile=True) == run(tiny_models.engine("llama", "good", kernels="reference"))
 
 
+def test_a_run_says_so_if_the_compiler_fails_for_the_draft_alone(monkeypatch):
+    def fails_for_the_draft(model: LanguageModel) -> None:
+        model.compile_failure = "no C compiler found" if model.name == "good" else None
+
+    monkeypatch.setattr(LanguageModel, "compile", fails_for_the_draft)
+    engine = tiny_models.engine("llama", "good", kernels="reference")
+    result = engine.generate("The king had", replace(CONFIGS[1], torch_compile=True), SAMPLING)
+    told = [(event.part, event.reason) for event in result.events if isinstance(event, FellBack)]
+    assert told == [("compile", "no C compiler found")]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("cuda_graphs", [True, False])

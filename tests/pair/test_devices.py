@@ -11,6 +11,7 @@ import torch
 from accelerate import dispatch_model
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
+from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.decode.pool import Pool
 from lab.kv import cache
@@ -92,6 +93,13 @@ def test_keys_and_values_are_on_the_device_of_their_layer(devices):
         {SECOND},
         {SECOND},
     ]
+
+
+def test_memory_is_that_of_all_devices(devices, monkeypatch):
+    asked = []
+    monkeypatch.setattr(pool, "memory_in_use", lambda where: asked.append(where) or 7)
+    said(Engine(spread("llama"), tiny_models.tokenizer()), EngineConfig())
+    assert asked == [{FIRST, SECOND}] * SAMPLING.max_tokens
 
 
 def test_a_plan_is_copied_once_per_device(devices):

@@ -59,17 +59,21 @@ def test_counters_of_several_engines_are_added_and_their_usage_is_averaged() -> 
         f'vllm:generation_tokens_total{{engine="{engine}"}} {count}\n'
         f'vllm:num_requests_running{{engine="{engine}"}} {running}\n'
         f'vllm:kv_cache_usage_perc{{engine="{engine}"}} {usage}\n'
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{engine="{engine}",position="2"}} {count}\n'
         for engine, count, running, usage in ((0, 10, 1, 0.5), (1, 32, 2, 0.25))
     )
     reading = parse(page, at=0.0)
     assert dict(reading.values) == {GENERATED: 42, RUNNING: 3, KV_USAGE: 0.375}
+    assert reading.accepted_at == (0, 0, 42)  # of positions that the page does not name, none
     assert DRAFTS in reading.missing
 
 
-def test_blocks_of_several_engines_are_added_and_lines_may_be_indented() -> None:
+@pytest.mark.parametrize("unknown", ["None", "", "9" * 10])
+def test_blocks_of_several_engines_are_added_and_lines_may_be_indented(unknown: str) -> None:
+    """One that has not counted its blocks yet says "None"; no server has 9,999,999,999."""
     page = "".join(
-        f'  vllm:cache_config_info{{block_size="16",engine="{i}",num_gpu_blocks="{n}"}} 1\n'
-        for i, n in enumerate((100, 900))
+        f'  vllm:cache_config_info{{block_size="{size}",engine="{i}",num_gpu_blocks="{n}"}} 1\n'
+        for i, (size, n) in enumerate(((16, 100), (16, 900), (unknown, unknown)))
     )
     reading = parse(page + "\tvllm:num_requests_running 1\n", at=0.0)
     assert (reading.block_size, reading.num_blocks, reading.values[RUNNING]) == (16, 1000, 1)
@@ -101,6 +105,7 @@ def test_missing_metrics_are_none_and_named() -> None:
         draft_acceptance_rate=None,
         acceptance_by_position=(),
     )
+    assert (second.started, second.block_size, second.num_blocks) == (None, None, None)
     assert set(second.missing) == {KV_USAGE, *COUNTERS, "vllm:num_requests_waiting"}
 
 
@@ -130,8 +135,16 @@ def test_rates_count_what_happened_and_nothing_across_a_restart(steps: list[tupl
         before = after
 
 
-def test_without_a_start_time_a_restart_shows_in_falling_counters() -> None:
-    found = rates(Reading(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), Reading(1.0, {GENERATED: 5, DRAFTS: 9}))
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (Reading(0.0, {GENERATED: 90, DRAFTS: 9, ACCEPTED: 0}), Reading(1.0, {GENERATED: 5, DRAFTS: 9})),
+        (Reading(0.0, {GENERATED: 5, DRAFTS: 9}, (7, 3)), Reading(1.0, {GENERATED: 90, DRAFTS: 9}, (8, 2))),
+    ],
+    ids=["tokens", "accepted at a position"],
+)
+def test_without_a_start_time_a_restart_shows_in_falling_counters(before: Reading, after: Reading) -> None:
+    found = rates(before, after)
     assert found.restarted
     assert (found.tokens_per_second, found.mean_acceptance_length) == (None, None)
 
@@ -139,6 +152,14 @@ def test_without_a_start_time_a_restart_shows_in_falling_counters() -> None:
 def test_readings_must_be_in_order() -> None:
     with pytest.raises(ValueError, match="later"):
         rates(Reading(2.0, {}), Reading(2.0, {}))
+
+
+def test_positions_beyond_the_longest_window_are_left_out() -> None:
+    page = "vllm:num_requests_running 1\n" + "".join(
+        f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{position}"}} {position}\n'
+        for position in range(40)
+    )
+    assert parse(page, at=0.0).accepted_at == tuple(range(32))
 
 
 HOSTILE = (

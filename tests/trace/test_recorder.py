@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections import deque
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from lab import EngineConfig, Run, RunFileError, SamplingParams
 from lab.machine import hardware
+from lab.trace import recorder as recorder_module
 from lab.trace.as_json import from_dict, to_dict
 from lab.trace.events import EVENT_TYPES, Distributions, Finished
-from lab.trace.recorder import VERSION, Recorder
+from lab.trace.recorder import VERSION, Recorder, parsed
 from tests import tiny_models
 
 
@@ -60,6 +62,22 @@ def test_a_run_says_what_hardware_it_was_made_on(run):
     assert replace(there, hardware="").accelerator == "cuda:0"
 
 
+def test_times_count_from_the_first_event_and_a_watcher_has_the_clocks_own(monkeypatch):
+    clock = iter([100.0, 100.25, 103.0])
+    monkeypatch.setattr(recorder_module, "time", SimpleNamespace(perf_counter=clock.__next__))
+    watched = []
+    recorder = Recorder(7, lambda *told: watched.append(told))
+    assert not recorder.began
+    for text in "abc":
+        recorder.emit(Finished, reason="length", text=text, message="")
+    assert recorder.pending
+    events = list(recorder.drain())
+    assert [(event.t_ms, event.text) for event in events] == [(0, "a"), (250, "b"), (3000, "c")]
+    assert watched == [(7, seconds, event) for seconds, event in zip((100.0, 100.25, 103.0), events, strict=True)]
+    assert recorder.began
+    assert not recorder.pending
+
+
 def test_draining_events_tolerates_another_thread_that_takes_them():
     class Contested(deque):
         def __len__(self):
@@ -94,8 +112,11 @@ def last(document, kind):
     [
         (lambda d: d.update(format="other"), "its format is not"),
         (lambda d: d.update(version=99), "version 99"),
+        (lambda d: d.update(version=VERSION - 1), f"version {VERSION - 1}; this lab reads {VERSION}"),
+        (lambda d: d.pop("version"), "version None"),
         (lambda d: d.update(events=[]), "begins with a run_started"),
         (lambda d: d.update(events=None), "damaged"),
+        (lambda d: d.pop("events"), "damaged: 'events'"),
         (lambda d: d["events"].pop(0), "begins with a run_started"),
         (lambda d: d["events"].append({"kind": "launch"}), "not an event"),
         (lambda d: d["events"].append(["finished"]), "not an event"),
@@ -109,6 +130,7 @@ def last(document, kind):
         (lambda d: d["events"][0].update(prompt_token_ids=["x"]), "prompt_token_ids"),
         (lambda d: d["events"][0]["config"].update(block_size=-3), "block_size"),
         (lambda d: d["events"][0]["config"].update(surprise=1), "surprise"),
+        (lambda d: d["events"][0]["sampling"].update(temperature=-1), "damaged: temperature"),
         (lambda d: d["events"][0].update(copy_bytes_per_second=0.0), "no run has such numbers"),
         (lambda d: d["events"][0].update(matmul_flops_per_second=-1.0), "no run has such numbers"),
         (lambda d: last(d, "step_timed").update(verify_bytes=10**400), "no run has such numbers"),
@@ -126,7 +148,7 @@ def test_damaged_files_are_refused(run, tmp_path, change, message):
 def test_files_that_are_no_runs_are_refused(tmp_path, content):
     path = tmp_path / "run.json"
     path.write_bytes(content)
-    with pytest.raises(RunFileError, match=r"run\.json"):
+    with pytest.raises(RunFileError, match=r"^run\.json"):  # it does not say where the file is
         Run.load(path)
 
 
@@ -135,10 +157,18 @@ def test_missing_and_huge_files_are_refused(tmp_path, monkeypatch):
         with pytest.raises(RunFileError, match="cannot be read"):
             Run.load(tmp_path / name)
     big = tmp_path / "big.json"
-    big.write_text("[]")
-    monkeypatch.setattr("lab.trace.recorder.MAX_FILE_BYTES", 1)
-    with pytest.raises(RunFileError, match="at most 1"):
-        Run.load(big)
+    big.write_text("[1,2]")
+    for most, message in ((1, "has 5 bytes; a run's file has at most 1"), (5, "its format is not")):
+        monkeypatch.setattr("lab.trace.recorder.MAX_FILE_BYTES", most)
+        with pytest.raises(RunFileError, match=message):
+            Run.load(big)
+
+
+@pytest.mark.parametrize(("data", "values"), [(b"[1,2,3,4,5]", 5), (b"[[],{}]", 4 * 3)])
+def test_values_and_lists_are_counted_before_they_are_read(data, values):
+    assert parsed(data, "run.json", values) == json.loads(data)
+    with pytest.raises(RunFileError, match=f"holds more than {values - 1} values"):
+        parsed(data, "run.json", values - 1)
 
 
 def test_an_unfinished_run_can_be_read(run):
@@ -146,6 +176,8 @@ def test_an_unfinished_run_can_be_read(run):
     assert part.finished is None
     assert part.reason is None
     assert not isinstance(part.events[-1], Finished)
+    whole = Run((*part.events, replace(run.finished, text="half")))  # held back until the end
+    assert whole.text == part.text + "half"
 
 
 def test_a_lone_surrogate_in_a_prompt_is_saved_and_loaded(run, tmp_path):

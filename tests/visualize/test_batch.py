@@ -18,18 +18,21 @@ from lab.trace.events import (
     Admitted,
     BlockEvicted,
     BlockFreed,
+    CacheDropped,
     Committed,
+    Finished,
     Preempted,
     RunStarted,
 )
 from lab.trace.recorder import Entry, Run, Step
 from tests import tiny_models
 from tests.visualize.crowd import ENGINE, LETTERS, job, lengths, picture, ran, runs, table
-from tests.visualize.picture import draw
+from tests.visualize.picture import apply, draw
 from visualize.batch.frames import SMOOTH, BatchReducer
 from visualize.batch.inputs import Inputs
 from visualize.batch.live import BatchRun
 from visualize.batch.narrate import said
+from visualize.batch.sequences import TAIL, Sequences
 from visualize.figures import batch as figures
 from visualize.run.transcript import lines
 from visualize.server.live import transcript
@@ -90,6 +93,7 @@ def test_frames_do_not_depend_on_how_steps_are_cut(run: tuple[list[Job], list[St
         frames += reducer.feed(steps[start:stop])
     assert frames == whole
     assert [frame["seq"] for frame in frames] == list(range(len(steps) + 1))
+    assert [frame["step"] for frame in frames] == [*range(len(steps)), -1]
     assert json.loads(json.dumps(frames)) == frames
 
 
@@ -104,6 +108,36 @@ def test_each_sequences_text_is_complete() -> None:
         shown.apply(frame)
     for owner, events in runs.items():
         assert "".join(t["text"] for t in shown.tokens if t["owner"] == owner) == Run(events).text
+
+
+def test_what_became_of_a_sequence_is_in_its_row_whatever_its_number() -> None:
+    begun = ran([job("ab", 1)])[0].entries[0].event
+    joined = Admitted(t_ms=0, owner=3, running=1, waiting=0, cached_tokens=0, live_blocks=(), cached_blocks=())
+    became = {
+        "waiting": CacheDropped(t_ms=0, reason="The weights have changed."),
+        "failed": Finished(t_ms=0, reason="error", text="", message="The device ran out of memory."),
+        "cancelled": Finished(t_ms=0, reason="cancelled", text="", message=""),
+        "finished": Finished(t_ms=0, reason="length", text="", message=""),
+    }
+    sequences, columns, owners = Sequences(), Sequences.columns(), (9, 3, 5, 8)
+    for events in ([begun] * 4, [joined] * 4, became.values()):
+        for owner, event in zip(owners, events, strict=True):
+            sequences.take(owner, event)
+        assert sequences.changed() == list(owners)
+        apply(columns, sequences.patches())
+        assert sequences.changed() == []
+    assert columns[0]["number"] == list(owners)
+    assert columns[0]["wanted"] == [1] * 4
+    assert columns[0]["state"] == list(became)
+    assert sequences.counts() == dict.fromkeys(became, 1)
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_of_a_long_prompt_the_end_is_shown(longer: int) -> None:
+    begun = ran([job("ab", 1)])[0].entries[0].event
+    sequences, prompt = Sequences(), "ab" * longer + "".join(map(chr, range(65, 65 + TAIL)))
+    sequences.take(0, replace(begun, prompt=prompt))
+    assert sequences.seen[0].prompt == "…" * longer + prompt[2 * longer :]
 
 
 # -- numbers and words -----------------------------------------------------------------------
@@ -130,8 +164,25 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
 
 
-def test_the_speed_is_the_mean_over_the_last_steps() -> None:
-    steps = ran([job("ab", 24, i) for i in range(3)], every=2)
+def test_a_run_that_ends_before_anything_came_has_no_frames_and_nothing_to_compare() -> None:
+    steps, asked = ran([job("ab", 8, i) for i in range(3)]), Inputs(sequences=3).asked()
+    first = BatchReducer(3, asked)
+    assert first.feed([Step([], True)]) == []
+    assert first.after() is None
+    first.feed(steps)
+    before = first.after()
+    assert before is not None
+    second = BatchReducer(3, asked, before)
+    assert second.feed([Step([], True)]) == []
+    assert second.after() is before
+
+
+def test_the_speed_is_the_mean_over_the_last_steps_from_the_first_arrival_on() -> None:
+    ran_at_once = ran([job("ab", 24, i) for i in range(3)], every=2)
+    steps = [  # on a clock that began a second earlier
+        step._replace(entries=[entry._replace(t_ms=entry.t_ms + 1000) for entry in step.entries])
+        for step in ran_at_once
+    ]
     shown = picture()
     for frame in BatchReducer(3).feed(steps):
         shown.apply(frame)
@@ -139,6 +190,7 @@ def test_the_speed_is_the_mean_over_the_last_steps() -> None:
     at = [timed[0].entries[0].t_ms, *(step.entries[-1].t_ms for step in timed)]
     made = [sum(len(e.event.token_ids) for e in step.entries if isinstance(e.event, Committed)) for step in timed]
     drawn = shown.columns["speed"][0]["y"]
+    assert drawn[0] == pytest.approx(1000 * made[0] / (at[1] - at[0]), rel=0.01, abs=0.6)
     for last in (SMOOTH + 2, len(timed) - 1):
         mean = 1000 * sum(made[last + 1 - SMOOTH : last + 1]) / (at[last + 1] - at[last + 1 - SMOOTH])
         assert drawn[last] == pytest.approx(mean, rel=0.01)
@@ -199,6 +251,9 @@ def test_cached_tokens_found_after_a_preemption_are_counted_separately() -> None
         shown.apply(frame)
     assert shown.readouts["found"] == [str(first), "tok", "of 32"]
     assert shown.readouts["preempted"][2] == f"{again} found"
+    assert {row["number"]: row["found"] for row in table(shown, "sequences")} == {
+        owner: each[-1] for owner, each in found.items()
+    }
 
 
 def test_prompts_that_wait_are_not_among_those_that_could_be_found() -> None:
@@ -214,6 +269,24 @@ def test_prompts_that_wait_are_not_among_those_that_could_be_found() -> None:
     assert {"of 8", "of 32"} <= set(notes)
 
 
+def test_failed_and_stopped_sequences_are_done_too() -> None:
+    steps, reasons = ran([job("ab", 3, i) for i in range(3)]), iter(("length", "error", "cancelled"))
+    shown = picture()
+    for frame in BatchReducer(4).feed(
+        step._replace(
+            entries=[
+                entry._replace(event=replace(entry.event, reason=next(reasons)))
+                if isinstance(entry.event, Finished)
+                else entry
+                for entry in step.entries
+            ]
+        )
+        for step in steps
+    ):
+        shown.apply(frame)
+    assert shown.captions["done"] == "3 of 4"
+
+
 def test_a_batch_run_is_narrated_at_every_step() -> None:
     frames = BatchReducer(5).feed(ran([job(LETTERS[:3], 9, i) for i in range(5)], every=2, seats=2))
     shown, words = picture(), set()
@@ -223,21 +296,14 @@ def test_a_batch_run_is_narrated_at_every_step() -> None:
     assert {"Sequence", "One", "Done:"} <= words
 
 
-def test_hostile_prompts_stay_text() -> None:
-    lab = ENGINE
-    steps = [
-        Step(
-            [
-                Entry(0.0, 0, event)
-                for event in lab.stream("ab", EngineConfig(paged=True), SamplingParams(max_tokens=2))
-            ],
-            True,
-        )
-    ]
-    started = steps[0].entries[0].event
-    object.__setattr__(started, "prompt", HOSTILE)
-    [row] = table(picture().apply(BatchReducer(1).feed(steps)[0]), "sequences")
-    assert row["prompt"] == HOSTILE.replace("\u202e", "⟨RLO⟩")
+def test_hostile_prompts_and_tokens_stay_text() -> None:
+    hostile = {RunStarted: {"prompt": HOSTILE}, Committed: {"text": HOSTILE}}
+    events = ENGINE.stream("ab", EngineConfig(paged=True), SamplingParams(max_tokens=1))
+    entries = [Entry(0.0, 0, replace(event, **hostile.get(type(event), {}))) for event in events]
+    shown = picture().apply(BatchReducer(1).feed([Step(entries, True)])[0])
+    text = HOSTILE.replace("\u202e", "⟨RLO⟩")
+    assert [row["prompt"] for row in table(shown, "sequences")] == [text]
+    assert [token["text"] for token in shown.tokens] == [text]
 
 
 # -- charts ----------------------------------------------------------------------------------
@@ -245,9 +311,11 @@ def test_hostile_prompts_stay_text() -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_charts_can_be_drawn(dark: bool) -> None:
-    shown = picture()
-    for frame in BatchReducer(3).feed(ran([job("ab", 9, i) for i in range(3)], every=1)):
-        shown.apply(frame)
+    shown, reducer = picture(), BatchReducer(3)
+    for step in ran([job("ab", 9, i) for i in range(3)], every=1):
+        slower = [entry._replace(t_ms=entry.t_ms**2) for entry in step.entries]  # than the step before
+        for frame in reducer.feed([step._replace(entries=slower)]):
+            shown.apply(frame)
     for name, make in figures.CHARTS.items():
         figure = draw(make(dark), shown.columns[name], shown.layout[name])
         last = shown.columns[name][0]["x"][-1]

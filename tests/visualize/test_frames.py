@@ -21,6 +21,7 @@ from lab.trace.events import (
     FellBack,
     Finished,
     Judged,
+    Preempted,
     Proposed,
     Recovered,
     RunStarted,
@@ -35,9 +36,9 @@ from tests.visualize.scripted import LIMITS
 from visualize.figures import rounds
 from visualize.run.frames import Frame, Reducer
 from visualize.run.narrate import limit
-from visualize.run.readouts import Before, rows
+from visualize.run.readouts import Before, described, rows
 from visualize.text import visible
-from visualize.vocabulary import GIVEN_BACK
+from visualize.vocabulary import GIVEN_BACK, sentences
 
 
 def picture(frames: list[Frame]) -> Picture:
@@ -167,6 +168,44 @@ def test_frames_can_be_replayed(events: list[Event]) -> None:
     assert json.dumps(frames) == kept
 
 
+def test_a_frame_says_only_what_changed(events: list[Event]) -> None:
+    shown = Picture()
+    for frame in Reducer().feed(events):
+        for name in ("captions", "readouts"):
+            assert not frame.get(name, {}).items() & getattr(shown, name).items()
+        for chart, paths in frame.get("layout", {}).items():
+            assert not [path for path, value in paths.items() if shown.layout[chart].get(path) == value]
+        shown.apply(frame)
+
+
+def test_a_run_that_has_not_begun_leaves_the_one_before_to_compare_with() -> None:
+    events = script(CONFIGS["plain"])
+    before = Before(events[0], measure(events))
+    reducer = Reducer(before)
+    assert reducer.after() is before
+    reducer.feed(events[:1])
+    assert reducer.after() == Before(events[0], measure(events[:1]))
+
+
+def test_a_run_from_a_file_says_where_it_was_made_and_what_was_set() -> None:
+    events = script(CONFIGS["speculative"], temperature=0.0)
+    before = Before(events[0], measure(events))
+    for hardware, named in (("a fast\u202e GPU", "a fast⟨RLO⟩ GPU"), ("", "cpu")):
+        events[0] = replace(events[0], hardware=hardware, prompt_pieces=("Once", "\u202e"))
+        (frame,) = Reducer(before, recorded=True).feed(events[:1])
+        assert frame["notice"] == f"recorded on {named}"
+        assert frame["compared"] == described(events[0].config, events[0].sampling)
+        assert frame["head"]["recorded"]
+        assert frame["head"]["prompt"] == ["Once", "⟨RLO⟩"]
+        assert frame["head"]["sentences"] == sentences("draft", greedy=True)
+
+
+@pytest.mark.parametrize("drafter", ["off", "draft", "ngram", "early_exit", "synthetic"])
+def test_there_is_a_row_for_every_guess(drafter: str) -> None:
+    shown = picture(Reducer().feed(script(EngineConfig(speculative=drafter, num_speculative_tokens=6), max_tokens=1)))
+    assert shown.layout["rounds"]["yaxis.range"] == [-0.6, 0.6 if drafter == "off" else 6.6]
+
+
 def test_frames_are_applied_in_order() -> None:
     frames = Reducer().feed(script(CONFIGS["plain"]))
     with pytest.raises(ValueError, match="frame 0 is next, not 1"):
@@ -175,8 +214,10 @@ def test_frames_are_applied_in_order() -> None:
 
 def test_text_held_back_to_the_end_is_shown() -> None:
     events = script(CONFIGS["plain"], max_tokens=2)
-    events[-1] = replace(events[-1], text="half")
-    assert picture(Reducer().feed(events)).tokens[-1]["text"] == "half"
+    shown = picture(Reducer().feed(events))
+    assert len(shown.tokens) == 2
+    events[-1] = replace(events[-1], text="half\u202e")
+    assert [token["text"] for token in picture(Reducer().feed(events)).tokens[2:]] == ["half⟨RLO⟩"]
 
 
 @pytest.mark.parametrize("paged", [False, True])
@@ -280,6 +321,7 @@ def test_a_failure_is_narrated() -> None:
     broken = Finished(t_ms=1.0, reason="error", text="", message="The device ran out of memory.")
     frame = Reducer().feed([*script(CONFIGS["plain"], max_tokens=1)[:-1], broken])[-1]
     assert frame["say"] == "The run failed after 1 token. The device ran out of memory."
+    assert frame["finished"] == {"reason": "error", "message": "The device ran out of memory."}
 
 
 def test_a_prefill_in_parts_adds_its_token_once() -> None:
@@ -318,6 +360,8 @@ def test_an_admission_with_prefix_caching_has_its_own_frame() -> None:
     began, admitted, prefill = Reducer().feed(script(config))[:3]
     assert admitted["say"].startswith("The prompt's 4 tokens do not fill a block")
     assert (admitted["owner"], "owner" in began, "owner" in prefill) == (0, False, False)
+    assert admitted["linger"]
+    assert "linger" not in prefill
 
 
 @pytest.mark.parametrize(("times", "cut"), [(2.5, False), (40, True)])
@@ -340,6 +384,14 @@ def test_a_prefill_that_would_dwarf_the_passes_is_labelled_as_cut_off(times: flo
     assert 0 not in over.layout["timing"]["yaxis2.tickvals"], "its label would touch the number of a pass"
 
 
+def test_the_label_of_the_prefill_is_beside_the_latest_one() -> None:
+    events = [
+        replace(event, step_kind="prefill") if isinstance(event, StepTimed) and event.step == 5 else event
+        for event in script(CONFIGS["plain"], max_tokens=8)
+    ]
+    assert picture(Reducer().feed(events)).columns["timing"][4]["x"] == [5]
+
+
 def test_rare_events_linger() -> None:
     events = script(CONFIGS["speculative"], max_tokens=12)
     at = next(i for i, event in enumerate(events) if isinstance(event, StepTimed) and event.step == 1)
@@ -348,6 +400,9 @@ def test_rare_events_linger() -> None:
     for rare, lingers in ((evicted, False), (failed, True)):
         frames = Reducer().feed([*events[:at], rare, *events[at:]])
         assert [frame.get("linger", False) for frame in frames if frame["step"] == 1] == [lingers]
+    preempted, _ = Reducer().feed([*events[:at], Preempted(t_ms=0, tokens=9), *events[at:]])[2:4]
+    assert preempted["say"].startswith("Preempted")
+    assert preempted["linger"]
 
 
 def test_a_shared_pass_is_labelled_as_shared() -> None:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from lab.trace.events import BlockStored, Committed, RunStarted
+from lab.trace.events import Committed, RunStarted
 from lab.trace.recorder import Step
 from visualize.batch import narrate
 from visualize.batch.blocks import Blocks
@@ -73,14 +73,11 @@ class BatchReducer:
         return Before(self._asked, self._tally.readings()) if self._seq and self._asked else self._before
 
     def _step(self, step: Step) -> Frame:
-        before_ms = self._tally.now_ms
         head = {} if self._blocks else self._head(step)
         tokens = []
         for entry in step.entries:
             owner, event = entry.owner, entry.event
             self._tally.take(entry)
-            if isinstance(event, BlockStored):
-                continue
             self._blocks.take(owner, event)
             self._sequences.take(owner, event)
             if isinstance(event, Committed):
@@ -90,7 +87,7 @@ class BatchReducer:
         self._tally.step(self._blocks.used())
         made = sum(len(entry.event.token_ids) for entry in step.entries if isinstance(entry.event, Committed))
         sentence, rare = narrate.said(step.entries, self._tally.tokens)
-        charts, layout = self._drawn(made, before_ms)
+        charts, layout = self._drawn(made)
         return self._frame(
             {**head, "tokens": tokens, "charts": charts, "say": sentence, "linger": rare}, layout, self._seq
         )
@@ -133,9 +130,9 @@ class BatchReducer:
             [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]
         )
 
-    def _drawn(self, made: int, before_ms: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _drawn(self, made: int) -> tuple[dict[str, Any], dict[str, Any]]:
         if not self._pace:
-            self._pace.append((0, before_ms))
+            self._pace.append((0, self._tally.began_ms))
         self._pace.append((made, self._tally.now_ms))
         passed = self._tally.now_ms - self._pace[0][1]
         speed = 1000 * sum(tokens for tokens, _ in list(self._pace)[1:]) / passed if passed > 0 else 0.0
