@@ -41,7 +41,9 @@ def test_a_server_reports_metrics_ends_runs_on_sigterm_and_is_reconnected_to(bro
     latin = {"PYTHONIOENCODING": "cp1252"}  # of a log file on Windows: it lacks what Gradio prints
     with started(log, port=int(address.rpartition(":")[2]), **latin) as (_, app):
         lab.page.wait_for_selector("text=Attempting reconnection", state="detached", timeout=30_000)
-        lab.wait_for_tokens(5)  # the run requested by the page's address
+        lab.page.wait_for_selector(".lab-header p:has-text('The connection was lost')")
+        lab.ready().run()
+        lab.wait_for_tokens(5)
         app.kill()
         lab.page.wait_for_selector(".say:has-text('The lab does not answer. Trying again')")
         lab.page.close()
