@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, expect
 
+from lab import Run
 from tests.browser.conftest import Lab, started
 from tests.programs.calls import get
 
@@ -46,7 +48,7 @@ class Proxy(BaseHTTPRequestHandler):
         self.end_headers()
         streams = answer.getheader("Content-Type", "").startswith("text/event-stream")
         try:
-            while part := answer.read1(2**16):
+            for part in self.parts(answer):
                 self.wfile.write(part)
                 time.sleep(self.seconds if streams else 0)
         except OSError:
@@ -55,6 +57,11 @@ class Proxy(BaseHTTPRequestHandler):
             connection.close()
 
     do_POST = do_GET
+
+    def parts(self, answer: HTTPResponse) -> Iterator[bytes]:
+        """Those of the answer that the browser gets."""
+        while part := answer.read1(2**16):
+            yield part
 
     def log_message(self, *about) -> None:
         pass
@@ -123,6 +130,37 @@ def test_a_page_gets_its_answers_when_the_end_of_a_stream_comes_late(browser: Br
         lab.page.wait_for_timeout(3000)  # for what the page asks for when it is ready
         streams = asked.count(f"{ROOT}/gradio_api/queue/data")
         assert streams <= asked.count(f"{ROOT}/gradio_api/queue/join"), "none is opened without need"
+        lab.page.close()
+
+
+class Cutting(Proxy):
+    """Ends a page's first connection by which the server knows that it is there, as proxies do whose time is up."""
+
+    cut = threading.Event()
+    known: ClassVar[set[str]] = set()
+
+    def parts(self, answer: HTTPResponse) -> Iterator[bytes]:
+        if "/heartbeat/" not in self.path or self.path in self.known:
+            yield from super().parts(answer)
+        else:
+            self.known.add(self.path)
+            yield answer.read1(2**16)
+            self.cut.wait()
+
+
+def test_a_run_goes_on_although_the_connection_breaks_by_which_its_page_is_known(
+    browser: Browser, behind: str, tmp_path: Path
+) -> None:
+    with passing_on(behind, Cutting) as port:
+        lab = Lab(browser.new_page(), f"http://lab.localhost:{port}{ROOT}")
+        lab.open(speculation="off", cache=0, max_tokens=300)
+        lab.run()
+        lab.wait_for_tokens(5)
+        with lab.page.expect_request("**/heartbeat/*"):
+            Cutting.cut.set()
+        lab.finish()
+        assert lab.seen()["say"].startswith("Finished with 300 tokens")
+        assert Run.load(lab.save("json", tmp_path)).metrics.generated_tokens == 300
         lab.page.close()
 
 

@@ -1,5 +1,5 @@
-"""A tab is gone when its connection breaks, unless it said that it stays; whoever is away is not forgotten, nor kept
-for ever."""
+"""A tab is gone when it says so, or does not return after its connection broke; whoever is away is not forgotten, nor
+kept for ever."""
 
 from __future__ import annotations
 
@@ -10,9 +10,23 @@ from typing import Any
 import pytest
 
 from tests.coroutines import complete
-from visualize.server.presence import ALIVE, Presence
+from visualize.server.presence import ALIVE, PATIENCE, RETURNS, Presence
 
 TAB, OTHER, THIRD = (f"/gradio_api/heartbeat/{name}" for name in ("abc", "def", "ghi"))
+
+
+async def settle() -> None:
+    """Let everything happen that waits for nothing else."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def later(seconds: float) -> None:
+    """Let this time pass, in none."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + seconds
+    await settle()
 
 
 class Tabs:
@@ -39,7 +53,7 @@ class Tabs:
             sent.append(message)
 
         await self._presence({"type": "http", "path": path, "method": method}, asyncio.Event().wait, send)
-        await asyncio.sleep(0.01)
+        await settle()
         return sent[0]["status"]
 
     async def connect(self, path: str = TAB) -> tuple[Callable[[], Coroutine], list[bytes]]:
@@ -54,17 +68,17 @@ class Tabs:
             came.append(message.get("body", message.get("status")))
 
         answering = asyncio.create_task(self._presence({"type": "http", "path": path, "method": "GET"}, receive, send))
-        await asyncio.sleep(0.01)
+        await settle()
 
         async def close() -> None:
             broken.set()
             await answering
-            await asyncio.sleep(0.01)
+            await settle()
 
         return close, came
 
 
-def test_a_tab_is_gone_when_its_last_connection_breaks() -> None:
+def test_a_tab_is_gone_when_no_connection_follows_its_last() -> None:
     async def use() -> None:
         tabs = Tabs()
         close, came = await tabs.connect()
@@ -73,7 +87,58 @@ def test_a_tab_is_gone_when_its_last_connection_breaks() -> None:
         await close()
         assert (tabs.begun, tabs.ended) == ([TAB], [])
         await close_other()
+        await later(0.8 * RETURNS)
+        assert tabs.ended == []
+        await later(0.2 * RETURNS)
         assert (tabs.begun, tabs.ended) == ([TAB], [TAB])
+
+    complete(use())
+
+
+def test_a_tab_whose_connection_breaks_may_return_each_time() -> None:
+    async def use() -> None:
+        tabs = Tabs()
+        for _ in range(3):
+            close, came = await tabs.connect()
+            assert came == [200, ALIVE]
+            await close()
+            await later(0.8 * RETURNS)
+        close, _ = await tabs.connect()
+        await later(2 * RETURNS)
+        assert (tabs.begun, tabs.ended) == ([TAB], []), "who has returned is not waited for"
+        await close()
+        await later(RETURNS)
+        assert tabs.ended == [TAB]
+
+    complete(use())
+
+
+def test_a_tab_that_is_closed_is_gone_at_once() -> None:
+    async def use() -> None:
+        tabs = Tabs()
+        close, _ = await tabs.connect()
+        await close()
+        assert await tabs.ask(f"{TAB}/gone") == 204  # a moment after its connection broke
+        assert tabs.ended == [TAB]
+        close, _ = await tabs.connect()
+        assert await tabs.ask(f"{TAB}/gone") == 204  # before that
+        assert tabs.ended == [TAB] * 2
+        await tabs.connect()  # anew
+        await close()
+        await later(2 * RETURNS)
+        assert (tabs.begun, tabs.ended) == ([TAB] * 3, [TAB] * 2)
+
+    complete(use())
+
+
+def test_a_tab_may_say_that_it_is_away_after_its_connection_broke() -> None:
+    async def use() -> None:
+        tabs = Tabs()
+        close, _ = await tabs.connect()
+        await close()
+        assert await tabs.ask(f"{TAB}/away") == 204
+        await later(2 * RETURNS)
+        assert tabs.ended == []
 
     complete(use())
 
@@ -92,22 +157,22 @@ def test_a_tab_that_is_away_is_there_until_it_is_closed() -> None:
         assert tabs.ended == []
         assert await tabs.ask(f"{TAB}/gone") == 204
         assert tabs.ended == [TAB]
-        close, _ = await tabs.connect()  # it was not closed after all: the browser's Back
-        await close()
-        assert (tabs.begun, tabs.ended) == ([TAB] * 2, [TAB] * 2)
+        await tabs.connect()  # it was not closed after all: the browser's Back
+        assert (tabs.begun, tabs.ended) == ([TAB] * 2, [TAB])
 
     complete(use())
 
 
-def test_a_tab_that_came_back_is_gone_when_its_connection_breaks() -> None:
+def test_a_tab_that_came_back_is_no_longer_away() -> None:
     async def use() -> None:
         tabs = Tabs()
         close_first, _ = await tabs.connect()
         await tabs.ask(f"{TAB}/away")
         close, _ = await tabs.connect()  # before the first is closed
         await close_first()
-        assert tabs.ended == []
         await close()
+        assert tabs.ended == []
+        await later(RETURNS)
         assert tabs.ended == [TAB]
 
     complete(use())
@@ -115,19 +180,19 @@ def test_a_tab_that_came_back_is_gone_when_its_connection_breaks() -> None:
 
 def test_nobody_is_away_for_ever() -> None:
     async def use() -> None:
-        tabs = Tabs(patience=0.3)
+        tabs = Tabs()
         close, _ = await tabs.connect()
-        for _ in range(3):  # 0.6 s in all, never 0.3 at once
+        for _ in range(3):
             await tabs.ask(f"{TAB}/away")
             await close()
-            await asyncio.sleep(0.2)
+            await later(0.8 * PATIENCE)
             assert tabs.ended == []
             close, _ = await tabs.connect()
-        await asyncio.sleep(0.4)
+        await later(2 * PATIENCE)
         assert tabs.ended == [], "who is back is not away"
         await tabs.ask(f"{TAB}/away")
         await close()
-        await asyncio.sleep(0.4)
+        await later(PATIENCE)
         assert tabs.ended == [TAB]
 
     complete(use())
@@ -146,14 +211,38 @@ def test_of_too_many_who_are_away_the_first_to_leave_is_forgotten() -> None:
     complete(use())
 
 
+def test_connections_that_break_are_not_remembered_without_limit() -> None:
+    async def use() -> None:
+        tabs = Tabs(most=1)
+        for path in (TAB, OTHER):
+            close, _ = await tabs.connect(path)
+            await close()
+        assert tabs.ended == [TAB]
+
+    complete(use())
+
+
 def test_a_connection_ends_with_the_server() -> None:
     async def use() -> None:
         tabs = Tabs()
         close, came = await tabs.connect()
         tabs.down.set()
-        await asyncio.sleep(0.02)
+        await settle()
         assert came == [200, ALIVE, b""]
         await close()
+        assert await tabs.ask(f"{TAB}/away") == 404
+
+    complete(use())
+
+
+def test_a_tab_that_is_waited_for_ends_with_the_server() -> None:
+    async def use() -> None:
+        tabs = Tabs()
+        close, _ = await tabs.connect()
+        await close()
+        tabs.down.set()
+        await settle()
+        assert tabs.ended == [TAB]
         assert await tabs.ask(f"{TAB}/away") == 404
 
     complete(use())

@@ -1,6 +1,6 @@
 """Callers who wait on a connection of their own: they are told what they wait for, and have left when it closes.
 
-A page keeps a connection open as long as it is there, and Gradio notifies the listeners to ``unload`` when that breaks.
+A page says when it is gone, or does not return (``presence.py``), and Gradio notifies the listeners to ``unload``.
 A program that fetches an answer by HTTP, or a tool's by MCP, has only the connection on which it waits.
 """
 

@@ -1,9 +1,12 @@
 """Which tabs are there, with and without a connection of their own.
 
 As long as a page is there it keeps a request open, Gradio's "heartbeat", and when that breaks, Gradio notifies the
-listeners to ``unload``. But a browser opens six connections to a server, over all its tabs: the sixth tab would never
-load. So a tab that is hidden, with nothing under way, says that it stays and closes its connection until it is shown
-(``presence.js``).
+listeners to ``unload``: a run would be stopped, and could no longer be saved. But connections break though the page is
+there, as networks change and proxies end what lasts, and a browser then opens another. So Gradio hears that a tab is
+gone when it says so, as it is closed, or does not return in time.
+
+And a browser opens six connections to a server, over all its tabs: the sixth tab would never load. So a tab that is
+hidden, with nothing under way, says that it stays and closes its connection until it is shown (``presence.js``).
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ EVERY = 15.0
 """Seconds between signs of life: Gradio's own."""
 PATIENCE = 2 * 3600.0
 """Seconds for which a tab may be away. One that is closed says so; a browser that is killed does not."""
+RETURNS = 15.0
+"""Seconds in which a tab whose connection broke may return. Browsers try again every three to five seconds, so that an
+attempt or two may fail; and a run to which nobody returns holds others up no longer than that."""
 STREAM = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 
 
@@ -31,28 +37,28 @@ class _Tab:
 
     def __init__(self) -> None:
         self.connections = 0
-        self.away = False
         self.gone = asyncio.Event()
         self.heartbeat: asyncio.Task[None]
         self.expiry: asyncio.TimerHandle | None = None
+        """When it is gone unless it returns, of one that is away or whose connection broke."""
 
     def wake(self) -> None:
-        """It is not, or no longer, away."""
-        self.away = False
+        """It has returned, or nobody waits for that any more."""
         if self.expiry:
             self.expiry.cancel()
+        self.expiry = None
 
 
 class Presence:
     """Stands between the tabs' connections and Gradio's heartbeats.
 
-    A tab is gone when its last connection breaks, unless it said that it is away; then, when it says so, when it has
-    been away for ``patience`` seconds, or when ``most`` others are.
+    A tab is gone when it says so; when it has been absent for ``returns`` seconds after its last connection broke, or
+    for ``patience`` if it said that it is away; or when ``most`` others are absent.
     """
 
-    def __init__(self, app: ASGIApp, patience: float = PATIENCE, most: int = MOST) -> None:
-        self._app, self._patience, self._most = app, patience, most
-        self._tabs: dict[str, _Tab] = {}  # by the path of their heartbeat; the last to go away last
+    def __init__(self, app: ASGIApp, patience: float = PATIENCE, returns: float = RETURNS, most: int = MOST) -> None:
+        self._app, self._patience, self._returns, self._most = app, patience, returns, most
+        self._tabs: dict[str, _Tab] = {}  # by the path of their heartbeat; the last to be absent last
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = HEARTBEAT.fullmatch(scope["path"]) if scope["type"] == "http" else None
@@ -66,7 +72,10 @@ class Presence:
         elif said is None:
             await self._connected(path, scope, receive, send)
         elif tab := self._tabs.get(path):
-            (self._away if said == "away" else self._gone)(path, tab)
+            if said == "away":
+                self._absent(path, tab, self._patience)
+            else:
+                self._gone(path, tab)
             await Response(status_code=204)(scope, receive, send)
         else:
             await Response(status_code=404)(scope, receive, send)
@@ -94,8 +103,8 @@ class Presence:
         finally:
             (ends - {tab.heartbeat}).pop().cancel()
             tab.connections -= 1
-            if not tab.connections and not tab.away:
-                self._gone(path, tab)
+            if not (tab.connections or tab.expiry or tab.gone.is_set()):
+                self._absent(path, tab, self._returns)
 
     def _begin(self, path: str, scope: Scope) -> _Tab:
         """Ask Gradio for the heartbeat of a new tab."""
@@ -118,13 +127,13 @@ class Presence:
         tab.heartbeat = asyncio.create_task(beat())
         return tab
 
-    def _away(self, path: str, tab: _Tab) -> None:
+    def _absent(self, path: str, tab: _Tab, seconds: float) -> None:
+        """It is gone unless it returns within ``seconds``."""
         tab.wake()
-        tab.away = True
-        tab.expiry = asyncio.get_running_loop().call_later(self._patience, self._gone, path, tab)
+        tab.expiry = asyncio.get_running_loop().call_later(seconds, self._gone, path, tab)
         self._tabs[path] = self._tabs.pop(path)
-        away = [(path, tab) for path, tab in self._tabs.items() if tab.away]
-        for longest in away[: -self._most]:
+        absent = [(path, tab) for path, tab in self._tabs.items() if tab.expiry]
+        for longest in absent[: -self._most]:
             self._gone(*longest)
 
     def _gone(self, path: str, tab: _Tab) -> None:
