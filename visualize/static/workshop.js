@@ -11,7 +11,8 @@ const key = presentersKey(); // null: this page is not the presenter's
 /** The answer of a door; ``problem`` is a sentence. */
 async function ask(door, question) {
   try {
-    const answer = await fetch(`workshop/${door}`, { method: "POST", body: JSON.stringify(question) });
+    const signal = AbortSignal.timeout(SILENT); // a connection may die without a word
+    const answer = await fetch(`workshop/${door}`, { method: "POST", body: JSON.stringify(question), signal });
     return await answer.json();
   } catch {
     return { problem: "The server does not answer. Is it still running, and is this device still on its network?", lost: true };

@@ -10,6 +10,9 @@ from playwright.sync_api import Browser, BrowserContext, Page
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
 
+HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"
+"""Doors that do not answer are given up after a second."""
+
 
 @pytest.fixture(scope="package")
 def server(hosting: str) -> str:

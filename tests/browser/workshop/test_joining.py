@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
-from tests.browser.workshop.conftest import state
+from tests.browser.workshop.conftest import HASTY, state
 
 Visit = Callable[..., Lab]
 
@@ -114,3 +114,17 @@ def test_a_workshop_needs_nothing_that_the_browser_keeps(browser: Browser, serve
     page.wait_for_selector(".sheet-say.problem:has-text('does not answer')")
     page.wait_for_selector(".room-code:not(:empty)")
     context.close()
+
+
+@pytest.mark.parametrize(("path", "says"), [("", "You follow"), ("room", "Everybody's runs")], ids=["lab", "room"])
+def test_joining_is_tried_again_when_a_connection_died(
+    browser: Browser, server: str, code: str, path: str, says: str
+) -> None:
+    page = browser.new_page()
+    page.add_init_script(HASTY)
+    held: list[Route] = []
+    page.route("**/workshop/join", lambda route: held.append(route), times=1)  # never answered
+    page.goto(f"{server}/{path}?join={code}")
+    page.wait_for_selector(":is(.strip-say, .sheet-say).problem:has-text('does not answer')", timeout=10_000)
+    page.wait_for_selector(f':is(.strip-say, .sheet-say):not(.problem):has-text("{says}")', timeout=15_000)
+    page.close()
