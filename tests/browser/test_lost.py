@@ -19,6 +19,7 @@ window.setTimeout = (act, milliseconds, ...more) => plain(act, instead[milliseco
 """
 REFUSED = HASTY % "3000: 300, 15000: 600_000"  # tried again sooner, and not because of silence
 SILENT = HASTY % "15000: 700"  # silence counts after less than a second
+SLOW = HASTY % "15000: 700, 30000: 1400"
 
 
 @pytest.mark.parametrize(("trouble", "hasty"), [("refused", REFUSED), ("silent", SILENT)], ids=["refused", "silent"])
@@ -49,6 +50,21 @@ def test_a_run_is_heard_to_its_end_although_the_connection_fails(
     assert re.match(r"Finished with 100 tokens", said[-1]), said
     assert len(held) == (3 if trouble == "refused" else 2)
     assert lab.page.locator(".token:not(.prompt)").count() == 100
+    lab.page.close()
+
+
+def test_a_run_is_heard_although_every_answer_begins_late(browser: Browser, server: str) -> None:
+    lab = Lab(browser.new_page(), server)
+    lab.page.add_init_script(SLOW)
+
+    def late(route: Route) -> None:
+        lab.page.wait_for_timeout(900)
+        route.continue_()
+
+    lab.page.route("**/channels/*", late)
+    lab.open(speculation="off", max_tokens=20)
+    lab.run()
+    lab.page.wait_for_selector(".say:text-matches('^Finished with 20 tokens')", timeout=10_000)
     lab.page.close()
 
 

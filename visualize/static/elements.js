@@ -157,6 +157,7 @@ function fitSquares(plot, { margin, xaxis }, squares, fleeting = false) {
 }
 
 const SILENT = 15_000; // milliseconds; a channel speaks every five seconds (ALIVE_S)
+const PATIENCE = 60_000; // milliseconds; the most that a channel's first word is waited for
 const AGAIN = 3000; // milliseconds until a server that did not answer is asked again
 const UNREACHED = "The lab does not answer. Trying again …";
 
@@ -168,6 +169,7 @@ function hearChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests 
   let last = "";
   let away = false;
   let waiting; // timer for another attempt
+  let patience = SILENT; // grows while nothing is heard at all: over a slow line every answer may begin late
   function open() {
     stream?.close();
     stream = new EventSource(`channels/${id}?after=${last}`);
@@ -177,20 +179,26 @@ function hearChannel(id, { hear, gone, lost = () => {}, found = () => {}, rests 
     stream.addEventListener("end", () => (close(), gone()));
     stream.onerror = () => {
       lose();
-      if (stream.readyState === EventSource.CLOSED) openIn(AGAIN); // else it reconnects by itself
+      if (stream.readyState === EventSource.CLOSED) wait(AGAIN, open); // else it reconnects by itself
     };
-    openIn(SILENT);
+    wait(patience, giveUp);
   }
-  function openIn(milliseconds) {
+  function wait(milliseconds, act) {
     clearTimeout(waiting);
-    waiting = setTimeout(() => (lose(), open()), milliseconds); // a connection may die without a word
+    waiting = setTimeout(act, milliseconds);
+  }
+  function giveUp() { // a connection may die without a word
+    lose();
+    patience = Math.min(2 * patience, PATIENCE);
+    open();
   }
   function lose() {
     if (!away) lost();
     away = true;
   }
   function alive() {
-    openIn(SILENT);
+    patience = SILENT;
+    wait(patience, giveUp);
     if (away) found();
     away = false;
   }

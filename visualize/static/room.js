@@ -83,7 +83,9 @@ function fill(item, { number, tokens, wanted, blocks, preempted }) {
 // -- joining -----------------------------------------------------------------------------------------
 
 async function enter(code) {
-  const { room, problem, lost } = await join(code);
+  const answer = await join(code);
+  if (!answer) return;
+  const { room, problem, lost } = answer;
   if (lost) return later(problem);
   $(".strip-join").hidden = Boolean(room);
   if (!room) return say(problem, true);

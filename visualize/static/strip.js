@@ -16,6 +16,7 @@ let code = "";
 let stream;
 let shown = {}; // by the presenter
 let seen = false; // something was shown
+let own = false; // something was run while the server had not let this person in yet
 let retry = null; // what the server did not answer, to be tried again
 let trouble = ""; // why followers do not see what this page shows
 let followers = 0;
@@ -31,6 +32,7 @@ const ACTS = { out: [], following: ["alone", "room", "out"], alone: ["follow", "
 const follow = () => (followers === 1 ? "1 person follows" : `${followers} follow`);
 
 function become(next, problem = "") {
+  turns += 1;
   state = next;
   if (state !== "following") stream?.close(); // readers are counted as followers
   const focused = element.querySelector(":focus");
@@ -50,9 +52,13 @@ function say(text, problem = false) {
 
 /** Join and follow. ``again``: after having been in. A restarted server has the same code if its key was chosen. */
 async function enter(asked, again = false) {
+  own &&= again;
+  retry = null;
   const answer = await join(asked);
+  if (!answer) return;
   retry = answer.lost ? () => enter(asked, true) : null;
   if (!answer.lead) return become("out", again && !answer.lost ? OVER : answer.problem);
+  if (own) return acts.alone();
   stream?.close();
   const tell = (problem) => state === "following" && say(problem || SAYS.following(), Boolean(problem));
   const gone = () => enter(asked, true);
@@ -74,7 +80,10 @@ function tellStage() {
   document.dispatchEvent(new Event("decode-lab-led"));
 }
 
-document.addEventListener("decode-lab-left", () => state === "following" && become("alone"));
+document.addEventListener("decode-lab-left", () => {
+  own = true;
+  if (state === "following" || state === "alone") become("alone"); // again: now they may not want to follow any more
+});
 
 // -- leading -----------------------------------------------------------------------------------------
 
@@ -153,7 +162,9 @@ const acts = {
   },
   follow: () => enter(knownCode()),
   async settings() {
-    const { query, problem, lost } = await join(knownCode());
+    const answer = await join(knownCode());
+    if (!answer) return;
+    const { query, problem, lost } = answer;
     if (lost) return say(problem, true);
     if (query === undefined) return become("out", OVER);
     keep(ALONE, "yes", "sessionStorage");
@@ -201,9 +212,12 @@ document.addEventListener("decode-lab-address", send); // settings that others m
 // -- how it begins -----------------------------------------------------------------------------------
 
 async function begin() {
+  const turn = ++turns;
   const known = knownCode();
+  retry = null;
   window.decodeLab.address({ join: null });
   const { problem, lost } = key ? await knock() : {};
+  if (turn !== turns) return; // a code was typed meanwhile
   if (key && !problem) return become("ready");
   retry = lost ? begin : null;
   if (!known || problem) return become("out", problem);

@@ -6,12 +6,14 @@ const KEPT_KEY = "decode-lab-key";
 const KEPT_NUMBER = "decode-lab-number"; // of this browser's own run
 
 let tried = null; // the code last tried on this page: the browser may keep none, or forget it in another tab
+let turns = 0; // grows when something is asked or done: answers to what was asked before come too late
 const key = presentersKey(); // null: this page is not the presenter's
 
 /** The answer of a door; ``problem`` is a sentence. */
 async function ask(door, question) {
   try {
-    const answer = await fetch(`workshop/${door}`, { method: "POST", body: JSON.stringify(question) });
+    const signal = AbortSignal.timeout(SILENT); // a connection may die without a word
+    const answer = await fetch(`workshop/${door}`, { method: "POST", body: JSON.stringify(question), signal });
     return await answer.json();
   } catch {
     return { problem: "The server does not answer. Is it still running, and is this device still on its network?", lost: true };
@@ -24,10 +26,12 @@ function learn(name, text, accepted, { lost }) {
   else if (!lost && kept(name) === text) keep(name, null);
 }
 
-/** Join with a code. */
+/** Join with a code. Null: the answer came too late. */
 async function join(typed) {
   const code = (tried = typed.replace(/\s/g, "").toUpperCase());
+  const turn = ++turns;
   const answer = await ask("join", { code });
+  if (turn !== turns) return null;
   if (answer.lead && kept(KEPT_CODE) !== code) keep(KEPT_NUMBER, null); // of another workshop
   learn(KEPT_CODE, code, answer.lead, answer);
   return answer;

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, BrowserContext, Page, Route
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
+
+HASTY = "const { timeout } = AbortSignal; AbortSignal.timeout = () => timeout.call(AbortSignal, 1000)"
+"""Doors that do not answer are given up after a second."""
 
 
 @pytest.fixture(scope="package")
@@ -58,3 +61,11 @@ def sees(page: Page, seq: int) -> None:
 
 def state(page: Page, wanted: str) -> None:
     page.wait_for_selector(f".strip[data-state={wanted}]")
+
+
+def answered(page: Page, held: Route) -> None:
+    """Let a request that was held be answered, and wait until the page has dealt with that."""
+    with page.expect_response(lambda answer: answer.request == held.request) as response:
+        held.continue_()
+    response.value.finished()
+    page.wait_for_timeout(200)

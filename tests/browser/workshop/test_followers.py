@@ -13,7 +13,7 @@ from lab.machine import describe_machine
 from tests import followers
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab, background
-from tests.browser.workshop.conftest import sees, state
+from tests.browser.workshop.conftest import answered, sees, state
 
 Visit = Callable[..., Lab]
 
@@ -137,6 +137,21 @@ def test_the_presenters_run_is_not_mistaken_for_ones_own(visit: Visit, leading: 
     lab.finish()
     state(lab.page, "alone")
     assert lab.page.evaluate(f"['.readouts', '.text', '.charts'].map({opacity})") == [1, 1, 1]
+
+
+def test_a_late_answer_does_not_take_the_stage_from_a_run(visit: Visit, leading: Lab, code: str) -> None:
+    leading.run()
+    leading.finish()
+    lab, held = visit(), []
+    for ask in (lambda: lab.open(join=code), lambda: lab.page.click("[data-act=follow]")):
+        lab.page.route("**/workshop/join", lambda route: held.append(route), times=1)
+        ask()
+        lab.run()
+        lab.finish()
+        own = lab.page.get_attribute(".stage", "data-run")
+        answered(lab.page, held.pop())
+        state(lab.page, "alone")
+        assert lab.page.get_attribute(".stage", "data-run") == own
 
 
 def test_following_again_stops_ones_own_run(visit: Visit, leading: Lab, code: str) -> None:

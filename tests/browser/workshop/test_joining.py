@@ -6,11 +6,11 @@ import json
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from tests.browser.conftest import PRESENTERS_KEY as KEY
 from tests.browser.conftest import Lab
-from tests.browser.workshop.conftest import state
+from tests.browser.workshop.conftest import HASTY, answered, state
 
 Visit = Callable[..., Lab]
 
@@ -114,3 +114,51 @@ def test_a_workshop_needs_nothing_that_the_browser_keeps(browser: Browser, serve
     page.wait_for_selector(".sheet-say.problem:has-text('does not answer')")
     page.wait_for_selector(".room-code:not(:empty)")
     context.close()
+
+
+@pytest.mark.parametrize(("path", "says"), [("", "You follow"), ("room", "Everybody's runs")], ids=["lab", "room"])
+def test_joining_is_tried_again_when_a_connection_died(
+    browser: Browser, server: str, code: str, path: str, says: str
+) -> None:
+    page = browser.new_page()
+    page.add_init_script(HASTY)
+    held: list[Route] = []
+    page.route("**/workshop/join", lambda route: held.append(route), times=1)  # never answered
+    page.goto(f"{server}/{path}?join={code}")
+    page.wait_for_selector(":is(.strip-say, .sheet-say).problem:has-text('does not answer')", timeout=10_000)
+    page.wait_for_selector(f':is(.strip-say, .sheet-say):not(.problem):has-text("{says}")', timeout=15_000)
+    page.close()
+
+
+@pytest.mark.parametrize("path", ["", "room"], ids=["lab", "room"])
+def test_of_two_codes_the_last_counts_whichever_is_answered_last(
+    browser: Browser, server: str, code: str, path: str
+) -> None:
+    page = browser.new_page()
+    held: list[Route] = []
+    page.route("**/workshop/join", lambda route: held.append(route), times=1)
+    page.goto(f"{server}/{path}")
+    page.fill("[name=code]", "AAAAA")
+    page.keyboard.press("Enter")
+    page.fill("[name=code]", code)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[name=code]", state="hidden")
+    answered(page, held[0])
+    assert page.is_hidden("[name=code]")
+    assert page.locator(":is(.strip-say, .sheet-say).problem").count() == 0
+    page.close()
+
+
+def test_who_left_stays_out_although_an_answer_comes_late(visit: Visit, code: str) -> None:
+    lab, held = visit().open(join=code), []
+    for act in ("follow", "settings"):
+        state(lab.page, "following")
+        lab.page.click("[data-act=alone]")
+        lab.page.route("**/workshop/join", lambda route: held.append(route), times=1)
+        lab.page.click(f"[data-act={act}]")
+        lab.page.click("[data-act=out]")
+        answered(lab.page, held.pop())
+        state(lab.page, "out")
+        assert lab.page.evaluate("localStorage.getItem('decode-lab-code')") is None
+        lab.page.fill("[name=code]", code)
+        lab.page.keyboard.press("Enter")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, Route
 
 from tests.browser.conftest import Lab
-from tests.browser.workshop.conftest import sees, state
+from tests.browser.workshop.conftest import HASTY, sees, state
 
 Visit = Callable[..., Lab]
 
@@ -124,6 +124,29 @@ def test_the_presenter_is_told_of_an_unreachable_server_and_it_is_retried(
     leading.page.bring_to_front()
     leading.page.wait_for_selector(".strip-say:not(.problem):has-text('You lead')", timeout=15_000)
     sees(lab.page, 0)  # the instant that could not be sent arrives
+
+
+def test_what_is_shown_arrives_although_a_connection_died(
+    visit: Visit, presenter: BrowserContext, server: str, code: str
+) -> None:
+    leading = Lab(presenter.new_page(), server)
+    leading.page.add_init_script(HASTY)
+    leading.open(seed=3, max_tokens=24)
+    state(leading.page, "ready")
+    leading.page.click("[data-act=lead]")
+    leading.run()
+    leading.finish()
+    lab = visit().open(join=code)
+    sees(lab.page, leading.instant)
+    leading.page.bring_to_front()
+    held: list[Route] = []
+    leading.page.route("**/workshop/lead", lambda route: held.append(route))  # never answered
+    leading.page.keyboard.press("Home")
+    leading.page.wait_for_selector(".strip-say.problem:has-text('does not answer')", timeout=10_000)
+    leading.page.unroute("**/workshop/lead")
+    leading.page.wait_for_selector(".strip-say:not(.problem):has-text('You lead: 1')", timeout=15_000)
+    sees(lab.page, 0)
+    leading.page.close()
 
 
 def test_a_presenters_page_tries_again_until_the_server_answers(presenter: BrowserContext, server: str) -> None:

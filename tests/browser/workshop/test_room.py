@@ -58,8 +58,9 @@ def test_joining_twice_leaves_one_connection(browser: Browser, server: str, code
     )
     page.goto(f"{server}/room")
     page.fill("[name=code]", code)
-    page.evaluate("for (const _ of [1, 2]) document.querySelector('.strip-join').requestSubmit()")
-    page.wait_for_function("opened.length === 2 && opened[1].readyState === EventSource.OPEN")
+    for count in (1, 2):
+        page.evaluate("document.querySelector('.strip-join').requestSubmit()")
+        page.wait_for_function("n => opened.length === n && opened.at(-1).readyState === EventSource.OPEN", arg=count)
     assert page.evaluate("opened[0].readyState === EventSource.CLOSED")
     page.wait_for_selector("[data-key=followers] .value:not(:text('–'))")
     page.close()
