@@ -148,6 +148,12 @@ def test_a_stream_that_says_something_now_and_then_is_kept(page: Page) -> None:
     assert heard(page) == [message("heartbeat") + done("a") + CLOSE + "END"]
 
 
+def test_if_the_first_stream_is_refused_gradio_hears_that(page: Page) -> None:
+    do(page, "refuses = true", "join('a')", "taken.a(200)")
+    assert page.evaluate("async () => (await fetch('http://lab/queue/data')).status") == 502
+    assert loads_again(page)
+
+
 def test_if_the_next_stream_is_refused_the_answer_is_told_to_be_lost(page: Page) -> None:
     do(page, "join('a')", "taken.a(200)", "listen()", say(0, done("a")), "join('b')", "taken.b(200)", "refuses = true")
     do(page, say(0, CLOSE))
@@ -160,6 +166,12 @@ def test_what_the_server_says_to_all_events_ends_the_stream(page: Page) -> None:
     said = message("unexpected_error", message="There is no such session here.")
     do(page, "join('a')", "taken.a(200)", "listen()", say(0, said), "streams[0].close()")
     assert heard(page) == [said + CLOSE + "END"]
+
+
+def test_who_leaves_the_page_breaks_its_streams_and_loses_no_server(page: Page) -> None:
+    do(page, "join('a')", "taken.a(200)", "listen()", "dispatchEvent(new Event('beforeunload'))")
+    do(page, BREAKS["with an error"])
+    assert not loads_again(page)
 
 
 def test_an_event_that_the_server_never_got_is_told(page: Page) -> None:

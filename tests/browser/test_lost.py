@@ -181,9 +181,12 @@ def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again
     page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")  # as answers.js does
     page.reload()
     lab.ready()
-    said = "The connection was lost, and what ran has ended. Run begins it again."
+    said = "The connection was lost, and this page was loaded again. Whatever ran has ended."
     expect(page.locator(".lab-header p")).to_have_text(said)
     page.wait_for_timeout(500)
     assert page.locator(".token").count() == 0
     page.reload()  # by a person
+    page.wait_for_selector(".token:not(.prompt)")
+    page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")
+    lab.open(max_tokens=14, run=1)  # a link that was followed instead
     page.wait_for_selector(".token:not(.prompt)")

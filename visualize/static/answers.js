@@ -16,17 +16,21 @@
   addEventListener("beforeunload", () => (left = true));
   window.fetch = (request, options) => {
     const { pathname } = new URL(request.url ?? request, location);
-    const posted = () => fetch(request, { signal: AbortSignal.timeout(TAKEN), ...options }).catch(lost);
+    const posted = () => fetch(request, { signal: AbortSignal.timeout(TAKEN), ...options }).catch(failed);
     if (/\/queue\/join$/.test(pathname)) return asked(posted());
     if (/\/run\/predict$/.test(pathname)) return posted();
     return /\/queue\/data$/.test(pathname) ? followed(() => fetch(request, options)) : fetch(request, options);
   };
 
-  /** Note that Gradio will load the page again (header.js), and pass the error on. */
-  function lost(error) {
+  /** Note that Gradio will load the page again (header.js). */
+  function lost() {
     try {
       if (!left) sessionStorage.setItem("decode-lab-lost", "yes");
     } catch {} // the browser stores nothing
+  }
+
+  function failed(error) {
+    lost();
     throw error;
   }
 
@@ -45,8 +49,11 @@
 
   /** A stream, and each next one if an event is still awaited at its end, as one response. */
   async function followed(ask) {
-    const first = await ask();
-    if (!first.ok) return first;
+    const first = await ask().catch(failed);
+    if (!first.ok) {
+      lost();
+      return first;
+    }
     const body = new ReadableStream({
       async start(reader) {
         try {
@@ -57,7 +64,7 @@
           }
           end(reader);
         } catch (error) {
-          if (awaited.size) lost(error);
+          if (awaited.size) failed(error);
           end(reader);
         } finally {
           awaited.clear(); // lost with the server, or read from the next stream, which Gradio asks for

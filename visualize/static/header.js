@@ -72,11 +72,11 @@ keep(LOST, null, "sessionStorage");
 /** Say what is to be known now in the place of what the page is. Returns how to take that back. */
 function told(text) {
   const about = $(".lab-header p");
-  const before = { textContent: about.textContent, className: "" };
+  const before = { textContent: about.textContent, className: "", role: null };
   Object.assign(about, { textContent: text, className: "told", role: "status" });
   return () => Object.assign(about, before);
 }
-if (lost) told("The connection was lost, and what ran has ended. Run begins it again.");
+if (lost) told("The connection was lost, and this page was loaded again. Whatever ran has ended.");
 
 const WAITS = 20_000; // milliseconds
 if (served) {
