@@ -46,6 +46,7 @@ class PoolExhaustedError(LabError):
     """The block pool has too few free blocks for the next step."""
 
 
+KVFormat = Literal["auto", "int8", "int4"]
 MOST_PROPOSED = 32
 """Most tokens proposed in a round."""
 HIGHEST_PRIORITY = 9
@@ -100,7 +101,7 @@ class EngineConfig:
     """
 
     kv_cache: bool = True
-    kv_dtype: Literal["auto", "int8", "int4"] = "auto"
+    kv_dtype: KVFormat = "auto"
     paged: bool = False
     block_size: int = 16
     num_blocks: int | None = None

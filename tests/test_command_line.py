@@ -20,7 +20,9 @@ import pytest
 import lab.__main__ as command_line
 from lab import EngineConfig, Run, SamplingParams, load_engine
 from lab.bench import __main__ as benches
-from lab.memory.capacity import Deployment, GiB
+from lab.commands import common, compare
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.options import INTERRUPTED, Parser, described
@@ -39,7 +41,7 @@ def engine():
 @pytest.fixture
 def shell(engine, monkeypatch, capsys) -> Shell:
     """Runs a command in this process, on an engine that is loaded once. Returns exit status, stdout and stderr."""
-    monkeypatch.setattr(command_line, "load_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(common, "load_engine", lambda *_, **__: engine)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         try:
@@ -164,7 +166,7 @@ def test_a_prompt_can_come_from_standard_input(shell: Shell, monkeypatch) -> Non
 
 @pytest.mark.parametrize("command", [["run", ""], ["run", "-"], ["compare", "", "", "paged=true"]])
 def test_an_empty_prompt_is_refused_before_models_are_loaded(shell: Shell, monkeypatch, command: list[str]) -> None:
-    monkeypatch.setattr(command_line, "load_engine", None)
+    monkeypatch.setattr(common, "load_engine", None)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     said = f"python -m lab {command[0]}: The prompt is empty. Write at least one word to go on from.\n"
     assert shell(*command) == (2, "", said)
@@ -212,7 +214,7 @@ def test_invalid_arguments_are_refused_in_one_line(shell: Shell, arguments: list
 def test_a_tilde_stands_for_the_home_folder(shell: Shell, monkeypatch, tmp_path) -> None:
     loaded = []
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(command_line, "load_engine", lambda *where, **how: loaded.extend(where) or load_engine())
+    monkeypatch.setattr(common, "load_engine", lambda *where, **how: loaded.extend(where) or load_engine())
     shell("run", PROMPT, "--target=~/model", "--draft=~/draft", "--max-tokens", "1")
     assert loaded == [str(tmp_path / "model"), str(tmp_path / "draft")]
     assert f"There is no folder '{tmp_path / 'model'}' here" in shell("fit", "~/model")[2]
@@ -275,7 +277,7 @@ def test_figures_are_printed_though_the_last_question_is_interrupted(shell: Shel
     def interrupted(*about):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command_line, "first_differences", interrupted)
+    monkeypatch.setattr(compare, "first_differences", interrupted)
     command = ["compare", PROMPT, "", "speculative=draft", "--repeats", "1", "--max-tokens", "4"]
     status, table, said = shell(*command)
     assert status == INTERRUPTED
@@ -381,16 +383,27 @@ def test_the_lab_runs_as_a_module_without_gradio_and_plotly() -> None:
     assert done.stderr.startswith("4 tokens, ")
 
 
-@pytest.mark.parametrize("module", ["lab", "lab.bench"])
-def test_an_interrupted_start_ends_silently(module: str) -> None:
+@pytest.mark.parametrize(("arguments", "said"), [(["--help"], "usage"), (["fit"], "required: model")])
+def test_help_and_wrong_arguments_need_neither_torch_nor_transformers(arguments: list[str], said: str) -> None:
+    """They take seconds."""
+    hidden = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; "
+    code = f"{hidden}import runpy; sys.argv[1:] = {arguments}; runpy.run_module('lab', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert said in done.stdout + done.stderr
+    assert "Error" not in done.stderr
+
+
+@pytest.mark.parametrize(("module", "arguments"), [("lab", ["run", PROMPT]), ("lab.bench", ["kv"])])
+def test_an_interrupted_start_ends_silently(module: str, arguments: list[str]) -> None:
     """While it imports its packages, which is most of the start."""
     begun = (
-        "import builtins, os, runpy, signal\n"
+        "import builtins, os, runpy, signal, sys\n"
         "honest = builtins.__import__\n"
         "def watched(name, *rest, **how):\n"
         "    if name.startswith('transformers'): os.kill(os.getpid(), signal.SIGINT)\n"
         "    return honest(name, *rest, **how)\n"
         "builtins.__import__ = watched\n"
+        f"sys.argv[1:] = {arguments}\n"
         f"runpy.run_module({module!r}, run_name='__main__')\n"
     )
     done = subprocess.run([sys.executable, "-c", begun], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -9,7 +9,8 @@ from lab.bench.workload import write
 from lab.claims.claim import TUTORIAL, Claim, Found, Number, Values, Verdict, percent, times
 from lab.claims.together import TOPIC
 from lab.claims.trial import Trial
-from lab.memory.capacity import Deployment, GiB
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 

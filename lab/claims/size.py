@@ -22,7 +22,8 @@ from lab.claims.claim import (
     times,
 )
 from lab.claims.trial import Trial
-from lab.kv.storage import FORMATS, KVFormat, bytes_per_token
+from lab.config import KVFormat
+from lab.kv.storage import FORMATS, bytes_per_token
 from lab.memory.models import Model, known
 
 TOPIC = "What the KV cache takes"

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 
-from lab.config import ConfigError, EngineConfig, PromptError
+from lab.config import ConfigError, EngineConfig, KVFormat, PromptError
 from lab.device_memory import free_bytes
 from lab.kv.blocks import BlockPool, Eviction
 from lab.kv.graphs import Graphs
 from lab.kv.plan import SdpaChoice
-from lab.kv.storage import Kernels, KVFormat, KVStorage, bytes_per_token
+from lab.kv.storage import Kernels, KVStorage, bytes_per_token
 
 if TYPE_CHECKING:
     from lab.pair.models import LanguageModel

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
-from lab.config import ConfigError
+from lab.config import ConfigError, KVFormat
 
 if TYPE_CHECKING:
     from lab.kv.graphs import Graphs
-
-KVFormat = Literal["auto", "int8", "int4"]
 
 
 class VectorBytes(NamedTuple):

@@ -12,57 +12,15 @@ from typing import Literal, NamedTuple, get_args
 
 import torch
 
-from lab.config import ConfigError, require_whole
-from lab.kv.storage import FORMATS, KVFormat, VectorBytes, bytes_per_token
+from lab.config import ConfigError, KVFormat, require_whole
+from lab.kv.storage import FORMATS, VectorBytes, bytes_per_token
+from lab.memory.catalogue import MOST_GIB, TABLE_BITS, WEIGHT_BITS, GiB, WeightFormat
 from lab.memory.lengths import Lengths
 from lab.pair.shape import ModelShape
 
-GiB = 2**30
-MOST_GIB = 2**20
 MOST_PARAMETERS = 10**15
 Policy = Literal["contiguous", "paged"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
-
-WeightFormat = Literal["float32", "bfloat16", "int8", "int4"]
-WEIGHT_BITS: dict[WeightFormat, int] = {"float32": 32, "bfloat16": 16, "int8": 8, "int4": 4}
-"""Bits per parameter of the layers. The embedding table and the head stay in ``TABLE_BITS`` at least: AWQ, GPTQ and
-most other methods quantise neither. Scales, a few percent more, differ by method and are left out."""
-TABLE_BITS = 16
-
-GPUS = {
-    "T4": 16,
-    "L4": 24,
-    "RTX 3090": 24,
-    "RTX 4090": 24,
-    "RTX 5090": 32,
-    "A100 40 GB": 40,
-    "L40S": 48,
-    "A100 80 GB": 80,
-    "H100 80 GB": 80,
-    "H200": 141,
-    "MI300X": 192,
-}
-"""Memory in the vendor's "GB", which for GPUs is 2^30 bytes. Drivers report up to 6% less: error correction takes
-some on cards with GDDR memory."""
-GPU_KEYS = {name.lower().replace(" ", "-"): name for name in GPUS}
-"""Their names by those used in links and on command lines, such as "h100-80-gb"."""
-
-
-def device_bytes(gpu: str, memory: float | None = None) -> int:
-    """Memory of a device in ``GPU_KEYS``, or of one with ``memory`` GiB if that is given.
-
-    Raises:
-        ConfigError: no such device, or no such size.
-    """
-    if memory is None:
-        if gpu not in GPU_KEYS:
-            raise ConfigError(
-                f"gpu must be one of {', '.join(GPU_KEYS)}, not {gpu!r}; for another, give its GiB as memory."
-            )
-        return GPUS[GPU_KEYS[gpu]] * GiB
-    if not isinstance(memory, int | float) or isinstance(memory, bool) or not 0 < memory <= MOST_GIB:
-        raise ConfigError(f"memory must be a device's GiB, above 0 and at most {MOST_GIB:,}, not {memory!r}.")
-    return math.ceil(memory * GiB)
 
 
 class Split(NamedTuple):

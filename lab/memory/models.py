@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,19 +11,14 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import AutoConfig, PreTrainedConfig
 
 from lab.config import LabError, UnsupportedModelError, in_short
+from lab.memory.catalogue import OWN, PUBLISHED
 from lab.native.refusal import packed_parameters
 from lab.pair.configuration import read_config
 from lab.pair.hub import not_to_be_had, withheld
-from lab.pair.loading import EMBEDDED_DRAFTS, EMBEDDED_TARGET, WEIGHTS, ModelLoadError
+from lab.pair.loading import WEIGHTS, ModelLoadError
 from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
 from lab.pair.skeleton import parameters, without_weights
-
-PUBLISHED = Path(__file__).parent / "models.json"
-"""Well-known models: those numbers of their published config.json that determine bytes, and their parameters as
-transformers counts them (tied embeddings once; a test counts again). Left out are models whose cache is not the keys
-and values of every position in every layer: those with sliding windows (Mistral 7B v0.1, Gemma, gpt-oss) or
-latent attention (DeepSeek V3)."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +38,16 @@ class Model:
 def known() -> dict[str, Model]:
     """The bundled models by key, the lab's own pair last. Nothing is fetched, no weights are read."""
     models = {}
-    for key, entry in json.loads(PUBLISHED.read_text("utf-8")).items():
+    for key, entry in PUBLISHED.items():
         config, numbers, hub = published_config(entry["config"]), entry["parameters"], entry["source"]
         shape, packed = ModelShape.from_config(config), packed_parameters(config, numbers)
         models[key] = Model(entry["name"], shape, numbers, f"config.json of {hub}", hub, packed)
-    own = {"target": EMBEDDED_TARGET, EMBEDDED_DRAFTS["matched"]: f"{EMBEDDED_TARGET}, the draft"}
-    for folder, name in own.items():
+    for key, title in OWN.items():
+        folder = key.removeprefix("stories-")
         config = AutoConfig.from_pretrained(WEIGHTS / folder, trust_remote_code=False)
         shape, numbers = ModelShape.from_config(config), count_parameters(config)
         source, packed = f"its own config.json, lab/pair/weights/{folder}", packed_parameters(config, numbers)
-        models[f"{EMBEDDED_TARGET}-{folder}"] = Model(f"This lab's {name}", shape, numbers, source, packed=packed)
+        models[key] = Model(f"This lab's {title}", shape, numbers, source, packed=packed)
     return models
 
 

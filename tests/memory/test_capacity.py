@@ -12,17 +12,8 @@ from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
 from lab.kv.cache import Budget, Cache
-from lab.memory.capacity import (
-    GPU_KEYS,
-    GPUS,
-    MOST_GIB,
-    MOST_PARAMETERS,
-    POLICIES,
-    WEIGHT_BITS,
-    Deployment,
-    GiB,
-    device_bytes,
-)
+from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment
+from lab.memory.catalogue import GPU_KEYS, GPUS, MOST_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.pair.loading import WEIGHTS, load_model

@@ -33,7 +33,8 @@ from transformers import (
 from lab.config import UnsupportedModelError
 from lab.load import load_engine
 from lab.memory import models
-from lab.memory.models import PUBLISHED, Model, count_parameters, find, known, published_config
+from lab.memory.catalogue import PUBLISHED
+from lab.memory.models import Model, count_parameters, find, known, published_config
 from lab.pair import hub
 from lab.pair.loading import WEIGHTS, ModelLoadError
 from lab.pair.refusal import other_cache
@@ -42,7 +43,6 @@ from lab.pair.skeleton import without_weights
 from tests import tiny_models
 
 TINY = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-LISTED = json.loads(PUBLISHED.read_text("utf-8"))
 
 
 def kept(config) -> set[tuple[int, int, int]]:
@@ -53,9 +53,9 @@ def kept(config) -> set[tuple[int, int, int]]:
     return {(len(layers), *(part.shape[i] for i in (1, 3))) for layer in layers for part in (layer.keys, layer.values)}
 
 
-@pytest.mark.parametrize("key", LISTED)
+@pytest.mark.parametrize("key", PUBLISHED)
 def test_a_listed_model_agrees_with_its_configuration(key: str) -> None:
-    config, model = published_config(LISTED[key]["config"]), known()[key]
+    config, model = published_config(PUBLISHED[key]["config"]), known()[key]
     assert other_cache(config) is None
     assert count_parameters(config) == model.parameters
     assert kept(config) == {(model.shape.layers, model.shape.kv_heads, model.shape.head_dim)}
@@ -67,9 +67,9 @@ def test_the_shape_read_from_a_configuration_is_what_the_model_caches(config) ->
     assert kept(config) == {(shape.layers, shape.kv_heads, shape.head_dim)}
 
 
-@pytest.mark.parametrize("key", LISTED)
+@pytest.mark.parametrize("key", PUBLISHED)
 def test_the_table_and_the_head_are_those_of_the_model(key: str) -> None:
-    model = without_weights(published_config(LISTED[key]["config"]))
+    model = without_weights(published_config(PUBLISHED[key]["config"]))
     ends = {id(end.weight): end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings())}
     assert known()[key].shape.tables == sum(ends.values())
 

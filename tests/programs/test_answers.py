@@ -14,7 +14,8 @@ import pytest
 from gradio_client import Client
 
 from lab import EngineConfig, Run, SamplingParams, load_engine
-from lab.memory.capacity import GPU_KEYS, Deployment, GiB
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GPU_KEYS, GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from tests.coroutines import complete

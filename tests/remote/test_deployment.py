@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
-from lab.memory.capacity import Deployment, GiB
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GiB
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.remote.deployment import TENSOR_PARALLEL, differences, fewest_gpus, holds, serve_command, sharded, splits

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError
-from lab.memory.capacity import POLICIES, GiB
+from lab.memory.capacity import POLICIES
+from lab.memory.catalogue import GiB
 from lab.memory.models import Model, known
 from lab.memory.notice import notice
 from lab.pair.loading import ModelLoadError

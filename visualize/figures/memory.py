@@ -9,7 +9,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from lab.memory.capacity import POLICIES, Deployment, GiB, Split
+from lab.memory.capacity import POLICIES, Deployment, Split
+from lab.memory.catalogue import GiB
 from visualize.figures.base import Columns, blank, look, looks, nice_ceiling
 from visualize.vocabulary import KV_FORMATS, OWN
 

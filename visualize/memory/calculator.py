@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from lab.memory.capacity import GPU_KEYS, GPUS, Deployment, device_bytes
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GPU_KEYS, GPUS, device_bytes
 from lab.memory.lengths import LONGEST, Lengths
 from lab.memory.models import Model, known
 from visualize.link import Link

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from lab.config import ConfigError
-from lab.memory.capacity import TABLE_BITS, WEIGHT_BITS, Deployment, GiB
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import TABLE_BITS, WEIGHT_BITS, GiB
 from lab.memory.models import Model
 from lab.memory.notice import notice
 from visualize.amounts import digits

@@ -19,9 +19,9 @@ from lab.aside import aside
 from lab.bench.compare import FEWEST, MOST
 from lab.bench.compare import compare as compared
 from lab.bench.difference import first_differences
-from lab.config import ConfigError, EngineConfig, LabError, SamplingParams
-from lab.kv.storage import KVFormat
-from lab.memory.capacity import GPU_KEYS, Deployment, WeightFormat, device_bytes
+from lab.config import ConfigError, EngineConfig, KVFormat, LabError, SamplingParams
+from lab.memory.capacity import Deployment
+from lab.memory.catalogue import GPU_KEYS, WeightFormat, device_bytes
 from lab.memory.lengths import Lengths
 from lab.memory.models import known
 from lab.options import parse_configs

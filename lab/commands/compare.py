@@ -1,0 +1,103 @@
+"""``python -m lab compare``: settings in turn on one prompt."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+
+from lab.answers import compare_answer, fell_back
+from lab.bench.compare import Summary, compare, refuse, summarise
+from lab.bench.difference import first_differences
+from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
+from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
+from lab.options import INTERRUPTED, idle, parse_configs, read_settings
+from lab.trace.recorder import Run
+
+OTHER_DRAWS = (
+    "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than plain "
+    "decoding, or other guesses, do. They are drawn from the same distribution, so this is no difference in quality."
+)
+
+
+def do(options: Namespace) -> int:
+    configs = parse_configs(options.settings)
+    options.seed = 0 if options.seed is None else options.seed
+    sampling = read_settings(SamplingParams, options)
+    refuse(configs, sampling, options.repeats)  # before models are loaded
+    note(f"{name}: {said}" for name, config in configs.items() for said in idle(config, sampling))
+    note(idle_draft(options, configs.values()))
+    prompt, engine = read_prompt(options), load(options)
+    runs: dict[str, list[Run]] = {name: [] for name in configs}
+    failure = None
+    with interruptible() as cancelled:
+        turns = compare(engine, prompt, configs, sampling, options.repeats, cancelled=cancelled)
+        try:
+            for done, (turn, run) in enumerate(turns, 1):
+                if turn.repeat:
+                    runs[turn.name].append(run)
+                _progress(f"{done} of {len(configs) * (options.repeats + 1)} runs are done")
+        except (ConfigError, PromptError):  # before the first run
+            raise
+        except LabError as error:
+            failure = str(error)
+    _progress("")
+    whole = all(runs.values())
+    partings = None
+    try:
+        if whole and not failure:
+            partings = first_differences(engine, {name: some[0] for name, some in runs.items()})
+    except KeyboardInterrupt:  # the figures are there
+        cancelled.set()
+    if options.json:
+        print(json.dumps(compare_answer(runs, partings)))
+    else:
+        print(f"{'tokens/s':>9}{'quartiles':>16}{'speed':>16}{'kept':>7}  setting")
+        reference = next(iter(runs))
+        for name, found in summarise(runs).items():
+            rate = found.tokens_per_second
+            kept = "" if found.acceptance is None else f"{found.acceptance:.0%}"
+            speed = "x1.00" if name == reference else _faster(found)
+            quartiles = f"{rate.lower:.0f} to {rate.upper:.0f}"
+            print(f"{rate.median:9.0f}{quartiles:>16}{speed:>16}{kept:>7}  {name}")
+        for (one, other), found in (partings or {}).items():
+            print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
+        if partings == {}:
+            print("All wrote the same.")
+    if not sampling.greedy and any(_draws(configs[one]) != _draws(configs[other]) for one, other in partings or ()):
+        note([OTHER_DRAWS])
+    note(fell_back(run for some in runs.values() for run in some))
+    if cut := next((run for some in runs.values() for run in some if is_cut(run)), None):
+        asked, has = cut.sampling.max_tokens, len(cut.token_ids)
+        note([f"Each run has {has:,} of the {asked:,} tokens asked for: {context_full(engine.context_length)}."])
+    if failure:
+        note([failure])
+        return 1
+    if cancelled.is_set():
+        print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
+        return INTERRUPTED
+    return 0
+
+
+def _draws(config: EngineConfig) -> tuple[str | int, ...]:
+    """What determines which of the seed's draws guesses use. None do in plain decoding, nor where the target guesses
+    its own next token.
+    """
+    if config.speculative in ("off", "synthetic"):
+        return ()
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window
+
+
+def _faster(found: Summary) -> str:
+    """The speed-up, and how sure it is."""
+    if found.speedup is None:
+        return ""
+    if found.one_run:
+        return f"x{found.speedup.median:.2f}, one run"
+    return f"x{found.speedup.median:.2f}" if found.clear else "unclear"
+
+
+def _progress(text: str) -> None:
+    """Print in place of the previous progress, if standard error is a terminal."""
+    if sys.stderr and sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
