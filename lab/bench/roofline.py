@@ -15,7 +15,7 @@ from lab.bench.prompts import PROMPTS, refuse_cut
 from lab.bench.workload import Job
 from lab.config import EngineConfig, LabError, SamplingParams
 from lab.decode.engine import Engine
-from lab.limits import device_limits
+from lab.decode.limits import device_limits
 from lab.trace.events import StepKind, StepTimed
 from lab.trace.roofline import Bound, Limits, Work
 

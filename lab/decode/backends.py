@@ -10,9 +10,9 @@ import torch
 from lab.config import ConfigError, EngineConfig
 from lab.kv.cache import PoolSetting
 from lab.kv.graphs import can_be_captured
-from lab.native.refusal import refusal
 from lab.pair.devices import multiplies_bfloat16
 from lab.pair.models import LanguageModel
+from lab.pair.native import refusal
 
 Kernel = Literal["triton", "c", "reference"]
 KernelChoice = Literal["auto", "triton", "c", "reference"]

@@ -11,12 +11,12 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.config import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.decode.backends import Backends
+from lab.decode.limits import device_limits
 from lab.decode.sequence import Sequence
 from lab.decode.text import TextStream
 from lab.decode.window import Window
 from lab.kv.attention import refuse_sdpa
 from lab.kv.cache import Budget
-from lab.limits import device_limits
 from lab.machine import hardware
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Recorder, Watch

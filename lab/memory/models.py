@@ -12,10 +12,10 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from lab.config import LabError, UnsupportedModelError, in_short
 from lab.memory.catalogue import OWN, PUBLISHED
-from lab.native.refusal import packed_parameters
 from lab.pair.configuration import read_config
 from lab.pair.hub import not_to_be_had, withheld
 from lab.pair.loading import WEIGHTS, ModelLoadError
+from lab.pair.native import packed_parameters
 from lab.pair.refusal import other_cache
 from lab.pair.shape import ModelShape
 from lab.pair.skeleton import parameters, without_weights

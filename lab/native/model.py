@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Sequence
 from ctypes import byref, c_int32, c_void_p
@@ -15,9 +14,8 @@ from torch import nn
 from lab.config import SamplingParams
 from lab.kv.storage import KVStorage
 from lab.kv.table import side_by_side
-from lab.native.build import BuildError, library
+from lab.native.build import library
 from lab.native.cores import cores
-from lab.native.refusal import refusal
 from lab.native.sampling import described
 from lab.native.structs import Layer, Linear, Model, PackedWeights, Plan, Storage, describe, pack, packed_size
 
@@ -198,38 +196,6 @@ class NativeModel:
         tensor = tensor.detach().float().contiguous()
         self._kept.append(tensor)
         return tensor.data_ptr()
-
-
-class Native:
-    """A model's step in C, once it is ready.
-
-    Args:
-        rounded: see ``NativeModel``.
-
-    Attributes:
-        model: None: it is not ready yet, or cannot compute this model.
-        failure: why it could not be compiled, for a model that it could compute.
-    """
-
-    def __init__(self, *, rounded: bool = False) -> None:
-        self.rounded = rounded
-        self.model: NativeModel | None = None
-        self.failure: str | None = None
-        self._identity: int | None = None
-        self._lock = threading.Lock()
-
-    def prepare(self, model: LanguageModel) -> None:
-        """Compile and pack, unless that is done. Takes a second, or a few the first time on a machine."""
-        with self._lock:
-            if self._identity == (identity := model.identity()):
-                return
-            self._identity, self.model, self.failure = None, None, None
-            if not refusal(model):
-                try:
-                    self.model = NativeModel(model, rounded=self.rounded)
-                except BuildError as error:
-                    self.failure = f"Torch computes the steps, several times slower: {error}."
-            self._identity = identity
 
 
 def _pointer(tensor: torch.Tensor) -> c_void_p:

@@ -17,13 +17,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from lab.config import ConfigError, LabError, UnsupportedModelError, in_short
-from lab.native.refusal import packed_parameters
 from lab.pair.configuration import read_config
 from lab.pair.devices import DeviceMap, multiplies_bfloat16, refuse_incomplete
 from lab.pair.failure import why
 from lab.pair.folder import HOLDS, ModelLoadError, refuse_outside_files, refuse_pointers, tokenizer_files, weight_files
 from lab.pair.hub import not_to_be_had, refuse_absent_weights, withheld
 from lab.pair.models import LanguageModel
+from lab.pair.native import packed_parameters
 from lab.pair.progress import watching
 from lab.pair.quantization import refuse_quantised
 from lab.pair.refusal import refuse_unsupported

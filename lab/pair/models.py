@@ -15,8 +15,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from lab.config import in_short
 from lab.kv.attention import NAME, attention
 from lab.kv.plan import BlockPlan, Group, StepPlan
-from lab.native.model import Native
 from lab.pair.devices import execution_device, gather_hidden_states, is_dispatched
+from lab.pair.native import Native
 from lab.pair.quantization import stored_tensors
 from lab.pair.refusal import refuse_sinks, refuse_unsupported
 from lab.pair.shape import ModelShape, steady_length

@@ -166,7 +166,7 @@ def without_a_compiler(monkeypatch):
         raise BuildError("there is no C compiler")
 
     monkeypatch.setattr("lab.native.model.library", refuse)
-    monkeypatch.setattr("lab.native.model.refusal", lambda model: None)  # for bfloat16 does not hold its weights
+    monkeypatch.setattr("lab.pair.native.refusal", lambda model: None)  # for bfloat16 does not hold its weights
     return tiny_models.engine("llama", "good")
 
 

@@ -27,8 +27,8 @@ from lab.kv.blocks import BlockPool
 from lab.kv.storage import Kernels, KVStorage
 from lab.kv.table import BlockTable
 from lab.native.model import NativeModel
-from lab.native.refusal import packed_parameters, refusal
 from lab.pair.models import LanguageModel
+from lab.pair.native import packed_parameters, refusal
 from lab.trace.events import Committed, Distributions, FellBack, Judged
 from tests import tiny_models
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import torch
 
+from lab.decode.limits import timed
 from lab.kv.graphs import Place
-from lab.limits import timed
 from lab.machine import describe_machine
 
 ROTATED_BYTES = 2**30

@@ -1,13 +1,16 @@
-"""Which models the step in C computes, and how many of their weights it copies."""
+"""A model's step in C: which models have one, how many of their weights it copies, and when it is ready."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
+from lab.native.build import BuildError
+from lab.native.model import NativeModel
 from lab.pair.llama import unlike_llama, unlike_llama_config
 from lab.pair.quantization import how_quantised
 from lab.pair.shape import ModelShape
@@ -17,6 +20,38 @@ if TYPE_CHECKING:
 
 MOST_LANES = 16
 """Float32 numbers in the longest vector register there is."""
+
+
+class Native:
+    """A model's step in C, once it is ready.
+
+    Args:
+        rounded: see ``NativeModel``.
+
+    Attributes:
+        model: None: it is not ready yet, or cannot compute this model.
+        failure: why it could not be compiled, for a model that it could compute.
+    """
+
+    def __init__(self, *, rounded: bool = False) -> None:
+        self.rounded = rounded
+        self.model: NativeModel | None = None
+        self.failure: str | None = None
+        self._identity: int | None = None
+        self._lock = threading.Lock()
+
+    def prepare(self, model: LanguageModel) -> None:
+        """Compile and pack, unless that is done. Takes a second, or a few the first time on a machine."""
+        with self._lock:
+            if self._identity == (identity := model.identity()):
+                return
+            self._identity, self.model, self.failure = None, None, None
+            if not refusal(model):
+                try:
+                    self.model = NativeModel(model, rounded=self.rounded)
+                except BuildError as error:
+                    self.failure = f"Torch computes the steps, several times slower: {error}."
+            self._identity = identity
 
 
 def refusal(model: LanguageModel) -> str | None:

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from lab import EngineConfig, Run, SamplingParams, limits
-from lab.decode import intake
-from lab.limits import device_limits, timed
+from lab import EngineConfig, Run, SamplingParams
+from lab.decode import intake, limits
+from lab.decode.limits import device_limits, timed
 from lab.trace.roofline import Limits
 from tests import tiny_models
 
