@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import torch
 
 from lab.bench.ab import matching
 from lab.bench.score import log_probabilities
+from lab.config import EngineConfig
 from lab.decode.engine import Engine
 from lab.decode.sampling import distribution
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
+
+DRAWING = ("draft", "early_exit", "ngram")
+"""Drafters whose guesses are accepted or rejected by a random draw; others' are kept if the target draws the same."""
+OTHER_DRAWS = (
+    "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than plain "
+    "decoding, or other guesses, do. They are drawn from the same distribution, so this is no difference in quality."
+)
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,18 @@ class Difference:
     place: int
     a: Choice | None
     b: Choice | None
+
+
+def draws(config: EngineConfig) -> tuple[Any, ...]:
+    """What determines how many random draws a round's guesses use, and which: nothing without guesses that are judged
+    by one."""
+    if config.speculative not in DRAWING:
+        return ()
+    own = {
+        "early_exit": (config.early_exit_layer,),
+        "ngram": (config.prompt_lookup_min, config.prompt_lookup_max),
+    }.get(config.speculative)
+    return config.speculative, config.num_speculative_tokens, config.adaptive_window, own
 
 
 def first_difference(a: Run, b: Run) -> int | None:

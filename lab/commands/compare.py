@@ -8,16 +8,11 @@ from argparse import Namespace
 
 from lab.answers import compare_answer, fell_back
 from lab.bench.compare import Summary, compare, refuse, summarise
-from lab.bench.difference import first_differences
+from lab.bench.difference import OTHER_DRAWS, draws, first_differences
 from lab.commands.common import context_full, idle_draft, interruptible, is_cut, load, note, read_prompt
-from lab.config import ConfigError, EngineConfig, LabError, PromptError, SamplingParams
+from lab.config import ConfigError, LabError, PromptError, SamplingParams
 from lab.options import INTERRUPTED, idle, parse_configs, read_settings
 from lab.trace.recorder import Run
-
-OTHER_DRAWS = (
-    "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens than plain "
-    "decoding, or other guesses, do. They are drawn from the same distribution, so this is no difference in quality."
-)
 
 
 def do(options: Namespace) -> int:
@@ -64,7 +59,7 @@ def do(options: Namespace) -> int:
             print(f"{one} and {other} write the same {found.place} token{'s' * (found.place != 1)}, then differ.")
         if partings == {}:
             print("All wrote the same.")
-    if not sampling.greedy and any(_draws(configs[one]) != _draws(configs[other]) for one, other in partings or ()):
+    if not sampling.greedy and any(draws(configs[one]) != draws(configs[other]) for one, other in partings or ()):
         note([OTHER_DRAWS])
     note(fell_back(run for some in runs.values() for run in some))
     if cut := next((run for some in runs.values() for run in some if is_cut(run)), None):
@@ -77,15 +72,6 @@ def do(options: Namespace) -> int:
         print(f"Interrupted{'' if whole else ': not every setting has had a run'}.", file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-def _draws(config: EngineConfig) -> tuple[str | int, ...]:
-    """What determines which of the seed's draws guesses use. None do in plain decoding, nor where the target guesses
-    its own next token.
-    """
-    if config.speculative in ("off", "synthetic"):
-        return ()
-    return config.speculative, config.num_speculative_tokens, config.adaptive_window
 
 
 def _faster(found: Summary) -> str:

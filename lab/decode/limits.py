@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch
 
 from lab.decode.clock import StepClock
+from lab.device_memory import is_out_of_memory
 from lab.trace.roofline import Limits
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,10 @@ def device_limits(device: torch.device, dtype: torch.dtype) -> Limits | None:
     with _measuring:  # two at once would slow each other down
         try:
             return _measured(device, dtype, torch.get_num_threads())
-        except torch.OutOfMemoryError:  # next time there may be enough
-            return None
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):  # next time there may be enough
+                return None
+            raise
 
 
 @functools.cache
@@ -51,9 +54,9 @@ def _measured(device: torch.device, dtype: torch.dtype, threads: int) -> Limits 
     try:
         with torch.inference_mode():
             return Limits(_copy_rate(device), _product_rate(device, dtype))
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
         log.warning("the limits of %s could not be measured", device, exc_info=True)
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ class Pools:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._known_identity = backends.weights_identity()
-        self._pools: dict[PoolSetting, Pool] = {}  # the longest wait for a turn first
+        self._pools: OrderedDict[PoolSetting, Pool] = OrderedDict()  # the longest wait for a turn first
         self.unplaced: list[Sequence] = []
 
     def __iter__(self) -> Iterator[Pool]:
@@ -73,7 +74,7 @@ class Pools:
         pool = next((pool for pool in self if len(pool.scheduler)), None)
         if pool is None:
             return False
-        self._pools[pool.setting] = self._pools.pop(pool.setting)
+        self._pools.move_to_end(pool.setting)
         smaller = False
         try:
             pool.step()
@@ -108,6 +109,7 @@ class Pools:
         if setting.kv_dtype == "auto" or is_out_of_memory(error):
             sequence.finish("error", explain(error))
             return
+        sequence.leave_pool()
         sequence.recorder.emit(FellBack, part="kv_format", reason=explain(error))
         sequence.config = replace(sequence.config, kv_dtype="auto")
         if not self._budget.allows(sequence.config):
@@ -193,7 +195,7 @@ class Pools:
 
     def _drop_idle(self) -> bool:
         """Drop the idle pools, with all that they hold. False if there are none."""
-        busy = {setting: pool for setting, pool in self._pools.items() if len(pool.scheduler)}
+        busy = OrderedDict((setting, pool) for setting, pool in self._pools.items() if len(pool.scheduler))
         dropped, self._pools = len(self._pools) > len(busy), busy
         return dropped
 
@@ -213,7 +215,7 @@ class Pools:
     def forget(self) -> None:
         """After something was broken off in the middle: drop the pools with all that they hold; all sequences end."""
         lost = [one for pool in self for one in (*pool.scheduler.running, *pool.scheduler.waiting)] + self.unplaced
-        self._pools, self.unplaced = {}, []
+        self._pools, self.unplaced = OrderedDict(), []
         for sequence in lost:
             sequence.table = None  # dropped with its pool: one of its blocks may be half given back
             self._begin(sequence)
@@ -226,10 +228,10 @@ class Pools:
             return
         self._backends.prepare()  # it may move them
         self._known_identity = self._backends.weights_identity()
-        pools, self._pools = list(self), {}
+        pools, self._pools = list(self), OrderedDict()
         for pool in pools:
             for sequence in (*pool.scheduler.running, *pool.scheduler.waiting):
-                sequence.release()
+                sequence.leave_pool()
                 sequence.root = None
                 sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")
                 self.unplaced.append(sequence)

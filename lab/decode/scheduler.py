@@ -22,7 +22,7 @@ from lab.decode.sequence import Sequence
 from lab.kv.blocks import BlockPool
 from lab.kv.prefix import Prefix
 from lab.kv.table import BlockTable, CopyBlock
-from lab.trace.events import Admitted, Preempted
+from lab.trace.events import Admitted, Preempted, Shortage
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Scheduler:
             return
         self._seats = len(self.running) // 2
         while len(self.running) > self._seats:
-            self._preempt(self.running[-1])
+            self._preempt(self.running[-1], "memory")
         self._crowd = list(self.running)
 
     # -- one sequence's share -----------------------------------------------------------------
@@ -146,7 +146,7 @@ class Scheduler:
                 self._reserve(turn)
                 break
             except PoolExhaustedError:
-                self._preempt(self.running[-1])
+                self._preempt(self.running[-1], "blocks")
                 preempted = True
         return preempted
 
@@ -155,8 +155,8 @@ class Scheduler:
         if table and table.paged:
             table.reserve(len(turn.sequence.tokens) + turn.window)
 
-    def _preempt(self, sequence: Sequence) -> None:
-        sequence.recorder.emit(Preempted, tokens=sequence.computed)
+    def _preempt(self, sequence: Sequence, cause: Shortage) -> None:
+        sequence.recorder.emit(Preempted, tokens=sequence.computed, cause=cause)
         sequence.release()
         self.running.remove(sequence)
         self.waiting.appendleft(sequence)

@@ -127,12 +127,16 @@ class Sequence:
             self.table.release()
         self.draft_length = 0
 
+    def leave_pool(self) -> None:
+        """As ``release``, and let go of the pool's cache, which table and drafter would keep in memory."""
+        self.release()
+        self.table = self.drafter = None
+
     def finish(self, reason: StopReason, message: str = "") -> None:
         """Give everything back and emit why it ended. A second call does nothing."""
         if self.finished:
             return
         self.reason = reason
-        self.release()
-        self.table = self.drafter = None  # they refer to the cache, which a request must not keep alive
+        self.leave_pool()
         self.recorder.emit(Finished, reason=reason, text=self.text.flush(), message=message)
         self.finished = True

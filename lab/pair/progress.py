@@ -72,9 +72,10 @@ class Loading:
         """How far it is, in a sentence; empty before there is anything to tell."""
         if not self._name:
             return ""
-        whole = max((bar.total or 0 for bar in self._fetched if not bar.received), default=0)
+        fetched = self._fetched  # another thread may begin the next model meanwhile
+        whole = max((bar.total or 0 for bar in fetched if not bar.received), default=0)
         if not self._bytes and whole >= LEAST:
-            return f"Fetching {self._name}: {_of(min(max(bar.n for bar in self._fetched), whole), whole)}."
+            return f"Fetching {self._name}: {_of(min(max(bar.n for bar in fetched), whole), whole)}."
         if self._bytes >= self._total:
             return f"Loaded {self._name}; getting ready …"
         return f"Loading {self._name}: {_of(self._bytes, self._total)}, layer {self._layer} of {self._layers}."

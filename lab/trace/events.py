@@ -20,6 +20,9 @@ from typing import Any, ClassVar, Literal
 Part = Literal["drafter", "kv_format", "kernel", "cuda_graph", "compile"]
 """What can fail without ending a run."""
 
+Shortage = Literal["blocks", "memory"]
+"""What there was too little of: blocks in the pool, or the device's memory for a step."""
+
 Origin = Literal["plain", "accepted", "recovered", "bonus"]
 """Where a token comes from: plain decoding (or prefill), an accepted proposal, the
 replacement of a rejected one, or the target's own token after a fully accepted round."""
@@ -95,11 +98,12 @@ class Admitted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted(Event):
-    """The pool ran out of blocks, or a step out of memory: the sequence gave up the blocks of its ``tokens`` and waits.
-    Those that are not found in the cache when it goes on are computed again."""
+    """The pool ran out of blocks, or a step out of memory (``cause``): the sequence gave up the blocks of its
+    ``tokens`` and waits. Those that are not found in the cache when it goes on are computed again."""
 
     kind: ClassVar[str] = "preempted"
     tokens: int
+    cause: Shortage = "blocks"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

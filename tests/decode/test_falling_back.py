@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
-from lab.decode import pool
+from lab.decode import drafting, pool, pools
 from lab.decode.engine import Engine
-from lab.kv.storage import Int4Layer, Int8Layer
+from lab.kv.storage import Int4Layer, Int8Layer, KVStorage
 from lab.trace.events import Admitted, FellBack, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.recorder import Run
 from tests import tiny_models
@@ -149,6 +152,35 @@ def test_plain_storage_has_fewer_blocks_in_the_same_memory_and_the_text_has_to_f
     assert run.reason == reason
     assert message in run.finished.message
     assert [event for event in run.events if isinstance(event, RunStarted)] == [run.started]
+
+
+@pytest.mark.parametrize("drafter", ["off", "draft"])
+def test_a_cache_given_up_is_freed_before_another_is_made(lab, monkeypatch, drafter):
+    """Without waiting for the garbage collector: a GPU may not have room for both."""
+    made, still_there, init, reads = [], [], KVStorage.__init__, iter(range(10**6))
+
+    def making(self, kv_format, *rest, **how):
+        still_there.append([form for form, storage in made if storage() and form != kv_format])
+        made.append((kv_format, weakref.ref(self)))
+        init(self, kv_format, *rest, **how)
+
+    def broken(numbers, scale, dequantise=Int8Layer.dequantise):
+        if next(reads) > 8:
+            raise RuntimeError("bad")  # a new one, as its traceback holds what it went through
+        return dequantise(numbers, scale)
+
+    monkeypatch.setattr(KVStorage, "__init__", making)
+    for module in (drafting, pools):
+        monkeypatch.setattr(module, "log", Mock())  # pytest keeps what is logged
+    monkeypatch.setattr(Int8Layer, "dequantise", staticmethod(broken))
+    config = replace(PLAIN, kv_dtype="int8", speculative=drafter)
+    gc.disable()
+    try:
+        assert lab.generate(PROMPT, config, SamplingParams(max_tokens=8, ignore_eos=True)).reason == "length"
+    finally:
+        gc.enable()
+    assert {form for form, _ in made} == {"int8", "auto"}
+    assert not any(still_there)
 
 
 def test_a_drafter_that_was_given_up_is_not_tried_again_in_another_pool(lab, monkeypatch):

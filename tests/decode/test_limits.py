@@ -50,8 +50,13 @@ def test_limits_are_measured_once_per_device_dtype_and_thread_count(monkeypatch,
     assert len(asked) == 3
 
 
-def test_measuring_is_retried_after_it_ran_out_of_memory(monkeypatch, unmeasured):
-    rates = iter([torch.OutOfMemoryError("no more"), 1e9])
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("no more"), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    ids=["GPU", "CPU"],
+)
+def test_measuring_is_retried_after_it_ran_out_of_memory(monkeypatch, unmeasured, error):
+    rates = iter([error, 1e9])
 
     def rate(device):
         if isinstance(found := next(rates), Exception):

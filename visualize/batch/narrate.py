@@ -74,6 +74,8 @@ def _preempted(entries: Sequence[Entry]) -> str:
             given_up.add(event.block)
             free |= set() if event.references else {event.block}
     were, their, they = ("were", "their", "they wait") if len(who) > 1 else ("was", "its", "it waits")
+    if any(entry.event.cause == "memory" for entry in entries if isinstance(entry.event, Preempted)):
+        return f"{_names(who)} {were} preempted: a step ran out of memory, so fewer run at once; {they} at the front."
     blocks, kept = f"{their} {counted(len(given_up), 'block')}", len(given_up - free)
     if not kept:
         became = f"{blocks} went back"

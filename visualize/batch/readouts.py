@@ -27,8 +27,8 @@ ABOUT = {
     ),
     "preempted": (
         "preemptions",
-        "How often a sequence gave up all its blocks because the pool ran out. Small: tokens, its own included, "
-        "that were found when it rejoined.",
+        "How often a sequence gave up all its blocks because the pool, or the memory for a step, ran out. Small: "
+        "tokens, its own included, that were found when it rejoined.",
     ),
     "evicted": ("evictions", "Cached blocks whose prefix was forgotten to make room."),
 }

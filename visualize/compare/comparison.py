@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.answers import fell_back
 from lab.bench.compare import Summary, summarise, typical
-from lab.bench.difference import Choice, Difference, first_difference
+from lab.bench.difference import DRAWING, OTHER_DRAWS, Choice, Difference, draws, first_difference
 from lab.config import EngineConfig, listed
 from lab.trace.events import Committed
 from lab.trace.recorder import Run
@@ -51,9 +51,6 @@ REPEATS = (
     "first setting in each repeat, and is the median of those. What slows a whole repeat moves the bars, not the "
     "factor."
 )
-
-DRAWING = ("draft", "early_exit", "ngram")
-"""Drafters whose guesses are accepted or rejected by a random draw; others' are kept if the target draws the same."""
 
 Runs = Mapping[str, Sequence[Run]]
 
@@ -156,18 +153,7 @@ def _only_guesses(configs: Mapping[str, EngineConfig], places: Mapping[str, int 
     first, *others = [
         configs[name] for name, place in places.items() if place is not None or name == next(iter(places))
     ]
-    return all(one.kv_dtype == first.kv_dtype and _draws(one) != _draws(first) for one in others)
-
-
-def _draws(config: EngineConfig) -> tuple[Any, ...]:
-    """What determines how many random draws a round's guesses use, and which."""
-    if config.speculative not in DRAWING:
-        return ()
-    own = {
-        "early_exit": (config.early_exit_layer,),
-        "ngram": (config.prompt_lookup_min, config.prompt_lookup_max),
-    }.get(config.speculative)
-    return config.speculative, config.num_speculative_tokens, config.adaptive_window, own
+    return all(one.kv_dtype == first.kv_dtype and draws(one) != draws(first) for one in others)
 
 
 def _output(place: int | None, reference: bool) -> list[str]:
@@ -190,10 +176,7 @@ def _notes(configs: Mapping[str, EngineConfig], first: Run, differ: bool) -> lis
     notes = []
     guessing = any(config.speculative in DRAWING for config in configs.values())
     if not first.sampling.greedy and guessing:
-        notes.append(
-            "Above temperature 0, speculation uses the seed's draws differently: the same seed gives other tokens "
-            "than plain decoding. They are drawn from the same distribution, so this is no difference in quality."
-        )
+        notes.append(OTHER_DRAWS)
     elif differ and first.sampling.greedy:
         notes.append(
             "Greedy outputs part where rounding swaps two nearly equally likely tokens, or where a KV format "

@@ -122,10 +122,10 @@ class Narrator:
         again = counted(event.tokens, "token")
         if self._config["enable_prefix_caching"]:
             again = f"what is no longer cached of its {again}"
-        return (
-            f"Preempted: the pool ran out of blocks, so this run gave its own back and waits; {again} will be computed "
-            "again."
-        )
+        again = f"; {again} will be computed again" if self._config["kv_cache"] else ""
+        if event.cause == "blocks":
+            return f"Preempted: the pool ran out of blocks, so this run gave its own back and waits{again}."
+        return f"Preempted: a step ran out of memory, so fewer runs are computed at once and this one waits{again}."
 
     def step(
         self,

@@ -111,6 +111,7 @@ class Line:
     def turn(self, who: object, cancelled: threading.Event, *, alone: bool = True) -> Iterator[None]:
         """Wait for a turn, or until cancelled. ``alone``: it must not be shared, because something is measured."""
         with self._changed:
+            assert who not in self._waiting, "a turn within a turn would wait for itself"
             self._waiting[who] = alone or not self._together
             while self._ahead(who) and not cancelled.is_set():
                 self._changed.wait(TICK)
