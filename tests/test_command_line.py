@@ -256,6 +256,7 @@ def test_a_comparison_is_printed_as_a_table_or_json(shell: Shell) -> None:
     [
         (["", "speculative=draft"], "0.8", True),
         (["speculative=draft", "speculative=draft, num_speculative_tokens=2"], "0.8", True),
+        ([f"speculative=early_exit, early_exit_layer={layer}" for layer in (1, 3)], "0.8", True),
         (["speculative=draft", "speculative=draft, kv_dtype=int4"], "0.8", False),
         (["", "kv_dtype=int4"], "0.8", False),
         (["", "speculative=synthetic, kv_dtype=int4"], "0.8", False),

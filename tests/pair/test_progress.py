@@ -52,6 +52,23 @@ def test_every_weight_is_reported_to_the_watcher(folder: Path) -> None:
     assert loading.said[-1] == "Loaded tiny; getting ready …"
 
 
+def test_a_status_is_of_one_model_although_the_next_begins_meanwhile() -> None:
+    loading, model = Loading(), tiny_models.random_model("llama")
+    loading.begin("target", model, 4)
+
+    class Bar(loading.bar()):
+        @property
+        def received(self) -> bool:
+            loading.begin("draft", model, 4)  # by another thread
+            return False
+
+        @received.setter
+        def received(self, value: bool) -> None: ...
+
+    Bar(unit="B", total=10**9)
+    assert loading.status().startswith("Fetching ")
+
+
 def test_an_unwatched_load_reports_nothing(folder: Path) -> None:
     loading = Watched()
     with watched(loading):

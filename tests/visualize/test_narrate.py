@@ -135,6 +135,10 @@ def test_preemption_and_readmission_are_narrated() -> None:
         "Preempted: the pool ran out of blocks, so this run gave its own back and waits; 61 tokens will be computed "
         "again."
     )
+    fewer = "Preempted: a step ran out of memory, so fewer runs are computed at once and this one waits"
+    short = Preempted(t_ms=0, tokens=61, cause="memory")
+    assert narrator().preempted(short) == f"{fewer}; 61 tokens will be computed again."
+    assert narrator(kv_cache=False).preempted(replace(short, tokens=0)) == f"{fewer}."
     newest = "Admitted again. All of the text's 62 tokens are computed, 61 of them again."
     assert told.admitted(admitted()) == newest, "the newest token was chosen, and not yet read"
     assert prefill(told, 62, " x") == "Prefill: the target read the text's 62 tokens in one pass and chose “ x”."

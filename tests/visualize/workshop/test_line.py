@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,3 +67,13 @@ def test_workshop_runs_wait_for_measurements_but_not_for_each_other() -> None:
         stop.set()
         measuring.join(2)
         late.join(2)
+
+
+def test_a_turn_within_a_turn_is_refused() -> None:
+    """It would wait for itself, or end the turn that it is in."""
+    line, stop = Line(), threading.Event()
+    with line.turn("a run", stop):
+        with pytest.raises(AssertionError, match="a turn within a turn"), line.turn("a run", stop):
+            pass
+        assert "a run" in line._waiting
+    assert not line._waiting
