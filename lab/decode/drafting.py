@@ -130,6 +130,7 @@ class Drafters:
 def give_up(sequence: Sequence, reason: str) -> None:
     """Let the sequence go on without a drafter. ``reason`` is a sentence."""
     sequence.drafter = None
+    sequence.draft_length = 0  # what it stored may be wrong, too: nobody is to find it
     sequence.gave_up.add("drafter")
     sequence.recorder.emit(FellBack, part="drafter", reason=reason)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -390,7 +390,7 @@ class Engine:
         self._pools.reap()
         self._pools.place()
 
-    def _enqueue(self, sequences: Iterable[Sequence]) -> None:
+    def _enqueue(self, sequences: Collection[Sequence]) -> None:
         if self.target.device.type == "cuda" and not self._pools.busy:
             for device in {self.target.device, *self.target.layer_devices}:
                 torch.cuda.reset_peak_memory_stats(device)

@@ -62,8 +62,7 @@ def _refuse_foreign(given: dict[str, Any], name: str) -> None:
     if not isinstance(kind, str):
         raise ModelLoadError(
             f"The config.json of {name} gives no model_type, which names the architecture, like llama or qwen3. "
-            "Fetch it "
-            "again, or choose another model."
+            "Fetch it again, or choose another model."
         )
     raise ModelLoadError(
         f"The config.json of {name} gives the model type {kind[:80]!r}, which this version of transformers "

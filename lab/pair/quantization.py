@@ -44,9 +44,8 @@ def resolve_quantization(choice: str | None, dtype: str, kind: str) -> tuple[Qua
         return TorchAoConfig(Int8WeightOnlyConfig(set_inductor_config=False)), dtype
     if dtype not in ("auto", "float16"):
         raise ConfigError(
-            f"quantization={choice!r} computes in float16, but dtype={dtype!r} asks for another. Set "
-            "dtype='float16' or "
-            "'auto', or quantization='torchao-int8'."
+            f"quantization={choice!r} computes in float16, but dtype={dtype!r} asks for another. Set dtype='float16' "
+            "or 'auto', or quantization='torchao-int8'."
         )
     try:
         from bitsandbytes import supported_torch_devices

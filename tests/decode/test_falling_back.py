@@ -14,7 +14,7 @@ from lab import ConfigError, EngineConfig, SamplingParams
 from lab.decode import drafting, pool, pools
 from lab.decode.engine import Engine
 from lab.kv.storage import Int4Layer, Int8Layer, KVStorage
-from lab.trace.events import Admitted, FellBack, Prefilled, Proposed, RunStarted, StepTimed
+from lab.trace.events import Admitted, BlockAllocated, BlockStored, FellBack, Prefilled, Proposed, RunStarted, StepTimed
 from lab.trace.recorder import Run
 from tests import tiny_models
 from tests.scripted_model import ScriptedModel
@@ -199,6 +199,17 @@ def test_a_target_that_fails_in_plain_storage_ends_the_run(lab, monkeypatch):
     assert [event.part for event in fell_back(run)] == ["kv_format"]
     assert run.reason == "error"
     assert "RuntimeError: gone" in run.finished.message
+
+
+@pytest.mark.parametrize("after", range(24))
+def test_what_a_draft_stored_in_a_step_that_failed_is_not_found_by_others(lab, monkeypatch, after):
+    cached = replace(PLAIN, speculative="draft", enable_prefix_caching=True)
+    monkeypatch.setattr(lab.draft, "forward", failing(lab.draft.forward, after, None))
+    run = lab.generate(PROMPT, cached, SamplingParams(max_tokens=20, ignore_eos=True))
+    (event,) = fell_back(run)
+    later = run.events[run.events.index(event) :]
+    assert any(isinstance(event, BlockAllocated) for event in later)
+    assert not any(isinstance(event, BlockStored) for event in later)
 
 
 def test_a_run_with_non_finite_logits_leaves_nothing_in_the_prefix_cache(lab, monkeypatch):
