@@ -142,7 +142,7 @@ class Int4Layer(QuantisedLayer):
         group = _group(x.shape[-1])
         x = x.float().unflatten(-1, (-1, group))
         lowest, highest = x.aminmax(dim=-1, keepdim=True)
-        below, above = -lowest.clamp_max(0), highest.clamp_min(0)
+        below, above = -lowest, highest
         scale = torch.maximum(torch.maximum(below, above) / 8, torch.minimum(below, above) / 7.5)
         # Rounding to bfloat16 reduces the scale by at most one part in 257, which must not push a number out of range.
         scale = (scale * (1 + 2**-8)).clamp_min(torch.finfo(torch.float32).tiny)

@@ -9,6 +9,7 @@ import torch
 
 from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.bench.difference import first_differences, read_again
+from lab.decode import intake
 from lab.decode.backends import choose_kernels
 from lab.pair.loading import resolve_dtype
 from lab.pair.models import LanguageModel
@@ -41,6 +42,14 @@ def test_a_request_may_ask_for_torch_and_its_run_records_it(engine, tmp_path):
         assert again[run.token_ids[place]].item() == pytest.approx(p, abs=1e-5)  # with the backend of the run
     for found in first_differences(engine, runs).values():
         assert found.a.margin == pytest.approx(found.b.margin, abs=0.05)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "reference"])
+def test_a_run_is_measured_against_the_products_that_compute_it(engine, monkeypatch, kernels):
+    asked, config = [], EngineConfig(kernels=kernels)
+    monkeypatch.setattr(intake, "device_limits", lambda device, dtype: asked.append(dtype))
+    engine.generate(PROMPT, config, SAMPLING)
+    assert set(asked) == {engine.models(config)[0].product_dtype}
 
 
 @pytest.mark.parametrize(

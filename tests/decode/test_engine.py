@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import Counter
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
+from transformers import GenerationConfig
 
 from lab import ConfigError, EngineConfig, PromptError, SamplingParams
 from lab.decode.engine import Engine
@@ -25,7 +28,7 @@ from lab.trace.events import (
 )
 from tests import tiny_models
 from tests.decode.test_parity import COMBINATIONS, describe
-from tests.scripted_model import RememberingModel
+from tests.scripted_model import RememberingModel, ScriptedModel
 
 PROMPT = "The king had three daughters"
 SPECULATE = EngineConfig(paged=True, block_size=4, speculative="draft", num_speculative_tokens=4)
@@ -56,6 +59,8 @@ def test_events_are_consistent(lab, config, temperature):
     run = lab.generate(PROMPT, config, SamplingParams(max_tokens=50, temperature=temperature, seed=4, ignore_eos=True))
     assert isinstance(run.events[0], RunStarted)
     assert isinstance(run.events[-1], Finished)
+    assert run.started.draft == ("good" if config.speculative == "draft" else None)
+    assert run.started.num_blocks == lab.default_num_blocks(config)
     assert [event.tokens for event in of(run, Prefilled)] == [len(run.prompt_token_ids)]
     assert [a.t_ms <= b.t_ms for a, b in zip(run.events, run.events[1:], strict=False)].count(False) == 0
     assert lab.tokenizer.decode(run.token_ids, skip_special_tokens=True) == run.text
@@ -152,6 +157,7 @@ def test_without_a_seed_one_is_picked_and_recorded(lab):
     again = lab.generate(PROMPT, SPECULATE, first.sampling)
     assert first.token_ids == again.token_ids
     assert first.sampling.seed is not None
+    assert lab.generate(PROMPT, sampling=SamplingParams(max_tokens=1, seed=0)).sampling.seed == 0
 
 
 def test_interleaved_runs_do_not_disturb_each_other(lab):
@@ -233,9 +239,19 @@ def test_a_stream_closed_while_another_is_stepped_leaves_nothing_behind(lab):
 
 
 def test_a_token_that_the_model_does_not_know_is_refused():
-    lab = Engine(RememberingModel(100, 60, context_length=40), tiny_models.tokenizer())
-    with pytest.raises(PromptError, match="Leave it out"):
-        lab.generate("ÿ")
+    lab = Engine(RememberingModel(93, 60, context_length=40), tiny_models.tokenizer())
+    with pytest.raises(PromptError, match=r"token '~', number 93 of the tokenizer's.*knows only 93\. Leave it out"):
+        lab.generate("~")
+
+
+@pytest.mark.parametrize(("given", "end"), [(None, 256), (0, 0), (7, 7), ([5, 7], 7), ([5, 7], 5)])
+def test_a_text_ends_with_the_tokens_that_the_model_gives_or_else_with_the_tokenizers(given, end):
+    table = torch.zeros(257, 257)
+    table[:, end] = 1
+    model = ScriptedModel(table)
+    model.model.generation_config = GenerationConfig(eos_token_id=given)
+    run = Engine(model, tiny_models.tokenizer()).generate("A fox")
+    assert (run.reason, run.token_ids) == ("eos", [end])
 
 
 def test_a_stop_string_ends_the_text_before_it(lab):
@@ -319,6 +335,13 @@ def test_a_request_that_does_not_fit_is_refused_with_both_numbers(lab):
 def test_odd_prompts_are_refused(lab, prompt, message):
     with pytest.raises(PromptError, match=message):
         lab.stream(prompt)
+
+
+def test_an_empty_prompt_is_refused_even_if_texts_begin_with_a_token_of_their_own(lab):
+    tokenizer = copy.deepcopy(lab.tokenizer)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing("<|end|> $A", special_tokens=[("<|end|>", 256)])
+    with pytest.raises(PromptError, match="empty"):
+        Engine(lab.target, tokenizer).stream("")
 
 
 def test_more_blocks_than_memory_holds_are_refused_with_both_numbers():

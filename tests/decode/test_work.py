@@ -217,11 +217,22 @@ def test_a_run_records_the_limits_of_its_device():
     assert limits.flops_per_second > 1e8
 
 
-def test_work_of_a_mixture_of_experts_is_not_counted():
+def mixture() -> LanguageModel:
     tiny = {"vocab_size": 257, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1}
     config = MixtralConfig(**tiny, num_attention_heads=2, num_key_value_heads=1, sliding_window=None)
-    model = LanguageModel(AutoModelForCausalLM.from_config(config), "experts")
-    run = Engine(model, tiny_models.tokenizer()).generate("A fox", sampling=SamplingParams(max_tokens=3))
+    return LanguageModel(AutoModelForCausalLM.from_config(config), "experts")
+
+
+def test_work_of_a_mixture_of_experts_is_not_counted():
+    run = Engine(mixture(), tiny_models.tokenizer()).generate("A fox", sampling=SamplingParams(max_tokens=3))
     assert run.reason != "error"
     assert limits_of(run.started) is None
     assert run.metrics.limit_share is None
+
+
+@pytest.mark.parametrize(("speculative", "counted"), [("draft", False), ("ngram", True)])
+def test_a_mixture_of_experts_that_does_not_draft_hinders_no_counting(llama, speculative, counted):
+    engine = Engine(llama, tiny_models.tokenizer(), mixture())
+    run = engine.generate("A fox", EngineConfig(speculative=speculative), SamplingParams(max_tokens=3))
+    assert run.reason != "error"
+    assert (limits_of(run.started) is not None) == counted

@@ -314,7 +314,7 @@ def test_a_request_can_switch_cuda_graphs_off(engine, reference):
     """What was captured for others stays, and is not captured again."""
     lab = engine()
     expected = reference.generate(PROMPT, PAGED, SAMPLING).token_ids
-    for off in ({"cuda_graphs": False}, {"kernels": "reference"}):
+    for off in ({"cuda_graphs": False}, {"kernels": "reference"}, {"paged": False, "kv_cache": False}):
         run = lab.generate(PROMPT, replace(PAGED, **off), SAMPLING)
         assert run.token_ids == expected
         assert not run.started.cuda_graphs

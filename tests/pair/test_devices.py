@@ -129,6 +129,13 @@ def test_the_fuller_device_limits_the_cache(devices, monkeypatch):
     assert Budget(spread("llama"), None).limit == int(100_000 * 0.25 * 3 / 1)
 
 
+def test_a_draft_takes_from_the_device_that_it_is_on(devices, monkeypatch):
+    monkeypatch.setattr(cache, "free_bytes", lambda device: 1_000_000)
+    draft = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=1).to(FIRST), "draft")
+    # Of four layers, each as large as any other, two are on either device.
+    assert Budget(spread("llama"), draft).limit == int(1_000_000 * 0.25 * 4 / 2)
+
+
 @pytest.fixture
 def folder(tmp_path):
     tiny_models.random_model("qwen3").save_pretrained(tmp_path)

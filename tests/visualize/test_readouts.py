@@ -46,6 +46,11 @@ def test_a_large_model_on_a_cpu_has_a_speed_too(speed: float, text: str) -> None
     assert shown["speed"][0] == text
 
 
+def test_no_guess_kept_is_a_rate_and_not_a_dash() -> None:
+    metrics = measure(script(CONFIGS["speculative"]))
+    assert rows(replace(metrics, draft_acceptance_rate=0.0), CONFIG)["accepted"][:2] == ["0", "%"]
+
+
 def test_plain_decoding_is_one_token_a_pass() -> None:
     shown = rows(measure(script(CONFIGS["plain"])), CONFIG)
     assert shown["pass"][0] == "1.00"
@@ -78,11 +83,23 @@ def test_the_previous_run_is_shown_beside() -> None:
     assert shown["speed"][2] == f"×{ratio:.2g} of {plain.tokens_per_second:.0f}"
     assert rows(fast, CONFIG, before, over=False)["speed"][2] == f"was {plain.tokens_per_second:.0f}"
     assert shown["accepted"][2] == ""
+    assert rows(plain, CONFIG, Before(STARTED, fast))["accepted"][2].startswith("was ")
+
+
+def test_of_two_numbers_in_a_readout_one_is_compared() -> None:
+    """The bytes held, not those used; the median gap, not the longest."""
+    metrics = measure(script(CONFIGS["plain"]))
+    was = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=20_000, itl_p50_ms=10.0, itl_p99_ms=20.0)
+    now = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=60_000, itl_p50_ms=10.0, itl_p99_ms=80.0)
+    shown = rows(now, CONFIG, Before(STARTED, was))
+    assert shown["kv"][2] == "×3 of 10 / 20"
+    assert shown["gaps"][2] == "×1 of 10.0 / 20.0"
 
 
 def test_shares_are_shown_side_by_side_and_equal_numbers_as_the_same() -> None:
     assert beside(Reading("50", "%", 0.5), Reading("55", "%", 0.55), over=True) == "was 55"
     assert beside(Reading("7", "%", 0.07), Reading("7", "%", 0.0744), over=True) == "the same"
+    assert beside(Reading("7", "%", 0.07), Reading("7", "%", 0.07), over=False) == "was 7"
     assert beside(Reading("7", "ms", 7.0), Reading("7", "s", 7000.0), over=True) == "×0.001 of 7 s"
 
 
@@ -109,6 +126,7 @@ def test_large_numbers_change_units_in_comparisons_too() -> None:
     assert shown["gaps"] == ["0.1 / 12.3", "s"]
     assert shown["kv"] == ["1 / 64", "GB"]
     assert shown["memory"] == ["140", "GB"]
+    assert rows(replace(metrics, peak_memory_bytes=9_876_543_210), CONFIG)["memory"][:2] == ["9877", "MB"]
     kv = {"kv_used_bytes": 999_600_000, "kv_reserved_bytes": 999_700_000}
     assert rows(replace(metrics, **kv), CONFIG)["kv"][:2] == ["1,000 / 1,000", "MB"]
     edges = replace(metrics, ttft_ms=999.7, itl_p50_ms=9.96, itl_p99_ms=99.96)
@@ -141,6 +159,8 @@ def test_every_setting_of_the_page_is_named_when_it_changes() -> None:
     for speculative, name in (("early_exit", "early_exit_layer"), ("synthetic", "synthetic_acceptance_rate")):
         assert "→ 77" in said(speculative=speculative, **{name: 77})
         assert said(**{name: 77}).endswith("with the same settings.")  # without its drafter it has no effect
+    usual = EngineConfig(speculative="early_exit")
+    assert "layers a quarter → 2" in difference(started(usual), started(replace(usual, early_exit_layer=2)))
     assert "kernels The lab's own → Torch" in said(kernels="reference")
     assert "prompt attention Auto → Flash" in said(prefill_attention="flash")
     assert "cache priority 0 → 5" in said(cache_priority=5)
@@ -164,9 +184,11 @@ def test_changed_sampling_is_named(sampled: dict[str, Any], said: str) -> None:
 
 
 def test_settings_without_effect_are_not_named() -> None:
-    before = asdict(EngineConfig(paged=True, num_blocks=128, speculative="draft"))
-    off = before | {"kv_cache": False, "paged": False, "num_blocks": None}
+    cached = EngineConfig(paged=True, num_blocks=128, enable_prefix_caching=True, eviction="priority", cache_priority=5)
+    before, off = asdict(cached), CONFIG | {"kv_cache": False}
     assert difference(started(before), started(off)).endswith("Changed: KV cache on → off.")
+    drafted = EngineConfig(speculative="draft", num_speculative_tokens=6, adaptive_window=True)
+    assert difference(started(drafted), started(CONFIG)).endswith("Changed: speculation Draft → Off.")
     assert "blocks in the pool as memory allows → 128" in difference(started(off), started(before))
 
 
@@ -178,9 +200,11 @@ def test_changed_models_and_prompts_are_named() -> None:
         difference(drafted, now)
         == "Small: the previous run. Changed: draft model matched → mismatched, another prompt."
     )
-    assert difference(drafted, replace(drafted, target="qwen\n", draft="tiny")) == (
-        "Small: the previous run. Changed: target stories → qwen↵, draft model matched → tiny."
+    other = replace(drafted, target="qwen\n", draft="tiny\n")
+    assert difference(drafted, other) == (
+        "Small: the previous run. Changed: target stories → qwen↵, draft model matched → tiny↵."
     )
+    assert "target qwen↵ → stories" in difference(other, drafted)
     assert difference(STARTED, drafted) == "Small: the previous run. Changed: speculation Off → Draft."
 
 

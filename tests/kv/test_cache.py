@@ -1,0 +1,96 @@
+"""A cache shared by target and draft, and how many blocks a budget grants."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lab.config import ConfigError, EngineConfig, SamplingParams
+from lab.kv import cache
+from lab.kv.cache import Budget, Cache
+from lab.pair.models import LanguageModel
+from lab.trace.events import Prefilled
+from tests import tiny_models
+
+TARGET_BYTES, DRAFT_BYTES = 3 * 2 * 2 * 12 * 4, 2 * 2 * 12 * 4
+"""Of a token: layers x heads x a key and a value x numbers x bytes."""
+SMALL = EngineConfig(paged=True, block_size=4, num_blocks=3)
+
+
+@pytest.fixture(scope="module")
+def pair() -> list[LanguageModel]:
+    """A target of three layers, and a draft of one."""
+    return [LanguageModel(tiny_models.random_model("llama", num_hidden_layers=layers), "llama") for layers in (3, 1)]
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "int8"])
+def test_a_block_is_copied_whole_and_for_both_models(pair, kv_dtype):
+    made = Cache(Budget(*pair).setting(replace(SMALL, kv_dtype=kv_dtype)), *pair)
+    held = [tensor for storage in (made.target, made.draft) for layer in storage.layers for tensor in layer.tensors]
+    for tensor in held:
+        tensor.copy_(torch.arange(12).view(12, *[1] * (tensor.dim() - 1)).expand_as(tensor))
+    made.copy_block(2, 0)
+    for tensor in held:
+        assert [int(slot.unique()) for slot in tensor] == [8, 9, 10, 11, *range(4, 12)]
+
+
+def test_a_kernel_that_fails_for_one_model_is_given_up_for_both(pair):
+    made = Cache(Budget(*pair).setting(SMALL), *pair, kernels=True)
+    made.target.kernels.give_up("out of registers")
+    assert not made.draft.kernels.on
+
+
+@pytest.mark.parametrize(("eviction", "found"), [("lru", 0), ("priority", 20)])
+def test_blocks_are_evicted_as_the_request_asks(eviction, found):
+    """The older prefix has the higher priority; a third prompt needs the room of one of them."""
+    lab = tiny_models.engine()
+
+    def cached(prompt: str, priority: int) -> int:
+        config = EngineConfig(
+            paged=True,
+            block_size=4,
+            num_blocks=16,
+            enable_prefix_caching=True,
+            eviction=eviction,
+            cache_priority=priority,
+        )
+        run = lab.generate(prompt, config, SamplingParams(max_tokens=1))
+        return next(event.cached_tokens for event in run.events if isinstance(event, Prefilled))
+
+    cached("a" * 21, 5)
+    cached("b" * 21, 0)
+    cached("c" * 44, 0)
+    assert cached("a" * 21, 5) == found
+
+
+def test_a_limit_is_measured_once(pair, monkeypatch):
+    free = iter([4000, 8000])
+    monkeypatch.setattr(cache, "free_bytes", lambda device: next(free))
+    budget = Budget(*pair)
+    assert budget.limit == budget.limit == 1000
+
+
+def test_blocks_have_room_for_the_keys_and_values_of_both_models(pair):
+    budget = Budget(*pair, limit=10 * 16 * (TARGET_BYTES + DRAFT_BYTES))
+    assert budget.setting(EngineConfig()).num_blocks == 10
+    assert budget.setting(EngineConfig(num_blocks=10)).num_blocks == 10
+    with pytest.raises(ConfigError, match="holds 10 blocks"):
+        budget.setting(EngineConfig(num_blocks=11))
+
+
+def test_a_pool_has_at_least_a_block_and_at_most_eight_contexts(pair):
+    assert Budget(*pair, limit=0).setting(EngineConfig()).num_blocks == 1
+    assert Budget(*pair, limit=10**12).setting(EngineConfig(block_size=48)).num_blocks == 8 * 7  # 320 tokens are 6.7
+
+
+def test_without_a_cache_there_are_no_blocks_whatever_is_asked_for(pair):
+    assert Budget(*pair).setting(EngineConfig(kv_cache=False, num_blocks=7)).num_blocks == 0
+
+
+def test_a_token_takes_bytes_of_the_draft_where_it_drafts(pair):
+    budget = Budget(*pair)
+    assert budget.token_bytes(EngineConfig(speculative="draft")) == TARGET_BYTES + DRAFT_BYTES
+    assert budget.token_bytes(EngineConfig()) == budget.token_bytes(EngineConfig(speculative="ngram")) == TARGET_BYTES
+    assert budget.token_bytes(EngineConfig(kv_cache=False, speculative="draft")) == 0
