@@ -384,7 +384,7 @@ class Engine:
     def _take_in(self) -> None:
         """Put new sequences into pools, and take out those that were cancelled."""
         if self._inbox:
-            self._pools.drop_if_stale()
+            self._pools.drop_if_stale(self._inbox)
         while self._inbox:
             self._pools.unplaced.append(self._inbox.popleft())
         self._pools.reap()

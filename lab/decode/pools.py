@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
@@ -221,17 +221,20 @@ class Pools:
             self._begin(sequence)
             sequence.finish("error", BROKEN_OFF)
 
-    def drop_if_stale(self) -> None:
+    def drop_if_stale(self, coming: Collection[Sequence]) -> None:
         """If the weights have changed, get them ready, drop all keys and values, which are worthless, and compute
-        everything again."""
+        everything again. All that had some are told, and of those ``coming`` who might have found some."""
         if self._backends.weights_identity() == self._known_identity:
             return
         self._backends.prepare()  # it may move them
         self._known_identity = self._backends.weights_identity()
         pools, self._pools = list(self), OrderedDict()
-        for pool in pools:
-            for sequence in (*pool.scheduler.running, *pool.scheduler.waiting):
-                sequence.leave_pool()
-                sequence.root = None
-                sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")
-                self.unplaced.append(sequence)
+        held = [sequence for pool in pools for sequence in (*pool.scheduler.running, *pool.scheduler.waiting)]
+        for sequence in held:
+            sequence.leave_pool()
+            sequence.root = None
+            self.unplaced.append(sequence)
+        if any(pool.cache and pool.cache.blocks.occupancy().cached for pool in pools):
+            held += [sequence for sequence in coming if sequence.shares_prefixes and sequence.recorder.began]
+        for sequence in held:
+            sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")

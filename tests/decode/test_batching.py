@@ -9,6 +9,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
+import torch
 
 from lab import ConfigError, EngineConfig, SamplingParams
 from lab.trace.events import Admitted, CacheDropped, Event, Finished, Prefilled, RunStarted, StepTimed
@@ -322,6 +323,7 @@ def test_changed_weights_drop_the_cache_even_in_mid_run():
     assert cache() is None
     assert kinds(run, Prefilled)[0].cached_tokens == 0
     assert run.token_ids == other.generate(PROMPTS[0], config, sampling).token_ids
+    assert len(kinds(run, CacheDropped)) == 1
     changed = under_way.result()
     assert len(kinds(changed, CacheDropped)) == 1
     said = [*changed.prompt_token_ids, *changed.token_ids[:4]]
@@ -329,6 +331,27 @@ def test_changed_weights_drop_the_cache_even_in_mid_run():
     assert len(kinds(changed, RunStarted)) == 1
     again = lab.generate(PROMPTS[2], config, sampling)
     assert kinds(again, Prefilled)[0].cached_tokens == (len(again.prompt_token_ids) - 1) // 4 * 4
+
+
+def test_a_run_that_finds_nothing_because_weights_changed_is_told() -> None:
+    """Only one that looks for something, and only if something was held."""
+    lab, sampling = tiny_models.engine("llama"), SamplingParams(max_tokens=4)
+
+    def change() -> None:
+        with torch.no_grad():
+            lab.target.model.lm_head.weight.mul_(1.0)
+
+    def told(config: EngineConfig) -> int:
+        return len(kinds(lab.generate(PROMPTS[0], config, sampling), CacheDropped))
+
+    cached = CONFIGS["cached"]
+    assert told(cached) == 0
+    change()
+    assert told(CONFIGS["paged"]) == 0
+    assert told(cached) == 0  # it had been dropped before
+    change()
+    assert told(cached) == 1
+    assert told(cached) == 0
 
 
 def test_an_identity_changes_with_weights_dtype_and_adapters():

@@ -51,6 +51,18 @@ def test_a_round_is_drawn_in_one_column() -> None:
     assert seen == {STATES[state].label: ((7,), (row,), STATES[state].glyph) for state, row in points}
 
 
+def test_a_guess_is_named_by_its_number() -> None:
+    """Not by the axis' label at its row, which may have words."""
+    for trace in rounds.figure().data:
+        assert "%{y}" not in trace.hovertemplate
+    columns = rounds.columns()
+    apply(columns, [rounds.point(7, 1, "accepted", "x", {"p": 0.5})])
+    figure = draw(rounds.figure(), columns)
+    (guess,) = [trace for trace in figure.data if trace.x]
+    assert guess.hovertemplate.startswith("Pass %{x}, guess %{customdata[2]}: ")
+    assert guess.customdata[0][2] == 1
+
+
 def test_states_differ_in_colour_and_in_glyph() -> None:
     marked = [STATES[key] for key in rounds.TRACES]
     assert len({state.glyph for state in marked}) == len(marked)

@@ -18,7 +18,7 @@ TRACES = ("plain", "accepted", "rejected", "unjudged", "recovered", "bonus")
 HOLLOW = ("unjudged",)
 SHAPES = {"unjudged": "square-open", "rejected": "x", "recovered": "circle", "bonus": "cross"}
 """What distinguishes states where columns go by too fast for glyphs (charts.js); the others stay squares."""
-_GUESS = "Pass %{x}, guess %{y}"
+_GUESS = "Pass %{x}, guess %{customdata[2]}"  # not y, whose label on the axis may have words
 _PLACE = dict.fromkeys(("plain", "recovered", "bonus"), "Pass %{x}, the target's own")
 
 
@@ -69,7 +69,7 @@ def columns() -> list[dict[str, list[Any]]]:
 def point(step: int, row: int, state: str, text: str, numbers: dict[str, float]) -> Patch:
     """One square; ``row`` 0 is the target's own token, 1 the round's first guess."""
     detail = " · ".join(f"{name} {value:.3g}" for name, value in numbers.items())
-    return [TRACES.index(state), None, {"x": step, "y": row, "customdata": [escaped(text), detail]}]
+    return [TRACES.index(state), None, {"x": step, "y": row, "customdata": [escaped(text), detail, row]}]
 
 
 def layout(step: int) -> dict[str, Any]:

@@ -191,22 +191,32 @@ const time = (ms) => (ms < 1000 ? `${ms.toFixed(0)} ms` : `${(ms / 1000).toFixed
 // -- the step in the address -------------------------------------------------------------------------
 
 /** The frame that a link asks for, until the run has it: a step, and how many frames come after the step's own (a
-    preemption, an admission); "15" is the own, "15.1" the next. */
-let wanted = /^(\d+)(?:\.(\d+))?$/.exec(window.decodeLab.asked.get("step"))?.slice(1).map((part = 0) => Number(part)) ?? null;
+    preemption, an admission); "15" is the own, "15.1" the next. "start" comes before all steps. */
+let wanted = asksFor(window.decodeLab.asked.get("step"));
+function asksFor(place) {
+  const [, step, later = 0] = /^(\d+|start)(?:\.(\d+))?$/.exec(place) ?? [];
+  return step ? [step === "start" ? -1 : Number(step), Number(later)] : null;
+}
 let remembering;
 document.addEventListener("decode-lab-other", () => (wanted = null));
-/** Put the frame that is shown into the address: none where the run is followed, at its end, or not yet begun. Browsers
+/** Put the frame that is shown into the address: none where the run is followed, or at its end. Browsers
     limit how often an address is rewritten. */
 function remember() {
   clearTimeout(remembering);
   if (mode === "playing" || mode === "led" || wanted !== null) return;
   remembering = setTimeout(() => {
     const at = mode === "looping" ? looped : picture.at;
-    const step = at > 0 ? picture.frames[at].step : -1;
-    const later = at - picture.frames.findIndex((frame) => frame.step === step);
-    const place = later ? `${step}.${later}` : step;
-    window.decodeLab.address({ step: mode === "following" || step < 0 || !linked() ? null : place });
+    window.decodeLab.address({ step: mode === "following" || !linked() ? null : placeOf(picture.frames[at]) });
   }, 250);
+}
+
+/** A frame, as a link names it; null: the last one, which a link shows anyway. */
+function placeOf(frame) {
+  if (!frame || frame.finished) return null;
+  const { step } = frame;
+  const later = frame.seq - picture.frames.findIndex((other) => other.step === step);
+  const name = step < 0 ? "start" : step;
+  return later ? `${name}.${later}` : name;
 }
 
 // -- being led ---------------------------------------------------------------------------------------
