@@ -72,7 +72,7 @@ def test_each_toggle_takes_visible_effect(visit: Visit, toggle: str | None, toke
     if toggle == "cache":
         assert end["recomputed"] == {"again": tokens, "new": tokens}  # a point a pass, in place of the blocks
         known = end["tokens"]["prompt"]
-        says = f"{sum(range(known, known + tokens - 1)):,} tokens again, {known + tokens - 1} new"
+        says = f"{sum(range(known, known + tokens - 1)):,} of {sum(range(known, known + tokens)):,} tokens"
         assert lab.page.inner_text("[data-chart=recomputed] .caption") == says
         assert not lab.page.is_visible("[data-chart=blocks]")
         assert lab.page.locator("#kv-format input >> nth=1").is_disabled()

@@ -111,7 +111,7 @@ def test_without_a_cache_all_but_the_last_token_is_recomputed(kind: str) -> None
         return
     assert fresh["y"] == new
     assert whole["y"] == [a + b for a, b in zip(again, new, strict=True)]
-    assert shown.captions["recomputed"] == f"{sum(again):,} again, {sum(new)} new"
+    assert shown.captions["recomputed"] == f"{sum(again):,} of {sum(again) + sum(new):,} tokens"
     assert shown.layout["recomputed"]["xaxis.range"][1] >= len(new) - 1
     assert shown.layout["recomputed"]["yaxis.range"][1] >= max(whole["y"])
 

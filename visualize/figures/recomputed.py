@@ -51,4 +51,4 @@ def layout(step: int, most: int) -> dict[str, Any]:
 
 def caption(new: int, again: int) -> str:
     """The totals of the run so far."""
-    return f"{again:,} again, {new:,} new"
+    return f"{again:,} of {counted(new + again, 'token')}"
