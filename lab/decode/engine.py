@@ -25,7 +25,7 @@ from lab.decode.request import Request
 from lab.decode.sequence import Sequence
 from lab.decode.warming import graphs_ahead
 from lab.kv.blocks import Occupancy
-from lab.kv.cache import Budget
+from lab.kv.budget import Budget
 from lab.pair.models import LanguageModel
 from lab.trace.events import Event
 from lab.trace.recorder import Run, Watch

@@ -16,7 +16,7 @@ from lab.decode.sequence import Sequence
 from lab.decode.text import TextStream
 from lab.decode.window import Window
 from lab.kv.attention import refuse_sdpa
-from lab.kv.cache import Budget
+from lab.kv.budget import Budget
 from lab.machine import hardware
 from lab.trace.events import RunStarted
 from lab.trace.recorder import Recorder, Watch

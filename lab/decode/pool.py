@@ -27,7 +27,8 @@ from lab.decode.text import token_text
 from lab.decode.window import Costs
 from lab.decode.work import PassWork, Span
 from lab.device_memory import memory_in_use
-from lab.kv.cache import Budget, Cache, PoolSetting
+from lab.kv.budget import Budget
+from lab.kv.cache import Cache, PoolSetting
 from lab.pair.models import LanguageModel
 from lab.trace.events import FellBack, Part, Prefilled, StepTimed, WindowChanged
 from lab.trace.roofline import Work

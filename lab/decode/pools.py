@@ -16,7 +16,8 @@ from lab.decode.intake import Intake
 from lab.decode.pool import Pool
 from lab.decode.sequence import Sequence
 from lab.device_memory import is_out_of_memory
-from lab.kv.cache import Budget, PoolSetting
+from lab.kv.budget import Budget
+from lab.kv.cache import PoolSetting
 from lab.kv.prefix import Prefix
 from lab.trace.events import CacheDropped, FellBack
 

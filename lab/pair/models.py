@@ -252,7 +252,7 @@ class LanguageModel:
         switched on or off in some other way may escape it, and so may a change of offloaded weights.
         """
         weights = tuple(
-            (name, part.dtype, part.data_ptr(), 0 if part.is_inference() else part._version)
+            (name, part.dtype, part.data_ptr(), 0 if part.is_inference() or part.is_meta else part._version)
             for name, weight in self.model.named_parameters()
             for part in stored_tensors(weight)
         )

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.config import ConfigError, EngineConfig
-from lab.kv.cache import Budget, Cache
+from lab.kv.budget import Budget
+from lab.kv.cache import Cache
 from lab.memory.capacity import MOST_PARAMETERS, POLICIES, Deployment
 from lab.memory.catalogue import GPU_KEYS, GPUS, MOST_GIB, WEIGHT_BITS, GiB, device_bytes
 from lab.memory.lengths import Lengths

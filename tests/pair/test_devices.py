@@ -14,8 +14,8 @@ from lab import ConfigError, EngineConfig, Run, SamplingParams, load_engine
 from lab.decode import pool
 from lab.decode.engine import Engine
 from lab.decode.pool import Pool
-from lab.kv import cache
-from lab.kv.cache import Budget
+from lab.kv import budget
+from lab.kv.budget import Budget
 from lab.kv.plan import Group, StepPlan
 from lab.pair.models import LanguageModel
 from lab.trace.events import CacheDropped, FellBack, Proposed
@@ -121,16 +121,16 @@ def test_tensors_on_different_simulated_devices_do_not_mix(devices):
 
 def test_the_fuller_device_limits_the_cache(devices, monkeypatch):
     free = {FIRST: 1_000_000, SECOND: 1_200_000}
-    monkeypatch.setattr(cache, "free_bytes", free.__getitem__)
-    budget = Budget(spread("llama"), None)
+    monkeypatch.setattr(budget, "free_bytes", free.__getitem__)
+    granted = Budget(spread("llama"), None)
     # Two of three layers are on the second device: its share fills up first.
-    assert budget.limit == int(1_200_000 * 0.25 * 3 / 2)
+    assert granted.limit == int(1_200_000 * 0.25 * 3 / 2)
     free[FIRST] = 100_000
     assert Budget(spread("llama"), None).limit == int(100_000 * 0.25 * 3 / 1)
 
 
 def test_a_draft_takes_from_the_device_that_it_is_on(devices, monkeypatch):
-    monkeypatch.setattr(cache, "free_bytes", lambda device: 1_000_000)
+    monkeypatch.setattr(budget, "free_bytes", lambda device: 1_000_000)
     draft = LanguageModel(tiny_models.random_model("llama", num_hidden_layers=1).to(FIRST), "draft")
     # Of four layers, each as large as any other, two are on either device.
     assert Budget(spread("llama"), draft).limit == int(1_000_000 * 0.25 * 4 / 2)
