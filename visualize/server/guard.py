@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from visualize.server import posted, sent
+from visualize.server import posted, sent, sessions
 from visualize.server.posted import MOST_BYTES, Refusal
 from visualize.text import visible
 
@@ -93,7 +93,7 @@ class Guard:
                 known.fullmatch(path) for known in (TOOLS, KEPT_FILE, OTHERS)
             ):
                 raise Refusal(404, NOTHING)
-            if path == ANSWERS and not _knows(scope, pages):
+            if path == ANSWERS and not all(sessions.knows(pages, who) for who in _asked(scope, "session_hash")):
                 await Response(_GONE, media_type="text/event-stream")(scope, receive, send)
                 return
             if scope["method"] == "POST" and path == FILES:
@@ -131,7 +131,7 @@ class Guard:
         if name not in self._names:
             raise Refusal(404, f"There is no such function here; there are {', '.join(self._names)}.")
         # For a caller without a session, Gradio uses the event's id as one.
-        if event and event not in pages._queue.pending_event_ids_session.get(event, ()):
+        if event and event not in sessions.unread(pages, event):
             raise Refusal(404, "There is no such event here, or its answer was fetched already. Call again.")
 
     def _taken(self, path: str, call: re.Match[str] | None, document: Any, pages: gr.Blocks) -> Any:
@@ -143,7 +143,7 @@ class Guard:
             return posted.in_order(document, function)
         if path in (PAGES_OWN, QUEUE):
             event = posted.of_event(document, pages, self._names)
-            unread = pages._queue.pending_event_ids_session.get(event["session_hash"], ())
+            unread = sessions.unread(pages, event["session_hash"])
             if path == QUEUE and len(unread) >= MOST_UNREAD:
                 raise Refusal(429, f"{len(unread)} answers wait to be read by you. Read them first.")
             return event
@@ -198,10 +198,6 @@ def _check_names(scope: Scope, pages: gr.Blocks) -> None:
         raise Refusal(404, NOTHING)
     if path == "/" and any(name not in pages.config["page"] for name in _asked(scope, "page")):
         raise Refusal(404, NOTHING)
-
-
-def _knows(scope: Scope, pages: gr.Blocks) -> bool:
-    return all(session in pages._queue.pending_messages_per_session for session in _asked(scope, "session_hash"))
 
 
 _GONE = UnexpectedErrorMessage(message="There is no such session here.", session_not_found=True)

@@ -20,6 +20,7 @@ from gradio.routes import App
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from visualize.server import sessions
 from visualize.server.work import TICK
 
 ANSWER = re.compile(r"/gradio_api/call/(?:v2/)?\w+/(\w+)")
@@ -115,7 +116,7 @@ class Leaving:
             self._waiting.discard(who)
             self._calling.discard(who.encode())
             if streams or method == "POST":  # a refused request left the answer in place
-                _forget(app, who)
+                sessions.forget(app, who)
 
     async def _read(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a session's stream on, and know that it is read."""
@@ -131,15 +132,13 @@ class Leaving:
         before: set[str] = set()
         while True:
             await asyncio.sleep(self._unfetched_s)
-            queue = app.get_blocks()._queue
-            unread = {who: events for who, events in queue.pending_event_ids_session.items() if events}
-            ready = {who for who, events in unread.items() if events.isdisjoint(queue.event_ids_to_events)}
-            left = {who for who in ready - self._waiting if not self._reading[who]}
+            pages = app.get_blocks()
+            left = {who for who in sessions.answered(pages) - self._waiting if not self._reading[who]}
             for who in left & before:
-                if who in unread[who]:  # a call, whose session is named after its event
-                    _forget(app, who)
+                if who in sessions.unread(pages, who):  # a call, whose session is named after its event
+                    sessions.forget(app, who)
                 else:  # a page, or Gradio's client, perhaps still there
-                    _forget_answers(app, who)
+                    sessions.forget_answers(pages, who)
             before = left
 
     def _without_forged(self, scope: Scope) -> Scope:
@@ -155,21 +154,3 @@ def _leave(functions: Mapping[int, BlockFunction], who: str) -> None:
     for function in functions.values():
         if any(event == "unload" for _, event in function.targets):
             function.fn(gr.Request(session_hash=who, headers={}))
-
-
-def _forget(app: App, who: str) -> None:
-    """Drop the session of one call, to which nobody returns. Gradio would keep thousands of sessions, a fifth of a
-    megabyte each; the messages of two thousand; and for ever that a session has no events left."""
-    sessions = app.state_holder
-    with sessions.lock:
-        sessions.session_data.pop(who, None)
-        sessions.time_last_used.pop(who, None)
-    _forget_answers(app, who)
-
-
-def _forget_answers(app: App, who: str) -> None:
-    queue = app.get_blocks()._queue
-    for event in queue.pending_event_ids_session.pop(who, ()):
-        if event in queue.event_ids_to_events:  # it is ended; until it has, nobody is there to be told
-            queue.event_ids_to_events[event].alive = False
-    queue.pending_messages_per_session.pop(who, None)

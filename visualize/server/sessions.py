@@ -1,13 +1,15 @@
-"""Makes Gradio's state per session cheap: every opened page and every call by a program is a session, and five hundred
-are kept after they have ended."""
+"""What Gradio keeps of sessions: of every opened page and every call by a program, of five hundred of them after they
+have ended. Here it is made cheap, looked at and dropped: nothing else relies on how Gradio keeps it."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Set
 from typing import Any
 
 import gradio as gr
 from gradio.blocks import BlocksConfig
+from gradio.routes import App
 from gradio.state_holder import SessionState
 
 
@@ -37,3 +39,39 @@ def keep_no_values() -> None:
     """Keep none of the values that were last sent to a session, such as a run of megabytes: ``Shelf`` keeps what may be
     kept. Gradio needs them for links that restore a session, which the lab's pages do not have."""
     SessionState._update_value_in_config = lambda self, key, value: None
+
+
+def knows(pages: gr.Blocks, who: str) -> bool:
+    """Whether a session has sent an event, so that its answers can be read."""
+    return who in pages._queue.pending_messages_per_session
+
+
+def unread(pages: gr.Blocks, who: str) -> Set[str]:
+    """The session's events that are in progress, or whose answers nobody has read."""
+    return pages._queue.pending_event_ids_session.get(who, set())
+
+
+def answered(pages: gr.Blocks) -> set[str]:
+    """The sessions all of whose unread events are over."""
+    queue = pages._queue
+    waiting = list(queue.pending_event_ids_session.items())
+    return {who for who, events in waiting if events and events.isdisjoint(queue.event_ids_to_events)}
+
+
+def forget(app: App, who: str) -> None:
+    """Drop the session of one call, to which nobody returns. Gradio would keep thousands of sessions, a fifth of a
+    megabyte each; the messages of two thousand; and for ever that a session has no events left."""
+    held = app.state_holder
+    with held.lock:
+        held.session_data.pop(who, None)
+        held.time_last_used.pop(who, None)
+    forget_answers(app.get_blocks(), who)
+
+
+def forget_answers(pages: gr.Blocks, who: str) -> None:
+    """Drop a session's unread answers. What is still in progress for it ends."""
+    queue = pages._queue
+    for event in queue.pending_event_ids_session.pop(who, ()):
+        if event in queue.event_ids_to_events:  # until it has ended, nobody is there to be told
+            queue.event_ids_to_events[event].alive = False
+    queue.pending_messages_per_session.pop(who, None)
