@@ -8,9 +8,7 @@ by all of that pool's sequences.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -18,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from lab.config import MOST_PROPOSED, SEEDS, ConfigError, EngineConfig, SamplingParams, require_whole
 from lab.decode.backends import Backends, KernelChoice
+from lab.decode.driving import Driving
 from lab.decode.intake import Intake
-from lab.decode.interrupt import Interrupts
 from lab.decode.pools import Pools
 from lab.decode.request import Request
 from lab.decode.sequence import Sequence
@@ -124,10 +122,7 @@ class Engine:
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=tokens,
         )
-        self._inbox: deque[Sequence] = deque()
-        self._turn = threading.Condition()
-        self._driven = False  # whether some thread is stepping the engine
-        self._abandoned = False  # whether a sequence was abandoned meanwhile
+        self._driving = Driving(self._pools.take_in, self._pools.forget)
 
     def another(self, *, max_num_seqs: int = 64, watch: Watch | None = None) -> Engine:
         """An engine with the same models and kernels, and with caches of its own."""
@@ -174,7 +169,7 @@ class Engine:
     def queue(self) -> tuple[int, int]:
         """How many sequences are running, and how many wait for room."""
         pools = list(self._pools)
-        unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._inbox))
+        unplaced = sum(sequence.ready for sequence in (*self._pools.unplaced, *self._pools.inbox))
         waiting = sum(len(pool.scheduler.waiting) for pool in pools) + unplaced
         return sum(len(pool.scheduler.running) for pool in pools), waiting
 
@@ -292,7 +287,7 @@ class Engine:
         """
         if not self._backends.captures(config):
             return
-        with self._driving():
+        with self._driving.turn():
             pool = self._pools.pool_for(config)
         if pool is None or pool.cache is None:
             return
@@ -302,7 +297,7 @@ class Engine:
         ):
             if graphs.on:
                 report(f"CUDA graph: {model.name}, {bucket}")
-                with self._driving(), torch.inference_mode():
+                with self._driving.turn(), torch.inference_mode():
                     graphs.capture(model, bucket, block_size, storage)
 
     def advance(self, sequence: Sequence) -> None:
@@ -315,80 +310,26 @@ class Engine:
         def served() -> bool:
             return sequence.recorder.pending or sequence.finished
 
-        with self._driving(served) as drives:
+        with self._driving.turn(served) as drives:
             if drives and not self._step() and not served():
                 raise RuntimeError("nobody works on this request: it belongs to another engine, or was dropped")
 
     def abandon(self, sequence: Sequence) -> None:
         """End a sequence whose events nobody reads any more, at once if no other thread is driving."""
         sequence.cancelled.set()
-
-        def left_to_another() -> bool:
-            self._abandoned |= self._driven  # in case it makes no further step
-            return self._driven
-
-        with self._driving(left_to_another) as drives:
-            if drives:
-                self._take_in()
-
-    @contextmanager
-    def _driving(self, needless: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Wait until no other thread drives the engine, and drive it. False: it has become ``needless`` meanwhile."""
-        with Interrupts() as interrupts:
-            with self._turn:
-                self._turn.wait_for(lambda: needless() or not self._driven)
-                drives = not needless()
-                if drives:
-                    interrupts.hold()
-                    self._driven = True
-            if not drives:
-                yield False
-                return
-            try:
-                yield True
-            except Exception:
-                raise
-            except BaseException:  # a second Ctrl-C, most likely
-                self._pools.forget()
-                raise
-            finally:
-                try:
-                    while not self._let_go():
-                        self._take_in()
-                except BaseException:
-                    self._let_go(anyway=True)  # else nobody could ever drive again
-                    raise
-
-    def _let_go(self, *, anyway: bool = False) -> bool:
-        """Stop driving. False if an abandoned sequence is still to be taken out, unless ``anyway``."""
-        with self._turn:
-            if self._abandoned and not anyway:
-                self._abandoned = False
-                return False
-            self._driven = False
-            self._turn.notify_all()
-            return True
+        self._driving.take_out_abandoned()
 
     def step(self) -> bool:
         """One step of one pool, with all of its sequences. False if there is nothing to do.
 
         Iterating a ``Request`` steps the engine by itself. Ctrl-C: see ``advance``.
         """
-        with self._driving():
+        with self._driving.turn():
             return self._step()
 
     def _step(self) -> bool:
-        self._take_in()
+        self._pools.take_in()
         return self._pools.step()
-
-    def _take_in(self) -> None:
-        """Put new sequences into pools, and take out those that were cancelled."""
-        if self._inbox:
-            self._pools.drop_if_stale(self._inbox)
-        while self._inbox:
-            self._pools.unplaced.append(self._inbox.popleft())
-        self._pools.reap()
-        self._pools.place()
 
     def _enqueue(self, sequences: Collection[Sequence]) -> None:
         if self.target.device.type == "cuda" and not self._pools.busy:
@@ -398,4 +339,4 @@ class Engine:
             if not sequence.oracle:
                 self._intake.announce(sequence)
         for sequence in sequences:  # now that none of them can fail
-            self._inbox.extend((sequence.oracle, sequence) if sequence.oracle else (sequence,))
+            self._pools.inbox.extend((sequence.oracle, sequence) if sequence.oracle else (sequence,))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Collection, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import replace
 
 from transformers import PreTrainedTokenizerBase
@@ -35,6 +35,10 @@ class Pools:
     Args:
         max_num_seqs: most sequences in one step of a pool.
         max_num_batched_tokens: most tokens in one step.
+
+    Attributes:
+        inbox: new sequences, which any thread may add.
+        unplaced: sequences that wait for a pool.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class Pools:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._known_identity = backends.weights_identity()
         self._pools: OrderedDict[PoolSetting, Pool] = OrderedDict()  # the longest wait for a turn first
+        self.inbox: deque[Sequence] = deque()
         self.unplaced: list[Sequence] = []
 
     def __iter__(self) -> Iterator[Pool]:
@@ -119,7 +124,16 @@ class Pools:
 
     # -- coming and going ----------------------------------------------------------------------
 
-    def reap(self) -> None:
+    def take_in(self) -> None:
+        """Put new sequences into pools, and take out those that were cancelled."""
+        if self.inbox:
+            self._drop_if_stale()
+        while self.inbox:
+            self.unplaced.append(self.inbox.popleft())
+        self._reap()
+        self._place_waiting()
+
+    def _reap(self) -> None:
         """End what has been cancelled."""
         for pool in self:
             pool.reap()
@@ -129,7 +143,7 @@ class Pools:
                 sequence.finish("cancelled")
         self.unplaced = [sequence for sequence in self.unplaced if not sequence.finished]
 
-    def place(self) -> None:
+    def _place_waiting(self) -> None:
         """Put waiting sequences into their pools, as far as there is memory. After one that there is no memory for, all
         others wait as well: otherwise the pools that hold the memory might never become idle."""
         left, short = [], False
@@ -222,9 +236,9 @@ class Pools:
             self._begin(sequence)
             sequence.finish("error", BROKEN_OFF)
 
-    def drop_if_stale(self, coming: Collection[Sequence]) -> None:
+    def _drop_if_stale(self) -> None:
         """If the weights have changed, get them ready, drop all keys and values, which are worthless, and compute
-        everything again. All that had some are told, and of those ``coming`` who might have found some."""
+        everything again. All that had some are told, and of those that come who might have found some."""
         if self._backends.weights_identity() == self._known_identity:
             return
         self._backends.prepare()  # it may move them
@@ -236,6 +250,6 @@ class Pools:
             sequence.root = None
             self.unplaced.append(sequence)
         if any(pool.cache and pool.cache.blocks.occupancy().cached for pool in pools):
-            held += [sequence for sequence in coming if sequence.shares_prefixes and sequence.recorder.began]
+            held += [sequence for sequence in self.inbox if sequence.shares_prefixes and sequence.recorder.began]
         for sequence in held:
             sequence.recorder.emit(CacheDropped, reason="The weights, their dtype or an adapter have changed.")

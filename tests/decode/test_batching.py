@@ -432,7 +432,7 @@ def test_a_failure_while_the_engine_is_released_blocks_no_other_thread(monkeypat
 
     def abandoned_meanwhile():
         lab.abandon(second._sequence)
-        monkeypatch.setattr(lab, "_take_in", fails_while_another_leaves)
+        monkeypatch.setattr(lab._driving, "_take_out", fails_while_another_leaves)
         return True
 
     def fails_while_another_leaves():
