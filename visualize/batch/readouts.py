@@ -84,7 +84,6 @@ class Tally:
                 self.tokens[entry.owner], self._came[entry.owner] = 0, entry.t_ms
                 self._waiting[entry.owner] = len(entry.event.prompt_token_ids)
             case Admitted():
-                self.most = max(self.most, entry.event.running)
                 if entry.owner in self._waiting:
                     self.prompts += self._waiting.pop(entry.owner)
                     self.found += entry.event.cached_tokens
@@ -101,8 +100,10 @@ class Tally:
             case Finished(reason=reason) if reason != "cancelled":
                 self.finished += 1
 
-    def step(self, used: float | None) -> None:
-        """End a step in which a share ``used`` of the live blocks' slots held tokens of a text."""
+    def step(self, used: float | None, running: int) -> None:
+        """End a step in which so many sequences ran, and a share ``used`` of the live blocks' slots held tokens of a
+        text."""
+        self.most = max(self.most, running)
         if used is not None:
             self._vain.append(1 - used)
 
