@@ -57,7 +57,7 @@ def test_each_toggle_takes_visible_effect(visit: Visit, toggle: str | None, toke
     assert end["numbers"]["speed"] != "–"
     assert float(end["numbers"]["limit"]) > 0
     assert re.fullmatch(
-        r"Pass \d+: ((memory|compute)-bound, \d+% of the limit.*|\d+% of the (memory|compute) limit)",
+        r"Pass \d+: ((memory|compute)-bound, \d+% of the limit|\d+% of the ((memory|compute) limit|limit \(.+\)))",
         lab.page.inner_text("[data-chart=timing] .caption"),
     )
     kinds = end["tokens"].keys() - {"prompt"}
