@@ -173,6 +173,19 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
 
 
+def test_long_waits_are_shown_in_seconds() -> None:
+    steps = ran([job("ab", 8, i) for i in range(3)], seats=1)
+    slow = [step._replace(entries=[entry._replace(t_ms=1000 * entry.t_ms) for entry in step.entries]) for step in steps]
+    shown = []
+    for times in (steps, slow):
+        reducer = BatchReducer(3)
+        reducer.feed(times)
+        shown.append(reducer._tally.readings()["first"])
+    assert [reading.unit for reading in shown] == ["ms", "s"]
+    p50, longest = map(float, shown[1].value.split(" / "))
+    assert 0 < p50 < longest
+
+
 def test_a_run_that_ends_before_anything_came_has_no_frames_and_nothing_to_compare() -> None:
     steps, asked = ran([job("ab", 8, i) for i in range(3)]), Inputs(sequences=3).asked()
     first = BatchReducer(3, asked)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
 from lab.trace.recorder import Entry
-from visualize.run.readouts import DASH, Reading, beside
+from visualize.run.readouts import DASH, Reading, beside, shown_ms
 
 Readings = dict[str, Reading]
 ABOUT = {
@@ -124,7 +124,7 @@ class Tally:
         vain = statistics.fmean(self._vain) if self._vain else None
         return {
             "speed": Reading() if speed is None else Reading(f"{speed:,.0f}", "tok/s", speed),
-            "first": Reading() if first is None else Reading(f"{first:.0f} / {max(self._first):.0f}", "ms", first),
+            "first": Reading() if first is None else Reading(*shown_ms(first, max(self._first)), first, "p50"),
             "most": Reading(f"{self.most}", "", self.most),
             "finished": Reading(f"{self.finished} / {self.expected}"),
             "vain": Reading() if vain is None else Reading(f"{100 * vain:.0f}", "%", vain),
