@@ -93,6 +93,31 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     assert lab.page.evaluate(BOXES) == before
 
 
+def test_on_a_projector_the_longest_end_is_told_in_full(visit: Visit) -> None:
+    lab = visit().open(speculation="ngram", adaptive_window=1, max_tokens=1000, kv_format="int4")
+    before = lab.page.evaluate(BOXES)
+    lab.run()
+    lab.finish()
+    say = "document.querySelector('.say')"
+    assert "guesses (" in lab.page.inner_text(".say"), "not every round had guesses"
+    assert lab.page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0
+    after = lab.page.evaluate(BOXES)
+    assert {where: box for where, box in after.items() if where != ".say"} == {
+        where: box for where, box in before.items() if where != ".say"
+    }
+    assert lab.page.evaluate(OVERFLOW) == [0, 0]
+
+
+def test_text_does_not_move_when_a_run_is_compared_with_the_one_before(visit: Visit) -> None:
+    lab, tops = visit().open(max_tokens=5), []
+    for _ in range(2):
+        lab.run()
+        lab.finish()
+        tops.append(lab.page.locator(".token").first.bounding_box())
+    assert lab.page.inner_text(".compared").startswith("Small: the previous run")
+    assert tops[0] == tops[1]
+
+
 OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((where) => {
   const { left, right, top, bottom } = document.querySelector(where).getBoundingClientRect();
   return left < 0 || right > innerWidth || top < 0 || bottom > innerHeight;
