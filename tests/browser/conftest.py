@@ -282,7 +282,7 @@ class Lab:
 
     def ratio(self, readout: str) -> float:
         """The ratio to the previous run that a readout shows in small print."""
-        return float(self.page.inner_text(f"[data-key={readout}] .was").split(" of ")[0].lstrip("×"))
+        return float(self.page.inner_text(f"[data-key={readout}] .was").split(" of ")[0].rpartition("×")[2])
 
     @property
     def running(self) -> bool:

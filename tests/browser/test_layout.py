@@ -33,11 +33,22 @@ LONGEST = {
     "limit": "1000",
     "memory": "9999",
 }
-CUT = """longest => [...document.querySelectorAll(".readout:not([hidden])")].filter((card) => {
+SMALL = {
+    "speed": "×0.93 of 1234",
+    "accepted": "was 100",
+    "kv": "held ×0.51 of 99.9 / 99.9",
+    "first": "×0.21 of 46.3",
+    "gaps": "p50 ×0.21 of 99.9 / 999",
+    "limit": "a cache helps",
+    "memory": "the same",
+}
+CUT = """([longest, small]) => [...document.querySelectorAll(".readout:not([hidden])")].filter((card) => {
   card.querySelector(".value").textContent = longest[card.dataset.key];
+  card.querySelector(".was").textContent = small[card.dataset.key] ?? "";
   const number = document.createRange();
   number.selectNodeContents(card.querySelector(".number"));
-  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4;
+  const { scrollWidth, clientWidth } = card.querySelector(".was");
+  return number.getBoundingClientRect().right > card.getBoundingClientRect().right - 4 || scrollWidth > clientWidth;
 }).map((card) => card.dataset.key)"""
 
 
@@ -52,7 +63,7 @@ def test_no_readout_is_cut_off(visit: Visit) -> None:
         assert lab.page.is_visible("[data-key=found]") == prefix_caching
         for wide, high in ((1280, 720), (1600, 900), (1000, 720), (390, 844)):
             lab.page.set_viewport_size({"width": wide, "height": high})
-            assert lab.page.evaluate(CUT, LONGEST) == [], (prefix_caching, wide)
+            assert lab.page.evaluate(CUT, [LONGEST, SMALL]) == [], (prefix_caching, wide)
 
 
 def test_on_a_projector_no_control_needs_scrolling(visit: Visit) -> None:
@@ -80,6 +91,31 @@ def test_on_a_projector_everything_is_in_view_and_nothing_jumps(visit: Visit) ->
     lab.toggle("cache")
     lab.page.wait_for_selector("#kv-format input:disabled")
     assert lab.page.evaluate(BOXES) == before
+
+
+def test_on_a_projector_the_longest_end_is_told_in_full(visit: Visit) -> None:
+    lab = visit().open(speculation="ngram", adaptive_window=1, max_tokens=1000, kv_format="int4")
+    before = lab.page.evaluate(BOXES)
+    lab.run()
+    lab.finish()
+    say = "document.querySelector('.say')"
+    assert "guesses (" in lab.page.inner_text(".say"), "not every round had guesses"
+    assert lab.page.evaluate(f"{say}.scrollHeight - {say}.clientHeight") <= 0
+    after = lab.page.evaluate(BOXES)
+    assert {where: box for where, box in after.items() if where != ".say"} == {
+        where: box for where, box in before.items() if where != ".say"
+    }
+    assert lab.page.evaluate(OVERFLOW) == [0, 0]
+
+
+def test_text_does_not_move_when_a_run_is_compared_with_the_one_before(visit: Visit) -> None:
+    lab, tops = visit().open(max_tokens=5), []
+    for _ in range(2):
+        lab.run()
+        lab.finish()
+        tops.append(lab.page.locator(".token").first.bounding_box())
+    assert lab.page.inner_text(".compared").startswith("Small: the previous run")
+    assert tops[0] == tops[1]
 
 
 OUT = """() => [".save summary", ".against", ".place", ".say", "#run"].filter((where) => {

@@ -214,6 +214,8 @@ def test_the_theme_follows_the_system_and_the_button(visit: Visit, scheme: str) 
     ink = "document.querySelector('[data-chart=rounds] .plot').layout.font.color"
     dark = "document.body.classList.contains('dark')"
     assert lab.page.evaluate(dark) is (scheme == "dark")
+    own = "getComputedStyle(document.documentElement).colorScheme"  # of the page's scrollbar
+    assert (lab.page.evaluate(own) == "dark") is (scheme == "dark")
     assert min(lab.page.evaluate(CONTRAST)) >= 4.5
     before = lab.page.evaluate(ink)
     lab.run()

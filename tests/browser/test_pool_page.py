@@ -221,6 +221,15 @@ def test_presets_set_the_link_and_the_link_restores_the_settings(visit: Visit) -
     page.wait_for_selector("#preset label.selected:has-text('Contiguous')")
 
 
+def test_a_chosen_scenarios_name_fits_its_box(visit: Visit) -> None:
+    page = opened(visit())
+    for preset in PRESETS.values():
+        page.click(f"#preset label:has-text('{preset.label}')")
+        page.wait_for_selector(f"#preset label.selected:has-text('{preset.label}')")
+        word, box = (page.locator(f"#preset label.selected{part}").bounding_box() for part in (" span", ""))
+        assert word["x"] + word["width"] <= box["x"] + box["width"] - 4, preset.label
+
+
 def test_a_mistake_is_explained_and_a_run_can_be_stopped(visit: Visit) -> None:
     lab = visit()
     page = opened(lab, pool_blocks=8)

@@ -57,7 +57,7 @@ def test_each_toggle_takes_visible_effect(visit: Visit, toggle: str | None, toke
     assert end["numbers"]["speed"] != "–"
     assert float(end["numbers"]["limit"]) > 0
     assert re.fullmatch(
-        r"Pass \d+: ((memory|compute)-bound, \d+% of the limit.*|\d+% of the (memory|compute) limit)",
+        r"Pass \d+: ((memory|compute)-bound, \d+% of the limit|\d+% of the ((memory|compute) limit|limit \(.+\)))",
         lab.page.inner_text("[data-chart=timing] .caption"),
     )
     kinds = end["tokens"].keys() - {"prompt"}
@@ -82,6 +82,54 @@ def test_each_toggle_takes_visible_effect(visit: Visit, toggle: str | None, toke
         assert max(empty) <= 1 if toggle == "paged" else max(empty) > 1
         assert max(view["blocks"]["fill"] for view in views) > 2
         assert end["blocks"]["live"] == 0 < end["blocks"]["fill"]  # blocks given back stay visible
+
+
+AHEAD = """() => {
+  window.ahead = [];
+  const passOf = (name) => {
+    const { data = [] } = document.querySelector(`[data-chart=${name}] .plot`);
+    return Math.max(...data.filter(({ yaxis }) => yaxis !== "y3").map(({ x }) => x?.at(-1) ?? -1));
+  };
+  const look = () => {
+    const at = /^pass (\\d+)/.exec(document.querySelector(".place").textContent);
+    const blocks = document.querySelector("[data-chart=blocks] .caption").textContent;
+    const of = [at?.[1], passOf("rounds"), passOf("timing"), blocks];
+    if (at && (Math.max(of[1], of[2]) > Number(at[1]) || / given back/.test(blocks))) ahead.push(of);
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def test_when_a_run_begins_no_chart_shows_the_one_before(visit: Visit) -> None:
+    lab = visit().open(max_tokens=300)
+    lab.run()
+    lab.finish()
+    lab.page.evaluate(AHEAD)
+    lab.run()
+    lab.finish()
+    assert lab.page.evaluate("ahead") == []
+
+
+DRAWN = """() => {
+  window.drawn = {};
+  Plotly.react = (plot, traces) => { // takes no time
+    plot.data = traces;
+    (drawn[plot.parentElement.dataset.chart] ??= []).push(document.querySelector(".stage").dataset.at);
+  };
+}"""
+
+
+def test_charts_that_take_little_time_are_drawn_together(visit: Visit) -> None:
+    """Else each would show another pass."""
+    lab = visit().open(max_tokens=600)
+    lab.page.evaluate(DRAWN)
+    lab.run()
+    lab.finish()
+    drawn = lab.page.evaluate("drawn")
+    assert len(drawn["rounds"]) > 1
+    assert drawn["rounds"] == drawn["timing"]
+    assert set(drawn["blocks"]) <= set(drawn["rounds"])
 
 
 STOP = """() => new Promise((stopped) => {

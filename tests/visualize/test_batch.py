@@ -23,6 +23,7 @@ from lab.trace.events import (
     Finished,
     Preempted,
     RunStarted,
+    StepTimed,
 )
 from lab.trace.recorder import Entry, Run, Step
 from tests import tiny_models
@@ -49,6 +50,7 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list
     jobs, steps, _ = run
     waiting: set[int] = set()
     running: set[int] = set()
+    most = 0
     frames = BatchReducer(len(lengths(jobs))).feed(steps)
     shown = picture()
     for frame, step in zip(frames, steps, strict=False):
@@ -70,8 +72,15 @@ def test_the_queue_and_the_batch_match_the_schedulers(run: tuple[list[Job], list
         rows = table(shown.apply(frame), "sequences")
         assert {row["number"] for row in rows if row["state"] == "waiting"} == waiting
         assert {row["number"] for row in rows if row["state"] == "running"} == running
-        assert [trace["y"][-1] for trace in shown.columns["queue"]] == [len(running), len(waiting)]
+        computed = {entry.owner for entry in step.entries if isinstance(entry.event, StepTimed)}
+        ended = {entry.owner for entry in step.entries if entry.event.kind == "finished"}
+        assert [trace["y"][-1] for trace in shown.columns["queue"]] == [len(computed), len(waiting)], "during the step"
+        assert computed == running | ended
+        assert shown.columns["occupancy"][0]["y"][-1] > 0
+        most = max(most, len(computed))
+        assert shown.readouts["most"][0] == str(most)
     shown.apply(frames[-1])
+    assert [trace["y"][-1] for trace in shown.columns["queue"]] == [0, 0]
     assert shown.finished == {"reason": "over", "message": ""}
     rows = table(shown, "sequences")
     assert [row["tokens"] for row in rows] == lengths(jobs)
@@ -162,6 +171,19 @@ def test_numbers_come_from_the_events_and_are_compared_with_the_previous_run() -
     assert other[0]["compared"] == "Not the same sequences as before: not compared."
     small = {row[2] for frame in other for row in frame.get("readouts", {}).values()}
     assert small <= {""} | {f"of {tokens}" for tokens in (2, 4, 6)}
+
+
+def test_long_waits_are_shown_in_seconds() -> None:
+    steps = ran([job("ab", 8, i) for i in range(3)], seats=1)
+    slow = [step._replace(entries=[entry._replace(t_ms=1000 * entry.t_ms) for entry in step.entries]) for step in steps]
+    shown = []
+    for times in (steps, slow):
+        reducer = BatchReducer(3)
+        reducer.feed(times)
+        shown.append(reducer._tally.readings()["first"])
+    assert [reading.unit for reading in shown] == ["ms", "s"]
+    p50, longest = map(float, shown[1].value.split(" / "))
+    assert 0 < p50 < longest
 
 
 def test_a_run_that_ends_before_anything_came_has_no_frames_and_nothing_to_compare() -> None:
@@ -321,6 +343,24 @@ def test_charts_can_be_drawn(dark: bool) -> None:
         last = shown.columns[name][0]["x"][-1]
         assert figure.layout.xaxis.range[1] >= last > 0
         assert all(y <= figure.layout.yaxis.range[1] for trace in figure.data for y in trace.y)
+
+
+def test_what_ran_in_a_step_is_drawn_over_the_time_it_took() -> None:
+    """All that run may end in one step: in the next, which may take long, others run."""
+    steps, shown = ran([job("ab", 9, i) for i in range(4)], seats=2), picture()
+    for frame in BatchReducer(4).feed(steps):
+        shown.apply(frame)
+    ends = [round((step.entries[-1].t_ms - steps[0].entries[0].t_ms) / 1000, 4) for step in steps]
+    for name in ("queue", "occupancy"):
+        assert {trace.line.shape for trace in figures.CHARTS[name]().data} == {"vh"}, "a point is where its step ended"
+        assert all(trace["x"] == [0, *ends, ends[-1]] for trace in shown.columns[name])
+    running, waiting = (trace["y"] for trace in shown.columns["queue"])
+    assert running == [2] * (len(steps) + 1) + [0]
+    assert waiting == [2] * 10 + [0] * 10
+    live, cached, free = (trace["y"] for trace in shown.columns["occupancy"])
+    assert all(live[:-1])
+    assert live[-1] == 0
+    assert {sum(states) for states in zip(live, cached, free, strict=True)} == {sum((live[0], cached[0], free[0]))}
 
 
 # -- a live run ------------------------------------------------------------------------------

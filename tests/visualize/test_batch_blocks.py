@@ -15,10 +15,12 @@ from lab.trace.events import (
     BlockFreed,
     BlockShared,
     CacheDropped,
+    Committed,
     FellBack,
     Finished,
     Preempted,
     RunStarted,
+    StepTimed,
 )
 from lab.trace.recorder import Step
 from tests.visualize.crowd import LETTERS, job, lengths, picture, ran, runs, table
@@ -40,7 +42,10 @@ def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job]
     frames = BatchReducer(len(lengths(jobs))).feed(steps)
     shown, owners = picture(), defaultdict(list)  # block -> sequences, from the events alone
     for frame, step in zip(frames, steps, strict=False):
+        live = None  # while the step is computed
         for owner, event in ((entry.owner, entry.event) for entry in step.entries):
+            if live is None and isinstance(event, Committed | StepTimed):
+                live = sum(map(bool, owners.values()))
             if isinstance(event, BlockAllocated | BlockShared | BlockCopied):
                 owners[event.block].append(owner)
             elif isinstance(event, BlockFreed):
@@ -54,7 +59,7 @@ def test_the_squares_show_what_the_pool_holds_at_every_step(run: tuple[list[Job]
             assert 0 <= row["fill"] <= frames[0]["head"]["block_size"]
             assert row["fill"] == 0 or row["owners"]
         stacked = [shown.columns["occupancy"][trace]["y"][-1] for trace in range(3)]
-        assert stacked == [states.count(state) for state in ("live", "cached", "free")]
+        assert stacked[0] == live > 0
         assert sum(stacked) == num_blocks
         assert shown.captions["pool"].startswith(f"{states.count('live')} live")
         held = {row["number"]: row["blocks"] for row in table(shown, "sequences")}

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from lab.trace.events import Event
+from lab.trace.events import Event, StepTimed
+from tests.visualize.conftest import CONFIGS, script
 from tests.visualize.picture import Picture, apply, draw
 from visualize.figures import CHARTS, blocks, rounds, shells, timing
 from visualize.figures.base import TURN, WINDOW, nice_ceiling, window
@@ -135,6 +136,20 @@ def test_a_pass_is_drawn_as_three_parts_and_a_speed() -> None:
     drawn = draw(timing.figure(), columns).data
     assert [trace.customdata for trace in drawn] == [said, said, None, None, None]
     assert ["%{customdata}" in (trace.hovertemplate or "") for trace in drawn] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("", ""),
+        ("20% of the memory limit", "Pass 3: 20% of the memory limit"),
+        ("memory-bound, 71% of the limit", "Pass 3: memory-bound, 71% of the limit"),
+        ("memory-bound, 155% of the limit (a cache helps)", "Pass 3: 155% of the limit (a cache helps)"),
+    ],
+)
+def test_below_the_passes_is_said_how_near_the_latest_came_to_its_limit(limit: str, said: str) -> None:
+    timed = next(event for event in script(CONFIGS["plain"]) if isinstance(event, StepTimed) and event.step == 3)
+    assert timing.caption(timed, limit) == said
 
 
 def test_axes_move_rarely() -> None:

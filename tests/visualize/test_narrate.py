@@ -312,8 +312,8 @@ def test_a_fallback_is_named_and_its_notice_stays(part: str, lost: str) -> None:
         (Achieved(0.5, "compute"), "compute-bound, 50% of the limit"),
         (Achieved(0.2, "compute"), "20% of the compute limit"),
         (Achieved(0.03, "memory"), "3% of the memory limit"),
-        (Achieved(1.3, "memory"), "memory-bound, 130% of the limit (a cache is faster)"),
-        (Achieved(2.0, "compute"), "compute-bound, 200% of the limit (another kernel is faster)"),
+        (Achieved(1.3, "memory"), "memory-bound, 130% of the limit (a cache helps)"),
+        (Achieved(2.0, "compute"), "compute-bound, 200% of the limit (another kernel)"),
     ],
 )
 def test_the_share_of_the_limit_is_told_and_never_clipped(found: Achieved, said: str) -> None:

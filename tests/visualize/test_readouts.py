@@ -96,6 +96,23 @@ def test_of_two_numbers_in_a_readout_one_is_compared() -> None:
     assert shown["gaps"][2] == "×1 of 10.0 / 20.0"
 
 
+def test_of_two_numbers_it_is_told_which_one_the_ratio_is_of() -> None:
+    plain, fast = (measure(script(CONFIGS[name])) for name in ("plain", "speculative"))
+    slow = replace(plain, itl_p50_ms=2.0, itl_p99_ms=37.2, kv_used_bytes=4000, kv_reserved_bytes=8000)
+    fast = replace(fast, itl_p50_ms=3.8, itl_p99_ms=13.7, kv_reserved_bytes=4000)
+    shown = rows(fast, CONFIG, Before(STARTED, slow))
+    assert shown["gaps"][2] == "p50 ×1.9 of 2.0 / 37.2"
+    assert shown["kv"][2] == "held ×0.5 of 4 / 8"
+
+
+@pytest.mark.parametrize(("bound", "said"), [("memory", "a cache helps"), ("compute", "another kernel")])
+def test_a_share_of_more_than_the_limit_is_explained_beside_it(bound: str, said: str) -> None:
+    metrics = replace(measure(script(CONFIGS["plain"])), limit_share=1.294, limit_bound=bound)
+    assert rows(metrics, CONFIG)["limit"] == ["129", "%", said]
+    assert rows(replace(metrics, limit_share=0.97), CONFIG)["limit"][2] == ""
+    assert rows(metrics, CONFIG, Before(STARTED, replace(metrics, limit_share=0.6)))["limit"][2] == "was 60"
+
+
 def test_shares_are_shown_side_by_side_and_equal_numbers_as_the_same() -> None:
     assert beside(Reading("50", "%", 0.5), Reading("55", "%", 0.55), over=True) == "was 55"
     assert beside(Reading("7", "%", 0.07), Reading("7", "%", 0.0744), over=True) == "the same"

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from lab.trace.events import Committed, RunStarted
+from lab.kv.blocks import Occupancy
+from lab.trace.events import Committed, RunStarted, StepTimed
 from lab.trace.recorder import Step
 from visualize.batch import narrate
 from visualize.batch.blocks import Blocks
@@ -29,6 +30,8 @@ from visualize.run.frames import Frame, news
 from visualize.run.readouts import small
 from visualize.text import visible
 
+States = tuple[Occupancy, int, int]
+"""The pool's blocks by state; running and waiting sequences."""
 SMOOTH = 8
 """Steps over which tokens a second are averaged."""
 
@@ -75,8 +78,11 @@ class BatchReducer:
     def _step(self, step: Step) -> Frame:
         head = {} if self._blocks else self._head(step)
         tokens = []
+        computed = None
         for entry in step.entries:
             owner, event = entry.owner, entry.event
+            if not computed and isinstance(event, Committed | StepTimed):
+                computed = self._states()  # all have joined, and those that end with this step have not left
             self._tally.take(entry)
             self._blocks.take(owner, event)
             self._sequences.take(owner, event)
@@ -84,10 +90,11 @@ class BatchReducer:
                 tokens += [{"owner": owner, "text": visible(event.text)}] if event.text else []
         for owner in self._sequences.changed():
             self._sequences.holds(owner, self._blocks.held(owner))
-        self._tally.step(self._blocks.used())
+        computed = computed or self._states()
+        self._tally.step(self._blocks.used(), computed[1])
         made = sum(len(entry.event.token_ids) for entry in step.entries if isinstance(entry.event, Committed))
         sentence, rare = narrate.said(step.entries, self._tally.tokens)
-        charts, layout = self._drawn(made)
+        charts, layout = self._drawn(made, computed)
         return self._frame(
             {**head, "tokens": tokens, "charts": charts, "say": sentence, "linger": rare}, layout, self._seq
         )
@@ -96,6 +103,7 @@ class BatchReducer:
         tally = self._tally
         sentence = narrate.over(tally.tokens, tally.finished, tally.expected, tally.ms)
         charts = {"pool": self._blocks.patches()}  # clears the marks
+        charts |= figures.states(tally.ms / 1000, *self._states())
         return self._frame({"charts": charts, "say": sentence, "finished": {"reason": "over", "message": ""}}, {}, -1)
 
     def _frame(self, changes: dict[str, Any], layout: dict[str, Any], step: int) -> Frame:
@@ -130,16 +138,23 @@ class BatchReducer:
             [f"{name} {was[name]} → {word}" for name, word in self._asked.settings.items() if was[name] != word]
         )
 
-    def _drawn(self, made: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _states(self) -> States:
+        counts = self._sequences.counts()
+        return self._blocks.occupancy(), counts["running"], counts["waiting"]
+
+    def _drawn(self, made: int, computed: States) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The charts' patches and axes after a step that ``made`` tokens, of what was ``computed`` in it."""
+        charts = {"pool": self._blocks.patches(), "sequences": self._sequences.patches()}
+        begins = figures.states(0, *computed) if not self._pace else {}
         if not self._pace:
             self._pace.append((0, self._tally.began_ms))
         self._pace.append((made, self._tally.now_ms))
         passed = self._tally.now_ms - self._pace[0][1]
         speed = 1000 * sum(tokens for tokens, _ in list(self._pace)[1:]) / passed if passed > 0 else 0.0
         self._top_speed = max(self._top_speed, speed)
-        seconds, counts, occupancy = self._tally.ms / 1000, self._sequences.counts(), self._blocks.occupancy()
-        charts = {"pool": self._blocks.patches(), "sequences": self._sequences.patches()}
-        charts |= figures.points(seconds, occupancy, counts["running"], counts["waiting"], speed)
+        seconds = self._tally.ms / 1000
+        points = figures.states(seconds, *computed) | figures.pace(seconds, speed)
+        charts |= {name: begins.get(name, []) + patches for name, patches in points.items()}
         return charts, figures.layout(seconds, self._blocks.num_blocks, self._expected, self._top_speed)
 
     def _captions(self) -> dict[str, str]:

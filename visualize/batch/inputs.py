@@ -134,7 +134,7 @@ PRESETS = {
         Inputs(),
     ),
     "fits": Preset(
-        "Contiguous or paged: how many fit?",
+        "Contiguous or paged: what fits?",
         "Contiguous reserves the longest length for each. Then switch paged blocks on.",
         Inputs(
             sequences=24,

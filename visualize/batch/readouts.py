@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from lab.trace.events import Admitted, BlockEvicted, Committed, Finished, Preempted, RunStarted
 from lab.trace.recorder import Entry
-from visualize.run.readouts import DASH, Reading, beside
+from visualize.run.readouts import DASH, Reading, beside, shown_ms
 
 Readings = dict[str, Reading]
 ABOUT = {
@@ -84,7 +84,6 @@ class Tally:
                 self.tokens[entry.owner], self._came[entry.owner] = 0, entry.t_ms
                 self._waiting[entry.owner] = len(entry.event.prompt_token_ids)
             case Admitted():
-                self.most = max(self.most, entry.event.running)
                 if entry.owner in self._waiting:
                     self.prompts += self._waiting.pop(entry.owner)
                     self.found += entry.event.cached_tokens
@@ -101,8 +100,10 @@ class Tally:
             case Finished(reason=reason) if reason != "cancelled":
                 self.finished += 1
 
-    def step(self, used: float | None) -> None:
-        """End a step in which a share ``used`` of the live blocks' slots held tokens of a text."""
+    def step(self, used: float | None, running: int) -> None:
+        """End a step in which so many sequences ran, and a share ``used`` of the live blocks' slots held tokens of a
+        text."""
+        self.most = max(self.most, running)
         if used is not None:
             self._vain.append(1 - used)
 
@@ -123,7 +124,7 @@ class Tally:
         vain = statistics.fmean(self._vain) if self._vain else None
         return {
             "speed": Reading() if speed is None else Reading(f"{speed:,.0f}", "tok/s", speed),
-            "first": Reading() if first is None else Reading(f"{first:.0f} / {max(self._first):.0f}", "ms", first),
+            "first": Reading() if first is None else Reading(*shown_ms(first, max(self._first)), first, "p50"),
             "most": Reading(f"{self.most}", "", self.most),
             "finished": Reading(f"{self.finished} / {self.expected}"),
             "vain": Reading() if vain is None else Reading(f"{100 * vain:.0f}", "%", vain),

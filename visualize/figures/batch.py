@@ -1,11 +1,13 @@
 """Many sequences over time: the pool's blocks by state, running and waiting sequences, and tokens a second.
 
-Time is in seconds since the run began; a step is placed where it ended.
+Time is in seconds since the run began. A step's point is where the step ended; blocks and sequences are drawn from the
+point before it on, as they were while the step was computed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 
@@ -22,13 +24,13 @@ def occupancy_figure(dark: bool = False) -> go.Figure:
     """Blocks by state, stacked: together they are the pool."""
     colours = look(dark)
     fills: dict[str, dict[str, Any]] = {
-        "live": {"fillcolor": OWN, "line": {"width": 0, "shape": "hv"}},
+        "live": {"fillcolor": OWN, "line": {"width": 0, "shape": "vh"}},
         "cached": {
             "fillcolor": "rgba(0,0,0,0)",
             "fillpattern": {"shape": "/", "fgcolor": colours.muted, "size": 5, "solidity": 0.35},
-            "line": {"width": 1, "color": colours.muted, "shape": "hv"},
+            "line": {"width": 1, "color": colours.muted, "shape": "vh"},
         },
-        "free": {"fillcolor": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint, "shape": "hv"}},
+        "free": {"fillcolor": "rgba(0,0,0,0)", "line": {"width": 1, "color": colours.faint, "shape": "vh"}},
     }
     return over_time(
         [
@@ -45,8 +47,9 @@ def occupancy_figure(dark: bool = False) -> go.Figure:
     )
 
 
-def queue_figure(dark: bool = False) -> go.Figure:
-    """Running and waiting sequences: a solid line and a dotted one."""
+def queue_figure(dark: bool = False, shape: Literal["hv", "vh"] = "hv") -> go.Figure:
+    """Running and waiting sequences: a solid line and a dotted one. ``shape``: whether a point holds from then on, as
+    where they are looked at from time to time, or up to then, as for steps."""
     state = STATES["accepted"]
     colours = {"running": state.dark if dark else state.light, "waiting": look(dark).muted}
     return over_time(
@@ -54,7 +57,7 @@ def queue_figure(dark: bool = False) -> go.Figure:
             go.Scatter(
                 name=name,
                 mode="lines",
-                line={"color": colour, "width": 2, "dash": "solid" if name == "running" else "dot", "shape": "hv"},
+                line={"color": colour, "width": 2, "dash": "solid" if name == "running" else "dot", "shape": shape},
                 hovertemplate=f"%{{x:.2f}} s: %{{y}} {name}<extra></extra>",
             )
             for name, colour in colours.items()
@@ -74,7 +77,7 @@ def speed_figure(dark: bool = False) -> go.Figure:
     return over_time([line], dark)
 
 
-CHARTS = {"occupancy": occupancy_figure, "queue": queue_figure, "speed": speed_figure}
+CHARTS = {"occupancy": occupancy_figure, "queue": partial(queue_figure, shape="vh"), "speed": speed_figure}
 
 
 def shells() -> dict[str, dict[str, Any]]:
@@ -87,13 +90,17 @@ def columns() -> dict[str, Columns]:
     return {name: [{"x": [], "y": []} for _ in make().data] for name, make in CHARTS.items()}
 
 
-def points(seconds: float, blocks: Occupancy, running: int, waiting: int, speed: float) -> dict[str, list[Patch]]:
-    """A step's points."""
-    values = {
-        "occupancy": [getattr(blocks, state) for state in STATES_OF_BLOCKS],
-        "queue": [running, waiting],
-        "speed": [round(speed)],
-    }
+def states(seconds: float, blocks: Occupancy, running: int, waiting: int) -> dict[str, list[Patch]]:
+    """The points of what there was up to this time."""
+    return _points(seconds, occupancy=[getattr(blocks, state) for state in STATES_OF_BLOCKS], queue=[running, waiting])
+
+
+def pace(seconds: float, speed: float) -> dict[str, list[Patch]]:
+    return _points(seconds, speed=[round(speed)])
+
+
+def _points(seconds: float, **values: list[int]) -> dict[str, list[Patch]]:
+    """By chart: a point of each of its traces."""
     return {
         name: [[trace, None, {"x": round(seconds, 4), "y": y}] for trace, y in enumerate(row)]
         for name, row in values.items()

@@ -94,9 +94,11 @@ def prefill(step: int, ms: float, top: float, *, first: bool, seen: bool) -> Pat
 
 
 def caption(timed: StepTimed, limit: str) -> str:
-    """How near the latest step came to its ``limit``; how that can exceed 100% is explained over its bar."""
+    """How near the latest step came to its ``limit``. Where that is more than 100%, there is room for either what bound
+    it or why."""
     step = "Prefill" if timed.step_kind == "prefill" else f"Pass {timed.step}"
-    return f"{step}: {limit.partition(' (')[0]}" if limit else ""
+    near = limit.partition(", ")[2] if "(" in limit else limit
+    return f"{step}: {near}" if limit else ""
 
 
 def layout(step: int, ms_top: float, speed_top: float) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from lab.trace.events import (
 from lab.trace.metrics import Metrics
 from lab.trace.roofline import Achieved
 from visualize.amounts import counted
-from visualize.run.readouts import shown_ms
+from visualize.run.readouts import FASTER, shown_ms
 from visualize.text import in_page_words, named, visible
 from visualize.vocabulary import DRAFTERS, IN_CODE, KV_FORMATS
 
@@ -52,9 +52,7 @@ def limit(found: Achieved) -> str:
     if found.share < 0.5:
         return f"{found.share:.0%} of the {'memory' if found.bound == 'memory' else 'compute'} limit"
     said = f"{found.bound}-bound, {found.share:.0%} of the limit"
-    if found.share <= 1:
-        return said
-    return f"{said} ({'a cache' if found.bound == 'memory' else 'another kernel'} is faster)"
+    return said if found.share <= 1 else f"{said} ({FASTER[found.bound]})"
 
 
 class Narrator:

@@ -13,20 +13,26 @@ from typing import Any
 from lab.config import EngineConfig, SamplingParams
 from lab.trace.events import RunStarted
 from lab.trace.metrics import Metrics
+from lab.trace.roofline import Bound
 from visualize.amounts import byte_unit, digits, three
 from visualize.text import visible
 from visualize.vocabulary import ATTENTIONS, DRAFTERS, KERNELS, KV_FORMATS, SWITCH
 
 DASH = "–"
+FASTER: dict[Bound, str] = {"memory": "a cache helps", "compute": "another kernel"}
+"""What makes more than 100% of a limit possible."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A number as shown; ``size`` is its value for the ratio to another run's."""
+    """A number as shown; ``size`` is its value for the ratio to another run's, and ``of`` says of which of two numbers.
+    ``note``: what is said where nothing is compared."""
 
     value: str = DASH
     unit: str = ""
     size: float | None = None
+    of: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ def _kv(metrics: Metrics) -> Reading:
     if not reserved:
         return Reading()
     scale, unit = byte_unit(reserved)
-    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved)
+    return Reading(f"{digits(metrics.kv_used_bytes / scale)} / {digits(reserved / scale)}", unit, reserved, "held")
 
 
 def _first(metrics: Metrics) -> Reading:
@@ -79,12 +85,15 @@ def _found(metrics: Metrics) -> Reading:
 
 def _gaps(metrics: Metrics) -> Reading:
     p50, p99 = metrics.itl_p50_ms, metrics.itl_p99_ms
-    return Reading() if p50 is None or p99 is None else Reading(*shown_ms(p50, p99), p50)
+    return Reading() if p50 is None or p99 is None else Reading(*shown_ms(p50, p99), p50, "p50")
 
 
 def _limit(metrics: Metrics) -> Reading:
     share = metrics.limit_share
-    return Reading() if share is None else Reading(f"{100 * share:.0f}", "%", share)
+    if share is None:
+        return Reading()
+    note = FASTER[metrics.limit_bound or "memory"] if share > 1 else ""
+    return Reading(f"{100 * share:.0f}", "%", share, note=note)
 
 
 def _memory(metrics: Metrics) -> Reading:
@@ -149,7 +158,7 @@ def labels() -> list[dict[str, str]]:
 def rows(
     metrics: Metrics, config: dict[str, Any], before: Before | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over.
+    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note.
 
     "From cache" has no row where nothing could be found in the cache.
     """
@@ -160,7 +169,7 @@ def rows(
             continue
         now = readout.read(metrics)
         was = readout.read(before.metrics) if before else Reading()
-        shown[readout.key] = [now.value, now.unit, beside(now, was, over=over)]
+        shown[readout.key] = [now.value, now.unit, beside(now, was, over=over) or now.note]
     return shown
 
 
@@ -174,7 +183,8 @@ def beside(now: Reading, was: Reading, *, over: bool) -> str:
     value = was.value if was.unit == now.unit else f"{was.value} {was.unit}"
     if over and now.size and was.size and now.unit != "%":
         ratio = now.size / was.size
-        return f"×{ratio:.2g} of {value}" if ratio < 99.5 else f"×{ratio:.0f} of {value}"
+        times = f"×{ratio:.2g}" if ratio < 99.5 else f"×{ratio:.0f}"
+        return f"{now.of} {times} of {value}".lstrip()
     return f"was {value}"
 
 

@@ -184,12 +184,21 @@ function say(text, lingers = false, failed = false) {
     $(".say").setAttribute("aria-live", aloud ? "polite" : "off");
     $(".say").textContent = text;
     $(".say").classList.toggle("problem", failed);
+    fitWords();
   };
   const wait = quietUntil - performance.now();
   if (wait <= 0) return speak();
   pendingLingers = lingers;
   pendingWords = setTimeout(speak, wait);
 }
+
+/** Make a sentence smaller that would be cut off. */
+function fitWords() {
+  const line = $(".say");
+  line.classList.remove("long");
+  line.classList.toggle("long", line.scrollHeight > line.clientHeight);
+}
+window.addEventListener("resize", fitWords);
 
 /** Say at once what belongs to the beginning, the end, or a step at which a person stopped. */
 function sayNow(text, failed = false) {
