@@ -46,6 +46,11 @@ def test_a_large_model_on_a_cpu_has_a_speed_too(speed: float, text: str) -> None
     assert shown["speed"][0] == text
 
 
+def test_what_is_kept_is_also_told_by_its_place_in_a_round() -> None:
+    metrics = replace(measure(script(CONFIGS["speculative"])), acceptance_by_position=(0.574, 0.27, 0.0))
+    assert rows(metrics, CONFIG)["accepted"][3] == "Kept in 57, 27, 0% of the rounds, from the first guess to the last."
+
+
 def test_no_guess_kept_is_a_rate_and_not_a_dash() -> None:
     metrics = measure(script(CONFIGS["speculative"]))
     assert rows(replace(metrics, draft_acceptance_rate=0.0), CONFIG)["accepted"][:2] == ["0", "%"]
@@ -86,23 +91,14 @@ def test_the_previous_run_is_shown_beside() -> None:
     assert rows(plain, CONFIG, Before(STARTED, fast))["accepted"][2].startswith("was ")
 
 
-def test_of_two_numbers_in_a_readout_one_is_compared() -> None:
+def test_of_two_numbers_in_a_readout_one_is_compared_and_named() -> None:
     """The bytes held, not those used; the median gap, not the longest."""
     metrics = measure(script(CONFIGS["plain"]))
     was = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=20_000, itl_p50_ms=10.0, itl_p99_ms=20.0)
     now = replace(metrics, kv_used_bytes=10_000, kv_reserved_bytes=60_000, itl_p50_ms=10.0, itl_p99_ms=80.0)
     shown = rows(now, CONFIG, Before(STARTED, was))
-    assert shown["kv"][2] == "×3 of 10 / 20"
-    assert shown["gaps"][2] == "×1 of 10.0 / 20.0"
-
-
-def test_of_two_numbers_it_is_told_which_one_the_ratio_is_of() -> None:
-    plain, fast = (measure(script(CONFIGS[name])) for name in ("plain", "speculative"))
-    slow = replace(plain, itl_p50_ms=2.0, itl_p99_ms=37.2, kv_used_bytes=4000, kv_reserved_bytes=8000)
-    fast = replace(fast, itl_p50_ms=3.8, itl_p99_ms=13.7, kv_reserved_bytes=4000)
-    shown = rows(fast, CONFIG, Before(STARTED, slow))
-    assert shown["gaps"][2] == "p50 ×1.9 of 2.0 / 37.2"
-    assert shown["kv"][2] == "held ×0.5 of 4 / 8"
+    assert shown["kv"][2] == "held ×3 of 10 / 20"
+    assert shown["gaps"][2] == "p50 ×1 of 10.0 / 20.0"
 
 
 @pytest.mark.parametrize(("bound", "said"), [("memory", "a cache helps"), ("compute", "another kernel")])

@@ -26,13 +26,14 @@ FASTER: dict[Bound, str] = {"memory": "a cache helps", "compute": "another kerne
 @dataclass(frozen=True)
 class Reading:
     """A number as shown; ``size`` is its value for the ratio to another run's, and ``of`` says of which of two numbers.
-    ``note``: what is said where nothing is compared."""
+    ``note``: what is said where nothing is compared. ``more``: what is added to what the readout is."""
 
     value: str = DASH
     unit: str = ""
     size: float | None = None
     of: str = ""
     note: str = ""
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,11 @@ def _pass(metrics: Metrics) -> Reading:
 
 def _accepted(metrics: Metrics) -> Reading:
     rate = metrics.draft_acceptance_rate
-    return Reading() if rate is None else Reading(f"{rate:.0%}".rstrip("%"), "%", rate)
+    if rate is None:
+        return Reading()
+    places = ", ".join(f"{100 * kept:.0f}" for kept in metrics.acceptance_by_position)
+    more = f"Kept in {places}% of the rounds, from the first guess to the last."
+    return Reading(f"{rate:.0%}".rstrip("%"), "%", rate, more=more)
 
 
 def _kv(metrics: Metrics) -> Reading:
@@ -158,7 +163,8 @@ def labels() -> list[dict[str, str]]:
 def rows(
     metrics: Metrics, config: dict[str, Any], before: Before | None = None, *, over: bool = True
 ) -> dict[str, list[str]]:
-    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note.
+    """Per readout: value, unit, and the previous run's value, with the ratio to it once the run is over, or a note;
+    and what is added to what the readout is, if anything.
 
     "From cache" has no row where nothing could be found in the cache.
     """
@@ -170,6 +176,8 @@ def rows(
         now = readout.read(metrics)
         was = readout.read(before.metrics) if before else Reading()
         shown[readout.key] = [now.value, now.unit, beside(now, was, over=over) or now.note]
+        if now.more:
+            shown[readout.key].append(now.more)
     return shown
 
 

@@ -33,7 +33,8 @@ function readout({ key, label, about }) {
   return card;
 }
 
-function fillReadout(card, [value, unit = "", was = ""]) {
+function fillReadout(card, [value, unit = "", was = "", more = ""]) {
+  card.dataset.more = more;
   write(card.querySelector(".value"), value);
   write(card.querySelector(".unit"), unit);
   write(card.querySelector(".was"), was);

@@ -119,7 +119,8 @@ function tellMeaning({ target }) {
   if (!word) return;
   meant = word;
   word.setAttribute("aria-describedby", meaning.id);
-  meaning.textContent = word.dataset.about ?? word.textContent;
+  const { about = word.textContent, more = "" } = word.dataset;
+  meaning.textContent = `${about} ${more}`.trim();
   meaning.hidden = false;
   const [at, box] = [word.getBoundingClientRect(), meaning.getBoundingClientRect()];
   const below = at.bottom + 6 + box.height < innerHeight;
