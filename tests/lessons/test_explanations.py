@@ -48,7 +48,7 @@ SMALL = "lies in between, too"
 LINE = "cannot be told from a straight line"
 SLOWER = "more slowly than a straight line"
 UNFIT = "the wrong form, and its power means nothing"
-FLAT = "do not rise above their scatter in this run, so"
+FLAT = "do not rise clearly above their scatter in this run, so"
 
 
 @pytest.mark.parametrize(

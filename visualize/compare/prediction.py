@@ -80,9 +80,12 @@ def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
 
 
 def _power(curve: Curve) -> str:
-    fit = curve.fit
+    fit = curve.shown
+    if not fit.rises:
+        return f"{digits(fit.constant)} ms, with no growth above the scatter"
     if not fit.grows:
-        return f"{digits(fit(curve.lengths[0]))} ms, with no growth above the scatter"
+        first, last = (digits(fit(length)) for length in (curve.lengths[0], curve.lengths[-1]))
+        return f"{first} ms rising to {last}, too unsteadily to tell whether n is why"
     if not EXPONENTS[0] < fit.low <= fit.high < EXPONENTS[-1] or fit.high - fit.low > WIDEST:
         return "longer for longer texts, but too noisy to tell how it grows"
     constant = f"{fit.constant:.2g} + " if fit.constant else ""
