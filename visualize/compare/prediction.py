@@ -102,7 +102,7 @@ def _cells(found: Speculated, measured: tuple[str, str]) -> list[list[str]]:
     speedup, sure = measured
     expected = f"theory {times(found.expected_speedup)}, with the wide pass {times(found.expected_with_pass)}"
     return [
-        [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.judged)}"],
+        [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.judged)} judged"],
         [f"{found.gamma}", ""],
         [f"{found.cost:.3f}", ""],
         [times(found.pass_ratio), ""],
