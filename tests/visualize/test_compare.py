@@ -86,6 +86,12 @@ def test_custom_settings_come_after_those_chosen() -> None:
     assert found["kv_dtype=int8, paged=true"] == EngineConfig(kv_dtype="int8", paged=True)
 
 
+def test_custom_settings_may_have_a_name() -> None:
+    found = Inputs(lanes=("cache",), own="Mine\u202e : kv_dtype=int8\n:paged=true\nNothing:\n:").configs()
+    assert list(found) == ["Cache", "Mine⟨RLO⟩", "paged=true", "Nothing", ":"]
+    assert found["Mine⟨RLO⟩"] == EngineConfig(kv_dtype="int8")
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -94,6 +100,8 @@ def test_custom_settings_come_after_those_chosen() -> None:
         ({"own": "kv_dtype=int3"}, "kv_dtype must be one of"),
         ({"own": HOSTILE}, "there is no setting .<img src"),
         ({"own": "paged=true\npaged=true"}, "paged=true is listed twice"),
+        ({"own": "A: paged=true\nA: kv_dtype=int8"}, "A is listed twice"),
+        ({"own": "Cache: paged=true"}, "Cache is listed twice"),
         ({"own": "kv_cache=false, paged=true"}, "there are no blocks"),
         ({"own": "x" * 700}, "at most 600 characters"),
         ({"repeats": 0}, "Repeats must be a whole number from 1 to 9"),
