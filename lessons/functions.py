@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lab.bench.growth import TOGETHER
+from lab.bench.interval import factor_interval
 from lab.bench.theory import speedup
 from lab.config import LabError
 from lab.decode.window import tokens_per_round
@@ -44,6 +45,12 @@ def ratio(above: Value, below: Value) -> float:
     return statistics.median(_ratios(above, below))
 
 
+def _likely(above: Value, below: Value) -> tuple[float, float]:
+    """The interval by which charts of speeds tell a clear difference; of a single ratio only that."""
+    found = factor_interval(_ratios(above, below))
+    return (found.value, found.value) if found.low is None else (found.low, found.high)
+
+
 def _gamma(value: Value) -> int:
     gamma = number(value)
     if not 0 <= gamma <= MOST_GUESSES:
@@ -68,14 +75,17 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ratio": ratio,
     "lowest_ratio": lambda above, below: min(_ratios(above, below)),
     "highest_ratio": lambda above, below: max(_ratios(above, below)),
+    "ratio_low": lambda above, below: _likely(above, below)[0],
+    "ratio_high": lambda above, below: _likely(above, below)[1],
     "median": lambda values: statistics.median(_numbers(values)),
     "near": near,
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
     "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
 }
 """What an expression may call. ``lowest_ratio``, ``highest_ratio``: for two lists, the least and the greatest ratio of
-all repeats: what all repeats agree on is not chance. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8
-of Leviathan et al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost."""
+all repeats. ``ratio_low``, ``ratio_high``: the ends of the mean ratio's 95% interval; a difference is clear if 1 is not
+between them. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of
+acceptance rate, gamma and (the latter) the draft's cost."""
 
 
 def _named(value: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lab.bench.measuring import sound, steps
 from lab.bench.power import FEWEST, Power, fit_power
@@ -44,6 +44,13 @@ class Curve:
     def fit(self) -> Power:
         """The curve through the medians. Raises ValueError for fewer than fifty steps."""
         return fit_power(*self.medians, consecutive=True)
+
+    @property
+    def shown(self) -> Power:
+        """The curve to draw and to quote: the fit, or a flat line through the medians' mean where they do not rise
+        above their scatter, of which any fit makes some growth."""
+        fit = self.fit
+        return fit if fit.rises else replace(fit, constant=statistics.fmean(self.medians[1]), factor=0.0)
 
 
 def curve(run: Run) -> Curve:

@@ -22,7 +22,8 @@ class Power:
     Attributes:
         constant, factor: neither is negative, because times are not.
         low, high: the exponent's interval at ``interval.LEVEL``.
-        grows: whether a flat line fits worse than scatter explains. If not, the exponent means nothing.
+        rises: whether a flat line fits worse than scatter explains if every point counts.
+        grows: whether it still does if consecutive points count for less. If not, the exponent means nothing.
     """
 
     constant: float
@@ -30,6 +31,7 @@ class Power:
     exponent: float
     low: float
     high: float
+    rises: bool
     grows: bool
 
     def __call__(self, x: float) -> float:
@@ -71,6 +73,11 @@ def fit_power(
         freedom = max(1.0, round(freedom * worth(off[best]), 1))
     likely = exponents[squares <= squares[best] * (1 + student_t(freedom) ** 2 / freedom)]
     flat = ((ys - ys.mean()) ** 2).sum()
+
+    def above(freedom: float) -> bool:
+        """Whether an F test of the two more parameters rejects the flat line."""
+        return bool(flat > squares[best] * (1 - LEVEL) ** (-2 / freedom))
+
     exponent = float(exponents[best])
     return Power(
         constant=float(constant[best]),
@@ -78,7 +85,8 @@ def fit_power(
         exponent=exponent,
         low=float(likely.min()),
         high=float(likely.max()),
-        grows=bool(flat > squares[best] * (1 - LEVEL) ** (-2 / freedom)),  # F test of two more parameters
+        rises=above(len(xs) - 3),
+        grows=above(freedom),
     )
 
 

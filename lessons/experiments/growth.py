@@ -20,7 +20,7 @@ FIGURES = {
     "exponent": "k of the curve constant + factor * length^k through medians of ten",
     "exponent_low": "lower end of its 95% interval",
     "exponent_high": "upper end",
-    "grows": "1 if the times grow above their scatter, else 0, and the exponent means nothing",
+    "grows": "1 if the times clearly grow above their scatter, else 0, and the exponent means nothing",
     "first_ms": "median of the first ten steps",
     "last_ms": "median of the last ten",
     "total_ms": "all steps together",

@@ -71,9 +71,17 @@ def test_consecutive_points_without_drift_are_worth_nearly_as_much():
     assert worth(np.zeros(20)) == 1
 
 
+def test_what_rises_only_as_neighbours_deviate_together_is_not_said_to_grow() -> None:
+    """A machine that was busier in the second half of the run."""
+    late = np.where(LENGTHS > 100, 60.0, 15.0) + np.random.default_rng(5).normal(0, 4, len(LENGTHS))
+    assert (fit_power(LENGTHS, late).rises, fit_power(LENGTHS, late).grows) == (True, True)
+    together = fit_power(LENGTHS, late, consecutive=True)
+    assert (together.rises, together.grows) == (True, False)
+
+
 def test_falling_times_do_not_grow():
     fit = fit_power(LENGTHS, 10 - LENGTHS / 100)
-    assert (fit.factor, fit.grows) == (0, False)
+    assert (fit.factor, fit.rises, fit.grows) == (0, False, False)
 
 
 def test_the_constant_is_never_negative():

@@ -223,10 +223,9 @@ def test_mistakes_are_explained_and_a_comparison_can_be_stopped(visit: Visit) ->
     page.click("#run")
     page.wait_for_selector(".contest-say.problem")
     assert "Your own settings: there is no setting" in page.inner_text(".contest-say")
-    unfold(page, "sampling")
     page.fill("#own textarea", "")
     page.click("#run")
-    page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 20: .*, [1-9][0-9]* tokens')")
+    page.wait_for_selector(".contest-say:text-matches('Run [0-9]+ of 18: .*, [1-9][0-9]* tokens')")
     page.keyboard.press("Escape")
     page.wait_for_function("document.querySelector('.contest-say').textContent.startsWith('Stopped')")
     assert page.evaluate("window.pwned") is None
@@ -296,6 +295,12 @@ def test_a_run_in_the_lab_leads_to_a_comparison_of_its_settings(visit: Visit) ->
     link.wait_for()
     assert link.get_attribute("title") == "Compare with the same settings without guesses"
     assert link.get_attribute("href").startswith("compare?")
+    link.click()
+    page = lab.page
+    page.wait_for_selector(".toast-wrap:has-text('at most 500 tokens: 500, not 1,000.')")
+    page.wait_for_selector(".contest-say:text-is('Warm-up 2 of 2: Yours, 16 tokens'), .contest-say:has-text('Run ')")
+    assert page.input_value("#own textarea") == "Yours: speculative=draft, kernels=reference", "its text is unfolded"
+    page.keyboard.press("Escape")
 
     lab.open(speculation="off", kv_format="int8", paged=0, max_tokens=12, temperature=0, prompt=HOSTILE)
     lab.run()

@@ -190,3 +190,22 @@ def test_a_page_that_lost_its_server_begins_nothing_anew_when_it_is_loaded_again
     page.evaluate("sessionStorage.setItem('decode-lab-lost', 'yes')")
     lab.open(max_tokens=14, run=1)  # a link that was followed instead
     page.wait_for_selector(".token:not(.prompt)")
+
+
+def test_a_page_that_is_returned_to_begins_nothing_by_itself(visit: Callable[..., Lab]) -> None:
+    lab = visit().open(max_tokens=12, run=1)
+    page, about = lab.page, lab.page.locator(".lab-header p")
+    page.wait_for_selector("body[data-ready]:not(.running):not(.begun) .token:not(.prompt)")
+    page.goto(f"{lab.server}/compare?run=0")
+    page.wait_for_selector("body[data-ready]")
+    page.go_back()
+    lab.ready()
+    expect(about).to_have_text("You came back to this page. Its run has not been started again.")
+    page.wait_for_timeout(500)
+    assert page.locator(".token").count() == 0
+    lab.run()
+    expect(about).to_have_text("A language model decoding with nothing hidden: guesses, verdicts, cache, time.")
+    lab.finish()
+    page.go_forward()  # to a link that asks for no run
+    page.wait_for_selector("body[data-ready]")
+    expect(about).not_to_have_class("told")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.bench.interval import factor_interval
 from lessons.expressions import Expression
 from lessons.functions import FUNCTIONS, ExpressionError
 from lessons.template import Template
@@ -19,6 +20,7 @@ FIGURES = {
     "zero": 0.0,
     "x": 3,
 }
+FACTOR = factor_interval([4, 2, 3])
 PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
 
 
@@ -32,6 +34,9 @@ PIECES = [*FUNCTIONS, *"()+-*/<>=.,'0123x ", "runs", " if ", "not "]
         ("lowest_ratio(runs.slow.ms, runs.fast.ms)", 2.0),
         ("highest_ratio(runs.slow.ms, runs.fast.ms)", 4.0),
         ("highest_ratio(4, 2)", 2.0),
+        ("ratio_low(runs.slow.ms, runs.fast.ms)", pytest.approx(FACTOR.low)),
+        ("ratio_high(runs.slow.ms, runs.fast.ms)", pytest.approx(FACTOR.high)),
+        ("ratio_low(4, 2)", 2.0),  # once only: how sure that is cannot be told
         ("runs.slow.ms / runs.fast.ms", 3.0),
         ("near(growth.lengths, growth.ms, 2)", 13.0),  # with so few points, the nearest ten are all of them
         ("tokens_per_round(0.5, 2)", 1.75),

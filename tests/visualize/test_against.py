@@ -29,13 +29,14 @@ VALUES = {
 
 
 def asked(address: str) -> Inputs:
-    """The inputs that the Compare page reads from the address, which must be valid in full."""
+    """The inputs that the Compare page reads from the address, which must be valid in full, but for too many tokens."""
     parts = urlsplit(address)
     query = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True))
     assert (parts.scheme, parts.netloc, parts.path) == ("", "", "compare")
     assert query.pop("run") == "1"
     inputs, notices = from_link(query)
-    assert not notices
+    fewer = f"A comparison's runs have at most 500 tokens: 500, not {int(query['max_tokens']):,}."
+    assert notices == [fewer] * (int(query["max_tokens"]) > 500)
     return inputs
 
 
@@ -86,18 +87,18 @@ def vars_of(config: EngineConfig, names: tuple[str, ...]) -> dict[str, object]:
     ("settings", "lanes", "own"),
     [
         (Settings(paged=False), ("cache", "draft-4"), ""),
-        (Settings(), ("paged",), "speculative=draft, paged=true"),
+        (Settings(), ("paged",), "Yours: speculative=draft, paged=true"),
         (Settings(speculation="off", kv_format="int8", paged=False), ("cache", "int8"), ""),
         (Settings(speculation="off", cache=False, paged=False), ("cache", "no-cache"), ""),
         (
             Settings(kv_format="int8"),  # has a named lane, but its baseline has none and must come first
             (),
-            "kv_dtype=int8, paged=true\nspeculative=draft, kv_dtype=int8, paged=true",
+            "No guesses: kv_dtype=int8, paged=true\nYours: speculative=draft, kv_dtype=int8, paged=true",
         ),
         (
             Settings(paged=False, speculation="early_exit", early_exit_layer=6),
             ("cache",),
-            "speculative=early_exit, early_exit_layer=6",
+            "Yours: speculative=early_exit, early_exit_layer=6",
         ),
     ],
 )

@@ -86,6 +86,12 @@ def test_custom_settings_come_after_those_chosen() -> None:
     assert found["kv_dtype=int8, paged=true"] == EngineConfig(kv_dtype="int8", paged=True)
 
 
+def test_custom_settings_may_have_a_name() -> None:
+    found = Inputs(lanes=("cache",), own="Mine\u202e : kv_dtype=int8\n:paged=true\nNothing:\n:").configs()
+    assert list(found) == ["Cache", "Mine⟨RLO⟩", "paged=true", "Nothing", ":"]
+    assert found["Mine⟨RLO⟩"] == EngineConfig(kv_dtype="int8")
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -94,6 +100,8 @@ def test_custom_settings_come_after_those_chosen() -> None:
         ({"own": "kv_dtype=int3"}, "kv_dtype must be one of"),
         ({"own": HOSTILE}, "there is no setting .<img src"),
         ({"own": "paged=true\npaged=true"}, "paged=true is listed twice"),
+        ({"own": "A: paged=true\nA: kv_dtype=int8"}, "A is listed twice"),
+        ({"own": "Cache: paged=true"}, "Cache is listed twice"),
         ({"own": "kv_cache=false, paged=true"}, "there are no blocks"),
         ({"own": "x" * 700}, "at most 600 characters"),
         ({"repeats": 0}, "Repeats must be a whole number from 1 to 9"),
@@ -151,7 +159,7 @@ def test_a_comparison_shows_progress_and_its_results_at_the_end() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.004), Inputs(lanes=("cache", "draft-4"), max_tokens=20))
     records = list(follow(task))
     progress = [record["progress"] for record in records]
-    assert any(text.startswith("Run ") and " of 8: " in text for text in progress)
+    assert any(text.startswith("Run ") and " of 6: " in text for text in progress)
     assert not any("token" in text for text in progress), "progress names runs; tokens are counted in a separate field"
     assert max(record.get("tokens", 0) for record in records) > 0
     last = records[-1]
@@ -192,11 +200,12 @@ def test_other_visitors_get_their_turn_between_runs() -> None:
 
 def test_a_comparison_can_be_stopped() -> None:
     task = Comparison(Line(), lambda pair: ScriptedEngine(0.01), Inputs(lanes=("cache", "paged"), max_tokens=100))
-    until(lambda: task.count)
+    until(lambda: task.record()["progress"] == "Warm-up 1 of 2: Cache")
+    until(lambda: task.record()["progress"].startswith("Run 2 of 6: "))
     task.cancelled.set()
     assert task.done.wait(10)
     last = task.record()
-    assert last["progress"].startswith("Stopped after ")
+    assert last["progress"] == f"Stopped after {task.count} of 6 runs."
     assert "race" not in last
     assert last["rows"]
 
@@ -356,7 +365,7 @@ def test_the_table_has_a_figure_for_every_column() -> None:
     *_, fast = so_far(runs)["rows"]
     guesses = guessed(runs["Draft γ4"])
     cells = dict(zip((name for name, _ in COLUMNS), fast["cells"], strict=True))
-    assert cells["kept"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
+    assert cells["kept\nof all"][0] == f"{guesses.accepted / guesses.proposed:.0%}"
     assert cells["KV used"] == ["43 kB", "of 48 kB"]  # at 1,000 bytes a token
     assert cells["memory"] == ["500 MB", "process"]
     assert cells["speed\nrepeat by repeat"][1] != "reference"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from statistics import median
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from lab.bench.growth import CACHED, UNCACHED, Curve
@@ -88,6 +90,7 @@ def test_the_curves_of_theory_go_through_points_worked_out_by_hand() -> None:
     found = theory(configs(runs), runs, BYTES)
     assert [row["mark"] for row in found["rows"]] == [MARKS[1], MARKS[2]]
     assert found["missing"] == ""
+    assert all(re.fullmatch(r"\d+ of \d+ judged", row["cells"][0][1]) for row in found["rows"])
     line, names, marks = found["charts"]["tokens"]["columns"]
     assert names["text"] == ["γ 1", "γ 2", "γ 4", "γ 8"]
     assert names["y"] == [2, 3, 5, 9]  # all accepted: gamma + 1
@@ -182,14 +185,33 @@ def test_growth_is_given_as_a_power_with_its_interval() -> None:
     assert with_cache == {"x": list(lengths), "y": [round(ms, 3) for ms in flat.ms]}
     assert without["y"][-1] == round(steep.ms[-1], 3)
     ends = [line["y"][at] for at in (0, 50, 52, 102)]
-    assert ends == pytest.approx([flat.fit(100), flat.fit(159), steep.fit(100), steep.fit(159)])
+    assert ends == pytest.approx([5, 5, steep.fit(100), steep.fit(159)])
     assert names["text"] == [CACHED, UNCACHED]
+
+
+def test_what_is_said_of_growth_is_what_the_curve_shows() -> None:
+    """Of times that seem to rise a little, but not above their scatter, and of those of a machine that got busy."""
+    lengths, random = tuple(range(20, 220)), np.random.default_rng(1)
+    level = Curve(lengths, tuple(5 + 0.001 * x + random.normal(0, 2) for x in lengths))
+    busy = Curve(lengths, tuple((60 if x > 90 else 15) + random.normal(0, 4) for x in lengths))
+    assert level.fit.factor > 0
+    drawn = growth({CACHED: level, UNCACHED: busy})
+    *_, line, _ = drawn["charts"]["growth"]["columns"]
+    assert line["y"][0] == line["y"][50] == pytest.approx(np.mean(level.medians[1]), rel=0.01)
+    assert f"with one, {line['y'][0]:.3g} ms, with no growth above the scatter." in drawn["progress"]
+    first, last = (f"{busy.fit(end):.3g}" for end in (lengths[0], lengths[-1]))
+    assert (
+        f"without a cache, {first} ms rising to {last}, too unsteadily to tell whether n is why;" in drawn["progress"]
+    )
+    assert [line["y"][52], line["y"][102]] == pytest.approx([float(first), float(last)], rel=0.01)
 
 
 @pytest.mark.parametrize(("low", "high"), [(2.74, 4.0), (0.0, 1.2), (1.0, 2.4)])
 def test_growth_that_scatters_too_much_gets_no_formula(
     low: float, high: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noisy = SimpleNamespace(grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2)
+    noisy = SimpleNamespace(
+        rises=True, grows=True, low=low, high=high, constant=5.6, factor=1.7e-08, exponent=(low + high) / 2
+    )
     monkeypatch.setattr(Curve, "fit", property(lambda _: noisy))
     assert _power(Curve((1, 2), (1.0, 2.0))) == "longer for longer texts, but too noisy to tell how it grows"

@@ -199,9 +199,9 @@ def test_a_rejection_is_told_with_the_numbers_that_decided_it() -> None:
 @pytest.mark.parametrize(
     ("pieces", "ended", "kept"),
     [
-        ([" a"], "before the last 2 of them", "a token, the last none; 2 kept after the text's end."),
-        ([" a"] * 2, "before the last of them", "a token, the last none; 1 kept after the text's end."),
-        ([" a"] * 3, "there", "a token, the last none."),
+        ([" a"], "before the last 2 of them", "a token each, the last none; 2 kept after the text's end."),
+        ([" a"] * 2, "before the last of them", "a token each, the last none; 1 kept after the text's end."),
+        ([" a"] * 3, "there", "a token each, the last none."),
     ],
 )
 def test_a_text_that_ends_among_a_rounds_guesses_tells_of_those_after_it(
@@ -216,7 +216,15 @@ def test_a_text_that_ends_among_a_rounds_guesses_tells_of_those_after_it(
     said = told.step(timed("verify", 5, 8), guesses, verdicts, None, pieces, [])
     assert said.endswith(f"The target accepted 3, and the text ended {ended}.")
     end = told.ended(Finished(t_ms=9, reason="stop", text="", message=""), measure([]), 4 + len(pieces), 0)
-    assert end.endswith(f"took 2 passes: on average each kept 2.50 of 3.00 guesses and added {kept}")
+    assert end.endswith(f"took 2 passes, which kept 5 of 6 guesses and added {kept}")
+
+
+def test_what_one_pass_gave_is_not_told_of_each() -> None:
+    told = narrator(speculative="draft")
+    prefill(told, 61, " x")
+    a_round(told, kept=2)
+    end = told.ended(Finished(t_ms=9, reason="length", text="", message=""), measure([]), 4, 0)
+    assert "Those 3 took 1 pass, which kept 2 of 2 guesses and added a token." in end
 
 
 def test_a_window_change_is_told_with_its_reasons() -> None:

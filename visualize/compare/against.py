@@ -16,8 +16,9 @@ USUAL = EngineConfig()
 
 def against(settings: Settings) -> str:
     """The Compare page's address, relative to the Lab's, with these settings and the same without speculation or, where
-    there is none, the cache alone. Values out of that page's bounds are clamped. Empty if the settings are just the
-    cache, if they are invalid (their run says why), and for models that only the Lab accepts."""
+    there is none, the cache alone. One token, too few to compare, becomes two; too many are for that page to limit and
+    to say. Empty if the settings are just the cache, if they are invalid (their run says why), and for models that only
+    the Lab accepts."""
     try:
         config = _relevant(settings.engine_config(num_blocks=_small_pool(settings)))
         settings.sampling()
@@ -28,17 +29,17 @@ def against(settings: Settings) -> str:
     if settings.pair == OTHER or config == plain:
         return ""
     keys, lines = [], []
-    for one in (plain, config):
+    for name, one in (("No guesses", plain), ("Yours", config)):
         key = next((key for key, (_, known) in LANES.items() if known == one), None)
         if key and not lines:  # the page runs named settings first, and compares all others with the first
             keys.append(key)
         else:
-            lines.append(config_text(one))
+            lines.append(f"{name}: {config_text(one)}")
     query = {"prompt": settings.prompt, "pair": settings.pair, "lanes": ",".join(keys), "own": "\n".join(lines)}
-    for name, (low, high) in BOUNDS.items():
+    for name, (least, _) in BOUNDS.items():
         value = getattr(settings, name, None)
         if value is not None:  # None: a seed that the engine picks, or repeats, which the Lab does not have
-            query[name] = min(max(value, low), high)
+            query[name] = max(value, least)
     return f"compare?{urlencode(query | {'run': 1})}"
 
 

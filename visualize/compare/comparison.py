@@ -30,7 +30,7 @@ COLUMNS = (
         "Inter-token latency: median; small: 99th percentile; both medians of the runs. Tokens of one "
         "round share its time.",
     ),
-    ("kept", "Draft acceptance rate: accepted / proposed tokens, all runs together."),
+    ("kept\nof all", "Draft acceptance rate: accepted / proposed tokens, all runs together."),
     ("KV used", "Peak bytes of cache that held the text's tokens; small: reserved."),
     ("memory", "Peak memory. CPU: the whole process, the same for all settings; GPU: memory allocated in the run."),
     ("output", "Compared with the first setting's."),

@@ -83,8 +83,11 @@ class Comparison(Task):
         if over or self._now is None or self._reading or self.status():
             return {"progress": self._standing(over)}
         turn, tokens = self._now
-        of = f"warm-up of {turn.name}" if not turn.repeat else f"{turn.name}, repeat {turn.repeat}"
-        return {"progress": f"Run {turn.number} of {turn.of}: {of}", "tokens": tokens}
+        first = len(self.inputs.configs())  # one each to warm up, which is no run of the comparison
+        if not turn.repeat:
+            return {"progress": f"Warm-up {turn.number} of {first}: {turn.name}", "tokens": tokens}
+        run = f"Run {turn.number - first} of {turn.of - first}"
+        return {"progress": f"{run}: {turn.name}, repeat {turn.repeat}", "tokens": tokens}
 
     def _standing(self, over: bool) -> str:
         if over and not self.cancelled.is_set():

@@ -14,6 +14,7 @@ from lab.options import parse_config
 from visualize.link import Link
 from visualize.run.settings import BOUNDS as LAB_BOUNDS
 from visualize.run.settings import CHOICES as LAB_CHOICES
+from visualize.run.settings import LINK as LAB_LINK
 from visualize.run.settings import MAX_PROMPT
 from visualize.text import visible
 
@@ -73,7 +74,8 @@ MAX_OWN = 600
 class Inputs:
     """The page's controls, with their initial values.
 
-    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.options``).
+    ``lanes``: keys of ``LANES``. ``own``: other settings, one per line (``lab.options``), perhaps after a name and a
+    colon.
     """
 
     prompt: str = "The king's youngest daughter went down to the well, and there she saw"
@@ -91,19 +93,22 @@ class Inputs:
         """The settings by name, in the order of ``LANES`` and then of the lines.
 
         Raises:
-            ConfigError: not two to five settings, an invalid line, or a line that is there twice.
+            ConfigError: not two to five settings, an invalid line, or a name that is there twice.
         """
         if len(self.own) > MAX_OWN:
             raise ConfigError(f"Your own settings may have at most {MAX_OWN} characters.")
         configs = {label: config for key, (label, config) in LANES.items() if key in self.lanes}
         for line in filter(None, (line.strip() for line in self.own.splitlines())):
+            before, colon, after = line.partition(":")
+            given, text = (before, after) if colon and "=" not in before else ("", line)
+            name = visible(given.strip() or text.strip() or line)
             try:
-                config = parse_config(line)
+                config = parse_config(text)
             except ConfigError as error:
                 raise ConfigError(f"Your own settings: {visible(str(error))}") from error
-            if visible(line) in configs:
-                raise ConfigError(f"{visible(line)} is listed twice.")
-            configs[visible(line)] = config
+            if name in configs:
+                raise ConfigError(f"{name} is listed twice.")
+            configs[name] = config
         if not FEWEST <= len(configs) <= MOST:
             raise ConfigError(f"Choose {FEWEST} to {MOST} settings to compare, not {len(configs)}.")
         return configs
@@ -128,12 +133,16 @@ LINK = Link(DEFAULTS, CHOICES, BOUNDS, {"prompt": MAX_PROMPT, "own": MAX_OWN})
 def from_link(
     query: Mapping[str, str], link: Link = LINK, pairs: Mapping[str, Pair] = EMBEDDED
 ) -> tuple[Inputs, list[str]]:
-    """The inputs a link asks for, and a sentence for each value that was left out.
+    """The inputs a link asks for, and a sentence for each value that was left out or changed.
 
     ``pairs``: the model pairs that this server offers; ``link``: one with them. A link that names no lanes gets those
-    of the ladder that its pair can run.
+    of the ladder that its pair can run. One from the Lab may ask for as many tokens as a run there has.
     """
-    settings, notices = link.read(query)
+    most = BOUNDS["max_tokens"][1]
+    asked = LAB_LINK.read({name: query[name] for name in query if name == "max_tokens"})[0].get("max_tokens", most)
+    settings, notices = link.read({**query, "max_tokens": most} if asked > most else query)
+    if asked > most:
+        notices.append(f"A comparison's runs have at most {most} tokens: {most}, not {asked:,}.")
     pair = pairs[settings.get("pair", DEFAULTS["pair"])]
     settings.setdefault("lanes", presets(draft=pair.has_draft)["ladder"][1])
     return Inputs(**settings), notices

@@ -80,9 +80,12 @@ def growth(curves: Mapping[str, Curve]) -> dict[str, Any]:
 
 
 def _power(curve: Curve) -> str:
-    fit = curve.fit
+    fit = curve.shown
+    if not fit.rises:
+        return f"{digits(fit.constant)} ms, with no growth above the scatter"
     if not fit.grows:
-        return f"{digits(fit(curve.lengths[0]))} ms, with no growth above the scatter"
+        first, last = (digits(fit(length)) for length in (curve.lengths[0], curve.lengths[-1]))
+        return f"{first} ms rising to {last}, too unsteadily to tell whether n is why"
     if not EXPONENTS[0] < fit.low <= fit.high < EXPONENTS[-1] or fit.high - fit.low > WIDEST:
         return "longer for longer texts, but too noisy to tell how it grows"
     constant = f"{fit.constant:.2g} + " if fit.constant else ""
@@ -99,7 +102,7 @@ def _cells(found: Speculated, measured: tuple[str, str]) -> list[list[str]]:
     speedup, sure = measured
     expected = f"theory {times(found.expected_speedup)}, with the wide pass {times(found.expected_with_pass)}"
     return [
-        [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.judged)}"],
+        [f"{found.acceptance:.3f}", f"{sum(found.accepted)} of {sum(found.judged)} judged"],
         [f"{found.gamma}", ""],
         [f"{found.cost:.3f}", ""],
         [times(found.pass_ratio), ""],

@@ -42,7 +42,7 @@ def growth_columns(curves: Mapping[str, Curve]) -> Drawn:
     lines, dots, top = (no_points(), no_points()), [], 0.0
     for name in (CACHED, UNCACHED):
         curve = curves[name]
-        fit, begin, end = curve.fit, curve.lengths[0], curve.lengths[-1]
+        fit, begin, end = curve.shown, curve.lengths[0], curve.lengths[-1]
         xs = [begin + (end - begin) * i / POINTS for i in range(POINTS + 1)]
         ys = [fit(x) for x in xs]
         add_curve(lines, xs, ys, name)

@@ -38,7 +38,7 @@ LABELS = {
 }
 SAYS = {
     "lanes": "γ: tokens guessed a round. The others are compared with the first.",
-    "own": "Like kv_dtype=int8, speculative=ngram",
+    "own": "Like kv_dtype=int8, speculative=ngram; with a name: Mine: paged=true",
     "repeats": "Runs of each setting, in changing order.",
     "max_tokens": "Each run writes this many.",
     "temperature": "0 always takes the likeliest token (greedy).",
@@ -63,12 +63,12 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
         warn(notices)
         shown = {name: getattr(inputs, name) for name in NAMES} | {"lanes": list(inputs.lanes)}
         preset = gr.update(value=preset_of(inputs.lanes, draft))
-        return [preset, *(gr.update(value=value) for value in shown.values())]
+        return [gr.update(open=bool(inputs.own)), preset, *(gr.update(value=value) for value in shown.values())]
 
     header.build("Compare")
     with gr.Row(elem_id="lab"):
         with gr.Column(elem_id="controls"):
-            preset, controls = _controls(link, draft)
+            preset, text, controls = _controls(link, draft)
             with gr.Row(elem_id="actions"):
                 press = gr.Button("Compare", variant="primary", elem_id="run")
                 halt = gr.Button("Stop", elem_id="stop")
@@ -81,7 +81,7 @@ def build(pages: gr.Blocks, load: Load, line: Line, pairs: Mapping[str, Pair]) -
     preset.input(lambda chosen: list(presets(draft=draft)[chosen][1]), preset, controls["lanes"], **LATEST)
     controls["lanes"].input(lambda lanes: preset_of(tuple(lanes), draft), controls["lanes"], preset, **LATEST)
     keep_address(values, link)
-    ready(pages.load(opened, outputs=[preset, *values], **QUIET))
+    ready(pages.load(opened, outputs=[text, preset, *values], **QUIET))
 
 
 def _link(pairs: Mapping[str, Pair]) -> Link:
@@ -92,7 +92,8 @@ def _link(pairs: Mapping[str, Pair]) -> Link:
     return LINK.choosing(pair={name: pair.label for name, pair in pairs.items()}, lanes=lanes)
 
 
-def _controls(link: Link, draft: bool) -> tuple[gr.Radio, dict[str, Any]]:
+def _controls(link: Link, draft: bool) -> tuple[gr.Radio, gr.Accordion, dict[str, Any]]:
+    """The presets, the fold of the settings written by hand, and the controls by name."""
     widgets, controls = Widgets(link, LABELS, SAYS), {}
     with gr.Column(elem_id="settings", elem_classes="asked"):
         controls["prompt"] = widgets.text("prompt", 3, 3)
@@ -105,7 +106,7 @@ def _controls(link: Link, draft: bool) -> tuple[gr.Radio, dict[str, Any]]:
             elem_classes="choice",
         )
         controls["lanes"] = widgets.choices("lanes")
-        with gr.Accordion("Other settings, as text", open=False, elem_id="sampling"):
+        with gr.Accordion("Other settings, as text", open=False, elem_id="sampling") as text:
             controls["own"] = widgets.text("own", 2, 4)
             controls["pair"] = widgets.pair()
         for name in ("repeats", "max_tokens"):
@@ -115,7 +116,7 @@ def _controls(link: Link, draft: bool) -> tuple[gr.Radio, dict[str, Any]]:
             controls["top_k"] = widgets.slider("top_k")
             controls["top_p"] = widgets.slider("top_p", 0.05)
             controls["seed"] = widgets.number("seed")
-    return preset, controls
+    return preset, text, controls
 
 
 def _setup() -> dict[str, Any]:

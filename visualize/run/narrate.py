@@ -187,23 +187,23 @@ class Narrator:
         return f", the first after {' '.join(shown_ms(first))}, {others} more in {took}"
 
     def _bargain(self, generated: int) -> str:
-        """Whether guessing paid off: more tokens than passes. Means are over all passes, as in tokens/pass."""
+        """Whether guessing paid off: more tokens than passes. Told in counts, which add up to the tokens."""
         if not self._rounds or generated < 2:
             return ""
         passes = f"{self._passes} {'pass' if self._passes == 1 else 'passes'}"
         those = f"Those {generated - 1}" if generated > 2 else "The other"
+        kept = f"kept {self._kept or 'none'} of {self._guesses:,} guesses"
+        if self._guesses == 1:
+            kept = f"{'kept' if self._kept else 'did not keep'} the one guess"
         if self._passes >= generated - 1:
-            kept = f"kept {self._kept or 'none'} of {self._guesses:,} guesses"
-            if self._guesses == 1:
-                kept = f"{'kept' if self._kept else 'did not keep'} the one guess"
             return f" {those} took {passes}, which {kept}: so guessing saved no pass."
-        kept, guesses = self._kept / self._passes, self._guesses / self._passes
-        some = "" if self._rounds == self._passes else f" ({self._rounds} had any)"
-        added = "a token, the last none" if self._cut else "a token"
+        kept += "" if self._rounds == self._passes else f" ({self._rounds} had any)"
+        if self._passes == 1:
+            added = "no token" if self._cut else "a token"
+        else:
+            added = "a token each, the last none" if self._cut else "a token each"
         added += f"; {self._beyond} kept after the text's end" if self._beyond else ""
-        return (
-            f" {those} took {passes}: on average each kept {kept:.2f} of {guesses:.2f} guesses{some} and added {added}."
-        )
+        return f" {those} took {passes}, which {kept} and added {added}."
 
     def _round(
         self, proposals: Sequence[Proposed], verdicts: Sequence[Judged], own: Recovered | Bonus | None, accepted: int

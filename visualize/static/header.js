@@ -66,7 +66,8 @@ function whenReady(act) {
 
 // Gradio loads a page again that has lost its server (answers.js): what ran is then not begun anew, unasked.
 const LOST = "decode-lab-lost";
-const lost = kept(LOST, "sessionStorage") && performance.getEntriesByType("navigation")[0]?.type === "reload";
+const came = performance.getEntriesByType("navigation")[0]?.type;
+const lost = kept(LOST, "sessionStorage") && came === "reload";
 keep(LOST, null, "sessionStorage");
 
 /** Say what is to be known now in the place of what the page is. Returns how to take that back. */
@@ -86,9 +87,13 @@ if (served) {
 }
 
 // A link may ask for the run itself, but not with models that it names: whoever made it does not choose what is loaded.
+// By the browser's Back and Forward no link is followed.
 const byLink = new URLSearchParams(location.search);
 const runs = byLink.get("run") === "1" && byLink.get("pair") !== "other" && !lost;
-if (runs) whenReady(() => document.querySelector("#run")?.click());
+if (runs && came === "back_forward") {
+  const takeBack = told("You came back to this page. Its run has not been started again.");
+  document.addEventListener("click", ({ target }) => target.closest("#run") && takeBack(), true);
+} else if (runs) whenReady(() => document.querySelector("#run")?.click());
 
 // Where there is no room for the pages' names side by side, this one's is scrolled into view.
 const here = $("[aria-current]");
