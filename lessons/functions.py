@@ -44,6 +44,12 @@ def ratio(above: Value, below: Value) -> float:
     return statistics.median(_ratios(above, below))
 
 
+def agreed(above: Value, below: Value, more: Value, less: Value, neither: Value) -> Value:
+    """``more`` if ``above`` is greater in every repeat, ``less`` if it is smaller in every one."""
+    ratios = _ratios(above, below)
+    return more if min(ratios) > 1 else less if max(ratios) < 1 else neither
+
+
 def _gamma(value: Value) -> int:
     gamma = number(value)
     if not 0 <= gamma <= MOST_GUESSES:
@@ -68,14 +74,20 @@ FUNCTIONS: dict[str, Callable[..., Value]] = {
     "ratio": ratio,
     "lowest_ratio": lambda above, below: min(_ratios(above, below)),
     "highest_ratio": lambda above, below: max(_ratios(above, below)),
+    "ratios": _ratios,
+    "agreed": agreed,
+    "highest": lambda *values: max(values, key=number),
+    "lowest": lambda *values: min(values, key=number),
     "median": lambda values: statistics.median(_numbers(values)),
     "near": near,
     "tokens_per_round": lambda acceptance, gamma: tokens_per_round(number(acceptance), _gamma(gamma)),
     "speedup": lambda acceptance, gamma, cost: speedup(number(acceptance), _gamma(gamma), number(cost)),
 }
 """What an expression may call. ``lowest_ratio``, ``highest_ratio``: for two lists, the least and the greatest ratio of
-all repeats: what all repeats agree on is not chance. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8
-of Leviathan et al. (2211.17192), of acceptance rate, gamma and (the latter) the draft's cost."""
+all repeats: what all repeats agree on is not chance. ``agreed``: what they agree on, in one of three words. ``ratios``:
+all of them, to be compared with others. ``highest``, ``lowest``: the one of several figures whose median is that, with
+all its repeats. ``tokens_per_round`` and ``speedup``: equation 1 and theorem 3.8 of Leviathan et al. (2211.17192), of
+acceptance rate, gamma and (the latter) the draft's cost."""
 
 
 def _named(value: Any) -> str:
