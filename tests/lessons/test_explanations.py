@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lab.bench.window import CODE
 from lessons.course import FOLDER, course
 from lessons.lesson import names
 
@@ -112,6 +113,67 @@ def test_a_formats_speed_is_only_what_the_repeats_agree_on(name: str, rates: lis
 def test_repeats_that_disagree_are_said_to_disagree(number: int, rate: str, said: str) -> None:
     assert said in explained(number, **{rate: [0.4, 0.5, 1.1]})
     assert said not in explained(number, **{rate: [0.4, 0.5, 0.9]})
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "said"),
+    [
+        ([150.0, 140.0, 160.0], ("0.75× as fast as the fastest (slower in", "1.50× as fast as the slowest (faster in")),
+        (
+            [90.0, 80.0, 190.0],
+            ("0.45× as fast as the fastest (slower in", "0.9× as fast as the slowest (faster in some"),
+        ),
+        ([220.0, 210.0, 230.0], ("1.10× as fast as the fastest (faster in", "2.20× as fast as the slowest (faster in")),
+    ],
+)
+def test_the_adaptive_window_is_set_beside_the_best_and_the_worst_fixed_one(
+    adaptive: list[float], said: tuple[str, str]
+) -> None:
+    """``four`` has the fastest repeat of all and the slowest: medians choose."""
+    fixed = {"one": [100.0] * 3, "four": [300.0, 1.0, 120.0], "eight": [200.0] * 3}
+    rates = {f"runs__{name}__tokens_per_second": some for name, some in fixed.items()}
+    text = explained(10, **rates, runs__adaptive__tokens_per_second=adaptive)
+    assert "Of the fixed windows, eight was the fastest here and one the slowest." in text
+    assert [one for one in said if one not in text] == []
+
+
+MORE, LESS, NOISY = (
+    "Every repeat gained more with sixteen",
+    "Every repeat gained less with sixteen",
+    "is too noisy to say",
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "sixteen", "said", "pays"),
+    [
+        ([1.5, 1.6, 1.7], [0.9, 0.8, 0.7], LESS, "cost time in every repeat"),
+        ([1.5, 1.2, 1.7], [1.4, 1.1, 1.6], LESS, "paid in every repeat"),
+        ([1.5, 0.9, 1.7], [0.9, 1.1, 0.7], NOISY, "paid in some repeats and cost time in others"),
+        ([0.5, 0.6, 0.7], [1.2, 1.1, 1.3], MORE, "paid in every repeat"),
+    ],
+)
+def test_what_guessing_gains_is_told_for_one_and_for_sixteen(
+    one: list[float], sixteen: list[float], said: str, pays: str
+) -> None:
+    rates = {"one": [100.0] * 3, "sixteen": [400.0] * 3}
+    rates |= {"one_guessing": [100 * gain for gain in one], "sixteen_guessing": [400 * gain for gain in sixteen]}
+    text = explained(10, **{f"batches__{name}__tokens_per_second": some for name, some in rates.items()})
+    assert [each for each in (MORE, LESS, NOISY) if each in text] == [said]
+    assert f"With sixteen, guessing {pays}." in text
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [([1.1, 0.9, 1.2], ": every repeat gained less"), ([1.1, 0.9, 1.6], ": not every repeat gained less")],
+)
+def test_code_is_told_from_a_story(code: list[float], said: str) -> None:
+    lesson = course()[10]
+    assert lesson.front.preset.runs.prompts["code"] in CODE
+    assert {setting.prompt for setting in lesson.changed.runs.settings.values()} == {"code"}
+    before = measured(10, runs__four__tokens_per_second=[1.5, 1.6, 1.7])
+    after = measured(10, runs__four__tokens_per_second=code)
+    assert said in lesson.front.change.see.fill(after | {"before": before})
 
 
 def test_the_gain_of_all_levers_is_compared_with_their_gains_alone() -> None:
